@@ -163,14 +163,12 @@ class TensorArray:
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at ``index``, an int32 scalar."""
-        value: Tensor = tensor_list_get_item(
-            self._flow,
-            index,
-            self._elements.as_input,
-            element_dtype=self.dtype,
-            name=name or "TensorArrayRead",
-        )
+        value: Tensor = self._read(tensor_list_get_item, index, name=name or "TensorArrayRead")
         return value
+
+    def _read(self, op: Any, *indices: Any, **attrs: Any) -> Any:
+        """What ``op`` reads from the list, elements of the shape that is known."""
+        return op(self._flow, *indices, self._elements.as_input, element_dtype=self.dtype, **attrs)
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with ``value`` at ``index``, an int32 scalar."""
@@ -190,24 +188,14 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements along a new first axis: ``[size, *element]``."""
-        value: Tensor = tensor_list_stack(
-            self._flow,
-            self._elements.as_input,
-            element_dtype=self.dtype,
-            num_elements=-1 if self._size is None else self._size,
-            name=name or "TensorArrayStack",
-        )
+        size = -1 if self._size is None else self._size
+        name = name or "TensorArrayStack"
+        value: Tensor = self._read(tensor_list_stack, num_elements=size, name=name)
         return value
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at ``indices`` (int32 ``[n]``) along a new first axis: ``[n, *element]``."""
-        value: Tensor = tensor_list_gather(
-            self._flow,
-            indices,
-            self._elements.as_input,
-            element_dtype=self.dtype,
-            name=name or "TensorArrayGather",
-        )
+        value: Tensor = self._read(tensor_list_gather, indices, name=name or "TensorArrayGather")
         return value
 
     def concat(self, name: str | None = None) -> Tensor:

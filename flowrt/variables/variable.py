@@ -102,6 +102,18 @@ class Reference:
         return id(self._variable)
 
 
+def _scatter_method(name: str, op: Any) -> Callable[..., Tensor]:
+    """The method of `Variable` that writes rows by ``op``."""
+
+    def scatter(
+        self: Variable, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(op, sparse_delta, name)
+
+    scatter.__name__, scatter.__qualname__ = name, f"Variable.{name}"
+    return scatter
+
+
 class Variable(metaclass=CreatedInScopes):
     """A value of the session that operations read and assign.
 
@@ -346,40 +358,13 @@ class Variable(metaclass=CreatedInScopes):
         result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
         return result
 
-    def scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_update, sparse_delta, name)
-
-    def scatter_add(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_add, sparse_delta, name)
-
-    def scatter_sub(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_sub, sparse_delta, name)
-
-    def scatter_mul(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_mul, sparse_delta, name)
-
-    def scatter_div(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_div, sparse_delta, name)
-
-    def scatter_min(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_min, sparse_delta, name)
-
-    def scatter_max(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_max, sparse_delta, name)
+    scatter_update = _scatter_method("scatter_update", variable_ops.resource_scatter_update)
+    scatter_add = _scatter_method("scatter_add", variable_ops.resource_scatter_add)
+    scatter_sub = _scatter_method("scatter_sub", variable_ops.resource_scatter_sub)
+    scatter_mul = _scatter_method("scatter_mul", variable_ops.resource_scatter_mul)
+    scatter_div = _scatter_method("scatter_div", variable_ops.resource_scatter_div)
+    scatter_min = _scatter_method("scatter_min", variable_ops.resource_scatter_min)
+    scatter_max = _scatter_method("scatter_max", variable_ops.resource_scatter_max)
 
     def set_shape(self, shape: Any) -> None:
         """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a
