@@ -42,6 +42,7 @@ from flowrt.executor.kernels.cuda_kernel import CudaKernel
 from flowrt.executor.kernels.cuda_update import cuda_update
 from flowrt.executor.kernels.fused_kernel import FusedKernel
 from flowrt.executor.kernels.host_kernels import host_kernel
+from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import is_pooled, sized_call
 from flowrt.executor.kernels.small_calls import small_call
 from flowrt.executor.kernels.update_kernel import Update, Updates, late_array, update_of
@@ -332,7 +333,7 @@ class Binder:
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
-        if isinstance(function, FusedKernel | CudaKernel):
+        if isinstance(function, GroupKernel):
             (inputs,) = arguments
             if isinstance(inputs, Later):
                 self._builder.is_fixed = self._builder.is_fixed and inputs.is_plain

@@ -19,6 +19,7 @@ import numpy as np
 from flowrt.device.llvm.call_sequence import Call, Table, in_sequence, shared
 from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, LoopProgram
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.kernels.fused_program import by_rule
 from flowrt.executor.kernels.loop_layout import PARALLEL_NS, expanded, layout_of, parts_on, strides_in
 from flowrt.executor.program.arguments import Later
 from flowrt.graph.evaluate import located
@@ -238,13 +239,11 @@ def update_program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) 
     """What ``node`` does to ``arrays``, those of its arguments: each is the operand of its number. None where
     the operation has no rule for that.
     """
-    assert node.op.loop is not None
     builder = LoopBuilder()
     values = [builder.load(builder.operand(array.dtype.name), array.shape == ()) for array in arrays]
-    results = node.op.loop.build(builder, *values, **{key: node.attrs[key] for key in node.op.loop_attrs})
+    results = by_rule(builder, node, values)
     if results is None:
         return None
-    results = results if isinstance(results, tuple) else (results,)
     written = [i for i, argument in enumerate(arguments) if isinstance(argument, VariableResource)]
     for number, value in zip(written, results, strict=True):
         builder.put(builder.spread(value), number)
