@@ -104,6 +104,17 @@ class Node:
             setattr(copy, field, value)
         return copy
 
+    def redirected(self, refs: Mapping[Ref, Ref], names: Mapping[str, Iterable[str]] = {}) -> Node:
+        """A copy that reads other tensors in place of those in ``refs``, and waits for other nodes in place
+        of those in ``names``; the same object if nothing changes.
+        """
+        inputs, controls = tuple([refs.get(ref, ref) for ref in self.inputs]), self.controls
+        if controls and names:
+            controls = tuple(dict.fromkeys([name for c in controls for name in names.get(c, (c,))]))
+        if inputs == self.inputs and controls == self.controls:
+            return self
+        return self.replace(inputs=inputs, controls=controls)
+
     def beside(
         self,
         name: str,
@@ -146,6 +157,13 @@ class Subgraph:
     def with_nodes(self, nodes: Iterable[Node]) -> Subgraph:
         """A copy with other nodes (in topological order) and the same feeds, fetches and targets."""
         return Subgraph({n.name: n for n in nodes}, self.feeds, self.fetches, self.targets)
+
+    def mapped(self, change: Callable[[Node], Node]) -> Subgraph:
+        """A copy with each node changed, in order; the same object if none is."""
+        nodes = [change(node) for node in self]
+        if all(new is old for new, old in zip(nodes, self, strict=True)):
+            return self
+        return self.with_nodes(nodes)
 
     def spec(self, ref: Ref) -> TensorSpec:
         return self.nodes[ref[0]].outputs[ref[1]]

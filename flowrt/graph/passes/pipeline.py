@@ -194,9 +194,7 @@ def _fuse(
             return node
         return with_functions(node, lambda function: _fuse(function, passes, compiler, is_small(node)))
 
-    if any(node.op.effect is Effect.NESTED for node in subgraph):
-        return subgraph.with_nodes([with_fused(node) for node in subgraph])
-    return subgraph
+    return subgraph.mapped(with_fused)
 
 
 def _fuse_parts(

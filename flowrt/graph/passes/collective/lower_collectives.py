@@ -141,13 +141,11 @@ class _Lowering:
         self._made[node.name] = node
 
     def _redirected(self, node: Node) -> Node:
-        inputs = tuple([self._results.get(ref, ref) for ref in node.inputs])
-        controls = tuple(dict.fromkeys([e for name in node.controls for e in self._ends.get(name, (name,))]))
-        if inputs == node.inputs and controls == node.controls:
-            return node
-        for name in (*[name for name, _ in inputs], *controls):
-            self._add_wait(name)
-        return node.replace(inputs=inputs, controls=controls)
+        redirected = node.redirected(self._results, self._ends)
+        if redirected is not node:
+            for name in (*[name for name, _ in redirected.inputs], *redirected.controls):
+                self._add_wait(name)
+        return redirected
 
     def _add_end(self, node: Node) -> None:
         """Add a node with the name of a collective that was a target; it waits for all its parts."""

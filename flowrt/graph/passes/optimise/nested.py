@@ -14,7 +14,6 @@ inside     each function is optimised like any subgraph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
 from typing import Any
 
 from flowrt.graph.construction.constant import feed_beside
@@ -24,7 +23,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity as identity_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.prepare.lower import inline
-from flowrt.graph.passes.prepare.order_effects import behind, effectful_nodes, unread_effects
+from flowrt.graph.passes.prepare.order_effects import Replaced, behind, replace_owners
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.shapes import is_static
 
@@ -36,32 +35,15 @@ def optimise_functions(subgraph: Subgraph, optimise: Optimise) -> Subgraph:
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
     read = {ref for node in subgraph for ref in node.inputs} | set(subgraph.fetches)
-    nodes: dict[str, Node] = {}
-    replaced: dict[Ref, Ref] = {}
-    targets = dict.fromkeys(subgraph.targets)
-    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
-    for before in subgraph:
-        node = before
-        if replaced:
-            inputs = tuple([replaced.get(ref, ref) for ref in node.inputs])
-            node = node if inputs == node.inputs else node.replace(inputs=inputs)
-        if node.op.effect is not Effect.NESTED:
-            nodes[node.name] = node
-            continue
+
+    def optimised(node: Node, outer: dict[str, Node]) -> Replaced:
         rule = _optimise_loop if node.op.name == "_Loop" else _optimise_case
         wanted = [i for i in range(len(node.outputs)) if (node.name, i) in read]
-        added, outputs = rule(node, wanted, nodes, optimise)
-        nodes.update((n.name, n) for n in added)
-        if unread := unread_effects(subgraph, before, added, outputs, effectful):
-            nodes[node.name] = behind(nodes[node.name], unread)
-            targets |= dict.fromkeys(unread)
-        replaced.update(
-            ((node.name, i), ref) for i, ref in zip(wanted, outputs, strict=True) if ref != (node.name, i)
-        )
-    if len(nodes) == len(subgraph) and all(a is b for a, b in zip(nodes.values(), subgraph, strict=True)):
-        return subgraph
-    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
-    return prune(subgraph.replace(nodes=nodes, fetches=fetches, targets=tuple(targets)))
+        added, outputs = rule(node, wanted, outer, optimise)
+        return added, dict(zip(wanted, outputs, strict=True)), ()
+
+    after = replace_owners(subgraph, optimised)
+    return subgraph if after is subgraph else prune(after)
 
 
 Optimised = tuple[list[Node], Sequence[Ref]]

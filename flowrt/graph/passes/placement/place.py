@@ -58,23 +58,14 @@ def place(
     """
     placed = _Placer(subgraph, devices, assigned, soft, why_none).run()
     place_function = partial(place, devices=devices, soft=soft, why_none=why_none)
-    nodes = {}
-    changed = False
-    for node in subgraph:
-        device = placed[node.name]
-        before = node
+
+    def at_home(node: Node) -> Node:
         if node.op.effect is Effect.NESTED:
             homes = [placed[name] for name, _ in node.inputs]
-            node = with_functions(node, partial(_place_function, place_function, homes))
-        if node.device != device:
-            node = node.replace(device=device)
-        changed = changed or node is not before
-        nodes[node.name] = node
-    return subgraph.replace(nodes=nodes) if changed else subgraph
+            node = with_functions(node, lambda f: place_function(f, assigned=_at_handles(f, homes)))
+        return node if node.device == placed[node.name] else node.replace(device=placed[node.name])
 
-
-def _place_function(place: Callable[..., Subgraph], homes: Sequence[str], function: Subgraph) -> Subgraph:
-    return place(function, assigned=_at_handles(function, homes))
+    return subgraph.mapped(at_home)
 
 
 def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:

@@ -14,10 +14,12 @@ function the order is that of its own operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import chain
 from operator import is_
+from typing import TypeAlias
 
 from flowrt import dtypes
 from flowrt.graph.effects import AT_END, is_stateful, touches
@@ -105,6 +107,37 @@ def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
             before += [history.write] if history.write else []
             history.reads.append(node.name)
     return before
+
+
+Replaced: TypeAlias = tuple[Sequence[Node], Mapping[int, Ref], Sequence[str]]
+"""The nodes that replace one, the replacements of its outputs, and the nodes that must run in any case."""
+
+
+def replace_owners(subgraph: Subgraph, rule: Callable[[Node, dict[str, Node]], Replaced]) -> Subgraph:
+    """``subgraph`` with ``rule(node, nodes)`` in place of each node that owns functions; ``nodes`` are those
+    before it, replaced. Effects that are no longer read are still waited for. The same object if all nodes
+    are.
+    """
+    nodes: dict[str, Node] = {}
+    replaced: dict[Ref, Ref] = {}
+    targets = dict.fromkeys(subgraph.targets)
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
+    for before in subgraph:
+        node = before.redirected(replaced) if replaced else before
+        if node.op.effect is not Effect.NESTED:
+            nodes[node.name] = node
+            continue
+        added, outputs, effects = rule(node, nodes)
+        nodes.update((n.name, n) for n in added)
+        if unread := unread_effects(subgraph, before, added, outputs.values(), effectful):
+            nodes[node.name] = behind(nodes[node.name], unread)
+        targets |= dict.fromkeys([*effects, *unread])
+        own = node.name
+        replaced.update(((own, i), ref) for i, ref in outputs.items() if ref != (own, i))
+    if len(nodes) == len(subgraph) and all(map(is_, nodes.values(), subgraph)):
+        return subgraph
+    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
+    return subgraph.replace(nodes=nodes, fetches=fetches, targets=tuple(targets))
 
 
 def unread_effects(

@@ -75,8 +75,7 @@ def extract_nodes(
             message = f"expected a value in feed_dict for this placeholder of {node.outputs[0]}; got none"
             raise located(node, InvalidArgumentError(message))
         if renamed:
-            inputs = tuple([renamed.get(ref, ref) for ref in node.inputs])
-            node = node if inputs == node.inputs else node.replace(inputs=inputs)
+            node = node.redirected(renamed)
         if done and node.controls:
             node = node.replace(controls=tuple([c for c in node.controls if c not in done]))
         found[name] = node
@@ -206,9 +205,6 @@ def redirect(
     """
     if not replacement:
         return subgraph if nodes is None else subgraph.with_nodes(nodes)
-    changed = []
-    for node in subgraph if nodes is None else nodes:
-        inputs = tuple([replacement.get(ref, ref) for ref in node.inputs])
-        changed.append(node if inputs == node.inputs else node.replace(inputs=inputs))
+    changed = [node.redirected(replacement) for node in (subgraph if nodes is None else nodes)]
     fetches = tuple(replacement.get(ref, ref) for ref in subgraph.fetches)
     return subgraph.with_nodes(changed).replace(fetches=fetches)
