@@ -94,6 +94,11 @@ class Node:
         self.source = source
         self.outputs = outputs
 
+    @property
+    def predecessors(self) -> list[str]:
+        """The names of the nodes that it reads or waits for."""
+        return [*[name for name, _ in self.inputs], *self.controls]
+
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""
         # Spelled out: passes copy most nodes, and a loop over the slots costs 4 us.
@@ -181,7 +186,7 @@ class Subgraph:
         """
         found: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self:
-            for name in dict.fromkeys([ref[0] for ref in node.inputs] + list(node.controls)):
+            for name in dict.fromkeys(node.predecessors):
                 found[name].append(node.name)
         return found
 

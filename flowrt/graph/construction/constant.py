@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,16 +39,21 @@ def _const_value(s: ShapeContext) -> PartialValue:
     return as_host_value(array)
 
 
-const = define_op(
-    "Const",
-    "-> dtype",
+_define = partial(
+    define_op,
+    signature="-> dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"value": Attr("tensor"), "dtype": attr_type()},
-    shape=lambda s: [s.attrs["value"].shape],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
+)
+"""Defines an op without inputs, whose value the executor gets."""
+
+const = _define(
+    "Const",
+    attrs={"value": Attr("tensor"), "dtype": attr_type()},
+    shape=lambda s: [s.attrs["value"].shape],
     value=_const_value,
     doc="A value that is part of the graph: the array in attribute ``value``.",
 )
@@ -91,19 +97,15 @@ def _fill_shape(array: np.ndarray[Any, Any], shape: Shape, verify_shape: bool) -
     return flat.reshape(shape)
 
 
-placeholder_op = define_op(
-    "Placeholder",
-    "-> dtype",
-    types={"dtype": dtypes.ANY},
+_define_source = partial(
+    _define,
     attrs={"dtype": attr_type(), "shape": attr_shape(None)},
     shape=lambda s: [s.attrs["shape"]],
-    kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
-    doc="A value that the caller feeds at each run.",
 )
+"""One whose value comes from outside the graph."""
+
+placeholder_op = _define_source("Placeholder", doc="A value that the caller feeds at each run.")
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
@@ -145,17 +147,8 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
 KNOWN = "_known"
 """Private attr of a function's parameter: the part of its value that is equal in all calls."""
 
-feed_op = define_op(
+feed_op = _define_source(
     "_Feed",
-    "-> dtype",
-    types={"dtype": dtypes.ANY},
-    attrs={"dtype": attr_type(), "shape": attr_shape(None)},
-    shape=lambda s: [s.attrs["shape"]],
-    kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.SOURCE),
     value=lambda s: s.attrs.get(KNOWN),
     doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",
 )

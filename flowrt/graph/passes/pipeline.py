@@ -208,14 +208,8 @@ def _optimise(subgraph: Subgraph, options: CompileOptions, passes: Mapping[str, 
     return optimise(subgraph, passes, options.observer) if options.optimises else subgraph
 
 
-def _place(subgraph: Subgraph, options: CompileOptions) -> Subgraph:
-    return place(
-        subgraph,
-        options.devices,
-        assigned=options.assigned,
-        soft=options.soft_placement,
-        why_none=options.why_none,
-    )
+def _place(subgraph: Subgraph, o: CompileOptions) -> Subgraph:
+    return place(subgraph, o.devices, assigned=o.assigned, soft=o.soft_placement, why_none=o.why_none)
 
 
 PIPELINE: tuple[Stage, ...] = (

@@ -333,12 +333,8 @@ def _parse_input(line: Line, argument: Argument, nodes: Mapping[str, Node]) -> l
     if not argument.is_list:
         return [_resolve_output(line, line.take("node", f"input {argument.name!r}"), nodes)]
     line.expect("[")
-    refs: list[Ref] = []
-    while not line.accept("]"):
-        if refs:
-            line.expect(",")
-        refs.append(_resolve_output(line, line.take("node", f"input {argument.name!r}"), nodes))
-    return refs
+    what = f"input {argument.name!r}"
+    return [_resolve_output(line, line.take("node", what), nodes) for _ in line.items("]")]
 
 
 def _resolve(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
@@ -366,9 +362,7 @@ def _parse_attrs(line: Line, op: OpDef) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     if not line.accept("{"):
         return attrs
-    while not line.accept("}"):
-        if attrs:
-            line.expect(",")
+    for _ in line.items("}"):
         token = line.next
         key = parse_key(line)
         kind = attr_kind(op, key)

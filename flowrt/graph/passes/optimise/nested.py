@@ -175,9 +175,7 @@ def _live_variables(body: Subgraph, carried: int, wanted: Sequence[int]) -> list
         seen.add(name)
         if name in position:
             pending.append(position[name])
-        node = body.nodes[name]
-        stack += [ref[0] for ref in node.inputs]
-        stack += node.controls
+        stack += body.nodes[name].predecessors
     return sorted(live)
 
 
@@ -232,12 +230,8 @@ def _is_harmless(body: Subgraph, node: Node) -> bool:
     return (
         (node.op.total and is_sized)
         or (node.op.elementwise and is_float)
-        or (node.op.alias and not _asks_values(node))
+        or (node.op.alias and not any(argument.on_host for argument in node.op.inputs))
     )
-
-
-def _asks_values(node: Node) -> bool:
-    return any(argument.on_host for argument in node.op.inputs)
 
 
 # --- what both need
@@ -308,13 +302,6 @@ def _with_constants(
     if not read:
         return function
     added = [node for name, node in nodes.items() if name not in function.nodes]
-    return redirect(function, {ref: same[ref] for ref in read}, [*_first(function), *added, *_rest(function)])
-
-
-def _first(function: Subgraph) -> list[Node]:
-    return [function.nodes[name] for name in function.feeds]
-
-
-def _rest(function: Subgraph) -> list[Node]:
-    feeds = set(function.feeds)
-    return [node for node in function if node.name not in feeds]
+    feeds = {name: function.nodes[name] for name in function.feeds}
+    rest = [node for node in function if node.name not in feeds]
+    return redirect(function, {ref: same[ref] for ref in read}, [*feeds.values(), *added, *rest])

@@ -62,7 +62,7 @@ def _reads_at_end(subgraph: Subgraph) -> dict[str, Node]:
     """Ancestors of ordered operations."""
     for node in reversed(list(subgraph)):
         if node.name in needed or (node.name not in marked and touches(node)):
-            needed.update([name for name, _ in node.inputs], node.controls)
+            needed.update(node.predecessors)
     return {name: node for name, node in marked.items() if name not in needed}
 
 
@@ -164,7 +164,7 @@ def unread_effects(
         if is_stateful(producer):
             found[name] = None
         else:
-            stack += [*[ref[0] for ref in producer.inputs], *producer.controls]
+            stack += producer.predecessors
     return tuple(found)
 
 
@@ -177,7 +177,6 @@ def effectful_nodes(subgraph: Subgraph) -> set[str]:
     """The nodes that write a resource or have other side effects, and their descendants."""
     found: set[str] = set()
     for node in subgraph:
-        before = [ref[0] for ref in node.inputs]
-        if is_stateful(node) or not (found.isdisjoint(before) and found.isdisjoint(node.controls)):
+        if is_stateful(node) or not found.isdisjoint(node.predecessors):
             found.add(node.name)
     return found

@@ -147,7 +147,7 @@ def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
     """
     needed = set(later.roots())
     for name in islice(later.nodes, len(earlier), None):
-        needed.update(_before(later.nodes[name]))
+        needed.update(later.nodes[name].predecessors)
     unasked = set(earlier.roots()) - needed
     return _without_unread(later, unasked) if unasked else later
 
@@ -156,21 +156,15 @@ def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
     """``subgraph`` without the unneeded nodes among ``names``, and nodes only they needed. All others are
     needed.
     """
-    num_readers = Counter([name for node in subgraph for name, _ in node.inputs])
-    num_readers.update([name for node in subgraph for name in node.controls])
+    num_readers = Counter([name for node in subgraph for name in node.predecessors])
     roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
     while stack:
         name = stack.pop()
         if name in nodes and name not in roots and not num_readers[name]:
-            before = _before(nodes.pop(name))
+            before = nodes.pop(name).predecessors
             num_readers.subtract(before)
             stack += before
     return subgraph if len(nodes) == len(subgraph) else subgraph.replace(nodes=nodes)
-
-
-def _before(node: Node) -> list[str]:
-    """Names of its inputs and control inputs."""
-    return [*[name for name, _ in node.inputs], *node.controls]
 
 
 def feed_node(tensor: Tensor, shape: Shape) -> Node:
