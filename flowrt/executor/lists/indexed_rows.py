@@ -17,9 +17,9 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.llvm.call_sequence import Call, Table, call_of, in_sequence
 from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
-from flowrt.device.loops.loop_program import LoopBuilder
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
+from flowrt.executor.kernels.copy_kernels import elementwise_call
+from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW, run_checked
 from flowrt.executor.lists.list_rows import Array, RowList, poison, rows_of
 from flowrt.executor.lists.open_lists import OpenList, changed_by
@@ -28,7 +28,6 @@ from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import check_unset, writes_once
-from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 
 
@@ -185,12 +184,7 @@ class AddedRows(WrittenRows):
         total = np.empty_like(self._like, order="C")
         read = self._copy(gather, index, total)
         self._read_words = self._words
-        builder = LoopBuilder()
-        one, other = [builder.load(builder.operand(self._like.dtype.name)) for _ in range(2)]
-        builder.put(one + other, builder.operand(self._like.dtype.name))
-        arrays = (total, self._like, total)
-        strides = [strides_in(array, Level.ELEMENT, total.shape) for array in arrays]
-        add = call_on(layout_of(builder.build(), total.shape, strides), arrays)
+        add = elementwise_call(lambda _, one, other: one + other, (total, self._like, total))
         return [read, add, self._copy(scatter, index, total, 0, 0)]
 
     def _fill(self, elements: Sequence[Any]) -> None:

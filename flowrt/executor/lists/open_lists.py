@@ -21,7 +21,7 @@ from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.swapping import Arrivals, swapped
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import RESTORES, STACK, SWAPS, check_dtype
@@ -173,8 +173,8 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
         if node is None:
             continue
         is_push = is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
-        is_pop = node.op.uses_list(ListUse.POPPED) and _is_plain(node.outputs[1])
-        if is_push or is_pop:
+        is_pop = node.op.uses_list(ListUse.POPPED) and node.outputs[1].dtype is not dtypes.variant
+        if is_push or (is_pop and is_static(node.outputs[1].shape)):
             found[node.name] = OpenList(node, slot)
     return found
 
@@ -197,7 +197,3 @@ def is_unlimited_push(node: Node) -> bool:
     """Whether it is a push of a gradient: onto a list without a maximum length, or of popped elements."""
     marks = (STACK, RESTORES, SWAPS)
     return node.op.uses_list(ListUse.PUSHED) and not node.attrs.keys().isdisjoint(marks)
-
-
-def _is_plain(spec: TensorSpec) -> bool:
-    return is_static(spec.shape) and spec.dtype is not dtypes.variant
