@@ -74,11 +74,11 @@ def _row_results(rows: Rows, dtype: Structure, fn_output_signature: Structure) -
         like, signature = "dtype", dtype
     else:
         like, signature = "elems", pack_as(rows.structure, [t.dtype for t in rows.tensors])
-    return _Results(rows, like, signature, [_row_spec(leaf) for leaf in flatten(signature)])
-
-
-def _row_spec(leaf: Any) -> node.TensorSpec:
-    return leaf.spec if isinstance(leaf, TensorSpec) else node.TensorSpec(as_dtype(leaf), None)
+    specs = [
+        leaf.spec if isinstance(leaf, TensorSpec) else node.TensorSpec(as_dtype(leaf), None)
+        for leaf in flatten(signature)
+    ]
+    return _Results(rows, like, signature, specs)
 
 
 def scan(

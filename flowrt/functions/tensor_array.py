@@ -9,6 +9,7 @@ Control flow passes an array through branches and loops by its flow, and rebuild
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -161,13 +162,11 @@ class TensorArray:
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at ``index``, an int32 scalar."""
-        return tensor_list_get_item(
-            self._flow,
-            index,
-            self._elements.as_input,
-            element_dtype=self.dtype,
-            name=name or "TensorArrayRead",
-        )
+        return self._read(tensor_list_get_item, index, name=name or "TensorArrayRead")
+
+    def _read(self, op: Callable[..., Tensor], *indices: Any, **attrs: Any) -> Tensor:
+        """The elements that ``op`` reads from the list, with the shape that is known."""
+        return op(self._flow, *indices, self._elements.as_input, element_dtype=self.dtype, **attrs)
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with ``value`` at ``index``, an int32 scalar."""
@@ -187,23 +186,12 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements along a new first axis: ``[size, *element]``."""
-        return tensor_list_stack(
-            self._flow,
-            self._elements.as_input,
-            element_dtype=self.dtype,
-            num_elements=-1 if self._size is None else self._size,
-            name=name or "TensorArrayStack",
-        )
+        size = -1 if self._size is None else self._size
+        return self._read(tensor_list_stack, num_elements=size, name=name or "TensorArrayStack")
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at ``indices`` (int32 ``[n]``) along a new first axis: ``[n, *element]``."""
-        return tensor_list_gather(
-            self._flow,
-            indices,
-            self._elements.as_input,
-            element_dtype=self.dtype,
-            name=name or "TensorArrayGather",
-        )
+        return self._read(tensor_list_gather, indices, name=name or "TensorArrayGather")
 
     def concat(self, name: str | None = None) -> Tensor:
         """All elements concatenated along their first axis, in which they may differ."""

@@ -94,6 +94,11 @@ class Node:
         self.source = source
         self.outputs = outputs
 
+    @property
+    def predecessors(self) -> list[str]:
+        """The names of the nodes that it reads or waits for."""
+        return [*[name for name, _ in self.inputs], *self.controls]
+
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""
         # Spelled out: passes copy most nodes, and a loop over the slots costs 4 us.
@@ -103,6 +108,29 @@ class Node:
         for field, value in changes.items():
             setattr(copy, field, value)
         return copy
+
+    def redirected(self, refs: Mapping[Ref, Ref], names: Mapping[str, Iterable[str]] = {}) -> Node:
+        """A copy that reads other tensors in place of those in ``refs``, and waits for other nodes in place
+        of those in ``names``; the same object if nothing changes.
+        """
+        inputs, controls = tuple([refs.get(ref, ref) for ref in self.inputs]), self.controls
+        if controls and names:
+            controls = tuple(dict.fromkeys([name for c in controls for name in names.get(c, (c,))]))
+        if inputs == self.inputs and controls == self.controls:
+            return self
+        return self.replace(inputs=inputs, controls=controls)
+
+    def beside(
+        self,
+        name: str,
+        op: OpDef,
+        inputs: tuple[Ref, ...] = (),
+        controls: tuple[str, ...] = (),
+        attrs: Mapping[str, Any] = {},
+        outputs: tuple[TensorSpec, ...] = (),
+    ) -> Node:
+        """Another node, on this one's device and for the same line of the user."""
+        return Node(name, op, inputs, controls, attrs, self.device, self.source, outputs)
 
     def __repr__(self) -> str:
         return f"<Node {self.name!r} {self.op.name}>"
@@ -135,6 +163,13 @@ class Subgraph:
         """A copy with other nodes (in topological order) and the same feeds, fetches and targets."""
         return Subgraph({n.name: n for n in nodes}, self.feeds, self.fetches, self.targets)
 
+    def mapped(self, change: Callable[[Node], Node]) -> Subgraph:
+        """A copy with each node changed, in order; the same object if none is."""
+        nodes = [change(node) for node in self]
+        if all(new is old for new, old in zip(nodes, self, strict=True)):
+            return self
+        return self.with_nodes(nodes)
+
     def spec(self, ref: Ref) -> TensorSpec:
         return self.nodes[ref[0]].outputs[ref[1]]
 
@@ -151,7 +186,7 @@ class Subgraph:
         """
         found: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self:
-            for name in dict.fromkeys([ref[0] for ref in node.inputs] + list(node.controls)):
+            for name in dict.fromkeys(node.predecessors):
                 found[name].append(node.name)
         return found
 

@@ -27,9 +27,10 @@ import ast
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -153,6 +154,22 @@ class Argument(NamedTuple):
         if self.number_attr:
             return int(attrs[self.number_attr])
         return len(attrs[self.type_attr]) if self.is_type_list and self.type_attr else 1
+
+    def dtypes(self, attrs: Mapping[str, Any]) -> list[DType]:
+        """The dtypes of its tensors in a call with ``attrs``."""
+        if self.is_type_list and self.type_attr:
+            return list(attrs[self.type_attr])
+        dtype: Any = attrs[self.type_attr] if self.type_attr else self.dtype
+        return [dtype] * self.length(attrs)
+
+
+def by_argument(
+    arguments: Iterable[Argument], flat: Iterable[Any], attrs: Mapping[str, Any]
+) -> Iterator[tuple[Argument, list[Any]]]:
+    """Each of ``arguments`` with its items of ``flat``, of which there are as many as tensors."""
+    items = iter(flat)
+    for argument in arguments:
+        yield argument, list(islice(items, argument.length(attrs)))
 
 
 class Sample(NamedTuple):

@@ -7,7 +7,7 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard, final
 
 from flowrt.errors import InvalidArgumentError
@@ -128,6 +128,22 @@ def _as_dim(value: Any) -> int | None:
     return None if dim == -1 else int(dim)
 
 
+def _compared(operation: Callable[[int, int], Any]) -> Callable[[Dimension, Any], Any]:
+    """The operator of `Dimension` that is ``operation`` of known values, and None otherwise."""
+
+    def operate(self: Dimension, other: Any) -> Any:
+        theirs = Dimension(other).value
+        return None if self.value is None or theirs is None else operation(self.value, theirs)
+
+    return operate
+
+
+def _combined(operation: Callable[[int, int], int]) -> Callable[[Dimension, Any], Dimension]:
+    """The same as a `Dimension`."""
+    compute = _compared(operation)
+    return lambda self, other: Dimension(compute(self, other))
+
+
 @final
 class Dimension:
     """One dimension under TensorFlow 1's interface; ``value`` is an int, or None when unknown.
@@ -152,34 +168,11 @@ class Dimension:
             )
         return self.value
 
-    def _combine(self, other: Any, operation: str) -> Dimension:
-        theirs = Dimension(other).value
-        if self.value is None or theirs is None:
-            return Dimension(None)
-        return Dimension(getattr(self.value, operation)(theirs))
-
-    def __add__(self, other: Any) -> Dimension:
-        return self._combine(other, "__add__")
-
-    def __sub__(self, other: Any) -> Dimension:
-        return self._combine(other, "__sub__")
-
-    def __rsub__(self, other: Any) -> Dimension:
-        return self._combine(other, "__rsub__")
-
-    def __mul__(self, other: Any) -> Dimension:
-        return self._combine(other, "__mul__")
-
-    def __floordiv__(self, other: Any) -> Dimension:
-        return self._combine(other, "__floordiv__")
-
-    def __rfloordiv__(self, other: Any) -> Dimension:
-        return self._combine(other, "__rfloordiv__")
-
-    def __mod__(self, other: Any) -> Dimension:
-        return self._combine(other, "__mod__")
-
-    __radd__, __rmul__ = __add__, __mul__
+    __add__, __radd__ = _combined(int.__add__), _combined(int.__radd__)
+    __sub__, __rsub__ = _combined(int.__sub__), _combined(int.__rsub__)
+    __mul__, __rmul__ = _combined(int.__mul__), _combined(int.__rmul__)
+    __floordiv__, __rfloordiv__ = _combined(int.__floordiv__), _combined(int.__rfloordiv__)
+    __mod__ = _combined(int.__mod__)
 
     def __truediv__(self, other: Any) -> float:
         return int(self) / int(Dimension(other))
@@ -192,21 +185,8 @@ class Dimension:
         equal = self == other
         return None if equal is None else not equal
 
-    def __lt__(self, other: Any) -> Any:
-        theirs = Dimension(other).value
-        return None if self.value is None or theirs is None else self.value < theirs
-
-    def __gt__(self, other: Any) -> Any:
-        theirs = Dimension(other).value
-        return None if self.value is None or theirs is None else self.value > theirs
-
-    def __le__(self, other: Any) -> Any:
-        theirs = Dimension(other).value
-        return None if self.value is None or theirs is None else self.value <= theirs
-
-    def __ge__(self, other: Any) -> Any:
-        theirs = Dimension(other).value
-        return None if self.value is None or theirs is None else self.value >= theirs
+    __lt__, __gt__ = _compared(int.__lt__), _compared(int.__gt__)
+    __le__, __ge__ = _compared(int.__le__), _compared(int.__ge__)
 
     def __hash__(self) -> int:
         return hash(self.value)

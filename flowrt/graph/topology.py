@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import TypeVar
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
+T = TypeVar("T", bound=Hashable)
+
 MAX_SHOWN = 12
 """Nodes of a cycle that its error names."""
+
+
+def reachable(roots: Iterable[T], before: Callable[[T], Iterable[T]]) -> dict[T, None]:
+    """``roots``, and all that ``before`` leads to from them, each once."""
+    found: dict[T, None] = {}
+    stack = list(roots)
+    while stack:
+        item = stack.pop()
+        if item not in found:
+            found[item] = None
+            stack += before(item)
+    return found
 
 
 def sort_topologically(nodes: Mapping[str, Node]) -> Mapping[str, Node]:

@@ -104,14 +104,16 @@ class Reference:
         return id(self._variable)
 
 
-def _scattering(op: OpDef[Operation]) -> Callable[..., Tensor]:
-    """The method that writes the rows of `IndexedSlices` by ``op``, and returns the new value."""
+def _scatter_method(name: str, op: OpDef[Operation]) -> Callable[..., Tensor]:
+    """The method of `Variable` that writes the rows of `IndexedSlices` by ``op``, and returns the new value.
+    """
 
     def scatter(
         self: Variable, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Tensor:
         return self._scatter(op, sparse_delta, name)
 
+    scatter.__name__, scatter.__qualname__ = name, f"Variable.{name}"
     return scatter
 
 
@@ -353,13 +355,13 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
         return result
 
-    scatter_update = _scattering(variable_ops.resource_scatter_update)
-    scatter_add = _scattering(variable_ops.resource_scatter_add)
-    scatter_sub = _scattering(variable_ops.resource_scatter_sub)
-    scatter_mul = _scattering(variable_ops.resource_scatter_mul)
-    scatter_div = _scattering(variable_ops.resource_scatter_div)
-    scatter_min = _scattering(variable_ops.resource_scatter_min)
-    scatter_max = _scattering(variable_ops.resource_scatter_max)
+    scatter_update = _scatter_method("scatter_update", variable_ops.resource_scatter_update)
+    scatter_add = _scatter_method("scatter_add", variable_ops.resource_scatter_add)
+    scatter_sub = _scatter_method("scatter_sub", variable_ops.resource_scatter_sub)
+    scatter_mul = _scatter_method("scatter_mul", variable_ops.resource_scatter_mul)
+    scatter_div = _scatter_method("scatter_div", variable_ops.resource_scatter_div)
+    scatter_min = _scatter_method("scatter_min", variable_ops.resource_scatter_min)
+    scatter_max = _scatter_method("scatter_max", variable_ops.resource_scatter_max)
 
     def set_shape(self, shape: Any) -> None:
         """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a

@@ -98,7 +98,8 @@ def by_rank(subgraph: Subgraph) -> Subgraph:
     rank: dict[str, float] = {}
     for name in reversed(dependencies):
         behind = max([rank[c] for c in consumers[name]], default=0.0)
-        rank[name] = _seconds_of_way(subgraph, subgraph.nodes[name]) + behind
+        node = subgraph.nodes[name]
+        rank[name] = behind + (TRAVEL_SECONDS if node.op is group_start_op else node_seconds(subgraph, node))
     missing = {name: len(before) for name, before in dependencies.items()}
     position = {name: i for i, name in enumerate(dependencies)}
     waits = {name for name in rank if subgraph.nodes[name].op is group_wait_op}
@@ -114,10 +115,6 @@ def by_rank(subgraph: Subgraph) -> Subgraph:
             if missing[consumer] == 0:
                 heapq.heappush(ready, (*key[consumer], consumer))
     return subgraph.with_nodes(subgraph.nodes[name] for name in order)
-
-
-def _seconds_of_way(subgraph: Subgraph, node: Node) -> float:
-    return TRAVEL_SECONDS if node.op is group_start_op else node_seconds(subgraph, node)
 
 
 def one_stream(subgraph: Subgraph) -> StreamSchedule:
@@ -143,11 +140,7 @@ def _dependencies(subgraph: Subgraph) -> dict[str, list[str]]:
     """Map from each node that executes something to its predecessors, in the order of ``subgraph``."""
     working = {node.name for node in subgraph if not _is_there(node)}
     return {
-        node.name: [
-            name
-            for name in dict.fromkeys([*[ref[0] for ref in node.inputs], *node.controls])
-            if name in working
-        ]
+        node.name: [name for name in dict.fromkeys(node.predecessors) if name in working]
         for node in subgraph
         if node.name in working
     }

@@ -23,7 +23,7 @@ from flowrt.errors import OpError
 from flowrt.executor.analysis.cost import may_block, node_cost, node_seconds
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
-from flowrt.executor.bind.bind_control import BoundFunction, bind_control
+from flowrt.executor.bind.bind_control import BoundFunction, ControlBinder
 from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Send, bind_feed, bind_recv, bind_send
@@ -42,6 +42,7 @@ from flowrt.executor.kernels.cuda_kernel import CudaKernel
 from flowrt.executor.kernels.cuda_update import cuda_update
 from flowrt.executor.kernels.fused_kernel import FusedKernel
 from flowrt.executor.kernels.host_kernels import host_kernel
+from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import is_pooled, sized_call
 from flowrt.executor.kernels.small_calls import small_call
 from flowrt.executor.kernels.update_kernel import Update, Updates, late_array, update_of
@@ -262,7 +263,8 @@ class Binder:
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
         has_loops = self._has_loops and not self._is_asynchronous
         trips = self._trips.get(node.name)
-        bind_control(node, self._builder, self.tensors, functions, self._frame, has_loops, trips)
+        control = (node, self._builder, self.tensors, functions, self._frame, has_loops, trips)
+        ControlBinder(*control).bind()
 
     def _bind_function(
         self,
@@ -310,29 +312,25 @@ class Binder:
         """Rule 2 of `flowrt.executor.buffers.buffer_assignment`."""
         read, arguments = self._kernel(node, operands)
         lock, xp = operands[0].value.lock, self._xp
+        store: Callable[[Any], None] | None = None
         if is_buffer:
-            array = self.tensors.new_buffer(node, 0)
-
-            def copy(*arguments: Any) -> Any:
-                with lock:
-                    xp.copyto(array, read(*arguments))
-
-            self._emit_call(node, self._timed(node, copy), arguments, operands)
+            make = functools.partial(xp.copyto, self.tensors.new_buffer(node, 0))
         else:
+            make, slot = xp.array, self.tensors.new_register(node, 0)
+            store = functools.partial(self.tensors.registers.__setitem__, slot)
 
-            def copy(*arguments: Any) -> Any:
-                with lock:
-                    return xp.array(read(*arguments))
+        def copy(*arguments: Any) -> Any:
+            with lock:
+                return make(read(*arguments))
 
-            store = functools.partial(self.tensors.registers.__setitem__, self.tensors.new_register(node, 0))
-            self._emit_call(node, self._timed(node, copy), arguments, operands, store)
+        self._emit_call(node, self._timed(node, copy), arguments, operands, store)
 
     def _bind_into_buffers(self, node: Node, operands: list[Operand]) -> None:
         arrays = [self.tensors.new_buffer(node, index) for index in range(len(node.outputs))]
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
-        if isinstance(function, FusedKernel | CudaKernel):
+        if isinstance(function, GroupKernel):
             (inputs,) = arguments
             if isinstance(inputs, Later):
                 self._builder.is_fixed = self._builder.is_fixed and inputs.is_plain

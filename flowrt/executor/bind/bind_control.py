@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -44,11 +44,11 @@ from flowrt.executor.lists.nested_rows import NoElements, TakenLists, is_inner_l
 from flowrt.executor.lists.open_lists import ListBinder, OpenList, OpenListBinder, open_lists
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.control_flow import Branches, Frame, Loop, has_loop
+from flowrt.executor.program.control_flow import Branches, Control, Frame, Loop, has_loop
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
-from flowrt.graph.node import Node, Subgraph, TensorSpec, site_of
+from flowrt.graph.node import Node, Subgraph, site_of
 
 MAX_ITERATION_COST = 1e6
 """Estimated work between two pauses of a loop: half a millisecond, or 65 times that on subnormal numbers."""
@@ -83,149 +83,181 @@ BindBody = Callable[[Sequence[Operand], Mapping[str, ListBinder]], BoundFunction
 """Binds a loop's body for given invariant arguments, with lists that are open."""
 
 
-def bind_control(
-    node: Node,
-    builder: InstructionBuilder,
-    tensors: BoundTensors,
-    functions: Sequence[Bind],
-    frame: Frame | None,
-    compiles: bool,
-    trips: int | None,
-) -> None:
-    """Append the loop or the branches of ``node``, inside ``frame``, to ``builder``. The node's outputs are
+@final
+class ControlBinder:
+    """Appends the loop or the branches of ``node``, inside ``frame``, to ``builder``. The node's outputs are
     already in ``tensors``. ``compiles``: arithmetic on scalars is compiled to machine code. ``trips``: the
     trip count, regardless of the predicate.
     """
-    inputs, outputs = tensors.inputs(node), tensors.outputs(node)
-    mover = _Mover(node, builder.device, tensors.registers)
-    if compiles and all(output.slot is None for output in outputs):
-        program = iterated_program(node)
-        if program is not None:
-            _bind_iterated(node, program, mover, builder, inputs, outputs)
+
+    def __init__(
+        self,
+        node: Node,
+        builder: InstructionBuilder,
+        tensors: BoundTensors,
+        functions: Sequence[Bind],
+        frame: Frame | None,
+        compiles: bool,
+        trips: int | None,
+    ) -> None:
+        self._node, self._builder, self._tensors, self._functions = node, builder, tensors, functions
+        self._frame, self._compiles, self._trips = frame, compiles, trips
+        self._outputs = tensors.outputs(node)
+        (self._first, *self._arguments) = tensors.inputs(node)  # a predicate or an index, and the others
+        self._mover = _Mover(node, builder.device, tensors.registers)
+
+    def bind(self) -> None:
+        inputs = [self._first, *self._arguments] if self._node.op.name == "_Loop" else [self._first]
+        self._builder.line(self._node, [o.text for o in inputs], ", ".join(o.text for o in self._outputs))
+        if self._compiles and all(output.slot is None for output in self._outputs):
+            program = iterated_program(self._node)
+            if program is not None:
+                self._bind_iterated(program)
+                return
+        if self._node.op.name == "_Loop":
+            self._bind_loop()
+        else:
+            self._bind_branches()
+
+    def _cut(self, control: Control) -> None:
+        self._builder.cut(None, 0, control)
+
+    def _bind_iterated(self, program: IteratedProgram) -> None:
+        """A loop over scalars as one function, which is called again while the predicate holds."""
+        node, pred, outputs = self._node, self._first, self._outputs
+        held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # including inner cells
+        copies = [Operand(array, None, "") for array in held[: len(self._arguments) - len(outputs)]]
+        are_read = [False] * len(self._arguments)
+        self._mover.move(self._builder, self._arguments, [*outputs, *copies], are_read)
+        arrays = [*[output.value for output in outputs], *held]
+        table = Table.of([0, 0, *[array.ctypes.data for array in arrays]], ITERATION_NS, *arrays)
+        function, words = compiled(program.text).call, table.words.data
+        goes_on = functools.partial(words.__getitem__, PAUSED_AT)
+
+        def iterate(count: int) -> int:
+            function(table, 0, count)
+            return count - words[LEFT]
+
+        segment = segment_of([(TimeSlice(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
+        inner = None
+        if pred.slot is None and isinstance(pred.value, np.ndarray):
+            inner = Compiled(
+                Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), DeferredChecks()
+            )
+        frame = Frame(None, node.name)
+        self._cut(Loop(node, self._mover.reader(pred), goes_on, (segment,), frame, 1, inner))
+
+    def _bind_branches(self) -> None:
+        blocks = []
+        for bind in self._functions:
+            function = bind(self._arguments, self._outputs, self._frame, {})
+            self._mover.move(function.builder, function.results, self._outputs, function.is_read)
+            function.builder.cut(None, 0)
+            blocks.append(tuple(function.builder.segments))
+        compiled = compiled_branches(self._first, blocks) if self._compiles else None
+        if compiled is None or may_pause((compiled.part,)):
+            self._cut(Branches(self._mover.reader(self._first), blocks, compiled))
             return
-    if node.op.name == "_Loop":
-        _bind_loop(node, mover, builder, tensors, functions, frame, compiles, trips)
-    else:
-        _bind_branches(node, mover, builder, inputs, outputs, functions, frame, compiles)
+        call = as_call(compiled.part)
+        if any(compiled.deferred):
+            call = run_checked, (*call, compiled.deferred.look)
+        self._builder.emit(self._node, *call)
 
+    def _bind_loop(self) -> None:
+        node, pred, outputs, mover = self._node, self._first, self._outputs, self._mover
+        pairs = list(zip(self._arguments, outputs, strict=False))
+        begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
+        moved = [(i, o) for i, o in pairs if o.slot not in begun]
+        mover.move(self._builder, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
+        slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
+        lists = open_lists(node, slots) if mover.device.executor.computes else {}
+        own_frame = Frame(self._frame, site_of(node))
 
-def _bind_iterated(
-    node: Node,
-    program: IteratedProgram,
-    mover: _Mover,
-    builder: InstructionBuilder,
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
-) -> None:
-    """A loop over scalars as one function, which is called again while the predicate holds."""
-    pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
-    builder.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
-    held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # including inner cells
-    copies = [Operand(array, None, "") for array in held[: len(invariant)]]
-    mover.move(builder, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
-    arrays = [*[output.value for output in outputs], *held]
-    table = Table.of([0, 0, *[array.ctypes.data for array in arrays]], ITERATION_NS, *arrays)
-    function, words = compiled(program.text).call, table.words.data
-    goes_on = functools.partial(words.__getitem__, PAUSED_AT)
+        def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
+            return self._functions[0]([*outputs, *invariant], outputs, own_frame, lists)
 
-    def iterate(count: int) -> int:
-        function(table, 0, count)
-        return count - words[LEFT]
+        body = self._compiled_body(bind, lists, begun) if self._compiles else None
+        if begun and (body is None or body.block is None):
+            self._builder.emit(node, poison)
+            return
+        if body is not None:
+            self._place_inner(body.inner)
+        else:
+            body = self._body(bind(self._arguments[len(outputs) :], lists), list(lists.values()))
+        for opened in body.lists:
+            self._builder.emit(node, opened.open, (mover.registers,))
+        readers = mover.reader(pred), body.goes_on
+        if self._trips is not None:
+            counter = _Counter(self._trips)
+            readers = counter.begins, counter.goes_on
+        compiled = None
+        if body.block is not None and pred.slot is None:
+            part = Repeat(pred.value, body.predicate.value, body.block.parts)
+            compiled = Compiled(part, body.block.deferred)
+        self._cut(Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
+        for opened in body.lists:
+            self._builder.emit(node, opened.close, (mover.registers,))
 
-    segment = segment_of([(TimeSlice(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
-    inner = None
-    if pred.slot is None and isinstance(pred.value, np.ndarray):
-        inner = Compiled(Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), DeferredChecks())
-    builder.cut(
-        None, 0, Loop(node, mover.reader(pred), goes_on, (segment,), Frame(None, node.name), 1, inner)
-    )
+    def _place_inner(self, inner: Mapping[int, StackedRows]) -> None:
+        """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
+        for k, output in enumerate(self._outputs):
+            rows = None if output.slot is None else inner.get(output.slot)
+            if rows is not None:
+                self._tensors.place(self._node, k, Operand(rows, None, output.text))
+            if isinstance(rows, PushedRows):
+                self._builder.emit(self._node, *clear_call(rows.length))
 
+    def _body(self, function: BoundFunction, lists: Sequence[OpenListBinder]) -> _Body:
+        builder, (again, *results) = function.builder, function.results
+        self._mover.move(builder, results, self._outputs, function.is_read[1:])
+        cost = max(builder.total_cost, 1.0)
+        builder.cut(None, 0)
+        segments = tuple(builder.segments)
+        most = 1 if has_loop(segments) else MAX_ITERATIONS
+        iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
+        return _Body(segments, again, self._mover.reader(again), lists, iterations)
 
-def _bind_branches(
-    node: Node,
-    mover: _Mover,
-    builder: InstructionBuilder,
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
-    functions: Sequence[Bind],
-    frame: Frame | None,
-    compiles: bool,
-) -> None:
-    index, arguments = inputs[0], inputs[1:]
-    builder.line(node, (index.text,), ", ".join(o.text for o in outputs))
-    blocks = []
-    for bind in functions:
-        function = bind(arguments, outputs, frame, {})
-        mover.move(function.builder, function.results, outputs, function.is_read)
-        function.builder.cut(None, 0)
-        blocks.append(tuple(function.builder.segments))
-    compiled = compiled_branches(index, blocks) if compiles else None
-    if compiled is None or may_pause((compiled.part,)):
-        builder.cut(None, 0, Branches(mover.reader(index), blocks, compiled))
-        return
-    call = as_call(compiled.part)
-    if any(compiled.deferred):
-        call = run_checked, (*call, compiled.deferred.look)
-    builder.emit(node, *call)
-
-
-def _bind_loop(
-    node: Node,
-    mover: _Mover,
-    builder: InstructionBuilder,
-    tensors: BoundTensors,
-    functions: Sequence[Bind],
-    frame: Frame | None,
-    compiles: bool,
-    trips: int | None,
-) -> None:
-    inputs, outputs = tensors.inputs(node), tensors.outputs(node)
-    pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
-    builder.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
-    pairs = list(zip(initial, outputs, strict=True))
-    begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
-    moved = [(i, o) for i, o in pairs if o.slot not in begun]
-    mover.move(builder, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
-    slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
-    lists = open_lists(node, slots) if mover.device.executor.computes else {}
-    own_frame = Frame(frame, site_of(node))
-
-    def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
-        return functions[0]([*outputs, *invariant], outputs, own_frame, lists)
-
-    body = _compiled_body(node, mover, builder, outputs, invariant, bind, lists, begun) if compiles else None
-    if begun and (body is None or body.block is None):
-        builder.emit(node, poison)
-        return
-    if body is not None:
-        _place_inner(node, builder, tensors, body.inner)
-    else:
-        body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
-    for opened in body.lists:
-        builder.emit(node, opened.open(mover.registers))
-    readers = mover.reader(pred), body.goes_on
-    if trips is not None:
-        counter = _Counter(trips)
-        readers = counter.begins, counter.goes_on
-    compiled = None
-    if body.block is not None and pred.slot is None:
-        part = Repeat(pred.value, body.predicate.value, body.block.parts)
-        compiled = Compiled(part, body.block.deferred)
-    builder.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
-    for opened in body.lists:
-        builder.emit(node, opened.close(mover.registers))
-
-
-def _place_inner(
-    node: Node, builder: InstructionBuilder, tensors: BoundTensors, inner: Mapping[int, StackedRows]
-) -> None:
-    """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
-    for k, output in enumerate(tensors.outputs(node)):
-        rows = None if output.slot is None else inner.get(output.slot)
-        if rows is not None:
-            tensors.place(node, k, Operand(rows, None, output.text))
-        if isinstance(rows, PushedRows):
-            builder.emit(node, *clear_call(rows.length))
+    def _compiled_body(
+        self, bind: BindBody, lists: Mapping[str, OpenList], begun: Mapping[int, NoElements | TakenLists]
+    ) -> _Body | None:
+        """The body that runs all iterations in machine code; None if it contains anything else. ``begun``:
+        initial values of lists that are elements of others, by their registers.
+        """
+        node, device, builder, count = self._node, self._mover.device, self._builder, len(self._outputs)
+        invariant = self._arguments[count:]
+        slots = {k: o.slot for k, o in enumerate([*self._outputs, *invariant]) if o.slot is not None}
+        lists = {**lists, **indexed_lists(node, slots)}
+        nested = nested_lists(node, {k: slot for k, slot in slots.items() if k < count})
+        function: Subgraph = node.attrs["body"]
+        if not may_be_compiled(function, lists, nested):
+            return None
+        rows = {name: row_list(opened, device) for name, opened in lists.items()}
+        rows.update({name: list_of_lists(opened, device) for name, opened in nested.changed.items()})
+        inner = {one.slot: one for one in rows.values() if isinstance(one, StackedRows) and one.slot in begun}
+        for slot, one in inner.items():
+            begun[slot].hand_to(one)
+        around = [one for one in rows.values() if one.slot not in inner]
+        empty = {name: NoElements(source) for name, source in nested.empty.items()}
+        n_lines = len(builder.lines)
+        moved = Relocation(invariant, [function.nodes[name].outputs[0] for name in function.feeds[count:]])
+        body = self._body(bind(moved.operands, {**rows, **empty}), around)
+        block = None if body.predicate.slot is not None else compiled_block(body.segments)
+        if block is None or not block.parts:
+            del builder.lines[n_lines:]  # rebound below
+            return None
+        deferred = block.deferred.behind(functools.partial(moved.fill, self._mover.registers))
+        made = iterations_of(node, block._replace(deferred=deferred), body.predicate.value)
+        relocate = moved.bind([made.call], self._mover.registers)
+        if relocate is not None:
+            builder.emit(node, relocate)
+        is_whole = relocate is None and not around
+        return body._replace(
+            segments=(made.segment,),
+            goes_on=made.goes_on,
+            iterations=1,
+            block=block if is_whole else None,
+            inner=inner,
+        )
 
 
 class _Counter:
@@ -256,66 +288,6 @@ class _Body(NamedTuple):
     iterations: int
     block: Block | None = None
     inner: Mapping[int, StackedRows] = {}
-
-
-def _body(
-    mover: _Mover, outputs: Sequence[Operand], function: BoundFunction, lists: Sequence[OpenListBinder]
-) -> _Body:
-    builder, (again, *results) = function.builder, function.results
-    mover.move(builder, results, outputs, function.is_read[1:])
-    cost = max(builder.total_cost, 1.0)
-    builder.cut(None, 0)
-    segments = tuple(builder.segments)
-    most = 1 if has_loop(segments) else MAX_ITERATIONS
-    iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
-    return _Body(segments, again, mover.reader(again), lists, iterations)
-
-
-def _compiled_body(
-    node: Node,
-    mover: _Mover,
-    builder: InstructionBuilder,
-    outputs: Sequence[Operand],
-    invariant: Sequence[Operand],
-    bind: BindBody,
-    lists: Mapping[str, OpenList],
-    begun: Mapping[int, NoElements | TakenLists],
-) -> _Body | None:
-    """The body that runs all iterations in machine code; None if it contains anything else. ``begun``:
-    initial values of lists that are elements of others, by their registers.
-    """
-    slots = {k: o.slot for k, o in enumerate([*outputs, *invariant]) if o.slot is not None}
-    lists = {**lists, **indexed_lists(node, slots)}
-    nested = nested_lists(node, {k: slot for k, slot in slots.items() if k < len(outputs)})
-    if not may_be_compiled(node.attrs["body"], lists, nested):
-        return None
-    rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}
-    rows.update({name: list_of_lists(opened, mover.device) for name, opened in nested.changed.items()})
-    inner = {one.slot: one for one in rows.values() if isinstance(one, StackedRows) and one.slot in begun}
-    for slot, one in inner.items():
-        begun[slot].hand_to(one)
-    around = [one for one in rows.values() if one.slot not in inner]
-    empty = {name: NoElements(source) for name, source in nested.empty.items()}
-    n_lines = len(builder.lines)
-    moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
-    body = _body(mover, outputs, bind(moved.operands, {**rows, **empty}), around)
-    block = None if body.predicate.slot is not None else compiled_block(body.segments)
-    if block is None or not block.parts:
-        del builder.lines[n_lines:]  # rebound below
-        return None
-    deferred = block.deferred.behind(functools.partial(moved.fill, mover.registers))
-    made = iterations_of(node, block._replace(deferred=deferred), body.predicate.value)
-    relocate = moved.bind([made.call], mover.registers)
-    if relocate is not None:
-        builder.emit(node, relocate)
-    is_whole = relocate is None and not around
-    return body._replace(
-        segments=(made.segment,),
-        goes_on=made.goes_on,
-        iterations=1,
-        block=block if is_whole else None,
-        inner=inner,
-    )
 
 
 class _Mover:
@@ -421,8 +393,3 @@ class _Mover:
                 continue
             pending = [c for c in pending if c is not free]  # not by value, as remove() would
             builder.emit(self._node, copyto, (free[1], free[0]))
-
-
-def _arguments_of(loop: Node) -> list[TensorSpec]:
-    body: Subgraph = loop.attrs["body"]
-    return [body.nodes[name].outputs[0] for name in body.feeds]

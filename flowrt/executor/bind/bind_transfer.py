@@ -101,10 +101,14 @@ def bind_send(
         call = _send_value(operand, tensors, _sender(key, send), is_kept)
     elif tensors.subgraph.spec(node.inputs[0]).dtype is dtypes.variant:
         call = _send_list(operand, tensors, _sender(key, send))
-    elif not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
-        call = _send_shared(operand, tensors, _sender(key, send), builder.stream, is_kept)
     else:
-        call = _send_copy(operand, tensors, _later_sender(key, send), builder.stream, is_kept, fail)
+        read, stream = _reader(operand, tensors, is_kept), device.streams[builder.stream]
+        if not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
+            share, send_now = device.share, _sender(key, send)
+            call = (lambda: send_now(share(stream, read()))), ()
+        else:  # the copy to the host is sent when it is there, which is after the instruction
+            copy_out, sender = device.send, _later_sender(key, send)
+            call = (lambda: copy_out(stream, read(), sender(), fail)), ()
     builder.emit_line(node, *call, (operand,), "")
 
 
@@ -125,29 +129,6 @@ def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], No
         raise InvalidArgumentError(f"{device.name} computes nothing: expected a list that stays on it")
     assert slot is not None  # a list is in no buffer
     return lambda: send(list_to_host(device, registers[slot])), ()
-
-
-def _send_shared(
-    operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], stream_number: int, is_kept: bool
-) -> Call:
-    """Send a value to a device of the same type without passing through the host."""
-    read, device = _reader(operand, tensors, is_kept), tensors.device
-    share, stream = device.share, device.streams[stream_number]
-    return lambda: send(share(stream, read())), ()
-
-
-def _send_copy(
-    operand: Operand,
-    tensors: BoundTensors,
-    sender: Callable[[], Callable[[Any], None]],
-    stream_number: int,
-    is_kept: bool,
-    fail: Callable[[OpError], object],
-) -> Call:
-    """The copy to the host is sent when it is there, which is after the instruction."""
-    read, device = _reader(operand, tensors, is_kept), tensors.device
-    send, stream = device.send, device.streams[stream_number]
-    return lambda: send(stream, read(), sender(), fail), ()
 
 
 def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[[], Any]:

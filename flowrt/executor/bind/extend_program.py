@@ -151,24 +151,22 @@ def extend_program(
     layer, segments, lines = _bind_layer(bound, inner, parameters)
     bound = bound._replace(
         layers=(*bound.layers, layer),
-        layer_of={**bound.layer_of, **dict.fromkeys(_names(grown.added), layer)},
+        layer_of={**bound.layer_of, **{node.name: layer for node in grown.added}},
     )
     fetches = _bind_fetches(bound, [bound_refs.get(ref, ref) for ref in placed.fetches])
     if fetches is None:
         return None
-    before = _with_kept(_without_nodes(program.segments, grown.dropped), keeps.values(), bound.layers[:-1])
+    left = [_without_nodes(s, grown.dropped) for s in program.segments] if grown.dropped else program.segments
+    before = _with_kept(left, keeps.values(), bound.layers[:-1])
     known = [line for line in program.lines if line.node.name not in grown.dropped]
-    lines = [*known, *[_line(keep) for keep in keeps.values()], *lines]
+    kept = [Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text) for keep in keeps.values()]
     tensors = bound.layers[0].tensors
     feeds = program.feeds
     program = Program(
-        bound.device, 0, _joined(before, segments), tensors.registers, feeds, fetches, program.take, lines
-    )
+        bound.device, 0, _joined(before, segments), tensors.registers, feeds, fetches, program.take,
+        [*known, *kept, *lines],
+    )  # fmt: skip
     return program, bound
-
-
-def _names(nodes: Sequence[Node]) -> list[str]:
-    return [node.name for node in nodes]
 
 
 def _may_grow(bound: Bound, grown: Extension) -> bool:
@@ -262,10 +260,6 @@ def _hold(registers: list[Any], slot: int, source: int) -> None:
     registers[slot] = registers[source]
 
 
-def _line(keep: Spill) -> Line:
-    return Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text)
-
-
 # --- added nodes
 
 
@@ -330,14 +324,8 @@ def _is_of_variable(bound: Bound, ref: Ref) -> bool:
 # --- segments
 
 
-def _without_nodes(segments: Sequence[Segment], dropped: Collection[str]) -> Sequence[Segment]:
+def _without_nodes(segment: Segment, dropped: Collection[str]) -> Segment:
     """Rule 3."""
-    if not dropped:
-        return segments
-    return [_without_these(segment, dropped) for segment in segments]
-
-
-def _without_these(segment: Segment, dropped: Collection[str]) -> Segment:
     stays = [node.name not in dropped for node in segment.nodes]
     if all(stays):
         return segment

@@ -27,7 +27,7 @@ import math
 import mmap
 from collections.abc import Callable
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -41,7 +41,7 @@ from flowrt.executor.buffers.memory_plan import ArenaPlanner, MemoryPlan
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, static_shape
-from flowrt.graph.op_def import Effect, OpDef
+from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 
 MAX_COPIED_FEED = 65536
@@ -421,12 +421,7 @@ def _copied_bytes(node: Node) -> int:
 
 def is_on_host(node: Node) -> bool:
     """Whether some of the node's outputs are NumPy's on every device: shapes and the like."""
-    return _has_host_output(node.op)
-
-
-@cache
-def _has_host_output(op: OpDef) -> bool:
-    return any(argument.on_host for argument in op.outputs)
+    return any(argument.on_host for argument in node.op.outputs)
 
 
 def is_output_on_host(node: Node, index: int) -> bool:

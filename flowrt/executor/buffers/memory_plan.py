@@ -92,7 +92,7 @@ class ArenaPlanner:
 
     def allocate(self, ref: Ref, nbytes: int, node: str) -> None:
         """Allocate ``nbytes`` for ``ref``, written by ``node``."""
-        size = _rounded(nbytes)
+        size = -(-nbytes // GRAIN) * GRAIN
         offset = self._find(size, node)
         if offset is None:
             offset = self._grow(size, node)
@@ -163,18 +163,18 @@ class ArenaPlanner:
         """The lowest offset at which none of ``placed`` is in the way of ``block``."""
         lowest, size = 0, block.size
         for start, stop, other in placed:
-            if other.end < block.begin and self._is_done(other, block.writer):
+            if other.end < block.begin and self._are_over(other.users, block.writer):
                 continue
-            if block.end < other.begin and self._is_done(block, other.writer):
+            if block.end < other.begin and self._are_over(block.users, other.writer):
                 continue
             if start - lowest >= size:
                 break
             lowest = max(lowest, stop)
         return lowest
 
-    def _is_done(self, block: _Block, now: str) -> bool:
+    def _are_over(self, users: Iterable[str], now: str) -> bool:
         is_over = self._is_over
-        return is_over is None or all(is_over(user, now) for user in block.users)
+        return is_over is None or all(is_over(user, now) for user in users)
 
     # --- in order
 
@@ -182,7 +182,7 @@ class ArenaPlanner:
         """The start of the smallest gap that holds ``size`` and that ``node`` may write into."""
         for i in range(bisect_left(self._gaps, (size, 0)), len(self._gaps)):
             length, start = self._gaps[i]
-            if self._may_use(start, node):
+            if self._are_over(self._users[start], node):
                 users = self._remove_gap(start)
                 if length > size:
                     self._add_gap(start + size, start + length, users)
@@ -192,16 +192,12 @@ class ArenaPlanner:
     def _grow(self, size: int, node: str) -> int:
         """Make the arena larger, from the start of a gap at its end if there is one."""
         start = self._ends.get(self._top, self._top)
-        if start < self._top and self._may_use(start, node):
+        if start < self._top and self._are_over(self._users[start], node):
             self._remove_gap(start)
         else:
             start = self._top
         self._top = start + size
         return start
-
-    def _may_use(self, start: int, node: str) -> bool:
-        is_over = self._is_over
-        return is_over is None or all(is_over(user, node) for user in self._users[start])
 
     def _add_gap(self, start: int, end: int, users: tuple[str, ...]) -> None:
         if (before := self._ends.get(start)) is not None:
@@ -219,7 +215,3 @@ class ArenaPlanner:
         del self._ends[end]
         del self._gaps[bisect_left(self._gaps, (end - start, start))]
         return self._users.pop(start)
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // GRAIN) * GRAIN

@@ -49,10 +49,10 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
                 return lambda values: None
             if element.dtype is dtypes.resource:
                 element = _read_of(graph, element)
-            if element.dtype in (dtypes.resource, dtypes.variant) and not _is_new(element):
-                raise element.op.error(
-                    InvalidArgumentError, f"{path}: a {element.dtype.name} cannot be fetched"
-                )
+            is_new = element.op.op_def.effect is Effect.WRITE  # each run makes it: then it is the caller's
+            if element.dtype in (dtypes.resource, dtypes.variant) and not is_new:
+                message = f"{path}: a {element.dtype.name} cannot be fetched"
+                raise element.op.error(InvalidArgumentError, message)
             position = len(tensors)  # one for each occurrence: no two results share memory
             tensors.append(element)
             return lambda values: values[position]
@@ -87,11 +87,6 @@ def _read_of(graph: Graph, handle: Tensor) -> Tensor:
     """The value of a variable's ``handle``, for fetches of variables by name; other tensors unchanged."""
     read = graph.operations.get(f"{handle.op.name}/Read/ReadVariableOp")
     return handle if read is None else read.outputs[0]
-
-
-def _is_new(resource: Tensor) -> bool:
-    """Whether each run makes it, as `get_session_handle` does: then it is the caller's."""
-    return resource.op.op_def.effect is Effect.WRITE
 
 
 _ELEMENTS = frozenset({Tensor, Operation, str})

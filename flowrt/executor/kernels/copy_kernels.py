@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import Call, is_compiled
-from flowrt.device.loops.loop_program import DTYPES, LoopBuilder
+from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
 from flowrt.executor.kernels.loop_layout import call_on, layout_of, strides_in
 from flowrt.graph.passes.fusion.group import Level
 
@@ -26,21 +27,24 @@ def copy_call(target: Array, source: Array) -> Call:
     """A call that copies ``source`` to ``target``, of the same shape, with a cast to its dtype. The arrays
     must be kept alive.
     """
+    return elementwise_call(lambda b, value: b.cast(value, target.dtype.name), [source, target])
+
+
+def elementwise_call(rule: Callable[..., Value], arrays: Sequence[Array]) -> Call:
+    """A call that computes the last of ``arrays`` from the others, which broadcast to its shape, by
+    ``rule(builder, *values)``. The arrays must be kept alive.
+    """
+    *inputs, target = arrays
     builder = LoopBuilder()
-    value = builder.load(builder.operand(source.dtype.name))
-    builder.put(builder.cast(value, target.dtype.name), builder.operand(target.dtype.name))
-    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in (source, target)]
-    return call_on(layout_of(builder.build(), target.shape, strides), [source, target])
+    values = [builder.load(builder.operand(array.dtype.name)) for array in inputs]
+    builder.put(rule(builder, *values), builder.operand(target.dtype.name))
+    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in arrays]
+    return call_on(layout_of(builder.build(), target.shape, strides), arrays)
 
 
 def clear_call(array: Array) -> Call:
     """Sets ``array``, which must stay, to 0."""
-    builder = LoopBuilder()
-    zero = builder.const(0, array.dtype.name)
-    builder.put(builder.spread(zero), builder.operand(array.dtype.name))
-    return call_on(
-        layout_of(builder.build(), array.shape, [strides_in(array, Level.ELEMENT, array.shape)]), [array]
-    )
+    return elementwise_call(lambda b: b.spread(b.const(0, array.dtype.name)), [array])
 
 
 def is_fit(array: Any) -> bool:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-import numpy as np
-
 from flowrt.device.cuda.cuda import CudaExecutor
 from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
 from flowrt.device.device import Device
@@ -19,81 +17,38 @@ from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
-from flowrt.executor.kernels.fused_program import fused_program
 from flowrt.executor.kernels.loop_layout import coalesced, has_rows
-from flowrt.executor.kernels.loop_operands import (
-    are_matrices_whole,
-    arrays_of,
-    merged,
-    shared_operands,
-    strides_of,
-)
+from flowrt.executor.kernels.loop_operands import GroupKernel, arrays_of
 from flowrt.executor.program.arguments import Later
-from flowrt.graph.node import Node, static_shape
-from flowrt.graph.passes.fusion.group import Group, plain_kernel
+from flowrt.graph.node import Node, TensorSpec, static_shape
+from flowrt.graph.passes.fusion.group import plain_kernel
 
 
 @final
-class CudaKernel:
-    """The kernel of a fused node: ``kernel(inputs, out=None)`` as any other, where ``inputs`` is one tuple.
-    What loops cannot do (memory that overlaps, an unknown instruction) the members' own kernels do.
-    """
+class CudaKernel(GroupKernel):
+    """The kernel of a fused node on a GPU, to be bound in `Device.activate`."""
 
     def __init__(self, node: Node, device: Device) -> None:
-        self._group: Group = node.attrs["group"]
-        self._specs, self._device, self._owner = node.outputs, device, owner_of(node)
-        traced = fused_program(self._group)
-        self._program = None if traced is None else traced.program
-        self._operands = () if traced is None else traced.operands
-        self._loops: dict[Any, BoundLoop | None] = {}
-
-    def __call__(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> Sequence[Any]:
-        results = out
-        if results is None:
-            empty = self._device.empty
-            results = [empty(static_shape(spec), spec.dtype.np, self._owner) for spec in self._specs]
-        function, arguments = self.bind(inputs, results)
-        function(*arguments)
-        return results
+        super().__init__(node)
+        self._device, self._owner = device, owner_of(node)
 
     def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Call:
-        """The call that computes ``results`` from ``inputs``, in `Device.activate`, reusable when their
-        elements change. Raises errors of the compiler.
-        """
         arrays = arrays_of(self._operands, inputs, results)
-        addresses = [0 if array is None else array.data.ptr for array in arrays]
-        loop = None if self._program is None else self._loop(arrays, addresses)
+        loop = self._loop(arrays, [0 if array is None else array.data.ptr for array in arrays])
         if loop is None:
             return plain_kernel, (self._device.xp, tuple(inputs), self._group, results)
-        return loop.bind(arrays)
+        call: Call = loop.bind(arrays)
+        return call
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
-        """The same as `bind`, for inputs that are partly in registers at the time of the call: most are in C
-        order.
-        """
-        self._prepare()
+        self.prepare()
         return lambda: self(late.read(registers), results), ()
 
-    def _prepare(self) -> None:
-        inputs = [np.empty(static_shape(s), s.dtype.np) for s in self._group.inputs.values()]
-        arrays = arrays_of(
-            self._operands, inputs, [np.empty(static_shape(s), s.dtype.np) for s in self._specs]
-        )
-        if self._program is not None:
-            self._loop(arrays, range(len(arrays)))
+    def _empty(self, spec: TensorSpec) -> Any:
+        return self._device.empty(static_shape(spec), spec.dtype.np, self._owner)
 
-    def _loop(self, arrays: Sequence[Any], addresses: Sequence[int]) -> BoundLoop | None:
-        domain = self._group.domain
-        strides = strides_of(self._operands, arrays, domain)
-        shared = shared_operands(self._operands, addresses, strides)
-        if shared is None or not are_matrices_whole(self._operands, arrays):
-            return None
-        key = (*strides, *shared.items())
-        if key not in self._loops:
-            assert self._program is not None
-            program = merged(self._program, shared)
-            self._loops[key] = bound_loop(self._device, self._owner, program, domain, strides, arrays)
-        return self._loops[key]
+    def _made(self, program: LoopProgram, strides: list[tuple[int, ...]], arrays: Sequence[Any]) -> Any:
+        return bound_loop(self._device, self._owner, program, self._group.domain, strides, arrays)
 
 
 @final

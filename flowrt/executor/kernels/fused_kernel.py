@@ -1,8 +1,6 @@
 """`FusedKernel`: the compiled loop of a group of operations, called on arrays.
 
-A loop depends on the memory layout of its arrays, so it is created when they are known: dimensions that are
-contiguous in all operands are merged, and an operand that shares its memory with a result is merged with it.
-Loops are compiled once per layout.
+Dimensions that are contiguous in all operands are merged. See `flowrt.executor.kernels.loop_operands`.
 """
 
 from __future__ import annotations
@@ -14,59 +12,36 @@ from typing import Any, final
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import Call, Table, in_sequence, is_compiled
+from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.executor.kernels.copy_kernels import clear_call, copy_call
-from flowrt.executor.kernels.fused_program import OperandOf, fused_program
+from flowrt.executor.kernels.fused_program import OperandOf
 from flowrt.executor.kernels.loop_layout import Layout, call_on, expanded, layout_of
-from flowrt.executor.kernels.loop_operands import (
-    SUMS,
-    are_matrices_whole,
-    arrays_of,
-    merged,
-    shared_operands,
-    strides_of,
-)
+from flowrt.executor.kernels.loop_operands import SUMS, GroupKernel, arrays_of
 from flowrt.executor.kernels.small_calls import run_or_fall_back
 from flowrt.executor.program.arguments import Later
-from flowrt.graph.node import Node, static_shape
-from flowrt.graph.passes.fusion.group import Group, Level, plain_kernel
+from flowrt.graph.node import Node, TensorSpec, static_shape
+from flowrt.graph.passes.fusion.group import Level, plain_kernel
 
 Array = np.ndarray[Any, Any]
 
 
 @final
-class FusedKernel:
-    """The kernel of a fused node on the host: ``kernel(inputs, out=None)`` as any other, where ``inputs`` is
-    one tuple. What loops cannot do (a check that fails, memory that overlaps) the members' own kernels do.
-    """
+class FusedKernel(GroupKernel):
+    """The kernel of a fused node on the host."""
 
     def __init__(self, node: Node) -> None:
-        self._group: Group = node.attrs["group"]
-        self._specs = node.outputs
-        traced = fused_program(self._group)
-        self._program = None if traced is None else expanded(traced.program)
-        self._operands = () if traced is None else traced.operands
-        self._layouts: dict[Any, Layout] = {}
+        super().__init__(node)
+        self._program = None if self._program is None else expanded(self._program)
 
-    def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> Sequence[Array]:
-        results = out
-        if results is None:
-            results = [np.empty(static_shape(spec), spec.dtype.np) for spec in self._specs]
-        function, arguments = self.bind([np.asarray(value) for value in inputs], results)
-        function(*arguments)
-        return results
-
-    def prepare(self) -> None:
-        """Compile the loop for C-contiguous arrays, the common case. Raises errors of the compiler."""
-        inputs = [np.empty(static_shape(s), s.dtype.np) for s in self._group.inputs.values()]
-        self._layout(inputs, [np.empty(static_shape(s), s.dtype.np) for s in self._specs])
-
-    def bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> Call:
-        """The call that computes ``results`` from ``inputs``, reusable when their elements change."""
-        return self._bind(inputs, results)[0]
+    def bind(self, inputs: Sequence[Any], results: Sequence[Array]) -> Call:
+        return self._bind([np.asarray(value) for value in inputs], results)[0]
 
     def _bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> tuple[Call, Table | None]:
         """`bind`, and the loop's table where the call is nothing but machine code."""
-        layout = self._layout(inputs, results)
+        operands = arrays_of(self._operands, inputs, results)
+        layout: Layout | None = None
+        if all(array.flags.aligned for array in (*inputs, *results)):
+            layout = self._loop(operands, [0 if array is None else array.ctypes.data for array in operands])
         if layout is None:
             return (self._call_members, (inputs, results)), None
         sums = {
@@ -74,8 +49,7 @@ class FusedKernel:
             for position, operand in enumerate(self._operands)
             if operand.level in SUMS
         }
-        arrays = arrays_of(self._operands, inputs, results)
-        arrays = [sums.get(position, array) for position, array in enumerate(arrays)]
+        arrays = [sums.get(position, array) for position, array in enumerate(operands)]
         call = call_on(layout, arrays)
         if not is_compiled(call):
             return (self._call_with_sums, (*call, sums, inputs, results)) if sums else call, None
@@ -167,20 +141,8 @@ class FusedKernel:
             return np.zeros(layout.parts, np.float64 if result.dtype.kind == "f" else result.dtype)
         return np.zeros((layout.parts, result.size), result.dtype)
 
-    def _layout(self, inputs: Sequence[Array], results: Sequence[Array]) -> Layout | None:
-        if self._program is None:
-            return None
-        arrays = arrays_of(self._operands, inputs, results)
-        strides = strides_of(self._operands, arrays, self._group.domain)
-        addresses = [0 if array is None else array.ctypes.data for array in arrays]
-        shared = shared_operands(self._operands, addresses, strides)
-        if shared is None or not all(array.flags.aligned for array in (*inputs, *results)):
-            return None
-        if not are_matrices_whole(self._operands, arrays):
-            return None
-        key = (*strides, *shared.items())
-        layout = self._layouts.get(key)
-        if layout is None:
-            program = merged(self._program, shared)
-            layout = self._layouts[key] = layout_of(program, self._group.domain, strides)
-        return layout
+    def _empty(self, spec: TensorSpec) -> Array:
+        return np.empty(static_shape(spec), spec.dtype.np)
+
+    def _made(self, program: LoopProgram, strides: list[tuple[int, ...]], arrays: Sequence[Any]) -> Layout:
+        return layout_of(program, self._group.domain, strides)

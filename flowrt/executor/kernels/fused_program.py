@@ -7,11 +7,13 @@ becomes an operand that is written.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 from flowrt.device.loops.loop_program import LoopBuilder, LoopProgram, Matrix, Store, Value
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, static_shape
+from flowrt.graph.op_def import by_argument
 from flowrt.graph.op_facets import LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.fusion.group import Group, Level, Support
@@ -41,6 +43,21 @@ def fused_program(group: Group) -> FusedProgram | None:
     return _Tracer(group).run()
 
 
+def by_rule(builder: LoopBuilder, node: Node, arguments: Sequence[Any]) -> tuple[Value, ...] | None:
+    """The outputs of ``node`` by its loop rule, given ``arguments`` as the rule takes them; None if it has
+    none for these dtypes or attributes.
+    """
+    op = node.op
+    assert op.loop is not None
+    try:
+        results = op.loop.build(builder, *arguments, **{key: node.attrs[key] for key in op.loop_attrs})
+    except InternalError:  # dtypes that the rule cannot combine
+        return None
+    found = results if results is None or isinstance(results, tuple) else (results,)
+    names = [spec.dtype.name for spec in node.outputs] or None
+    return found if found is None or names in (None, [value.dtype for value in found]) else None
+
+
 @final
 class _Tracer:
     def __init__(self, group: Group) -> None:
@@ -52,7 +69,10 @@ class _Tracer:
 
     def run(self) -> FusedProgram | None:
         for member in self._group.members:
-            results = self._reduced(member) if member.op.reduction is not None else self._computed(member)
+            if member.op.reduction is not None:
+                results = self._reduced(member)
+            else:
+                results = by_rule(self._builder, member, self._arguments(member))
             if results is None:
                 return None
             for index, value in enumerate(results):
@@ -73,31 +93,15 @@ class _Tracer:
             operands[program.status] = OperandOf(False, None, Level.TOTAL)
         return FusedProgram(program, tuple([operands[number] for number in range(len(operands))]))
 
-    def _computed(self, member: Node) -> tuple[Value, ...] | None:
-        """The outputs of a member with a loop rule."""
-        op = member.op
-        assert op.loop is not None
-        attrs = {key: member.attrs[key] for key in op.loop_attrs}
-        try:
-            results = op.loop.build(self._builder, *self._arguments(member), **attrs)
-        except InternalError:  # dtypes that the rule cannot combine
-            return None
-        if results is None:
-            return None
-        results = results if isinstance(results, tuple) else (results,)
-        names = [spec.dtype.name for spec in member.outputs]
-        return results if [value.dtype for value in results] == names else None
-
     def _arguments(self, member: Node) -> list[Any]:
         assert member.op.loop is not None
         if member.op.loop.pattern is LoopPattern.GATHER:
             matrix, numbers, axis = member.inputs
             rows = self._known(numbers) or self._load(numbers, Level.DROPPED)
             return [self._matrix(matrix), rows, self._argument(member, axis, True)]
-        refs, arguments = iter(member.inputs), []
-        for argument in member.op.inputs:
-            count = argument.length(member.attrs)
-            items = [self._argument(member, next(refs), argument.on_host) for _ in range(count)]
+        arguments: list[Any] = []
+        for argument, refs in by_argument(member.op.inputs, member.inputs, member.attrs):
+            items = [self._argument(member, ref, argument.on_host) for ref in refs]
             arguments.append(tuple(items) if argument.is_list else items[0])
         return arguments
 

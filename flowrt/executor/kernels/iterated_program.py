@@ -9,15 +9,15 @@ mispredicted jump.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.device.llvm.llvm_iteration import BasicBlock, Choice, Nest, Repetition, Step, llvm_iteration
 from flowrt.device.loops.loop_math import expand_functions
 from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
-from flowrt.errors import InternalError
+from flowrt.executor.kernels.fused_program import by_rule
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import by_argument
 from flowrt.graph.op_facets import LoopPattern
 
 MAX_NODES = 200
@@ -227,8 +227,11 @@ class _Tracer:
             return (_Constant(array.item(), array.dtype.name),)
         if node.op.name == "_Case":
             return self._chosen(node, inputs)
-        results = self._computed(node, [self._value(traced) for traced in inputs])
-        if results is None or [value.dtype for value in results] != [s.dtype.name for s in node.outputs]:
+        values = [self._value(traced) for traced in inputs]
+        groups = by_argument(node.op.inputs, values, node.attrs)
+        arguments = [tuple(items) if argument.is_list else items[0] for argument, items in groups]
+        results = by_rule(self._builder, node, arguments)
+        if results is None:
             raise _NoRule
         return results
 
@@ -243,16 +246,6 @@ class _Tracer:
             chosen = [builder.select(is_this, *pair) for pair in zip(results, chosen, strict=True)]
         return chosen
 
-    def _computed(self, node: Node, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        op = node.op
-        assert op.loop is not None
-        attrs: Mapping[str, Any] = {key: node.attrs[key] for key in op.loop_attrs}
-        try:
-            results = op.loop.build(self._builder, *_arguments(node, inputs), **attrs)
-        except InternalError:  # dtypes that the rule cannot combine
-            return None
-        return results if results is None or isinstance(results, tuple) else (results,)
-
 
 def _branches(node: Node) -> Sequence[Subgraph]:
     return node.attrs["branches"]  # type: ignore[no-any-return]
@@ -263,12 +256,3 @@ def _repeats(function: Subgraph) -> bool:
     return any(
         node.op.name == "_Loop" or any(map(_repeats, owned_subgraphs(node.attrs))) for node in function
     )
-
-
-def _arguments(node: Node, inputs: Sequence[Value]) -> list[Any]:
-    """``inputs`` in the form of the operation's rule: those of a list as one tuple."""
-    values, arguments = iter(inputs), list[Any]()
-    for argument in node.op.inputs:
-        items = tuple(itertools.islice(values, argument.length(node.attrs)))
-        arguments.append(items if argument.is_list else items[0])
-    return arguments

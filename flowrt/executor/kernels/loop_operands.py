@@ -1,17 +1,88 @@
-"""The operands of a group's program on the arrays of its inputs and results, wherever these are."""
+"""`GroupKernel`: the compiled loops of a group of operations, and their operands, wherever the arrays are.
+
+A loop depends on the memory layout of its arrays, so it is created when they are known: an operand that
+shares its memory with a result is merged with it. Loops are kept, one per layout.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import LoopProgram
-from flowrt.executor.kernels.fused_program import OperandOf
+from flowrt.executor.kernels.fused_program import OperandOf, fused_program
 from flowrt.executor.kernels.loop_layout import strides_in
-from flowrt.graph.passes.fusion.group import Level
+from flowrt.executor.program.arguments import Later
+from flowrt.graph.node import Node, TensorSpec, static_shape
+from flowrt.graph.passes.fusion.group import Group, Level
 
 SUMS = (Level.COLUMN_SUM, Level.TOTAL)
 """Roles of outputs with partial results."""
+
+
+class GroupKernel(ABC):
+    """The kernel of a fused node: ``kernel(inputs, out=None)`` as any other, where ``inputs`` is one tuple.
+    What loops cannot do (a check that fails, memory that overlaps, an unknown instruction) the members' own
+    kernels do.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._group: Group = node.attrs["group"]
+        self._specs = node.outputs
+        traced = fused_program(self._group)
+        self._program = None if traced is None else traced.program
+        self._operands = () if traced is None else traced.operands
+        self._loops: dict[Any, Any] = {}
+
+    def __call__(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> Sequence[Any]:
+        results = [self._empty(spec) for spec in self._specs] if out is None else out
+        function, arguments = self.bind(inputs, results)
+        function(*arguments)
+        return results
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Call:
+        """The call that computes ``results`` from ``inputs``, reusable when their elements change. Raises
+        errors of the compiler.
+        """
+
+    @abstractmethod
+    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
+        """The call of `bind`, for inputs of which some are in registers when it is made."""
+
+    @abstractmethod
+    def _empty(self, spec: TensorSpec) -> Any:
+        """New memory for a result."""
+
+    @abstractmethod
+    def _made(self, program: LoopProgram, strides: list[tuple[int, ...]], arrays: Sequence[Any]) -> Any:
+        """The loop of ``program`` for these operands."""
+
+    def prepare(self) -> None:
+        """Compile the loop for C-contiguous arrays, the common case. Raises errors of the compiler."""
+        inputs, results = (
+            [np.empty(static_shape(spec), spec.dtype.np) for spec in specs]
+            for specs in (self._group.inputs.values(), self._specs)
+        )
+        arrays = arrays_of(self._operands, inputs, results)
+        self._loop(arrays, [0 if array is None else array.ctypes.data for array in arrays])
+
+    def _loop(self, arrays: Sequence[Any], addresses: Sequence[int]) -> Any:
+        """The loop for ``arrays``, the operands; None where there is none."""
+        if self._program is None:
+            return None
+        strides = strides_of(self._operands, arrays, self._group.domain)
+        shared = shared_operands(self._operands, addresses, strides)
+        if shared is None or not are_matrices_whole(self._operands, arrays):
+            return None
+        key = (*strides, *shared.items())
+        if key not in self._loops:
+            self._loops[key] = self._made(merged(self._program, shared), strides, arrays)
+        return self._loops[key]
 
 
 def arrays_of(operands: Sequence[OperandOf], inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:

@@ -22,7 +22,6 @@ from flowrt.device.onednn.onednn_blas import multiply
 from flowrt.device.onednn.primitives import (
     Axis,
     Layout,
-    Primitive,
     convolution,
     convolution_filter_gradient,
     convolution_source_gradient,
@@ -126,51 +125,28 @@ def _by_channel(filter: Array, channels: int) -> Array:
     return filter.transpose(n, n + 1, *range(n))[:, :, None]
 
 
+CONVOLUTIONS = (convolution_source_gradient, convolution_filter_gradient, convolution)
+"""Primitives by what they compute: the images, the filter, the result."""
+
+
 def _convolve(
-    op: OpDef, xp: Any, input: Array, filter: Array, out: Any = None, workspace: Any = None,
-    *, group: Grouping, **attrs: Any,
-) -> Any:  # fmt: skip
-    with suppress(Unsupported):
-        y = _result(op, attrs, (input, filter), input.dtype, out)
-        _run_convolution(convolution, group, input, filter, y, attrs)
-        return y
-    return op.kernel(xp, input, filter, out=out, workspace=workspace, **attrs)
-
-
-def _convolve_to_input(
-    op: OpDef, xp: Any, input_sizes: Any, filter: Array, out_backprop: Array, out: Any = None,
-    workspace: Any = None, *, group: Grouping, **attrs: Any,
-) -> Any:  # fmt: skip
-    arguments = input_sizes, filter, out_backprop
-    with suppress(Unsupported):
-        x = _result(op, attrs, arguments, filter.dtype, out)
-        _run_convolution(convolution_source_gradient, group, x, filter, out_backprop, attrs)
-        return x
-    return op.kernel(xp, *arguments, out=out, workspace=workspace, **attrs)
-
-
-def _convolve_to_filter(
-    op: OpDef, xp: Any, input: Array, filter_sizes: Any, out_backprop: Array, out: Any = None,
-    workspace: Any = None, *, group: Grouping, **attrs: Any,
-) -> Any:  # fmt: skip
-    arguments = input, filter_sizes, out_backprop
-    with suppress(Unsupported):
-        filter = _result(op, attrs, arguments, input.dtype, out)
-        _run_convolution(convolution_filter_gradient, group, input, filter, out_backprop, attrs)
-        return filter
-    return op.kernel(xp, *arguments, out=out, workspace=workspace, **attrs)
-
-
-def _run_convolution(
-    make: Callable[..., Primitive], group: Grouping, x: Array, filter: Array, y: Array, attrs: dict[str, Any]
-) -> None:
-    """Compute one of ``x``, ``filter`` and ``y`` from the other two."""
+    group: Grouping, sought: int, op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any
+) -> Any:
+    """Compute one of images, filter and result, the one in place ``sought``, from the other two. The
+    arguments are in this order; the shape stands in place of images or filter that are sought.
+    """
+    arrays = [*arguments, None][:3]
+    given = arrays[1 if sought == 0 else 0]
+    result = arrays[sought] = _result(op, attrs, arguments, given.dtype, out)
+    x, filter, y = arrays
     _check(x, filter, y)
     is_last = not channels_first(attrs["data_format"])
     axes = _conv_axes(x.shape, filter.shape[:-2], tuple(attrs.items()))
     x, y = _images(x, is_last), _images(y, is_last)
     filter = group(filter, x.shape[1])
-    make(_image_layout(x), layout_of(filter, is_free=True), _image_layout(y), axes)(x, filter, y)
+    layouts = _image_layout(x), layout_of(filter, is_free=True), _image_layout(y)
+    CONVOLUTIONS[sought](*layouts, axes)(x, filter, y)
+    return result
 
 
 @lru_cache(maxsize=MAX_KNOWN)
@@ -196,26 +172,12 @@ def _image_layout(images: Array) -> Layout:
 # --- mean pooling
 
 
-def _pool(op: OpDef, xp: Any, value: Array, out: Any = None, workspace: Any = None, **attrs: Any) -> Any:
-    with suppress(Unsupported):
-        y = _result(op, attrs, (value,), value.dtype, out)
-        _run_pooling(mean_pooling, value, y, attrs)
-        return y
-    return op.kernel(xp, value, out=out, workspace=workspace, **attrs)
-
-
-def _pool_to_input(
-    op: OpDef, xp: Any, sizes: Any, grad: Array, out: Any = None, workspace: Any = None, **attrs: Any
-) -> Any:
-    with suppress(Unsupported):
-        x = _result(op, attrs, (sizes, grad), grad.dtype, out)
-        _run_pooling(mean_pooling_gradient, x, grad, attrs)
-        return x
-    return op.kernel(xp, sizes, grad, out=out, workspace=workspace, **attrs)
-
-
-def _run_pooling(make: Callable[..., Primitive], x: Array, y: Array, attrs: dict[str, Any]) -> None:
-    """Compute ``x`` or ``y`` from the other."""
+def _pool(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Any:
+    """The means of the images, or, given their shape and the means' gradient, the images' gradient."""
+    given = arguments[-1]
+    result = _result(op, attrs, arguments, given.dtype, out)
+    is_gradient = len(arguments) == 2
+    x, y = (result, given) if is_gradient else (given, result)
     _check(x, y)
     axes = _pool_axes(x.shape, tuple(attrs.items()))
     is_last = axes[-1] == WHOLE
@@ -223,7 +185,9 @@ def _run_pooling(make: Callable[..., Primitive], x: Array, y: Array, attrs: dict
     if batch != WHOLE or axes[-1 if is_last else 1] != WHOLE:
         raise Unsupported("windows over images or channels")
     x, y = _images(x, is_last), _images(y, is_last)
+    make = mean_pooling_gradient if is_gradient else mean_pooling
     make(layout_of(x), layout_of(y), tuple(spatial))(x, y)
+    return result
 
 
 @lru_cache(maxsize=MAX_KNOWN)
@@ -238,26 +202,18 @@ WHOLE = Axis(taps=1, stride=1, dilation=1, before=0, after=0)
 # --- products of matrices
 
 
-def _matmul(
-    op: OpDef, xp: Any, a: Array, b: Array, transpose_a: bool, transpose_b: bool, out: Any = None
-) -> Any:
-    with suppress(Unsupported):
-        return _product(a.T if transpose_a else a, b.T if transpose_b else b, out)
-    return op.kernel(xp, a, b, transpose_a, transpose_b, out)
-
-
-def _batch_matmul(op: OpDef, xp: Any, x: Array, y: Array, adj_x: bool, adj_y: bool, out: Any = None) -> Any:
-    with suppress(Unsupported):
-        return _product(x.swapaxes(-1, -2) if adj_x else x, y.swapaxes(-1, -2) if adj_y else y, out)
-    return op.kernel(xp, x, y, adj_x, adj_y, out)
-
-
-def _product(a: Array, b: Array, out: Any) -> Array:
+def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
+    """The product of two factors, each as it is or, by the attributes in their order, transposed."""
+    a, b = [
+        factor.swapaxes(-1, -2) if is_turned else factor
+        for factor, is_turned in zip(arguments, attrs.values(), strict=True)
+    ]
     (*batch, m, k), (*other, k2, n) = a.shape, b.shape
     if a.dtype != np.float32 or b.dtype != np.float32 or k != k2 or m == 1 or n == 1:
         raise Unsupported("dtype, shape, or a matrix by a vector, which BLAS does faster")
     if batch != other:
-        a, b = _of_one_rank(a, b)
+        rank = max(a.ndim, b.ndim)
+        a, b = a[(None,) * (rank - a.ndim)], b[(None,) * (rank - b.ndim)]
         batch = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
     if math.prod(batch) * m * k * n <= MIN_PRODUCT:
         raise Unsupported("size")
@@ -269,28 +225,37 @@ def _product(a: Array, b: Array, out: Any) -> Array:
     return result
 
 
-def _of_one_rank(a: Array, b: Array) -> tuple[Array, Array]:
-    rank = max(a.ndim, b.ndim)
-    return a[(None,) * (rank - a.ndim)], b[(None,) * (rank - b.ndim)]
-
-
 # --- all of them
 
-ONEDNN_KERNELS: Mapping[OpDef, Kernel] = {
-    conv2d_op: partial(_convolve, group=_by_group),
-    conv2d_backprop_input_op: partial(_convolve_to_input, group=_by_group),
-    conv2d_backprop_filter_op: partial(_convolve_to_filter, group=_by_group),
-    conv3d_op: partial(_convolve, group=_by_group),
-    conv3d_backprop_input_op: partial(_convolve_to_input, group=_by_group),
-    conv3d_backprop_filter_op: partial(_convolve_to_filter, group=_by_group),
-    depthwise_conv2d_op: partial(_convolve, group=_by_channel),
-    depthwise_backprop_input_op: partial(_convolve_to_input, group=_by_channel),
-    depthwise_backprop_filter_op: partial(_convolve_to_filter, group=_by_channel),
+
+def _or_own(
+    compute: Callable[..., Any], op: OpDef, xp: Any, *inputs: Any, out: Any = None, workspace: Any = None,
+    **attrs: Any,
+) -> Any:  # fmt: skip
+    """``compute(op, attrs, inputs, out)``, or the operation's own kernel where that raises `Unsupported`."""
+    with suppress(Unsupported):
+        return compute(op, attrs, inputs, out)
+    own = partial(op.kernel, workspace=workspace) if op.takes_workspace else op.kernel
+    return own(xp, *inputs, out=out, **attrs)
+
+
+_COMPUTED: Mapping[OpDef, Callable[..., Any]] = {
+    conv2d_op: partial(_convolve, _by_group, 2),
+    conv2d_backprop_input_op: partial(_convolve, _by_group, 0),
+    conv2d_backprop_filter_op: partial(_convolve, _by_group, 1),
+    conv3d_op: partial(_convolve, _by_group, 2),
+    conv3d_backprop_input_op: partial(_convolve, _by_group, 0),
+    conv3d_backprop_filter_op: partial(_convolve, _by_group, 1),
+    depthwise_conv2d_op: partial(_convolve, _by_channel, 2),
+    depthwise_backprop_input_op: partial(_convolve, _by_channel, 0),
+    depthwise_backprop_filter_op: partial(_convolve, _by_channel, 1),
     average_pool_op: _pool,
-    average_pool_grad_op: _pool_to_input,
+    average_pool_grad_op: _pool,
     average_pool3d_op: _pool,
-    average_pool3d_grad_op: _pool_to_input,
-    matmul_op: _matmul,
-    batch_matmul: _batch_matmul,
+    average_pool3d_grad_op: _pool,
+    matmul_op: _product,
+    batch_matmul: _product,
 }
+
+ONEDNN_KERNELS: Mapping[OpDef, Kernel] = {op: partial(_or_own, compute) for op, compute in _COMPUTED.items()}
 """``kernel(op, xp, *inputs, out=None, **attrs)``."""

@@ -19,7 +19,7 @@ from flowrt.device.llvm.host_jit import vector_registers
 from flowrt.device.llvm.llvm_product import Matrix, Product, Registers, llvm_product
 from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, gather
 from flowrt.device.loops.loop_program import LoopBuilder, Store
-from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, is_fit
+from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, elementwise_call, is_fit
 from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
 from flowrt.executor.program.arguments import Later
 from flowrt.graph.node import Node, Subgraph
@@ -165,11 +165,7 @@ def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> Call 
     arrays = (condition, t, e, target)
     if not target.size or not all(map(is_fit, arrays)) or not t.shape == e.shape == target.shape:
         return None
-    builder = LoopBuilder()
-    values = [builder.load(builder.operand(array.dtype.name)) for array in arrays[:3]]
-    builder.put(builder.select(*values), builder.operand(target.dtype.name))
-    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in arrays]
-    return call_on(layout_of(builder.build(), target.shape, strides), arrays)
+    return elementwise_call(LoopBuilder.select, arrays)
 
 
 def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) -> Call | None:

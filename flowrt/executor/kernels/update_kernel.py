@@ -17,8 +17,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import Call, Table, in_sequence, shared
-from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, LoopProgram
+from flowrt.device.loops.loop_program import LoopBuilder, LoopProgram
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.kernels.copy_kernels import is_fit
+from flowrt.executor.kernels.fused_program import by_rule
 from flowrt.executor.kernels.loop_layout import PARALLEL_NS, expanded, layout_of, parts_on, strides_in
 from flowrt.executor.program.arguments import Later
 from flowrt.graph.evaluate import located
@@ -77,13 +79,13 @@ def update_of(node: Node, arguments: Sequence[Any]) -> Update | None:
     """The update of ``node``, with inputs variables, arrays or `LateArray`s; None if no loop supports it."""
     variables = tuple([a for a in arguments if isinstance(a, VariableResource)])
     values = [_array_of(argument) for argument in arguments]
-    if not variables or len(set(variables)) < len(variables) or not all(map(_is_fit, values)):
+    if not variables or len(set(variables)) < len(variables) or not all(map(is_fit, values)):
         return None
     domain = variables[0].array.shape
     if not variables[0].array.size or any(array.shape not in (domain, ()) for array in values):
         return None
     arrays = tuple([a for a in arguments if isinstance(a, np.ndarray)])
-    if _any_overlap(arrays, [v.array for v in variables]):
+    if _overlap(_extents(arrays), _extents([v.array for v in variables])):
         return None  # a gradient that is the variable, read in another order perhaps
     program = update_program(node, arguments, values)
     if program is None:
@@ -223,28 +225,18 @@ def _overlap(some: _Extents, others: _Extents) -> bool:
     return bool(((some[:, None, 0] < others[:, 1]) & (others[:, 0] < some[:, None, 1])).any())
 
 
-def _any_overlap(some: Sequence[Array], others: Sequence[Array]) -> bool:
-    return _overlap(_extents(some), _extents(others))
-
-
 # --- loops
-
-
-def _is_fit(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.flags.aligned and array.dtype.name in DTYPES
 
 
 def update_program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> LoopProgram | None:
     """The program that applies ``node`` to ``arrays``, those of its arguments: each is the operand of its
     index. None if the operation has no rule for that.
     """
-    assert node.op.loop is not None
     builder = LoopBuilder()
     values = [builder.load(builder.operand(array.dtype.name), array.shape == ()) for array in arrays]
-    results = node.op.loop.build(builder, *values, **{key: node.attrs[key] for key in node.op.loop_attrs})
+    results = by_rule(builder, node, values)
     if results is None:
         return None
-    results = results if isinstance(results, tuple) else (results,)
     written = [i for i, argument in enumerate(arguments) if isinstance(argument, VariableResource)]
     for number, value in zip(written, results, strict=True):
         builder.put(builder.spread(value), number)

@@ -26,8 +26,7 @@ from flowrt.device.llvm.call_program import (
     program_of,
     walker,
 )
-from flowrt.device.llvm.call_sequence import Call, Table
-from flowrt.device.llvm.host_call import LoopCall
+from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import DTYPES
 from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import nbytes_of
@@ -237,34 +236,18 @@ def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
     function = walker().call
     words = table.words.data  # a look-up takes 40 ns, an array element's 100
     goes_on = partial(words.__getitem__, PAUSED_AT)
-    iterate = _iterating(function, table, words)
-    if any(block.deferred):
-        iterate = _looking(iterate, block.deferred)
-    first = max(1, int(FIRST_NS / table.nanoseconds))
-    segment = segment_of([(TimeSlice(iterate, goes_on, first), ())], [node])
-    return Iterations(segment, (function, (table, 0, first)), goes_on)
-
-
-def _looking(iterate: Callable[[int], int], deferred: DeferredChecks) -> Callable[[int], int]:
-    """``iterate``, followed by the deferred checks ``deferred``. A body affects only the loop's variables,
-    so continuing after an error is harmless.
-    """
-
-    def iterate_and_look(count: int) -> int:
-        made = iterate(count)
-        deferred.look()
-        return made
-
-    return iterate_and_look
-
-
-def _iterating(function: LoopCall, table: Table, words: memoryview) -> Callable[[int], int]:
-    """``function`` on ``table``, for so many iterations; it returns how many were made, 1 where the first of
-    them was not finished.
-    """
 
     def iterate(count: int) -> int:
+        """Returns how many were made, 1 where the first of them was not finished."""
         function(table, 0, count)
         return max(1, count - words[LEFT])
 
-    return iterate
+    def iterate_and_look(count: int) -> int:
+        """A body affects only the loop's variables, so continuing after an error is harmless."""
+        made = iterate(count)
+        block.deferred.look()
+        return made
+
+    first = max(1, int(FIRST_NS / table.nanoseconds))
+    time_slice = TimeSlice(iterate_and_look if any(block.deferred) else iterate, goes_on, first)
+    return Iterations(segment_of([(time_slice, ())], [node]), (function, (table, 0, first)), goes_on)

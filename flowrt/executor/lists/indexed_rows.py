@@ -17,9 +17,9 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.llvm.call_sequence import Call, Table, call_of, in_sequence
 from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
-from flowrt.device.loops.loop_program import LoopBuilder
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
+from flowrt.executor.kernels.copy_kernels import elementwise_call
+from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW, run_checked
 from flowrt.executor.lists.list_rows import Array, RowList, poison, rows_of
 from flowrt.executor.lists.open_lists import OpenList, changed_by
@@ -28,7 +28,6 @@ from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import check_unset, writes_once
-from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 
 
@@ -85,6 +84,9 @@ class IndexedRows(RowList):
         text = f"{operands[0].text}[{operands[1].text}]"
         builder.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
 
+    def close(self, registers: list[Any]) -> None:
+        self._rows, self._value = self._like[None], NO_LIST
+
     def _check(self) -> None:
         if self._words[REFUSED]:
             self._words[REFUSED] = 0
@@ -109,21 +111,10 @@ class ReadRows(IndexedRows):
             return
         self._emit(builder, [handle, index], self._copy(gather, index.value, self._like))
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
-
-        def open() -> None:
-            self._value = registers[slot]
-            rows = self._rows = rows_of(self._value, self._like)
-            self._words[0], self._words[3] = rows.ctypes.data, len(rows)
-
-        return open
-
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        def close() -> None:
-            self._rows, self._value = self._like[None], NO_LIST
-
-        return close
+    def open(self, registers: list[Any]) -> None:
+        self._value = registers[self.slot]
+        rows = self._rows = rows_of(self._value, self._like)
+        self._words[0], self._words[3] = rows.ctypes.data, len(rows)
 
     def _refuse(self, number: int) -> None:
         self._value.get(number)
@@ -146,31 +137,21 @@ class WrittenRows(IndexedRows):
     def _writing(self, index: Array) -> Sequence[Call]:
         """The calls that write the element at ``index``."""
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
-
-        def open() -> None:
-            value = self._value = registers[slot]
-            self._rows = self._device.empty((value.length, *self._like.shape), self._like.dtype)
-            elements = value.kept()
-            self._flags = np.array([element is not None for element in elements], np.uint8)
-            self._fill(elements)
-            self._words[0], self._words[3] = self._rows.ctypes.data, value.length
-            self._words[NUMBER + 1] = self._flags.ctypes.data
-
-        return open
+    def open(self, registers: list[Any]) -> None:
+        value = self._value = registers[self.slot]
+        self._rows = self._device.empty((value.length, *self._like.shape), self._like.dtype)
+        elements = value.kept()
+        self._flags = np.array([element is not None for element in elements], np.uint8)
+        self._fill(elements)
+        self._words[0], self._words[3] = self._rows.ctypes.data, value.length
+        self._words[NUMBER + 1] = self._flags.ctypes.data
 
     def _fill(self, elements: Sequence[Any]) -> None:
         """Set the rows of ``elements`` that are read."""
 
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
-
-        def close() -> None:
-            registers[slot] = self._changed()
-            self._rows, self._value = self._like[None], NO_LIST
-
-        return close
+    def close(self, registers: list[Any]) -> None:
+        registers[self.slot] = self._changed()
+        super().close(registers)
 
     def _changed(self) -> TensorList:
         is_written = self._flags == WRITTEN
@@ -203,12 +184,7 @@ class AddedRows(WrittenRows):
         total = np.empty_like(self._like, order="C")
         read = self._copy(gather, index, total)
         self._read_words = self._words
-        builder = LoopBuilder()
-        one, other = [builder.load(builder.operand(self._like.dtype.name)) for _ in range(2)]
-        builder.put(one + other, builder.operand(self._like.dtype.name))
-        arrays = (total, self._like, total)
-        strides = [strides_in(array, Level.ELEMENT, total.shape) for array in arrays]
-        add = call_on(layout_of(builder.build(), total.shape, strides), arrays)
+        add = elementwise_call(lambda _, one, other: one + other, (total, self._like, total))
         return [read, add, self._copy(scatter, index, total, 0, 0)]
 
     def _fill(self, elements: Sequence[Any]) -> None:

@@ -65,12 +65,12 @@ class RowList(ABC):
         """Emit the copy from or to a row, as the loop's body has it."""
 
     @abstractmethod
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        """The function to call before the loop, which takes over the list from its register."""
+    def open(self, registers: list[Any]) -> None:
+        """Take over the list from its register, before the loop."""
 
     @abstractmethod
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        """Behind it: put it there."""
+    def close(self, registers: list[Any]) -> None:
+        """Put it there, after the loop."""
 
 
 class StackedRows(RowList):
@@ -151,22 +151,17 @@ class PushedRows(StackedRows):
         self._grow()
         self._repeat()
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        return self.begin
+    def open(self, registers: list[Any]) -> None:
+        self.begin()
 
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot, spec = self._opened.slot, self.spec
-
-        def close() -> None:
-            pieces = self._filled()
-            before: TensorList = registers[slot]
-            if pieces and not before.length and sum(rows.nbytes for rows in pieces) <= MAX_PIECE:
-                registers[slot] = TensorList.of_rows(spec, self._joined(pieces))
-            elif pieces:
-                elements = [rows[i, ...] for rows in pieces for i in range(len(rows))]
-                registers[slot] = TensorList(spec, [*before.kept(), *elements])
-
-        return close
+    def close(self, registers: list[Any]) -> None:
+        pieces = self._filled()
+        before: TensorList = registers[self.slot]
+        if pieces and not before.length and sum(rows.nbytes for rows in pieces) <= MAX_PIECE:
+            registers[self.slot] = TensorList.of_rows(self.spec, self._joined(pieces))
+        elif pieces:
+            elements = [rows[i, ...] for rows in pieces for i in range(len(rows))]
+            registers[self.slot] = TensorList(self.spec, [*before.kept(), *elements])
 
     def finished(self) -> Any:
         """All rows, in place of an array of them. The next list starts with the same capacity."""
@@ -229,24 +224,14 @@ class TakenRows(StackedRows):
         self._words[TOP] = rows.ctypes.data + rows.nbytes
         self.length[...] = 0
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
+    def open(self, registers: list[Any]) -> None:
+        self.begin(self.rows_of([registers[self.slot]]))
+        self.length[...] = registers[self.slot].length
 
-        def open() -> None:
-            self.begin(self.rows_of([registers[slot]]))
-            self.length[...] = registers[slot].length
-
-        return open
-
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot, spec = self._opened.slot, self.spec
-
-        def close() -> None:
-            left = int(self.length)
-            registers[slot] = TensorList.of_rows(spec, self._rows[:left]) if left else TensorList(spec)
-            self.end()
-
-        return close
+    def close(self, registers: list[Any]) -> None:
+        left, spec = int(self.length), self.spec
+        registers[self.slot] = TensorList.of_rows(spec, self._rows[:left]) if left else TensorList(spec)
+        self.end()
 
     def end(self) -> None:
         """Release the rows."""

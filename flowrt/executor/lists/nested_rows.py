@@ -14,7 +14,7 @@ values containing a `FlatLists`: an element is a list of some of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -102,17 +102,12 @@ class PushedLists(PushedRows):
         super().begin()
         self._inner.begin()
 
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot, spec = self._opened.slot, self._opened.spec
-
-        def close() -> None:
-            lists, before = self.finished(), registers[slot]
-            if len(lists) and not before.length:
-                registers[slot] = TensorList.of_rows(spec, lists)
-            elif len(lists):
-                registers[slot] = TensorList(spec, [*before.kept(), *lists])
-
-        return close
+    def close(self, registers: list[Any]) -> None:
+        lists, before = self.finished(), registers[self.slot]
+        if len(lists) and not before.length:
+            registers[self.slot] = TensorList.of_rows(self.spec, lists)
+        elif len(lists):
+            registers[self.slot] = TensorList(self.spec, [*before.kept(), *lists])
 
     def finished(self) -> FlatLists:
         lengths = super().finished()

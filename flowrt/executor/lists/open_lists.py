@@ -21,7 +21,7 @@ from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.swapping import Arrivals, swapped
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import RESTORES, STACK, SWAPS, check_dtype
@@ -42,10 +42,10 @@ class ListBinder(Protocol):
 class OpenListBinder(ListBinder, Protocol):
     """The same of a list that is open while a loop runs, in place of the list value in a register."""
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
+    def open(self, registers: list[Any]) -> None:
         """Open it, before the loop."""
 
-    def close(self, registers: list[Any]) -> Callable[[], None]:
+    def close(self, registers: list[Any]) -> None:
         """Make it a list value again, after the loop."""
 
 
@@ -59,20 +59,14 @@ class OpenList(NamedTuple):
     def is_pushed(self) -> bool:
         return self.node.op.uses_list(ListUse.PUSHED)
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
+    def open(self, registers: list[Any]) -> None:
         """Make the list value in the register a list of its elements. Raises `DTypeError`."""
-        slot, dtype = self.slot, self.spec.dtype
+        check_dtype(registers[self.slot], self.spec.dtype)
+        registers[self.slot] = registers[self.slot].kept()
 
-        def open() -> None:
-            check_dtype(registers[slot], dtype)
-            registers[slot] = registers[slot].kept()
-
-        return open
-
-    def close(self, registers: list[Any]) -> Callable[[], None]:
+    def close(self, registers: list[Any]) -> None:
         """Make it a list value again."""
-        slot, spec = self.slot, self.spec
-        return lambda: registers.__setitem__(slot, TensorList(spec, registers[slot]))
+        registers[self.slot] = TensorList(self.spec, registers[self.slot])
 
     @property
     def spec(self) -> ListSpec:
@@ -179,8 +173,8 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
         if node is None:
             continue
         is_push = is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
-        is_pop = node.op.uses_list(ListUse.POPPED) and _is_plain(node.outputs[1])
-        if is_push or is_pop:
+        is_pop = node.op.uses_list(ListUse.POPPED) and node.outputs[1].dtype is not dtypes.variant
+        if is_push or (is_pop and is_static(node.outputs[1].shape)):
             found[node.name] = OpenList(node, slot)
     return found
 
@@ -203,7 +197,3 @@ def is_unlimited_push(node: Node) -> bool:
     """Whether it is a push of a gradient: onto a list without a maximum length, or of popped elements."""
     marks = (STACK, RESTORES, SWAPS)
     return node.op.uses_list(ListUse.PUSHED) and not node.attrs.keys().isdisjoint(marks)
-
-
-def _is_plain(spec: TensorSpec) -> bool:
-    return is_static(spec.shape) and spec.dtype is not dtypes.variant

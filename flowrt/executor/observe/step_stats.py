@@ -160,14 +160,9 @@ def _describe_results(entry: Any, done: Slice, device: str) -> None:
     ]
     total = 0 if done.node.op.alias else sum(sizes)
     if total or done.pool_bytes is not None:
-        name = device.rpartition("device:")[2]
-        entry.memory.add(
-            allocator_name=name,
-            total_bytes=total,
-            peak_bytes=total,
-            live_bytes=total,
-            allocator_bytes_in_use=done.pool_bytes or 0,
-        )
+        memory = dict.fromkeys(("total_bytes", "peak_bytes", "live_bytes"), total)
+        name, in_use = device.rpartition("device:")[2], done.pool_bytes or 0
+        entry.memory.add(allocator_name=name, allocator_bytes_in_use=in_use, **memory)
 
 
 def _describe(description: Any, spec: TensorSpec) -> int:

@@ -55,8 +55,7 @@ def begin_partial_step(
         if node.op.name == "Placeholder":
             message = "partial_run_setup: expected this placeholder among the feeds, since a fetch needs it"
             raise located(node, InvalidArgumentError(message))
-        stack += [ref[0] for ref in node.inputs if ref not in feeds]
-        stack += node.controls
+        stack += [*[ref[0] for ref in node.inputs if ref not in feeds], *node.controls]
     pending = frozenset(fetches), frozenset(targets)
     return PartialStep(nodes, frozenset(feeds), *pending, frozenset(), frozenset())
 

@@ -35,7 +35,7 @@ from flowrt.executor.program.program import Program, cause
 from flowrt.executor.program.runner import StepControl
 from flowrt.graph.construction.graph_extension import Extension
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
@@ -114,15 +114,16 @@ class Plan:
         self.partitions = self._cut(options)
         self._ranks = ranks_in(placed)
         """Ranks in groups that span several sessions."""
-        self.has_loops = any(_has_loops(part) for part in self.partitions.values())
+        parts = self.partitions.values()
+        self.has_loops = any(part.has_loops and _can_have_loops(part.subgraph) for part in parts)
         """Whether compiled loops are a part of it."""
-        needs_threads = _needs_threads(self.partitions.values(), self._mode.inline)
-        self._inline = self._mode.seed is not None or not needs_threads
-        subgraphs = [part.subgraph for part in self.partitions.values()]
+        self._inline = self._mode.seed is not None or not _needs_threads(parts, self._mode.inline)
+        subgraphs = self.subgraphs
         self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_BLOCK_COST
         """Whether several devices together have no more to do than one may between two pauses."""
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
-        self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
+        by_device = [[f for f in placed.fetches if placed.nodes[f[0]].device == d] for d in self.partitions]
+        self._fetch_order = _order(placed.fetches, by_device)  # as they were called before fusion
         self._asynchronous_devices = [p.device for p in self.partitions.values() if p.device.is_asynchronous]
         try:
             with self._on_devices(), options.observer.phase("bind"):
@@ -298,9 +299,7 @@ class Plan:
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fetched[len(values)], error) from cause(error)
         instance.reset()
-        self._idle.append(instance)
-        if self._closed:
-            self.close()
+        self._give_back(instance)
         return values
 
     def _share_arena(self, earlier: Plan) -> None:
@@ -308,10 +307,8 @@ class Plan:
         if not earlier._arena_sharers:
             earlier._arena_sharers.append(ref(earlier))
         self._arena_sharers = earlier._arena_sharers
-        self._arena_sharers[:] = [
-            *[sharer for sharer in self._arena_sharers if sharer() is not None],
-            ref(self),
-        ]
+        alive = [sharer for sharer in self._arena_sharers if sharer() is not None]
+        self._arena_sharers[:] = [*alive, ref(self)]
 
     def _give_back(self, instance: Instance) -> None:
         self._idle.append(instance)
@@ -338,9 +335,8 @@ class Plan:
 
     def _take_from_sharer(self) -> Instance | None:
         """An instance on shared memory that is idle because the other plans are not running."""
-        for plan in [
-            plan for sharer in self._arena_sharers if (plan := sharer()) is not None and plan is not self
-        ]:
+        sharers = [sharer() for sharer in self._arena_sharers]
+        for plan in [plan for plan in sharers if plan is not None and plan is not self]:
             with contextlib.suppress(IndexError):
                 instance = plan._idle.pop()
                 own = instance.give_memory(plan, self)
@@ -412,10 +408,6 @@ def raise_error(error: OpError) -> None:
     raise error
 
 
-def _has_loops(part: Partition) -> bool:
-    return part.has_loops and _can_have_loops(part.subgraph)
-
-
 def _can_have_loops(subgraph: Subgraph) -> bool:
     return any(
         "group" in node.attrs
@@ -425,11 +417,6 @@ def _can_have_loops(subgraph: Subgraph) -> bool:
         or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
         for node in subgraph
     )
-
-
-def _fetches_by_device(placed: Subgraph, devices: Sequence[str]) -> list[list[Ref]]:
-    """The fetches on each of ``devices``, as they were called before fusion."""
-    return [[f for f in placed.fetches if placed.nodes[f[0]].device == device] for device in devices]
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:

@@ -9,13 +9,13 @@ takes the sent tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, final
+from typing import Any
 
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.edge_keys import tensor_key
-from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Instruction, Program, Segment, segment_of
+from flowrt.executor.program.instruction_builder import InstructionBuilder
+from flowrt.executor.program.program import Program
 from flowrt.executor.program.runner import StepControl, run_inline
-from flowrt.graph.node import Node
 from flowrt.graph.ops.collective.transfer import send_op
 
 
@@ -27,11 +27,11 @@ def interleaved(programs: Sequence[Program]) -> Program | None:
     has_streams = any(program.stream for program in programs)
     if len(programs) < 2 or has_streams or not all(map(_is_always_alike, programs)):
         return None
-    laid = _Laid()
-    run_inline([laid.lay(program) for program in programs], StepControl())
-    laid.cut(None)
-    first = programs[0]
-    return Program(first.device, first.stream, laid.segments, [], (), (), first.take, ())
+    first, sent = programs[0], set[str]()
+    builder = InstructionBuilder(first.device, 0)
+    run_inline([_lay(program, builder, sent) for program in programs], StepControl())
+    builder.cut(None, 0)
+    return Program(first.device, first.stream, builder.segments, [], (), (), first.take, ())
 
 
 def _is_always_alike(program: Program) -> bool:
@@ -40,39 +40,23 @@ def _is_always_alike(program: Program) -> bool:
     return keys_are_known and not program.device.is_asynchronous
 
 
-@final
-class _Laid:
-    """The segments so far, and which tensors have been sent and not taken."""
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-        self._instructions: list[Instruction] = []
-        self._nodes: list[Node] = []
-        self._sent: set[str] = set()
-
-    def lay(self, program: Program) -> Generator[str, Any, None]:
-        """Iterate like `Program.run`, without computing."""
-        for segment in program.segments:
-            if len(self._instructions) >= MAX_BLOCK_LENGTH:
-                self.cut(PAUSE)
-            self._instructions += segment.instructions
-            self._nodes += segment.nodes
-            self._sent.update(tensor_key(node, None) for node in segment.nodes if node.op is send_op)
-            key = segment.key
-            if key is PAUSE:
-                self.cut(PAUSE)
-                yield PAUSE
-            elif isinstance(key, str):
-                while key not in self._sent:
-                    yield key
-                self._sent.remove(key)
-                assert segment.receive is not None
-                self._instructions.append((_receive, (program.registers, segment.slot, program.take, key)))
-                self._nodes.append(segment.receive)
-
-    def cut(self, key: str | None) -> None:
-        self.segments.append(segment_of(self._instructions, self._nodes, key))
-        self._instructions, self._nodes = [], []
+def _lay(program: Program, builder: InstructionBuilder, sent: set[str]) -> Generator[str, Any, None]:
+    """Iterate like `Program.run`, without computing. ``sent``: keys of the tensors sent and not yet taken."""
+    for segment in program.segments:
+        builder.work(0.0, pause=False)
+        for node, instruction in zip(segment.nodes, segment.instructions, strict=True):
+            builder.emit(node, *instruction)
+        sent.update(tensor_key(node, None) for node in segment.nodes if node.op is send_op)
+        key = segment.key
+        if key is PAUSE:
+            builder.cut(PAUSE, 0)
+            yield PAUSE
+        elif isinstance(key, str):
+            while key not in sent:
+                yield key
+            sent.remove(key)
+            assert segment.receive is not None
+            builder.emit(segment.receive, _receive, (program.registers, segment.slot, program.take, key))
 
 
 def _receive(registers: list[Any], slot: int, take: Callable[[str], Any], key: str) -> None:

@@ -17,7 +17,7 @@ import inspect
 import itertools
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -93,7 +93,7 @@ def run_inline(running: Sequence[Running], control: StepControl) -> None:
                 last[program] = key
         _check(control, last)
         if not has_moved:
-            raise InternalError(f"the step cannot go on: nobody sends {', '.join(map(str, last.values()))}")
+            raise _stuck(last)
 
 
 def _check(control: StepControl, running: Iterable[Running]) -> None:
@@ -125,9 +125,11 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
         else:
             last[program] = key
         if last and len(stuck) == len(last):
-            raise InternalError(
-                f"the step cannot go on: nobody sends {', '.join(str(k) for k in last.values())}"
-            )
+            raise _stuck(last)
+
+
+def _stuck(last: Mapping[Running, str | None]) -> InternalError:
+    return InternalError(f"the step cannot go on: nobody sends {', '.join(map(str, last.values()))}")
 
 
 def run_threaded(
@@ -184,11 +186,8 @@ def _drive(
                 key = resume(program, value)
     except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
         errors.append(error)  # before the others are notified: their errors come later
-        control.cancel(_known(error))  # wakes kernels that wait, and by `wake_by` the rendezvous
-
-
-def _known(error: BaseException) -> OpError:
-    return error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
+        known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
+        control.cancel(known)  # wakes kernels that wait, and by `wake_by` the rendezvous
 
 
 def resume(program: Running, value: Any) -> str | None:

@@ -92,38 +92,49 @@ def _tree(p: int, root: int) -> list[list[_Edge]]:
     return levels
 
 
+def _down(group: Group, chunks: int) -> Schedule:
+    """Steps from the root down the tree, with one chunk, or one per rank: then a child gets those of its
+    ranks.
+    """
+    steps = [
+        tuple(
+            Transfer(e.parent, e.child, *((0, 1) if chunks == 1 else (e.first, e.end)), False) for e in level
+        )
+        for level in _tree(group.size, group.root)
+    ]
+    return Schedule(group.size, chunks, tuple(steps))
+
+
+def _up(group: Group, chunks: int, reduces: bool) -> Schedule:
+    """`_down` in reverse."""
+    steps = [
+        tuple(t._replace(source=t.target, target=t.source, reduces=reduces) for t in step)
+        for step in reversed(_down(group, chunks).steps)
+    ]
+    return Schedule(group.size, chunks, tuple(steps))
+
+
 def tree_broadcast(group: Group) -> Schedule:
-    down = [[Transfer(e.parent, e.child, 0, 1, False) for e in level] for level in _tree(*_at_root(group))]
-    return Schedule(group.size, 1, tuple(map(tuple, down)))
+    return _down(group, 1)
 
 
 def tree_reduce(group: Group) -> Schedule:
-    levels = reversed(_tree(*_at_root(group)))
-    up = [[Transfer(e.child, e.parent, 0, 1, True) for e in level] for level in levels]
-    return Schedule(group.size, 1, tuple(map(tuple, up)))
+    return _up(group, 1, True)
 
 
 def tree_scatter(group: Group) -> Schedule:
     """A child gets the chunks of all ranks below it: the root sends p - 1 chunks, in log2 p messages."""
-    levels = _tree(*_at_root(group))
-    down = [[Transfer(e.parent, e.child, e.first, e.end, False) for e in level] for level in levels]
-    return Schedule(group.size, group.size, tuple(map(tuple, down)))
+    return _down(group, group.size)
 
 
 def tree_gather(group: Group) -> Schedule:
-    levels = reversed(_tree(*_at_root(group)))
-    up = [[Transfer(e.child, e.parent, e.first, e.end, False) for e in level] for level in levels]
-    return Schedule(group.size, group.size, tuple(map(tuple, up)))
+    return _up(group, group.size, False)
 
 
 def tree_all_reduce(group: Group) -> Schedule:
     """Reduction to rank 0, then broadcast from it."""
     at_first = group._replace(root=0)
     return in_sequence(tree_reduce(at_first), tree_broadcast(at_first))
-
-
-def _at_root(group: Group) -> tuple[int, int]:
-    return group.size, group.root
 
 
 # --- recursive halving and doubling
@@ -178,21 +189,17 @@ def _exchange(fold: _Fold, v: int, distance: int, first: int, reduces: bool) -> 
     return Transfer(fold.rank(v), fold.rank(v ^ distance), first, first + distance, reduces)
 
 
-def _folded(p: int, fold: _Fold, steps: list[Step]) -> Schedule:
-    return Schedule(p, fold.size, tuple(step for step in steps if step))
-
-
 def halving_doubling_all_reduce(group: Group) -> Schedule:
     """2 log2 p steps, with the ring's bytes; two more steps if p is not a power of two."""
     fold = _fold(group.size)
     steps = [fold.into(fold.size, True), *_halving(fold), *_doubling(fold), fold.out_of(fold.size)]
-    return _folded(group.size, fold, steps)
+    return Schedule(group.size, fold.size, tuple(filter(None, steps)))
 
 
 def halving_reduce_scatter(group: Group) -> Schedule:
     """Recursive halving; only for powers of two."""
     fold = _fold(group.size)
-    return _folded(group.size, fold, _halving(fold))
+    return Schedule(group.size, fold.size, tuple(_halving(fold)))
 
 
 def hypercube_all_gather(group: Group) -> Schedule:
@@ -229,13 +236,11 @@ def hierarchical_all_reduce(group: Group) -> Schedule:
 
 def hierarchical_broadcast(group: Group) -> Schedule:
     """A tree between the tasks, then one in each task."""
-    between, inside = _levels(group, tree_broadcast)
-    return in_sequence(between, inside)
+    return in_sequence(*_levels(group, tree_broadcast))
 
 
 def hierarchical_reduce(group: Group) -> Schedule:
-    between, inside = _levels(group, tree_reduce)
-    return in_sequence(inside, between)
+    return in_sequence(*reversed(_levels(group, tree_reduce)))
 
 
 def _levels(group: Group, algorithm: Algorithm) -> tuple[Schedule, Schedule]:
@@ -264,12 +269,9 @@ def _members(group: Group) -> list[list[int]]:
 def pairwise_all_to_all(group: Group) -> Schedule:
     """p - 1 steps: in step s rank r sends to rank r + s. Chunk i * p + j goes from rank i to rank j."""
     p = group.size
-    steps = tuple(tuple(_one(r, (r + s) % p, r * p + (r + s) % p) for r in range(p)) for s in range(1, p))
+    pairs = [[(r, (r + s) % p) for r in range(p)] for s in range(1, p)]
+    steps = tuple(tuple(Transfer(r, t, r * p + t, r * p + t + 1, False) for r, t in row) for row in pairs)
     return Schedule(p, p * p, steps)
-
-
-def _one(source: int, target: int, chunk: int) -> Transfer:
-    return Transfer(source, target, chunk, chunk + 1, False)
 
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {

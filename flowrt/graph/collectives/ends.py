@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from flowrt.graph.collectives.schedule import Schedule
@@ -35,30 +34,14 @@ def gets(kind: str, rank: int, root: int) -> bool:
 
 def ends(kind: str, schedule: Schedule, rank: int, root: int) -> Ends:
     """The ends of ``rank`` in a collective of this kind by ``schedule``."""
-    return _ENDS[kind](schedule, rank, rank == root)
+    if kind == "AllToAll":
+        p = schedule.ranks
+        return Ends((rank * p, rank * p + p), tuple((i * p + rank, i * p + rank + 1) for i in range(p)))
+    own, whole = (rank, rank + 1), (0, schedule.chunks)
+    before, after = (own if kind in kinds else whole for kinds in (_OWN_BEFORE, _OWN_AFTER))
+    return Ends(before if gives(kind, rank, root) else None, (after,) if gets(kind, rank, root) else ())
 
 
-def _all_to_all(schedule: Schedule, rank: int, _: bool) -> Ends:
-    p = schedule.ranks
-    return Ends((rank * p, rank * p + p), tuple((i * p + rank, i * p + rank + 1) for i in range(p)))
-
-
-def _own(rank: int) -> Interval:
-    return (rank, rank + 1)
-
-
-def _all(schedule: Schedule) -> Interval:
-    return (0, schedule.chunks)
-
-
-_ENDS: Mapping[str, Callable[[Schedule, int, bool], Ends]] = {
-    "AllReduce": lambda s, rank, is_root: Ends(_all(s), (_all(s),)),
-    "Barrier": lambda s, rank, is_root: Ends(_all(s), (_all(s),)),
-    "Reduce": lambda s, rank, is_root: Ends(_all(s), (_all(s),) if is_root else ()),
-    "Broadcast": lambda s, rank, is_root: Ends(_all(s) if is_root else None, (_all(s),)),
-    "AllGather": lambda s, rank, is_root: Ends(_own(rank), (_all(s),)),
-    "Gather": lambda s, rank, is_root: Ends(_own(rank), (_all(s),) if is_root else ()),
-    "Scatter": lambda s, rank, is_root: Ends(_all(s) if is_root else None, (_own(rank),)),
-    "ReduceScatter": lambda s, rank, is_root: Ends(_all(s), (_own(rank),)),
-    "AllToAll": _all_to_all,
-}
+_OWN_BEFORE = ("AllGather", "Gather")
+_OWN_AFTER = ("Scatter", "ReduceScatter")
+"""Kinds of which a rank has its own chunk only, before or after; of others it has all."""

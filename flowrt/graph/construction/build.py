@@ -312,14 +312,7 @@ _ATTR_FORMS: dict[str, Any] = {
 
 def output_dtypes(op: OpDef, attrs: Mapping[str, Any]) -> list[DType]:
     """The dtypes of all outputs of an operation with these ``attrs``."""
-    found: list[DType] = []
-    for output in op.outputs:
-        dtype: Any = attrs[output.type_attr] if output.type_attr else output.dtype
-        if output.is_type_list:
-            found += dtype
-        else:
-            found += [dtype] * (attrs[output.number_attr] if output.number_attr else 1)
-    return found
+    return [dtype for output in op.outputs for dtype in output.dtypes(attrs)]
 
 
 # --- conversion

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.build import constant_tensor
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import (
     BY_EXECUTOR,
     NONDIFFERENTIABLE,
     Effect,
     Effects,
+    OpDef,
     PartialValue,
     ShapeContext,
     define_op,
@@ -34,18 +37,29 @@ def _const_value(s: ShapeContext) -> PartialValue:
     return as_host_value(array)
 
 
-const = define_op(
-    "Const",
-    "-> dtype",
+_define = partial[OpDef[Tensor]](
+    define_op,
+    signature="-> dtype",
     types={"dtype": dtypes.ANY},
-    attrs="value: tensor, dtype: type",
-    shape=lambda s: [s.attrs["value"].shape],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
+)
+"""Defines an op without inputs; the executor provides its value."""
+
+const = _define(
+    "Const",
+    attrs="value: tensor, dtype: type",
+    shape=lambda s: [s.attrs["value"].shape],
     value=_const_value,
     doc="A value that is part of the graph: the array in attribute ``value``.",
 )
+
+
+def const_beside(node: Node, name: str, array: np.ndarray[Any, Any], controls: tuple[str, ...] = ()) -> Node:
+    """`Node.beside` of a constant."""
+    spec = TensorSpec(as_dtype(array.dtype), array.shape)
+    return node.beside(name, const, (), controls, {"value": array, "dtype": spec.dtype}, (spec,))
 
 
 def constant(
@@ -80,17 +94,15 @@ def _fill_shape(array: np.ndarray[Any, Any], shape: Shape, verify_shape: bool) -
     return flat.reshape(shape)
 
 
-placeholder_op = define_op(
-    "Placeholder",
-    "-> dtype",
-    types={"dtype": dtypes.ANY},
+_define_source = partial(
+    _define,
     attrs="dtype: type, shape: shape = None",
     shape=lambda s: [s.attrs["shape"]],
-    kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.SOURCE),
-    doc="A value that the caller feeds at each run.",
 )
+"""Defines one with a value from outside the graph."""
+
+placeholder_op: OpDef[Tensor] = _define_source("Placeholder", doc="A value that the caller feeds at each run.")
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
@@ -129,15 +141,13 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
 KNOWN = "_known"
 """Private attr of a function's parameter: the part of its value that is equal in all calls."""
 
-feed_op = define_op(
+feed_op = _define_source(
     "_Feed",
-    "-> dtype",
-    types={"dtype": dtypes.ANY},
-    attrs="dtype: type, shape: shape = None",
-    shape=lambda s: [s.attrs["shape"]],
-    kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
-    effects=Effects(Effect.SOURCE),
     value=lambda s: s.attrs.get(KNOWN),
     doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",
 )
+
+
+def feed_beside(node: Node, name: str, spec: TensorSpec) -> Node:
+    """`Node.beside` of a feed."""
+    return node.beside(name, feed_op, attrs={"dtype": spec.dtype, "shape": spec.shape}, outputs=(spec,))

@@ -62,11 +62,10 @@ def attach_constants(subgraph: Subgraph, arrays: Sequence[Array]) -> Subgraph:
 def _changed(subgraph: Subgraph, change: Callable[[frozenset[str], Node], Node]) -> Subgraph:
     """``subgraph`` with ``change(feeds, node)`` applied to every node, including those of its functions."""
     feeds = frozenset(subgraph.feeds)
-    nodes = []
-    for node in subgraph:
+
+    def changed(node: Node) -> Node:
         if node.op.effect is Effect.NESTED:
             node = with_functions(node, lambda function: _changed(function, change))
-        nodes.append(change(feeds, node))
-    if all(new is old for new, old in zip(nodes, subgraph, strict=True)):
-        return subgraph
-    return subgraph.with_nodes(nodes)
+        return change(feeds, node)
+
+    return subgraph.mapped(changed)

@@ -30,7 +30,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.source import user_line
-from flowrt.graph.topology import sort_topologically
+from flowrt.graph.topology import reachable, sort_topologically
 
 SEED_POSITIONS = 1 << 30
 """First number of random operations in functions; those of graphs are numbered by position."""
@@ -124,12 +124,13 @@ class FuncGraph(Graph):
 
     def _computed_here(self, tensor: Tensor) -> Tensor:
         """``tensor`` of the outer graph, recomputed here from step inputs and persistent state."""
-        needed, stack = set[Operation](), [tensor.op]
-        while stack:
-            op = stack.pop()
-            if op not in needed and op not in self._computed and not _is_given(op):
-                needed.add(op)
-                stack += [t.op for t in op.inputs] + list(op.control_inputs)
+
+        def missing(ops: Iterable[Operation]) -> list[Operation]:
+            return [op for op in ops if op not in self._computed and not _is_given(op)]
+
+        needed = reachable(
+            missing([tensor.op]), lambda op: missing([*[t.op for t in op.inputs], *op.control_inputs])
+        )
         for op in [op for op in self.outer.get_operations() if op in needed]:
             inputs, name, node = [self.capture(t) for t in op.inputs], self.unique_absolute(op.name), op.node
             waits = [self._computed[control] for control in op.control_inputs if control in self._computed]
@@ -225,15 +226,8 @@ class FuncGraph(Graph):
         """
         if self.must_run is not None:
             targets = list(dict.fromkeys([*targets, *self.must_run(self)]))
-        needed = {t.op.name for t in self.parameters}
-        stack = [t.op.name for t in fetches] + [op.name for op in targets]
-        while stack:
-            name = stack.pop()
-            if name not in needed:
-                needed.add(name)
-                node = self.node(name)
-                stack += [ref[0] for ref in node.inputs]
-                stack += node.controls
+        roots = [*[t.op.name for t in (*self.parameters, *fetches)], *[op.name for op in targets]]
+        needed = reachable(roots, lambda name: self.node(name).predecessors)
         nodes = {op.name: op.node for op in self.get_operations() if op.name in needed}
         return Subgraph(
             sort_topologically(nodes),
@@ -303,12 +297,11 @@ class FuncGraph(Graph):
 
 def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
     """``last`` and the operations that it depends on and that are not ``known``, producers first."""
-    needed, stack = set[Operation](), [last]
-    while stack:
-        op = stack.pop()
-        if op not in needed and not all(t in known for t in op.outputs[:1]):
-            needed.add(op)
-            stack += [t.op for t in op.inputs]
+
+    def unknown(ops: Iterable[Operation]) -> list[Operation]:
+        return [op for op in ops if not all(t in known for t in op.outputs[:1])]
+
+    needed = reachable(unknown([last]), lambda op: unknown([t.op for t in op.inputs]))
     return [op for op in last.graph.get_operations() if op in needed]
 
 

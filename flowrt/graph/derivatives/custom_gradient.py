@@ -63,7 +63,8 @@ def custom_jvp(f: Callable[..., Any]) -> Callable[..., Any]:
 
         def tangents(op: Operation, *dxs: Tensor | None) -> list[Any]:
             moving = zip(op.inputs[count:], dxs[count:], strict=True)
-            dys = as_list(jvp_fn(*(_zeros(x) if dx is None else dx for x, dx in moving)))
+            given = [zeros_like_op(x) if dx is None and x.dtype in INEXACT else dx for x, dx in moving]
+            dys = as_list(jvp_fn(*given))
             _check_count(f, "custom_jvp", "tangents", count, dys)
             return [*dys, *dxs[count:]]
 
@@ -84,10 +85,6 @@ def _check_count(f: Any, decorator: str, what: str, expected: int, got: list[Any
     if len(got) != expected:
         message = f"{decorator} of {f.__name__}: expected {expected} {what}; got {len(got)}"
         raise InvalidArgumentError(message, source=user_line())
-
-
-def _zeros(x: Tensor) -> Tensor | None:
-    return zeros_like_op(x) if x.dtype in INEXACT else None
 
 
 def _with_rule(ys: Any, xs: list[Tensor], rule: Callable[..., list[Any]]) -> Any:

@@ -14,7 +14,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.derivatives.gradients import apply_vjp, as_list, gradients
-from flowrt.graph.op_def import BY_VJP, LINEAR, NONDIFFERENTIABLE, Rule
+from flowrt.graph.op_def import BY_VJP, LINEAR, NONDIFFERENTIABLE, Rule, by_argument
 from flowrt.graph.op_facets import Jvp
 from flowrt.graph.ops.base.filling import zeros_like_op
 
@@ -67,15 +67,12 @@ def apply_jvp(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tensor |
 
 def _apply_linear(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The op applied to the tangents; host inputs and integer inputs stay unchanged."""
-    inputs: list[Any] = [
+    inputs = [
         x if x.dtype not in INEXACT else zeros_like_op(x) if t is None else t
         for x, t in zip(op.inputs, tangents, strict=True)
     ]
-    arguments: list[Any] = []
-    for argument in op.op_def.inputs:
-        count = argument.length(op.node.attrs)
-        taken, inputs = inputs[:count], inputs[count:]
-        arguments.append(taken if argument.is_list else taken[0])
+    groups = by_argument(op.op_def.inputs, inputs, op.node.attrs)
+    arguments = [taken if argument.is_list else taken[0] for argument, taken in groups]
     attrs = {key: op.node.attrs[key] for key in op.op_def.attrs}
     return as_list(op.op_def(*arguments, **attrs))
 

@@ -174,11 +174,8 @@ class _Rewriting(ABC):
             for y, dy in zip(op.outputs, dys, strict=True)
         ]
         dxs = [None if dx is None else convert_to_tensor(dx) for dx in apply_vjp(op, seeds)]
-        known = {
-            seed: Value(dy, is_batched)
-            for seed, dy in zip(seeds, dys, strict=True)
-            if seed is not None and dy is not None
-        }
+        pairs = zip(seeds, dys, strict=True)
+        known = {s: Value(dy, is_batched) for s, dy in pairs if s is not None and dy is not None}
         rewriting = copy.copy(self)
         rewriting._values, rewriting._spans = {**self._values, **known}, dict(self._spans)
         rewriting._made = {*self._made, *graph.get_operations()[first:]}

@@ -126,27 +126,14 @@ class _Branches:
             graph.parameters = [*own, *passed, *kept]
             functions.append(graph.subgraph(found))
         inputs = [*self._dys, *captured, *extra]
-        kinds = tuple(t.dtype for t in results[0])
-        name = f"{self._op.name}_gradient/"
+        attrs = {**_with_functions(self._op, functions), "Tout": tuple(t.dtype for t in results[0])}
         op = self._op.op_def
-        if "then_branch" in op.attrs:
-            outputs = op(
-                self._op.inputs[0],
-                inputs,
-                then_branch=functions[0],
-                else_branch=functions[1],
-                Tout=kinds,
-                name=name,
-            )
-        elif "branches" in op.attrs:
-            outputs = op(self._op.inputs[0], inputs, branches=tuple(functions), Tout=kinds, name=name)
-        else:
-            outputs = op(inputs, f=functions[0], Tout=kinds, name=name)
-        return list(outputs)
+        chooser = self._op.inputs[: len(op.inputs) - 1]  # a predicate or an index; a call has none
+        return list(op(*chooser, inputs, **attrs, name=f"{self._op.name}_gradient/"))
 
 
 def _functions(op: Operation) -> list[Subgraph]:
-    """The functions of an If, a Case or a call, in the order of its attributes."""
+    """The functions of an If, a Case or a call."""
     attrs = op.node.attrs
     if "then_branch" in attrs:
         return [attrs["then_branch"], attrs["else_branch"]]

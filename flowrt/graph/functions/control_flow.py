@@ -10,12 +10,10 @@ operation take the same arguments: the inputs after the predicate or the index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from flowrt import dtypes
-from flowrt.graph.construction.batching_rules import BatchBuilder, Value
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.construction.operation import Operation
 from flowrt.graph.functions.branch_gradients import branches_jvp, branches_vjp
 from flowrt.graph.functions.loop_gradients import while_jvp, while_vjp
 from flowrt.graph.node import Subgraph
@@ -25,12 +23,19 @@ from flowrt.graph.op_def import (
     Effect,
     Effects,
     OpDef,
-    ShapeContext,
     define_op,
 )
 from flowrt.graph.shapes import Shape, relax
 
 _SHAPES = "output_shapes: list(shape) = ()"
+
+_define = partial[OpDef[list[Tensor]]](
+    define_op, kernel=BY_EXECUTOR, samples=lambda rng: (), effects=Effects(Effect.NESTED)
+)
+"""Defines an op of a graph."""
+
+_define_form = partial(_define, vjp=NONDIFFERENTIABLE, jvp=NONDIFFERENTIABLE)
+"""Defines an op that the compiler makes."""
 
 
 def _common_shapes(branches: tuple[Subgraph, ...]) -> list[Shape]:
@@ -41,81 +46,62 @@ def _common_shapes(branches: tuple[Subgraph, ...]) -> list[Shape]:
     return shapes
 
 
-def _if_shapes(s: ShapeContext) -> list[Shape]:
-    return _common_shapes((s.attrs["then_branch"], s.attrs["else_branch"]))
-
-
-if_op: OpDef[list[Tensor]] = define_op(
+if_op: OpDef[list[Tensor]] = _define(
     "If",
     "cond: Tcond, input: *Tin -> *Tout",
     types={"Tcond": (dtypes.bool_,), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
     attrs=f"Tout: list(type), then_branch: func, else_branch: func, {_SHAPES}",
-    shape=_if_shapes,
-    kernel=BY_EXECUTOR,
+    shape=lambda s: _common_shapes((s.attrs["then_branch"], s.attrs["else_branch"])),
     vjp=branches_vjp,
     jvp=branches_jvp,
-    effects=Effects(Effect.NESTED),
     doc="The results of then_branch(input) or else_branch(input): only that one runs.",
 )
 
-case_op: OpDef[list[Tensor]] = define_op(
+case_op: OpDef[list[Tensor]] = _define(
     "Case",
     "branch_index: int32, input: *Tin -> *Tout",
     types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
     attrs=f"Tout: list(type), branches: list(func), {_SHAPES}",
     shape=lambda s: _common_shapes(s.attrs["branches"]),
-    kernel=BY_EXECUTOR,
     vjp=branches_vjp,
     jvp=branches_jvp,
-    effects=Effects(Effect.NESTED),
     doc="The results of branches[branch_index](input), which alone runs; of the last for an index beyond.",
 )
 
 
-def _batch_call(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    return b.call(op.get_attr("f"), values)
-
-
-call_op: OpDef[list[Tensor]] = define_op(
+call_op: OpDef[list[Tensor]] = _define(
     "PartitionedCall",
     "args: *Tin -> *Tout",
     types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
     attrs="Tout: list(type), f: func",
     shape=lambda s: _common_shapes((s.attrs["f"],)),
-    kernel=BY_EXECUTOR,
     vjp=branches_vjp,
     jvp=branches_jvp,
-    effects=Effects(Effect.NESTED),
-    batch=_batch_call,
+    batch=lambda b, op, values: b.call(op.get_attr("f"), values),
     doc="The results of f(args). The compiler puts the function's operations in its place.",
 )
 
-while_op: OpDef[list[Tensor]] = define_op(
+while_op: OpDef[list[Tensor]] = _define(
     "While",
     "input: *T -> *T",
     types={"T": dtypes.ANY},
     attrs=f"cond: func, body: func, {_SHAPES}, parallel_iterations: int = 10",
     shape=lambda s: [s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds],
-    kernel=BY_EXECUTOR,
     vjp=while_vjp,
     jvp=while_jvp,
-    effects=Effects(Effect.NESTED),
     doc="The inputs, replaced by body(inputs) as long as cond(inputs).",
 )
 
-case_form: OpDef[list[Tensor]] = define_op(
+case_form: OpDef[list[Tensor]] = _define_form(
     "_Case",
     "index: Tindex, input: *Tin -> *Tout",
     types={"Tindex": (dtypes.bool_, dtypes.int32), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
     attrs="Tout: list(type), branches: list(func)",
     shape=lambda s: _common_shapes(s.attrs["branches"]),
-    kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
-    effects=Effects(Effect.NESTED),
     doc="Case as it is compiled; a bool counts as 0 or 1. Made by the compiler only.",
 )
 
-loop_form: OpDef[list[Tensor]] = define_op(
+loop_form: OpDef[list[Tensor]] = _define_form(
     "_Loop",
     "pred: bool, carried: *T, invariant: *C -> *T",
     types={"T": dtypes.ANY, "C": dtypes.ANY},
@@ -123,8 +109,5 @@ loop_form: OpDef[list[Tensor]] = define_op(
     shape=lambda s: [
         s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds[: len(s.attrs["T"])]
     ],
-    kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
-    effects=Effects(Effect.NESTED),
     doc="While pred: (pred, carried) = body(carried, invariant). Made by the compiler only.",
 )

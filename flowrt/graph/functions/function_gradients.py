@@ -123,9 +123,8 @@ def tangents_of(
     tangents: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
     """Tangents of ``results``, tensors of ``function``, from those of its ``parameters``: None is zero."""
-    moving = [
-        i for i, y in enumerate(results) if is_differentiable(y.dtype) and y.dtype is not dtypes.resource
-    ]
+    kinds = [y.dtype for y in results]
+    moving = [i for i, k in enumerate(kinds) if is_differentiable(k) and k is not dtypes.resource]
     found: list[Tensor | None] = [None] * len(results)
     if moving:
         with function:

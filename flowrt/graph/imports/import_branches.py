@@ -15,7 +15,7 @@ from flowrt.graph.functions.control_flow import if_op
 from flowrt.graph.imports import v1_ops
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.ops.base.identities import identity, identity_n
-from flowrt.graph.topology import sort_topologically
+from flowrt.graph.topology import reachable, sort_topologically
 
 Condition: TypeAlias = tuple[Ref, int]
 """A predicate and the side on which a node runs: 1 if it is true, else 0."""
@@ -35,13 +35,8 @@ def raise_branches(nodes: Mapping[str, Node], taken: set[str]) -> Mapping[str, N
 
 def extracted(nodes: Mapping[str, Node], feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
     """The function with parameters ``feeds`` that computes ``fetches`` from the ``nodes`` that it needs."""
-    found: dict[str, Node] = {}
-    waiting = [name for name, _ in fetches]
-    while waiting:
-        name = waiting.pop()
-        if name not in found and name in nodes:
-            found[name] = nodes[name]
-            waiting += [*[n for n, _ in nodes[name].inputs], *nodes[name].controls]
+    roots = [name for name, _ in fetches]
+    found = reachable(roots, lambda name: nodes[name].predecessors if name in nodes else [])
     parameters = {name: Node(name, feed_op, (), (), {}, "", None, ()) for name in feeds}
     inside = {name: node for name, node in nodes.items() if name in found}
     return Subgraph({**parameters, **inside}, tuple(feeds), tuple(fetches))
@@ -281,7 +276,7 @@ def _needed(
         if current in seen or current not in nodes:
             continue
         seen.add(current)
-        waiting += [*[n for n, _ in nodes[current].inputs], *nodes[current].controls]
+        waiting += nodes[current].predecessors
         if current in member_of and member_of[current] not in found:
             found.add(member_of[current])
             waiting += [merged.name for merged in groups[member_of[current]]]

@@ -20,7 +20,7 @@ from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.imports import v1_ops
 from flowrt.graph.node import Node, Ref
-from flowrt.graph.op_def import op_def
+from flowrt.graph.op_def import OpDef, op_def
 from flowrt.graph.ops.base.identities import identity
 from flowrt.graph.ops.lists.tensor_lists import format_element_shape
 from flowrt.graph.shapes import Shape
@@ -46,11 +46,17 @@ class _Rewriter:
 
     def run(self) -> dict[str, Node]:
         for node in self.nodes.values():
-            rule = _RULES.get(node.op)
-            made = node if rule is None else rule(self, node)
+            made = self._rewritten(node) if node.op in _RULES else node
             self.made[made.name] = made.replace(inputs=tuple(map(self._list, made.inputs)))
         self._pass_lists_on()
         return self.made
+
+    def _rewritten(self, node: Node) -> Node:
+        count = len(node.op.inputs)
+        if len(node.inputs) != count:
+            message = f"expected {count} inputs; got {len(node.inputs)}"
+            raise located(node, InvalidArgumentError(message))
+        return _RULES[node.op](self, node)
 
     def _list(self, ref: Ref) -> Ref:
         """The list for the handle or flow of an array, both outputs of one operation."""
@@ -106,16 +112,6 @@ class _Rewriter:
         return self.constant(node, "element_shape", np.array(format_element_shape(shape), np.int32))
 
 
-def _check_inputs(rule: Callable[[_Rewriter, Node], Node], count: int) -> Callable[[_Rewriter, Node], Node]:
-    def checked(r: _Rewriter, node: Node) -> Node:
-        if len(node.inputs) != count:
-            message = f"expected {count} inputs; got {len(node.inputs)}"
-            raise located(node, InvalidArgumentError(message))
-        return rule(r, node)
-
-    return checked
-
-
 def _make(r: _Rewriter, node: Node) -> Node:
     shape = r.element_shape(node, node.attrs["element_shape"])
     return r.become(node, "TensorListReserve", shape, node.inputs[0], element_dtype=node.attrs["dtype"])
@@ -160,23 +156,15 @@ def _split(r: _Rewriter, node: Node) -> Node:
     return r.become(node, "TensorListSplit", value, shape, lengths)
 
 
-def _size(r: _Rewriter, node: Node) -> Node:
-    return r.become(node, "TensorListLength", node.inputs[1])
-
-
-def _close(r: _Rewriter, node: Node) -> Node:
-    return r.become(node, "NoOp")
-
-
 _MAKE_LISTS = (v1_ops.TENSOR_ARRAY, v1_ops.WRITE, v1_ops.SCATTER, v1_ops.SPLIT)
-_RULES = {
-    v1_ops.TENSOR_ARRAY: _check_inputs(_make, 1),
-    v1_ops.WRITE: _check_inputs(_write, 4),
-    v1_ops.READ: _check_inputs(_read, 3),
-    v1_ops.GATHER: _check_inputs(_gather, 3),
-    v1_ops.SCATTER: _check_inputs(_scatter, 4),
-    v1_ops.CONCAT: _check_inputs(_concat, 2),
-    v1_ops.SPLIT: _check_inputs(_split, 4),
-    v1_ops.SIZE: _check_inputs(_size, 2),
-    v1_ops.CLOSE: _check_inputs(_close, 1),
+_RULES: Mapping[OpDef, Callable[[_Rewriter, Node], Node]] = {
+    v1_ops.TENSOR_ARRAY: _make,
+    v1_ops.WRITE: _write,
+    v1_ops.READ: _read,
+    v1_ops.GATHER: _gather,
+    v1_ops.SCATTER: _scatter,
+    v1_ops.CONCAT: _concat,
+    v1_ops.SPLIT: _split,
+    v1_ops.SIZE: lambda r, node: r.become(node, "TensorListLength", node.inputs[1]),
+    v1_ops.CLOSE: lambda r, node: r.become(node, "NoOp"),
 }

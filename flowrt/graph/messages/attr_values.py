@@ -162,10 +162,6 @@ def _nested(kind: str, encode: Callable[[Any, Any], None], decode: Callable[[Any
     return _Codec(kind, kind, put, lambda items, value: encode(items.add(), value), decode)
 
 
-def _encode_text(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
 def _decode_text(value: bytes) -> str | bytes:
     """Text if it decodes as text: AttrValue does not distinguish strings from bytes."""
     try:
@@ -200,7 +196,7 @@ _CODECS: dict[str, _Codec] = {
         _scalar("bool", "b", bool, bool),
         _scalar("int", "i", int, int),
         _scalar("float", "f", float, _decode_float),
-        _scalar("string", "s", _encode_text, _decode_text),
+        _scalar("string", "s", lambda text: text.encode() if isinstance(text, str) else text, _decode_text),
         _scalar("type", "type", lambda dtype: as_dtype(dtype).number, decode_type),
         _nested("shape", encode_shape, decode_shape),
         _nested("tensor", encode_tensor, decode_tensor),

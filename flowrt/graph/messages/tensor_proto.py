@@ -202,10 +202,6 @@ def _decode_strings(values: Sequence[bytes], dtype: DType) -> Array:
     return flat
 
 
-def _encode_strings(flat: Array) -> list[bytes]:
-    return [value.encode() if isinstance(value, str) else value for value in flat.tolist()]
-
-
 def _numbers(field: str) -> _Values:
     return _Values(field, lambda flat: flat.tolist(), _decode_numbers)
 
@@ -229,5 +225,7 @@ _VALUES: dict[DType, _Values] = {
     dtypes.bool_: _numbers("bool_val"),
     dtypes.complex64: _Values("scomplex_val", lambda flat: flat.view(np.float32).tolist(), _decode_complex),
     dtypes.complex128: _Values("dcomplex_val", lambda flat: flat.view(np.float64).tolist(), _decode_complex),
-    dtypes.string: _Values("string_val", _encode_strings, _decode_strings),
+    dtypes.string: _Values(
+        "string_val", lambda flat: [v.encode() if isinstance(v, str) else v for v in flat], _decode_strings
+    ),
 }

@@ -194,9 +194,7 @@ def _fuse(
             return node
         return with_functions(node, lambda function: _fuse(function, passes, compiler, is_small(node)))
 
-    if any(node.op.effect is Effect.NESTED for node in subgraph):
-        return subgraph.with_nodes([with_fused(node) for node in subgraph])
-    return subgraph
+    return subgraph.mapped(with_fused)
 
 
 def _fuse_parts(
@@ -210,14 +208,8 @@ def _optimise(subgraph: Subgraph, options: CompileOptions, passes: Mapping[str, 
     return optimise(subgraph, passes, options.observer) if options.optimises else subgraph
 
 
-def _place(subgraph: Subgraph, options: CompileOptions) -> Subgraph:
-    return place(
-        subgraph,
-        options.devices,
-        assigned=options.assigned,
-        soft=options.soft_placement,
-        why_none=options.why_none,
-    )
+def _place(subgraph: Subgraph, o: CompileOptions) -> Subgraph:
+    return place(subgraph, o.devices, assigned=o.assigned, soft=o.soft_placement, why_none=o.why_none)
 
 
 PIPELINE: tuple[Stage, ...] = (

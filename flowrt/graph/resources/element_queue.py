@@ -13,13 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import final
 
-from flowrt.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    InvalidArgumentError,
-    OpError,
-    OutOfRangeError,
-)
+from flowrt.errors import CancelledError, InvalidArgumentError, OpError, OutOfRangeError
 from flowrt.graph.resources.element_stores import Element, InOrder, Store
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.graph.shapes import Shape
@@ -75,9 +69,8 @@ class QueueState:
         self.is_closed = True
         if cancel_pending_enqueues:
             for attempt in self._giving:
-                self._end(
-                    attempt, CancelledError(f"queue {self.name!r} was closed while this waited for room")
-                )
+                error = CancelledError(f"queue {self.name!r} was closed while this waited for room")
+                self._end(attempt, error)
             self._giving.clear()
         self._go_on()
 
@@ -137,15 +130,10 @@ class QueueState:
         if attempt.up_to and attempt.taken:
             self._end(attempt, None)
             return
-        had = len(attempt.taken)
+        counts = f"{attempt.wanted} wanted, {len(attempt.taken)} there"
         self._give_back(attempt)
-        self._end(
-            attempt,
-            OutOfRangeError(
-                f"queue {self.name!r} is closed and has too few elements: {attempt.wanted} wanted, {had}"
-                f" there"
-            ),
-        )
+        error = OutOfRangeError(f"queue {self.name!r} is closed and has too few elements: {counts}")
+        self._end(attempt, error)
         self._fill_first_taking()
 
     def _give_back(self, attempt: Taking) -> None:
@@ -208,14 +196,12 @@ class ElementQueue:
 
     def _wait_for(self, attempt: Giving | Taking, obstacle: str) -> None:
         self._changed.notify_all()
+        message = f"queue {self._state.name!r} is {obstacle}"
         try:
-            wait_until(lambda: attempt.is_done, self._changed.wait)
-        except BaseException as error:
+            wait_until(lambda: attempt.is_done, self._changed.wait, obstacle=lambda: message)
+        except BaseException:
             self._state.withdraw(attempt)
             self._changed.notify_all()
-            if isinstance(error, DeadlineExceededError):
-                message = f"{error.message}: queue {self._state.name!r} is {obstacle}"
-                raise DeadlineExceededError(message) from error
             raise
         if attempt.error is not None:
             raise attempt.error

@@ -36,23 +36,13 @@ class Store(Protocol):
 
 
 @final
-class InOrder:
+class InOrder(deque[Element]):
     reserve = 0
-
-    def __init__(self) -> None:
-        self._elements: deque[Element] = deque()
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def add(self, element: Element) -> None:
-        self._elements.append(element)
-
-    def take(self) -> Element:
-        return self._elements.popleft()
+    add = deque.append
+    take = deque.popleft
 
     def give_back(self, elements: Sequence[Element]) -> None:
-        self._elements.extendleft(reversed(elements))
+        self.extendleft(reversed(elements))
 
 
 @final

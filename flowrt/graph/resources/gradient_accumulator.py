@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import Any, Protocol, final
 
-from flowrt.errors import DeadlineExceededError, InvalidArgumentError
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
@@ -75,8 +75,7 @@ class SparseTotal:
         if indices.ndim != 1 or values.ndim < 1 or values.shape[0] != indices.shape[0]:
             raise InvalidArgumentError(
                 f"expected a row an index; got indices of shape {format_shape(indices.shape)}, values of"
-                f" shape"
-                f" {format_shape(values.shape)}"
+                f" shape {format_shape(values.shape)}"
             )
         row = None if self._shape is None else self._shape[1:]
         if self._rows:
@@ -133,13 +132,16 @@ class GradientAccumulator:
         with self._changed:
             self._line.append(ticket)
             try:
-                wait_until(lambda: self._line[0] == ticket and self.count >= num_required, self._changed.wait)
+                wait_until(
+                    lambda: self._line[0] == ticket and self.count >= num_required,
+                    self._changed.wait,
+                    obstacle=lambda: (
+                        f"accumulator {self._name!r} has {self.count} of {num_required} gradients"
+                    ),
+                )
                 count, self.count = self.count, 0
                 self.step += 1
                 return self._total.taken(xp, count, self._is_mean)
-            except DeadlineExceededError as error:  # the step's
-                there = f"accumulator {self._name!r} has {self.count} of {num_required} gradients"
-                raise DeadlineExceededError(f"{error.message}: {there}") from error
             finally:
                 self._line.remove(ticket)
                 self._changed.notify_all()

@@ -397,26 +397,22 @@ class ParameterShard:
         if state.generation < self.generation:
             raise AbortedError(
                 f"shard {self.name!r}: expected a state of generation {self.generation}, whose primary is"
-                f" another"
-                f" server now; got {state.generation}. Find the primary again"
+                f" another server now; got {state.generation}. Find the primary again"
             )
         is_own = self.role is Role.PRIMARY and state.generation == self.generation
-        if is_own or (self.role is Role.SECONDARY and self._stamp() >= (state.generation, state.version)):
+        stamp = self.generation, self.version
+        if is_own or (self.role is Role.SECONDARY and stamp >= (state.generation, state.version)):
             return []
         self.role, self.generation = Role.SECONDARY, state.generation
         self.version = self.acknowledged = state.version
         self.clocks = list(state.clocks)
         return [InstallState(state.values)]
 
-    def _stamp(self) -> tuple[int, int]:
-        return self.generation, self.version
-
     def _promote(self) -> list[Action]:
         if self.role is Role.NEW:
             raise FailedPreconditionError(
                 f"shard {self.name!r}: expected the state of its primary; got none: the primary was lost"
-                f" before the"
-                " first update. Restore a checkpoint"
+                " before the first update. Restore a checkpoint"
             )
         if self.role is Role.SECONDARY:
             self.role, self.generation = Role.PRIMARY, self.generation + 1

@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.errors import DeadlineExceededError, OpError, UnknownError
@@ -172,11 +173,8 @@ class ShardService:
             self._changed.wait(TICK_S if seconds is None else min(seconds, TICK_S))
             self._perform(self._shard.handle(Ticked(time.monotonic())))
 
-        try:
-            in_time = wait_until(lambda: request in self._answers, wait, self._timeout_s)
-        except DeadlineExceededError as error:  # the step's
-            raise DeadlineExceededError(f"{error.message}: {self._obstacle(what)}") from error
-        if not in_time:
+        obstacle = partial(self._obstacle, what)
+        if not wait_until(lambda: request in self._answers, wait, self._timeout_s, obstacle):
             raise DeadlineExceededError(f"{self._obstacle(what)}, after {self._timeout_s:g} s")
         return self._answers.pop(request)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, final
 
+from flowrt.errors import DeadlineExceededError
+
 POLL_S = 0.05
 """Seconds between checks of a waiting kernel for cancellation. Deadlines wake it separately."""
 
@@ -60,13 +62,16 @@ class step_scope:
 
 
 def wait_until(
-    ready: Callable[[], bool], wait: Callable[[float | None], object], timeout_s: float | None = None
+    ready: Callable[[], bool],
+    wait: Callable[[float | None], object],
+    timeout_s: float | None = None,
+    obstacle: Callable[[], str] | None = None,
 ) -> bool:
     """Call ``wait(seconds)``, which sleeps at most that long (None: no limit) or until something changes,
     repeatedly until ``ready()``.
 
     Returns True when it is; False once ``timeout_s`` seconds are over. Raises the error that ends this
-    thread's step.
+    thread's step; a `DeadlineExceededError` with the text ``obstacle()`` behind its own.
     """
     step = current_step()
     end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -75,7 +80,12 @@ def wait_until(
         if limits and limits[0] <= 0:
             return False
         if step is not None:
-            step.check()
+            try:
+                step.check()
+            except DeadlineExceededError as error:
+                if obstacle is None:
+                    raise
+                raise DeadlineExceededError(f"{error.message}: {obstacle()}") from error
             left = step.remaining_s()
             limits.append(POLL_S if left is None else min(POLL_S, left))
         wait(min(limits) if limits else None)

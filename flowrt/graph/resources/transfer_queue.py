@@ -46,7 +46,8 @@ class TransferQueue:
         Raises `CancelledError`, or the error that the queue was closed with, and `DeadlineExceededError`.
         """
         with self._changed:
-            self._wait_until(self._has_room, f"full, with {self._capacity} items", timeout_s)
+            has_room = lambda: len(self._items) < self._capacity  # noqa: E731
+            self._wait_until(has_room, f"full, with {self._capacity} items", timeout_s)
             if self._is_closed:
                 raise self._error or CancelledError(f"queue {self._name!r} is closed: nobody takes items")
             self._items.append(item)
@@ -76,17 +77,10 @@ class TransferQueue:
                     self._items.clear()
             self._changed.notify_all()
 
-    def _has_room(self) -> bool:
-        return len(self._items) < self._capacity
-
     def _wait_until(self, ready: Callable[[], bool], obstacle: str, timeout_s: float | None) -> None:
         """Wait for ``ready()``, or for the queue to be closed. A timeout error names ``obstacle`` as the
         state of the queue during the wait.
         """
         message = f"queue {self._name!r} is {obstacle}"
-        try:
-            in_time = wait_until(lambda: ready() or self._is_closed, self._changed.wait, timeout_s)
-        except DeadlineExceededError as error:  # the step's
-            raise DeadlineExceededError(f"{error.message}: {message}") from error
-        if not in_time:
+        if not wait_until(lambda: ready() or self._is_closed, self._changed.wait, timeout_s, lambda: message):
             raise DeadlineExceededError(f"{message}, after {timeout_s} s")

@@ -42,7 +42,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.imports.read_graph_def import check_attrs
 from flowrt.graph.messages.attr_values import attr_kind, attr_names, kind_of_value
 from flowrt.graph.node import Node, Ref, Source, Subgraph, TensorSpec
-from flowrt.graph.op_def import Argument, OpDef, nearest, op_def
+from flowrt.graph.op_def import Argument, OpDef, by_argument, nearest, op_def
 from flowrt.graph.text.text_literals import (
     Line,
     Token,
@@ -117,13 +117,13 @@ def _format_ref(ref: Ref) -> str:
 
 
 def _format_node(node: Node, nodes: Mapping[str, Node]) -> str:
-    groups = _grouped(node.op.inputs, node.inputs, node.attrs)
+    groups = list(by_argument(node.op.inputs, node.inputs, node.attrs))
     arguments = ", ".join(
         f"[{', '.join(map(_format_ref, group))}]" if argument.is_list else _format_ref(group[0])
-        for argument, group in zip(node.op.inputs, groups, strict=True)
+        for argument, group in groups
     )
     text = f"%{format_name(node.name)} = {node.op.name}({arguments})"
-    dtypes = [[nodes[name].outputs[index].dtype for name, index in group] for group in groups]
+    dtypes = [[nodes[name].outputs[index].dtype for name, index in group] for _, group in groups]
     text += _format_attrs(node, dtypes)
     text += "".join(f" ^{format_name(name)}" for name in node.controls)
     if node.outputs:
@@ -133,20 +133,6 @@ def _format_node(node: Node, nodes: Mapping[str, Node]) -> str:
     if node.source is not None:
         text += f"  # {node.source}"
     return text
-
-
-def _grouped(arguments: Sequence[Argument], flat: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[Any]]:
-    """``flat`` split into one list per argument."""
-    groups, position = [], 0
-    for argument in arguments:
-        count = 1
-        if argument.number_attr is not None:
-            count = attrs[argument.number_attr]
-        elif argument.type_attr is not None and argument.is_type_list:
-            count = len(attrs[argument.type_attr])
-        groups.append(list(flat[position : position + count]))
-        position += count
-    return groups
 
 
 def _format_attrs(node: Node, inputs: Sequence[Sequence[DType]]) -> str:
@@ -347,12 +333,8 @@ def _parse_input(line: Line, argument: Argument, nodes: Mapping[str, Node]) -> l
     if not argument.is_list:
         return [_resolve_output(line, line.take("node", f"input {argument.name!r}"), nodes)]
     line.expect("[")
-    refs: list[Ref] = []
-    while not line.accept("]"):
-        if refs:
-            line.expect(",")
-        refs.append(_resolve_output(line, line.take("node", f"input {argument.name!r}"), nodes))
-    return refs
+    what = f"input {argument.name!r}"
+    return [_resolve_output(line, line.take("node", what), nodes) for _ in line.items("]")]
 
 
 def _resolve(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
@@ -380,9 +362,7 @@ def _parse_attrs(line: Line, op: OpDef) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     if not line.accept("{"):
         return attrs
-    while not line.accept("}"):
-        if attrs:
-            line.expect(",")
+    for _ in line.items("}"):
         token = line.next
         key = parse_key(line)
         kind = attr_kind(op, key)
@@ -423,20 +403,13 @@ def _complete_attrs(
     except InvalidArgumentError as error:
         line.fail_at(column, error.message)
     for argument, group in zip(op.inputs, inputs, strict=True):
-        wanted = _expected_dtypes(argument, len(group), attrs)
+        wanted = argument.dtypes(attrs)
         if list(group) != wanted:
             line.fail_at(column, f"input {argument.name!r}: expected {_names(wanted)}; got {_names(group)}")
     wanted = output_dtypes(op, attrs)
     if list(outputs) != wanted:
         line.fail_at(column, f"outputs: expected {_names(wanted)}; got {_names(outputs)}")
     return attrs
-
-
-def _expected_dtypes(argument: Argument, count: int, attrs: Mapping[str, Any]) -> list[DType]:
-    if argument.is_type_list:
-        return list(attrs[argument.type_attr or ""])
-    dtype: Any = attrs[argument.type_attr] if argument.type_attr else argument.dtype
-    return [dtype] * (attrs[argument.number_attr] if argument.number_attr else count)
 
 
 def _names(found: Sequence[DType]) -> str:

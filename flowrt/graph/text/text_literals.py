@@ -15,7 +15,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -103,6 +103,15 @@ class Line:
         if not self.accept(text):
             self.fail(f"expected {text!r}")
 
+    def items(self, end: str) -> Iterator[None]:
+        """One step for each item of a list that ``end`` closes; the commas between them are taken."""
+        is_first = True
+        while not self.accept(end):
+            if not is_first:
+                self.expect(",")
+            is_first = False
+            yield
+
     def fail(self, expected: str) -> NoReturn:
         """Raise `InvalidArgumentError` at the next token."""
         self.fail_at(self.next.column, expected, self.next.text)
@@ -132,12 +141,7 @@ def parse_shape(line: Line) -> Shape:
         line.take("unknown", "a shape")
         return None
     line.expect("[")
-    dims: list[int | None] = []
-    while not line.accept("]"):
-        if dims:
-            line.expect(",")
-        dims.append(None if line.accept("?") else _parse_dim(line))
-    return tuple(dims)
+    return tuple([None if line.accept("?") else _parse_dim(line) for _ in line.items("]")])
 
 
 def _parse_dim(line: Line) -> int:
@@ -223,14 +227,9 @@ def _parse_list(line: Line, depth: int) -> tuple[str, Any]:
     if depth > MAX_LISTS:
         line.fail(f"expected at most {MAX_LISTS} lists inside one another")
     line.expect("(")
-    kinds, items = dict[str, None](), list[Any]()
-    while not line.accept(")"):
-        if items:
-            line.expect(",")
-        kind, value = _parse_literal(line, depth)
-        kinds[kind] = None
-        items.append(value)
-    return f"list({' or '.join(kinds)})" if items else "list", tuple(items)
+    found = [_parse_literal(line, depth) for _ in line.items(")")]
+    kinds = dict.fromkeys([kind for kind, _ in found])
+    return f"list({' or '.join(kinds)})" if found else "list", tuple([value for _, value in found])
 
 
 def _parse_number(line: Line) -> tuple[str, Any]:
@@ -273,7 +272,6 @@ def _format_tensor(array: Array) -> str:
 def _parse_tensor(line: Line, dtype: DType) -> Array:
     start = line.next.column
     shape = parse_shape(line)
-    elements: list[Any] = []
     try:
         dims = check_full_shape(dtype, shape)
         if line.next.text.startswith("base64"):
@@ -281,11 +279,7 @@ def _parse_tensor(line: Line, dtype: DType) -> Array:
             flat = from_content(content, dtype, (len(content) // dtype.size,))
         else:
             line.expect("(")
-            while not line.accept(")"):
-                if elements:
-                    line.expect(",")
-                elements.append(_parse_element(line, dtype))
-            flat = _array(elements, dtype)
+            flat = _array([_parse_element(line, dtype) for _ in line.items(")")], dtype)
         return fill(flat, dtype, dims)
     except (OpError, ValueError, OverflowError) as error:
         if isinstance(error, OpError) and error.message.startswith("line "):

@@ -12,7 +12,7 @@ from flowrt.graph.collectives.cost import Links, cheapest, schedule_of
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.passes.collective.expand_collective import Call
 from flowrt.graph.passes.placement.partition import task_of
-from flowrt.graph.shapes import Shape, is_static, merge, normalize_axis, num_elements
+from flowrt.graph.shapes import is_static, merge, normalize_axis, num_elements
 
 LOCAL = "local"
 """Group key of groups inside one graph without another name."""
@@ -62,16 +62,9 @@ def call_of(node: Node, specs: Sequence[TensorSpec], what: Asked) -> Call:
     schedule = schedule_of(kind, what.lowering, what.group)
     reduction = attrs.get("reduction", "max" if kind == "Barrier" else "sum")
     call = Call(
-        kind,
-        schedule,
-        attrs["ranks"],
-        what.devices,
-        tuple(specs),
-        what.payload,
-        reduction,
-        what.group.root,
-        what.axis,
-    )
+        kind, schedule, attrs["ranks"], what.devices, tuple(specs), what.payload, reduction,
+        what.group.root, what.axis,
+    )  # fmt: skip
     return call if is_whole(node) else call._replace(group_key=attrs["group_key"], edge=edge_of(node, what))
 
 
@@ -93,28 +86,20 @@ def is_whole(node: Node) -> bool:
 def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) -> str:
     """The lowering if native was requested, or if it is preferred and possible."""
     is_asked_for, attrs = node.attrs["lowering"] == "native", node.attrs
-    lacks = _why_not_native(node.op.name, payload.shape, axis, attrs["group_size"])
+    shapeless = None if is_static(payload.shape) else "a shape known before the step"
+    lacks, size, kind = shapeless, attrs["group_size"], node.op.name
+    if is_static(payload.shape) and kind in _CUT and payload.shape[axis] % size:
+        lacks = f"a dimension {axis} that {size} ranks divide"
     if is_asked_for and attrs["group_key"] == LOCAL:
         if len(set(tasks)) > 1:
             raise FailedPreconditionError(
                 "native: expected a Group that its processes have joined; got ranks in several tasks. Within "
                 "a session collectives between tasks are expanded"
             )
-        lacks = _lacks_shape(payload.shape)
+        lacks = shapeless
     if is_asked_for and lacks:
         raise InvalidArgumentError(f"native: expected {lacks}; got {payload}. Use lowering='auto'")
     return "auto" if lacks else "native"
-
-
-def _why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | None:
-    """Requirement of a native collective of ``size`` ranks that the payload's shape violates; None if there
-    is none.
-    """
-    if not is_static(payload):
-        return _lacks_shape(payload)
-    if kind in _CUT and payload[axis] % size:
-        return f"a dimension {axis} that {size} ranks divide"
-    return None
 
 
 def values_of(node: Node) -> tuple[Ref, ...]:
@@ -127,10 +112,6 @@ def values_of(node: Node) -> tuple[Ref, ...]:
 def places_of(node: Node) -> tuple[Ref, ...]:
     """One tensor per rank of this graph, located on the rank's device."""
     return node.inputs[node.attrs["M"] :] if _has_places(node) else node.inputs
-
-
-def _lacks_shape(payload: Shape) -> str | None:
-    return None if is_static(payload) else "a shape known before the step"
 
 
 def _has_places(node: Node) -> bool:

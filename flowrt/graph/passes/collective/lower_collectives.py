@@ -22,7 +22,7 @@ from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.collectives.ends import gets, gives
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs, with_functions
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.text.python_calls import no_op
@@ -39,6 +39,7 @@ from flowrt.graph.passes.collective.expand_collective import Call, expand
 from flowrt.graph.passes.collective.native_collective import rank_part
 from flowrt.graph.passes.prepare.lower import inline
 from flowrt.graph.passes.prepare.prune import prune
+from flowrt.graph.topology import reachable
 
 
 def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgraph:
@@ -76,21 +77,18 @@ def _last_awaited(subgraph: Subgraph, number: Mapping[str, int]) -> dict[str, in
     """Map from each node to the highest ``number`` among its own and those of its ancestors; -1 if none."""
     awaited: dict[str, int] = {}
     for node in subgraph:
-        needed = [*[producer for producer, _ in node.inputs], *node.controls]
-        awaited[node.name] = max([number.get(node.name, -1), *[awaited[name] for name in needed]])
+        needed = [awaited[name] for name in node.predecessors]
+        awaited[node.name] = max([number.get(node.name, -1), *needed])
     return awaited
 
 
 def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:
     """``name`` and its ancestors, except those already ``known``."""
-    found, stack = set[str](), [name]
-    while stack:
-        name = stack.pop()
-        if name not in found and name not in known:
-            found.add(name)
-            node = subgraph.nodes[name]
-            stack += [producer for producer, _ in node.inputs] + list(node.controls)
-    return found
+
+    def before(name: str) -> list[str]:
+        return [n for n in subgraph.nodes[name].predecessors if n not in known]
+
+    return set() if name in known else {*reachable([name], before)}
 
 
 def _has_collectives(subgraph: Subgraph) -> bool:
@@ -141,13 +139,11 @@ class _Lowering:
         self._made[node.name] = node
 
     def _redirected(self, node: Node) -> Node:
-        inputs = tuple([self._results.get(ref, ref) for ref in node.inputs])
-        controls = tuple(dict.fromkeys([e for name in node.controls for e in self._ends.get(name, (name,))]))
-        if inputs == node.inputs and controls == node.controls:
-            return node
-        for name in (*[name for name, _ in inputs], *controls):
-            self._add_wait(name)
-        return node.replace(inputs=inputs, controls=controls)
+        redirected = node.redirected(self._results, self._ends)
+        if redirected is not node:
+            for name in redirected.predecessors:
+                self._add_wait(name)
+        return redirected
 
     def _add_end(self, node: Node) -> None:
         """Add a node with the name of a collective that was a target; it waits for all its parts."""
@@ -171,10 +167,8 @@ class _Lowering:
         self._last = dict.fromkeys([*self._last, node.device], (node.name,))
 
     def _lower(self, node: Node) -> None:
-        devices = tuple([self._made[name].device for name, _ in places_of(node)])
-        specs = [self._made[name].outputs[index] for name, index in values_of(node)]
+        devices, specs, what = self._asked(node, self._made)
         try:
-            what = asked(node, specs, devices, self._links)
             if what.lowering == "native":
                 last = self._lower_native(node, what)
             else:
@@ -238,14 +232,17 @@ class _Lowering:
             return ""
         self._planned.add(place)
         all_travelling = [n for n in self._subgraph if n.op in COLLECTIVES and not is_whole(n)]
-        return "\n".join([self._edge(n) for n in all_travelling if n.attrs["group_key"] == place[0]])
+        edges = [n for n in all_travelling if n.attrs["group_key"] == place[0]]
+        return "\n".join([edge_of(n, self._asked(n, self._subgraph.nodes)[2]) for n in edges])
 
-    def _edge(self, node: Node) -> str:
-        nodes = self._subgraph.nodes
+    def _asked(
+        self, node: Node, nodes: Mapping[str, Node]
+    ) -> tuple[tuple[str, ...], list[TensorSpec], Asked]:
+        """The devices of the ranks, the specs of their values, and the parameters of ``node``."""
         devices = tuple([nodes[name].device for name, _ in places_of(node)])
         specs = [nodes[name].outputs[index] for name, index in values_of(node)]
         try:
-            return edge_of(node, asked(node, specs, devices, self._links))
+            return devices, specs, asked(node, specs, devices, self._links)
         except OpError as error:
             raise located(node, error) from None
 

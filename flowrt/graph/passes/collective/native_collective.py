@@ -43,8 +43,9 @@ def rank_part(
     spec = what.payload if result is None else result
     if not is_static(spec.shape):
         raise InvalidArgumentError(f"native: expected results of a shape known before the step; got {spec}")
+    key, size = node.attrs["group_key"], node.attrs["group_size"]
     member = {
-        "group_key": _key(node),
+        "group_key": f"{PREFIX}{size}" if key == LOCAL else key,  # the step's own, unless they joined one
         "rank": rank,
         "edge": edge_of(node, what),
         "dtype": spec.dtype,
@@ -67,9 +68,3 @@ def rank_part(
 
     start = part("start", group_start_op, controls, options, ())
     return RankPart(start, part("wait", group_wait_op, (start.name,), {"N": len(outputs)}, outputs))
-
-
-def _key(node: Node) -> str:
-    """Group key of the executing members: the step's own group, unless the ranks joined one."""
-    key, size = node.attrs["group_key"], node.attrs["group_size"]
-    return f"{PREFIX}{size}" if key == LOCAL else key

@@ -122,11 +122,6 @@ def _costs_nothing(node: Node) -> bool:
     return node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE or node.op.alias
 
 
-def _takes_list(node: Node) -> bool:
-    """Whether the node returns an element of a list."""
-    return len(node.outputs) > 1 and node.outputs[0].dtype is dtypes.variant
-
-
 @final
 class _Fuser:
     def __init__(self, subgraph: Subgraph, supports: Callable[[Group], Support], each: bool) -> None:
@@ -148,7 +143,8 @@ class _Fuser:
             if _costs_nothing(node) and not self._missing[node.name]:
                 self._groups.append(self._grown_from(node))
         for node in self._nodes:  # to read a list costs nothing, and what reads the element can be together
-            if not self._missing[node.name] and node.name not in self._placed and _takes_list(node):
+            takes_list = len(node.outputs) > 1 and node.outputs[0].dtype is dtypes.variant
+            if takes_list and not self._missing[node.name] and node.name not in self._placed:
                 self._groups.append(self._grown_from(node))
         while self._ready:
             node = self._nodes[heapq.heappop(self._ready)]
@@ -391,20 +387,10 @@ def _fused_node(group: Group) -> Node:
     outputs = group.output_specs
     controls = dict.fromkeys(name for m in group.members for name in m.controls if name not in members)
     is_elementwise = all(map(_is_elementwise, group.members)) and not group.is_checked
-    return Node(
-        last.name,
-        fused_op if is_elementwise else fused_rows_op,
-        tuple(group.inputs),
-        tuple(controls),
-        {
-            "group": group,
-            "Tin": [spec.dtype for spec in group.inputs.values()],
-            "Tout": [spec.dtype for spec in outputs],
-        },
-        last.device,
-        last.source,
-        outputs,
-    )
+    op = fused_op if is_elementwise else fused_rows_op
+    kinds = {"Tin": [spec.dtype for spec in group.inputs.values()], "Tout": [spec.dtype for spec in outputs]}
+    attrs = {"group": group, **kinds}
+    return last.beside(last.name, op, tuple(group.inputs), tuple(controls), attrs, outputs)
 
 
 def _is_elementwise(node: Node) -> bool:

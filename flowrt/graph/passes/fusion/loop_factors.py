@@ -14,9 +14,8 @@ import math
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.graph.construction.constant import const, feed_op
+from flowrt.graph.construction.constant import const_beside, feed_beside
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
-from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.base.shape_manipulation import transpose_op
 from flowrt.graph.ops.linalg.matmul import matmul_op
@@ -50,10 +49,11 @@ def _laid_out(loop: Node, compiler: LoopCompiler) -> list[Node]:
     """Nodes in the body, by the name of the tensor they transpose."""
     for factor in [body.nodes[name] for name in factors]:
         if factor.op.name == "Const" and not factor.controls:
-            rows[factor.name] = _turned(factor)
+            turned = np.ascontiguousarray(factor.attrs["value"].T)
+            rows[factor.name] = const_beside(factor, f"{factor.name}/rows", turned)
         elif factor.name in arguments and factor.name not in carried:
             made += _rows(loop, arguments[factor.name], factor.outputs[0])
-            rows[factor.name] = _parameter(made[-1])
+            rows[factor.name] = feed_beside(made[-1], made[-1].name, made[-1].outputs[0])
     if not rows:
         return [loop]
     by_rows = {
@@ -90,31 +90,10 @@ def _rows(loop: Node, source: Ref, spec: TensorSpec) -> list[Node]:
     """The nodes that transpose ``source`` into a row-major layout; the last one is the result."""
     name = f"{loop.name}/{source[0]}_{source[1]}/rows"
     after = TensorSpec(spec.dtype, static_shape(spec)[::-1])
-    order = _const(loop, f"{name}/order", np.array([1, 0], np.int32))
-    axis = _const(loop, f"{name}/axis", np.array(0, np.int32))
+    order = const_beside(loop, f"{name}/order", np.array([1, 0], np.int32))
+    axis = const_beside(loop, f"{name}/axis", np.array(0, np.int32))
     attrs: dict[str, object] = {"T": spec.dtype, "Tperm": dtypes.int32}
-    turned = _node(loop, f"{name}/turned", transpose_op, (source, (order.name, 0)), attrs, after)
+    turned = loop.beside(f"{name}/turned", transpose_op, (source, (order.name, 0)), (), attrs, (after,))
     attrs = {"T": spec.dtype, "Tidx": dtypes.int32, "N": 1}  # to join one value is to copy it
-    rows = _node(loop, name, concat_op, ((turned.name, 0), (axis.name, 0)), attrs, after)
+    rows = loop.beside(name, concat_op, ((turned.name, 0), (axis.name, 0)), (), attrs, (after,))
     return [order, turned, axis, rows]
-
-
-def _turned(constant: Node) -> Node:
-    array = np.ascontiguousarray(constant.attrs["value"].T)
-    return _const(constant, f"{constant.name}/rows", array)
-
-
-def _const(like: Node, name: str, array: np.ndarray) -> Node:
-    spec = TensorSpec(dtypes.as_dtype(array.dtype), array.shape)
-    return _node(like, name, const, (), {"value": array, "dtype": spec.dtype}, spec)
-
-
-def _parameter(rows: Node) -> Node:
-    (spec,) = rows.outputs
-    return _node(rows, rows.name, feed_op, (), {"dtype": spec.dtype, "shape": spec.shape}, spec)
-
-
-def _node(
-    like: Node, name: str, op: OpDef, inputs: tuple[Ref, ...], attrs: dict[str, object], spec: TensorSpec
-) -> Node:
-    return Node(name, op, inputs, (), attrs, like.device, like.source, (spec,))

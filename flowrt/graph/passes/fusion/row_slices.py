@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.graph.construction.constant import const
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
-from flowrt.graph.op_def import OpDef
+from flowrt.graph.construction.constant import const_beside
+from flowrt.graph.node import Node, Subgraph, TensorSpec, static_shape
 from flowrt.graph.ops.array.concat_and_split import pack
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.slicing import strided_slice_op
@@ -61,27 +60,17 @@ def _gather(function: Subgraph, row: Node) -> list[Node]:
     """The nodes in the place of ``row``, of which the last has its name."""
     number = function.nodes[row.inputs[1][0]].inputs[0]
     spec, matrix = function.spec(number), function.spec(row.inputs[0])
-    kind = {"T": spec.dtype}
-    zero = _const(row, "zero", np.array(0, spec.dtype.np))
-    count = _const(row, "count", np.array(static_shape(matrix)[0], spec.dtype.np))
-    is_below = _node(row, "is_below", less, (number, (zero.name, 0)), kind, TensorSpec(dtypes.bool_, ()))
-    above = _node(row, "above", add_v2, (number, (count.name, 0)), kind, spec)
+    kind, prefix = {"T": spec.dtype}, f"{row.name}/"
+    zero = const_beside(row, prefix + "zero", np.array(0, spec.dtype.np))
+    count = const_beside(row, prefix + "count", np.array(static_shape(matrix)[0], spec.dtype.np))
+    flag = TensorSpec(dtypes.bool_, ())
+    is_below = row.beside(prefix + "is_below", less, (number, (zero.name, 0)), (), kind, (flag,))
+    above = row.beside(prefix + "above", add_v2, (number, (count.name, 0)), (), kind, (spec,))
     inputs = ((is_below.name, 0), (above.name, 0), number)
-    chosen = _node(row, "chosen", select_v2, inputs, kind, spec)
+    chosen = row.beside(prefix + "chosen", select_v2, inputs, (), kind, (spec,))
     gather = row.replace(
         op=gather_op,
         inputs=(row.inputs[0], (chosen.name, 0), (zero.name, 0)),
         attrs={"Tparams": matrix.dtype, "Tindices": spec.dtype, "Taxis": spec.dtype, "batch_dims": 0},
     )
     return [zero, count, is_below, above, chosen, gather]
-
-
-def _const(row: Node, name: str, value: np.ndarray[Any, Any]) -> Node:
-    spec = TensorSpec(dtypes.as_dtype(value.dtype), ())
-    return _node(row, name, const, (), {"value": value, "dtype": spec.dtype}, spec)
-
-
-def _node(
-    row: Node, name: str, op: OpDef, inputs: tuple[Ref, ...], attrs: Mapping[str, Any], spec: TensorSpec
-) -> Node:
-    return Node(f"{row.name}/{name}", op, inputs, (), attrs, row.device, row.source, (spec,))

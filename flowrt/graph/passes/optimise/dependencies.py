@@ -41,7 +41,7 @@ def _bypass(subgraph: Subgraph) -> Subgraph:
     changed = False
     for node in subgraph:
         if node.controls and not instead.keys().isdisjoint(node.controls):
-            node = node.replace(controls=_substituted(node.controls, instead))
+            node = node.redirected({}, instead)
             changed = True
         count = readers.get(node.name, 0)
         if count and _does_nothing(node) and len(node.controls) * count <= len(node.controls) + count:
@@ -61,10 +61,6 @@ def _count_control_readers(subgraph: Subgraph) -> dict[str, int]:
 def _does_nothing(node: Node) -> bool:
     """Whether the node finishes as soon as its control inputs do."""
     return not node.inputs and node.op.effect in (Effect.PURE, Effect.HANDLE, Effect.SOURCE)
-
-
-def _substituted(controls: tuple[str, ...], instead: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([name for control in controls for name in instead.get(control, (control,))]))
 
 
 # --- edges that others imply

@@ -93,11 +93,7 @@ class _Folder:
         return changed
 
     def _keep(self, node: Node) -> None:
-        redirected = self.redirected
-        if redirected:
-            inputs = tuple([redirected.get(ref, ref) for ref in node.inputs])
-            node = node if inputs == node.inputs else node.replace(inputs=inputs)
-        self.nodes[node.name] = node
+        self.nodes[node.name] = node.redirected(self.redirected) if self.redirected else node
 
     def _replace(self, node: Node, arrays: Sequence[_Array]) -> bool:
         """Put constants in place of ``node``; returns whether any of its outputs are read."""
@@ -136,7 +132,7 @@ class _Folder:
         if any(spec.dtype in _OBJECTS for spec in node.outputs):
             return None
         inputs = [self._arrays[ref] for ref in node.inputs]
-        allowed = _allowed_bytes(inputs)
+        allowed = min(MAX_BYTES, max(SMALL_BYTES, MAX_GROWTH * sum([a.nbytes for a in inputs])))
         if sum([(num_elements(s.shape) or 0) * s.dtype.size for s in node.outputs]) > allowed:
             return None
         try:
@@ -197,10 +193,6 @@ class _Folder:
             count += 1
             unique = f"{name}_{count}"
         return unique
-
-
-def _allowed_bytes(inputs: Sequence[_Array]) -> int:
-    return min(MAX_BYTES, max(SMALL_BYTES, MAX_GROWTH * sum([a.nbytes for a in inputs])))
 
 
 def _fits(array: _Array, spec: TensorSpec) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import OpError
-from flowrt.graph.construction.constant import const
+from flowrt.graph.construction.constant import const_beside
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import Effect
@@ -167,17 +167,11 @@ def _narrowed(subgraph: Subgraph, product: Node, blocks: Mapping[Ref, Block], hu
 def _slice(name: str, source: Ref, product: Node, begin: list[int], size: list[int]) -> list[Node]:
     """The nodes of a slice of ``source``; the last one is the slice."""
     kind = product.outputs[0].dtype
-    nodes = []
-    for suffix, numbers in (("begin", begin), ("size", size)):
-        attrs = {"value": np.array(numbers, np.int32), "dtype": dtypes.int32}
-        spec = TensorSpec(dtypes.int32, (2,))
-        nodes.append(product.replace(
-            name=f"{name}/{suffix}", op=const, inputs=(), controls=(), attrs=attrs, outputs=(spec,)
-        ))  # fmt: skip
+    nodes = [
+        const_beside(product, f"{name}/{suffix}", np.array(numbers, np.int32))
+        for suffix, numbers in (("begin", begin), ("size", size))
+    ]
     inputs = (source, *[(node.name, 0) for node in nodes])
     attrs = {"T": kind, "Index": dtypes.int32}
     outputs = (TensorSpec(kind, (size[0], size[1])),)
-    slicing = product.replace(
-        name=name, op=slice_op, inputs=inputs, controls=(), attrs=attrs, outputs=outputs
-    )
-    return [*nodes, slicing]
+    return [*nodes, product.beside(name, slice_op, inputs, (), attrs, outputs)]

@@ -13,17 +13,16 @@ inside     each function is optimised like any subgraph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
 from typing import Any
 
-from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.construction.constant import feed_beside
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity as identity_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.prepare.lower import inline
-from flowrt.graph.passes.prepare.order_effects import behind, effectful_nodes, unread_effects
+from flowrt.graph.passes.prepare.order_effects import Replaced, behind, replace_owners
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.shapes import is_static
 
@@ -35,32 +34,15 @@ def optimise_functions(subgraph: Subgraph, optimise: Optimise) -> Subgraph:
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
     read = {ref for node in subgraph for ref in node.inputs} | set(subgraph.fetches)
-    nodes: dict[str, Node] = {}
-    replaced: dict[Ref, Ref] = {}
-    targets = dict.fromkeys(subgraph.targets)
-    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
-    for before in subgraph:
-        node = before
-        if replaced:
-            inputs = tuple([replaced.get(ref, ref) for ref in node.inputs])
-            node = node if inputs == node.inputs else node.replace(inputs=inputs)
-        if node.op.effect is not Effect.NESTED:
-            nodes[node.name] = node
-            continue
+
+    def optimised(node: Node, outer: dict[str, Node]) -> Replaced:
         rule = _optimise_loop if node.op.name == "_Loop" else _optimise_case
         wanted = [i for i in range(len(node.outputs)) if (node.name, i) in read]
-        added, outputs = rule(node, wanted, nodes, optimise)
-        nodes.update((n.name, n) for n in added)
-        if unread := unread_effects(subgraph, before, added, outputs, effectful):
-            nodes[node.name] = behind(nodes[node.name], unread)
-            targets |= dict.fromkeys(unread)
-        replaced.update(
-            ((node.name, i), ref) for i, ref in zip(wanted, outputs, strict=True) if ref != (node.name, i)
-        )
-    if len(nodes) == len(subgraph) and all(a is b for a, b in zip(nodes.values(), subgraph, strict=True)):
-        return subgraph
-    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
-    return prune(subgraph.replace(nodes=nodes, fetches=fetches, targets=tuple(targets)))
+        added, outputs = rule(node, wanted, outer, optimise)
+        return added, dict(zip(wanted, outputs, strict=True)), ()
+
+    after = replace_owners(subgraph, optimised)
+    return subgraph if after is subgraph else prune(after)
 
 
 Optimised = tuple[list[Node], Sequence[Ref]]
@@ -115,13 +97,10 @@ def _passed_on(node: Node, results: list[Ref], outputs: Sequence[int]) -> tuple[
     """``results``, the values of these ``outputs`` of ``node``, delayed by the node's control inputs."""
     if not node.controls:
         return [], results
-    identities = [
-        Node(
-            f"{node.name}/result_{number}", identity_op, (ref,), node.controls,
-            {"T": node.outputs[output].dtype}, node.device, node.source, (node.outputs[output],),
-        )
-        for number, (ref, output) in enumerate(zip(results, outputs, strict=True))
-    ]  # fmt: skip
+    identities = []
+    for number, (ref, output) in enumerate(zip(results, outputs, strict=True)):
+        spec, name = node.outputs[output], f"{node.name}/result_{number}"
+        identities.append(node.beside(name, identity_op, (ref,), node.controls, {"T": spec.dtype}, (spec,)))
     return identities, [(identity.name, 0) for identity in identities]
 
 
@@ -132,7 +111,7 @@ def _after(node: Node, nodes: Iterable[Node], results: Iterable[Ref]) -> Node:
         n.name for n in inside.values() if is_stateful(n)
     ]
     waits = tuple(dict.fromkeys([*node.controls, *ends]))
-    return Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
+    return node.beside(node.name, no_op, controls=waits)
 
 
 # --- loops
@@ -146,10 +125,7 @@ def _optimise_loop(
     if first.op.name == "Const" and not first.attrs["value"].item():
         node = behind(node, first.controls)
         added, results = _passed_on(node, [node.inputs[1 + i] for i in wanted], wanted)
-        return [
-            *added,
-            Node(node.name, no_op, (), node.controls, {}, node.device, node.source, ()),
-        ], results
+        return [*added, node.beside(node.name, no_op, controls=node.controls)], results
     body: Subgraph = node.attrs["body"]
     arguments = node.inputs[1:]
     live = _live_variables(body, carried, wanted)
@@ -198,9 +174,7 @@ def _live_variables(body: Subgraph, carried: int, wanted: Sequence[int]) -> list
         seen.add(name)
         if name in position:
             pending.append(position[name])
-        node = body.nodes[name]
-        stack += [ref[0] for ref in node.inputs]
-        stack += node.controls
+        stack += body.nodes[name].predecessors
     return sorted(live)
 
 
@@ -226,10 +200,12 @@ def _hoist(body: Subgraph, carried: int, arguments: dict[str, Ref]) -> tuple[Sub
         moved[name] = node.replace(
             inputs=tuple([invariant.get(r[0], r) if r[0] in invariant else r for r in node.inputs])
         )
-    nodes = {name: _parameter(node) if name in needed else node for name, node in body.nodes.items()}
-    feeds = (*body.feeds, *needed)
-    nodes = {name: n for name, n in nodes.items() if name not in hoisted or name in needed}
-    return prune(body.replace(nodes=nodes, feeds=feeds)), list(moved.values())
+    nodes = [
+        feed_beside(node, node.name, node.outputs[0]) if node.name in needed else node
+        for node in body
+        if node.name not in hoisted or node.name in needed
+    ]
+    return prune(body.with_nodes(nodes).replace(feeds=(*body.feeds, *needed))), list(moved.values())
 
 
 def _ancestors(body: Subgraph, needed: Sequence[str], hoisted: dict[str, Node]) -> list[str]:
@@ -253,12 +229,8 @@ def _is_harmless(body: Subgraph, node: Node) -> bool:
     return (
         (node.op.total and is_sized)
         or (node.op.elementwise and is_float)
-        or (node.op.alias and not _asks_values(node))
+        or (node.op.alias and not any(argument.on_host for argument in node.op.inputs))
     )
-
-
-def _asks_values(node: Node) -> bool:
-    return any(argument.on_host for argument in node.op.inputs)
 
 
 # --- what both need
@@ -329,20 +301,6 @@ def _with_constants(
     if not read:
         return function
     added = [node for name, node in nodes.items() if name not in function.nodes]
-    return redirect(function, {ref: same[ref] for ref in read}, [*_first(function), *added, *_rest(function)])
-
-
-def _first(function: Subgraph) -> list[Node]:
-    return [function.nodes[name] for name in function.feeds]
-
-
-def _rest(function: Subgraph) -> list[Node]:
-    feeds = set(function.feeds)
-    return [node for node in function if node.name not in feeds]
-
-
-def _parameter(node: Node) -> Node:
-    """A parameter with the name of ``node``."""
-    spec = node.outputs[0]
-    attrs = {"dtype": spec.dtype, "shape": spec.shape}
-    return Node(node.name, feed_op, (), (), attrs, node.device, node.source, (spec,))
+    feeds = {name: function.nodes[name] for name in function.feeds}
+    rest = [node for node in function if node.name not in feeds]
+    return redirect(function, {ref: same[ref] for ref in read}, [*feeds.values(), *added, *rest])

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.graph.construction.constant import const
+from flowrt.graph.construction.constant import const_beside
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import LoopPattern
@@ -68,14 +68,7 @@ def _gather(rows: Node, matrix: TensorSpec) -> tuple[Node, ...]:
         attrs={"dtype": matrix.dtype},
         outputs=(matrix,),
     )
-    axis = rows.replace(
-        name=f"{rows.name}/axis",
-        op=const,
-        inputs=(),
-        controls=(),
-        attrs={"value": np.array(0, np.int32), "dtype": dtypes.int32},
-        outputs=(TensorSpec(dtypes.int32, ()),),
-    )
+    axis = const_beside(rows, f"{rows.name}/axis", np.array(0, np.int32))
     kinds = {"Tparams": matrix.dtype, "Tindices": rows.attrs["Tindices"], "Taxis": dtypes.int32}
     gather = rows.replace(
         op=gather_op,

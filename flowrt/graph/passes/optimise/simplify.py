@@ -27,7 +27,7 @@ def simplify(subgraph: Subgraph) -> Subgraph:
     effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
     changed = False
     for original in subgraph:
-        node = _redirected(original, same, instead) if same else original
+        node = original.redirected(same, instead) if same else original
         rule = node.op.simplify
         found = None if rule is None else rule(SimplifyContext(node, nodes.__getitem__))
         if isinstance(found, Node):
@@ -52,13 +52,3 @@ def _may_bypass(
     if len(refs) > 1 and any(name in effectful() for name, _ in refs):
         return False  # a reader of one output depends on the effects behind all of them
     return not node.device or all(nodes[name].device == node.device for name, _ in refs)
-
-
-def _redirected(node: Node, same: Mapping[Ref, Ref], instead: Mapping[str, tuple[str, ...]]) -> Node:
-    inputs = tuple([same.get(ref, ref) for ref in node.inputs])
-    controls = node.controls
-    if controls:
-        controls = tuple(dict.fromkeys([name for c in controls for name in instead.get(c, (c,))]))
-    if inputs == node.inputs and controls == node.controls:
-        return node
-    return node.replace(inputs=inputs, controls=controls)

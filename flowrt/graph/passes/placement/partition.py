@@ -18,9 +18,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from flowrt import dtypes
-from flowrt.graph.construction.constant import const
-from flowrt.graph.node import SITE, Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.construction.constant import const_beside
+from flowrt.graph.node import SITE, Node, Ref, Subgraph
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
 
 MAX_COPIED_BYTES = 1024
@@ -107,8 +106,9 @@ class Partitioner:
             return ref
         key = (ref, self.part_of(device))
         if key not in self._received:
+            is_copied = _is_small_constant(producer)
             self._received[key] = (
-                self._copy(producer, device) if _is_small_constant(producer) else self._pair(ref, device)
+                self._copy(producer, device) if is_copied else self._send(producer, ref[1], device)
             )
         return self._received[key]
 
@@ -118,16 +118,8 @@ class Partitioner:
             return name
         key = (name, self.part_of(device))
         if key not in self._waited:
-            signal = Node(
-                f"{name}/_control/{tag(device)}",
-                const,
-                (),
-                (name,),
-                {"value": np.empty(0, np.float32), "dtype": dtypes.float32},
-                producer.device,
-                producer.source,
-                (TensorSpec(dtypes.float32, (0,)),),
-            )
+            empty = np.empty(0, np.float32)
+            signal = const_beside(producer, f"{name}/_control/{tag(device)}", empty, (name,))
             self._put(signal)
             self._waited[key] = self._send(signal, 0, device)[0]
         return self._waited[key]
@@ -137,9 +129,6 @@ class Partitioner:
         self._put(constant.replace(name=name, device=device, controls=()))
         return (name, 0)
 
-    def _pair(self, ref: Ref, device: str) -> Ref:
-        return self._send(self.whole.nodes[ref[0]], ref[1], device)
-
     def _send(self, producer: Node, index: int, device: str) -> Ref:
         spec = producer.outputs[index]
         ends = {
@@ -148,29 +137,12 @@ class Partitioner:
             "recv_device": device,
             "send_device_incarnation": 0,
         }
-        send = Node(
-            f"{producer.name}/_send_{index}/{tag(device)}",
-            send_op,
-            ((producer.name, index),),
-            (),
-            {**ends, "T": spec.dtype},
-            producer.device,
-            producer.source,
-            (),
-        )
-        recv = Node(
-            f"{producer.name}/_recv_{index}/{tag(device)}",
-            recv_op,
-            (),
-            (),
-            {**ends, "tensor_type": spec.dtype, "shape": spec.shape},
-            device,
-            producer.source,
-            (spec,),
-        )
-        self._put(send)
-        self._put(recv)
-        return (recv.name, 0)
+        name, sent = f"{producer.name}/_send_{index}/{tag(device)}", ((producer.name, index),)
+        self._put(producer.beside(name, send_op, sent, (), {**ends, "T": spec.dtype}))
+        name = f"{producer.name}/_recv_{index}/{tag(device)}"
+        attrs = {**ends, "tensor_type": spec.dtype, "shape": spec.shape}
+        self._put(Node(name, recv_op, (), (), attrs, device, producer.source, (spec,)))
+        return (name, 0)
 
 
 def _is_small_constant(node: Node) -> bool:

@@ -13,8 +13,9 @@ is a conflict. Soft placement drops type and index from unsatisfiable requests o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.graph.evaluate import located
 from flowrt.graph.node import COLOCATION, Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 
@@ -58,23 +60,14 @@ def place(
     """
     placed = _Placer(subgraph, devices, assigned, soft, why_none).run()
     place_function = partial(place, devices=devices, soft=soft, why_none=why_none)
-    nodes = {}
-    changed = False
-    for node in subgraph:
-        device = placed[node.name]
-        before = node
+
+    def at_home(node: Node) -> Node:
         if node.op.effect is Effect.NESTED:
             homes = [placed[name] for name, _ in node.inputs]
-            node = with_functions(node, partial(_place_function, place_function, homes))
-        if node.device != device:
-            node = node.replace(device=device)
-        changed = changed or node is not before
-        nodes[node.name] = node
-    return subgraph.replace(nodes=nodes) if changed else subgraph
+            node = with_functions(node, lambda f: place_function(f, assigned=_at_handles(f, homes)))
+        return node if node.device == placed[node.name] else node.replace(device=placed[node.name])
 
-
-def _place_function(place: Callable[..., Subgraph], homes: Sequence[str], function: Subgraph) -> Subgraph:
-    return place(function, assigned=_at_handles(function, homes))
+    return subgraph.mapped(at_home)
 
 
 def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
@@ -253,7 +246,7 @@ class _Placer:
 
     # --- errors
 
-    def _conflict(self, names: Sequence[str]) -> InvalidArgumentError:
+    def _conflict(self, names: Sequence[str]) -> OpError:
         """The error for ``names``, naming a smallest set of requirements that leaves no device."""
         constraints = list(self._constraints(names, relaxed=self._soft))
         first_with = {c.mask: c for c in reversed(constraints)}
@@ -274,8 +267,7 @@ class _Placer:
             message = f"expected a device that has a kernel for the operation; it {facts}. "
         if node is None:
             return InvalidArgumentError(message + ending)
-        source = None if node.source is None else str(node.source)
-        return InvalidArgumentError(message + ending, op=node.name, op_type=node.op.name, source=source)
+        return located(node, InvalidArgumentError(message + ending))
 
     def _reasons(self, names: Iterable[str]) -> str:
         """Advice on each missing device that ``names`` request: how to configure it, or why there is none of
@@ -297,20 +289,16 @@ class _Placer:
             )
         task = spec.replace(device_type=None, device_index=None)
         kind, index = spec.device_type, spec.device_index or 0
-        is_there = any(
-            (d.device_type, d.device_index) == (kind, index) for d in self._devices if task.matches(d)
-        )
-        if kind not in MADE_BY_COUNT or is_there or not any(map(task.matches, self._devices)):
+        near = [device for device in self._devices if task.matches(device)]
+        is_there = any((d.device_type, d.device_index) == (kind, index) for d in near)
+        if kind not in MADE_BY_COUNT or is_there or not near:
             return ""
-        is_local = any(device.job == LOCAL_JOB for device in self._devices if task.matches(device))
+        is_local = any(device.job == LOCAL_JOB for device in near)
         whose = "of the session, or of its Server," if is_local else "of the task's Server"
         return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) {whose} makes it."
 
     def _intersection(self, constraints: Iterable[_Constraint]) -> int:
-        mask = self._all
-        for constraint in constraints:
-            mask &= constraint.mask
-        return mask
+        return reduce(operator.and_, [constraint.mask for constraint in constraints], self._all)
 
     def _describe(self, name: str) -> str:
         node = self._subgraph.nodes.get(name)
@@ -352,7 +340,8 @@ def colocated_groups(subgraph: Subgraph) -> list[list[str]]:
                     parent[find(name)] = find(producer)
         if COLOCATION in node.attrs:
             for entry in node.attrs[COLOCATION]:
-                parent[find(name)] = find(_colocated(entry))
+                text = entry.decode() if isinstance(entry, bytes) else entry
+                parent[find(name)] = find(text.removeprefix("loc:@"))  # any other is itself a group's name
     groups: dict[str, list[str]] = {}
     for name in parent:
         groups.setdefault(find(name), []).append(name)
@@ -366,9 +355,3 @@ def _find(parent: dict[str, str], name: str) -> str:
         parent[name] = parent[parent[name]]
         name = parent[name]
     return name
-
-
-def _colocated(entry: str | bytes) -> str:
-    """``loc:@name`` -> ``name``; any other entry is itself the name of a group."""
-    text = entry.decode() if isinstance(entry, bytes) else entry
-    return text.removeprefix("loc:@")

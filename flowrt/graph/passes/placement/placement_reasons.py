@@ -50,14 +50,8 @@ class _Reasons:
             return f"asked for {node.device}, moved: there is no such device"
         if not supports(node, request.device_type or ""):
             return f"asked for {node.device}, moved: {request.device_type} has no kernel for it"
-        tied = next(
-            (other for other in self._others(node) if not supports(other, request.device_type or "")), None
-        )
-        why = (
-            "by those it is colocated with"
-            if tied is None
-            else f"{tied.name}, colocated, has no kernel there"
-        )
+        tied = [n.name for n in self._others(node) if not supports(n, request.device_type or "")]
+        why = f"{tied[0]}, colocated, has no kernel there" if tied else "by those it is colocated with"
         return f"asked for {node.device}, moved: {why}"
 
     def _others(self, node: Node) -> list[Node]:
@@ -67,16 +61,17 @@ class _Reasons:
 
     def _of_group(self, node: Node) -> str:
         others = self._others(node)
-        earlier = next((other for other in others if other.name in self._assigned), None)
-        if earlier is not None:
-            return f"colocated with {earlier.name}, which an earlier step placed there"
-        asking = next((other for other in others if other.device), None)
-        if asking is not None:
-            return f"colocated with {asking.name}, which asks for {asking.device}"
-        bound = next((other for other in others if self._only_types(other)), None)
-        if bound is not None:
-            return f"colocated with {bound.name}, for which only {self._only_types(bound)} has a kernel"
-        return f"colocated with {others[0].name}" if others else ""
+        reasons = [
+            *[f"{n.name}, which an earlier step placed there" for n in others if n.name in self._assigned],
+            *[f"{n.name}, which asks for {n.device}" for n in others if n.device],
+            *[
+                f"{n.name}, for which only {only} has a kernel"
+                for n in others
+                if (only := self._only_types(n))
+            ],
+            *[n.name for n in others],
+        ]
+        return f"colocated with {reasons[0]}" if reasons else ""
 
     def _only_types(self, node: Node) -> str:
         """The device types that can run it, if others cannot."""

@@ -12,7 +12,7 @@ cluster's graph is split by task first, then each task's part by device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -44,8 +44,7 @@ def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
         node = with_functions(node, partial(_gathered, devices, part_of))
         parts, outputs = (_split_loop if node.op.name == "_Loop" else _split_case)(node, devices, part_of)
         nodes += parts
-        names = tuple([part.name for part in parts])
-        nodes.append(Node(node.name, no_op, (), names, {}, node.device, node.source, ()))
+        nodes.append(node.beside(node.name, no_op, controls=tuple([part.name for part in parts])))
         replaced.update(((node.name, i), ref) for i, ref in enumerate(outputs))
     return redirect(subgraph, replaced, nodes)
 
@@ -67,22 +66,15 @@ def _devices(node: Node, part_of: PartOf) -> Parts:
 def _gathered(devices: Parts, part_of: PartOf, function: Subgraph) -> Subgraph:
     """``function`` with inactive nodes outside all parts moved to the first part."""
     first = next(iter(devices.values()))
-    return _changed(function, lambda inner: _moved(inner, first, devices, part_of))
+    return function.mapped(lambda inner: _moved(inner, first, devices, part_of))
 
 
 def _moved(node: Node, device: str, devices: Parts, part_of: PartOf) -> Node:
     """``node`` and the nodes of its functions; those outside all parts are moved to ``device``."""
     node = with_functions(
-        node, lambda function: _changed(function, lambda inner: _moved(inner, device, devices, part_of))
+        node, lambda function: function.mapped(lambda inner: _moved(inner, device, devices, part_of))
     )
     return node if part_of(node.device) in devices else node.replace(device=device)
-
-
-def _changed(function: Subgraph, change: Callable[[Node], Node]) -> Subgraph:
-    nodes = [change(inner) for inner in function]
-    if all(new is old for new, old in zip(nodes, function, strict=True)):
-        return function
-    return function.with_nodes(nodes)
 
 
 class _FunctionCut(Partitioner):
@@ -130,25 +122,18 @@ def _split_loop(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node]
     cut.cut()
     preds = {device: cut.local(pred, device) for device in devices.values()}
     kept = [cut.local(ref, home) for ref, home in zip(results, homes, strict=True)]
-    parts: list[Node] = []
-    outputs: list[Ref] = [("", 0)] * count
-    for part, device in devices.items():
-        own = [k for k in range(count) if part_of(homes[k]) == part]
+
+    def part(device: str, own: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
         read = [i for i, name in enumerate(invariant) if name in cut.reads(device)]
         feeds = [carried[k] for k in own] + [invariant[i] for i in read]
-        function = cut.part(device, feeds, [preds[device], *[kept[k] for k in own]])
         attrs = {
-            **_common(node),
-            "body": function,
+            "body": cut.part(device, feeds, [preds[device], *[kept[k] for k in own]]),
             "T": tuple(node.attrs["T"][k] for k in own),
             "C": tuple(node.attrs["C"][i] for i in read),
         }
-        inputs = [node.inputs[0], *[node.inputs[1 + k] for k in own]]
-        inputs += [node.inputs[1 + count + i] for i in read]
-        parts.append(_part(node, device, inputs, attrs, [node.outputs[k] for k in own]))
-        for number, k in enumerate(own):
-            outputs[k] = (parts[-1].name, number)
-    return parts, outputs
+        return [*own, *[count + i for i in read]], attrs
+
+    return _parts(node, devices, part_of, homes, part)
 
 
 def _split_case(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node], list[Ref]]:
@@ -159,10 +144,8 @@ def _split_case(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node]
     for cut, branch in zip(cuts, branches, strict=True):
         cut.cut()
         results.append([cut.local(ref, home) for ref, home in zip(branch.fetches, homes, strict=True)])
-    parts: list[Node] = []
-    outputs: list[Ref] = [("", 0)] * len(homes)
-    for part, device in devices.items():
-        own = [k for k, home in enumerate(homes) if part_of(home) == part]
+
+    def part(device: str, own: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
         read = [
             i
             for i in range(len(node.inputs) - 1)
@@ -173,14 +156,38 @@ def _split_case(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node]
             for cut, branch, found in zip(cuts, branches, results, strict=True)
         )
         attrs = {
-            **_common(node),
             "branches": functions,
             "Tindex": node.attrs["Tindex"],
             "Tin": tuple(node.attrs["Tin"][i] for i in read),
             "Tout": tuple(node.attrs["Tout"][k] for k in own),
         }
-        inputs = [node.inputs[0], *[node.inputs[1 + i] for i in read]]
-        parts.append(_part(node, device, inputs, attrs, [node.outputs[k] for k in own]))
+        return read, attrs
+
+    return _parts(node, devices, part_of, homes, part)
+
+
+def _parts(
+    node: Node,
+    devices: Parts,
+    part_of: PartOf,
+    homes: Sequence[str],
+    part: Callable[[str, Sequence[int]], tuple[list[int], dict[str, Any]]],
+) -> tuple[list[Node], list[Ref]]:
+    """One node a device, and the replacements of the outputs of ``node``, which are at ``homes``.
+    ``part(device, own)``: which arguments it takes if it computes the outputs ``own``, and its attrs.
+    """
+    parts: list[Node] = []
+    outputs: list[Ref] = [("", 0)] * len(homes)
+    for name, device in devices.items():
+        own = [k for k, home in enumerate(homes) if part_of(home) == name]
+        arguments, attrs = part(device, own)
+        parts.append(node.replace(
+            name=f"{node.name}/{tag(device)}",
+            device=device,
+            inputs=(node.inputs[0], *[node.inputs[1 + i] for i in arguments]),
+            attrs={SITE: site_of(node), **attrs},
+            outputs=tuple([node.outputs[k] for k in own]),
+        ))  # fmt: skip
         for number, k in enumerate(own):
             outputs[k] = (parts[-1].name, number)
     return parts, outputs
@@ -190,15 +197,3 @@ def _home(function: Subgraph, result: Ref, devices: Parts, part_of: PartOf) -> s
     """The device on which a result resides: that of its producer."""
     device = function.nodes[result[0]].device
     return device if part_of(device) in devices else next(iter(devices.values()))
-
-
-def _common(node: Node) -> dict[str, Any]:
-    """Attrs common to all parts. `SITE` names the loop, equal on all devices."""
-    return {SITE: site_of(node)}
-
-
-def _part(
-    node: Node, device: str, inputs: Iterable[Ref], attrs: dict[str, Any], outputs: Iterable[Any]
-) -> Node:
-    name = f"{node.name}/{tag(device)}"
-    return node.replace(name=name, device=device, inputs=tuple(inputs), attrs=attrs, outputs=tuple(outputs))

@@ -201,7 +201,10 @@ class _Addition:
         return node is not None and node.op.effect is not Effect.NESTED and name in self._after.nodes
 
     def subgraph(self) -> Subgraph:
-        fetches = [self._fetch(ref) for ref in self._whole.fetches]
+        known = self._fetches
+        fetches = [
+            self._stand_in(known[ref]) if ref in known else self._local(ref) for ref in self._whole.fetches
+        ]
         added = [
             node.replace(inputs=tuple([self._local(ref) for ref in node.inputs]))
             for node in self._added.values()
@@ -210,9 +213,6 @@ class _Addition:
         feeds = tuple([name for name, _ in self._stands_for])
         targets = tuple([name for name in self._whole.targets if name in self._added])
         return Subgraph(nodes, feeds, tuple(fetches), targets)
-
-    def _fetch(self, ref: Ref) -> Ref:
-        return self._stand_in(self._fetches[ref]) if ref in self._fetches else self._local(ref)
 
     def _local(self, ref: Ref) -> Ref:
         """``ref`` as seen by nodes of the addition."""

@@ -11,74 +11,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.ops.text.python_calls import no_op
-from flowrt.graph.passes.prepare.order_effects import behind, effectful_nodes, unread_effects
+from flowrt.graph.passes.prepare.order_effects import Replaced, replace_owners
 
 
 def lower(subgraph: Subgraph) -> Subgraph:
     """``subgraph`` without If, Case, While and calls, including its functions."""
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
-    nodes: list[Node] = []
-    replaced: dict[Ref, Ref] = {}
-    targets = dict.fromkeys(subgraph.targets)
-    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
-    for before in subgraph:
-        node = before
-        if replaced:
-            inputs = tuple([replaced.get(ref, ref) for ref in node.inputs])
-            node = node if inputs == node.inputs else node.replace(inputs=inputs)
-        if node.op.effect is not Effect.NESTED:
-            nodes.append(node)
-            continue
-        node = with_functions(node, lower)
-        added, outputs, effects = _RULES[node.op.name](node)
-        unread = unread_effects(subgraph, before, added, outputs, effectful)
-        nodes += [behind(n, unread) if unread and n.name == node.name else n for n in added]
-        targets |= dict.fromkeys([*effects, *unread])
-        for index, ref in enumerate(outputs):  # in the numbers of the new nodes: never replaced again
-            replaced[node.name, index] = ref
-    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
-    return subgraph.with_nodes(nodes).replace(fetches=fetches, targets=tuple(targets))
+    return replace_owners(subgraph, lambda node, _: _RULES[node.op.name](with_functions(node, lower)))
 
 
-Lowered = tuple[list[Node], Sequence[Ref], Sequence[str]]
-"""The nodes that replace one, the replacements of its outputs, and the nodes that must run in any case."""
-
-
-def _lower_call(node: Node) -> Lowered:
+def _lower_call(node: Node) -> Replaced:
     nodes, results = inline(node.attrs["f"], node.inputs, f"{node.name}/", node.controls)
     effects = [f"{node.name}/{target}" for target in node.attrs["f"].targets]
     ends = dict.fromkeys([ref[0] for ref in results] + effects)
     inner = {n.name for n in nodes}
     waits = tuple(name for name in ends if name in inner) or node.controls
     # control dependents of the call wait for its results
-    done = Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
-    return [*nodes, done], results, effects
+    done = node.beside(node.name, no_op, controls=waits)
+    return [*nodes, done], dict(enumerate(results)), effects
 
 
-def _lower_if(node: Node) -> Lowered:
-    return _case(node, dtypes.bool_, (node.attrs["else_branch"], node.attrs["then_branch"]))
-
-
-def _lower_case(node: Node) -> Lowered:
-    return _case(node, dtypes.int32, node.attrs["branches"])
-
-
-def _case(node: Node, index: DType, branches: tuple[Subgraph, ...]) -> Lowered:
+def _lower_branches(node: Node) -> Replaced:
+    index, branches = dtypes.int32, node.attrs.get("branches")
+    if branches is None:  # an If
+        index, branches = dtypes.bool_, (node.attrs["else_branch"], node.attrs["then_branch"])
     kinds = tuple(spec.dtype for spec in node.outputs)
     attrs = {key: value for key, value in node.attrs.items() if key in ("Tin", COLOCATION)}
     attrs |= {"Tindex": index, "Tout": kinds, "branches": branches}
-    return [node.replace(op=op_def("_Case"), attrs=attrs)], [(node.name, i) for i in range(len(kinds))], ()
+    return [node.replace(op=op_def("_Case"), attrs=attrs)], {}, ()
 
 
-def _lower_while(node: Node) -> Lowered:
+def _lower_while(node: Node) -> Replaced:
     condition, body = node.attrs["cond"], node.attrs["body"]
     first, (pred,) = inline(condition, node.inputs, f"{node.name}/first/", node.controls)
     again, (next_pred,) = inline(condition, body.fetches, "", ())
@@ -103,14 +72,14 @@ def _lower_while(node: Node) -> Lowered:
     )
     place = {position: (node.name, number) for number, position in enumerate(carried)}
     effects = [f"{node.name}/first/{target}" for target in condition.targets]
-    return [*first, loop], [place.get(i, ref) for i, ref in enumerate(node.inputs)], effects
+    return [*first, loop], {i: place.get(i, ref) for i, ref in enumerate(node.inputs)}, effects
 
 
-_RULES: dict[str, Callable[[Node], Lowered]] = {
+_RULES: dict[str, Callable[[Node], Replaced]] = {
     "PartitionedCall": _lower_call,
     "StatefulPartitionedCall": _lower_call,
-    "If": _lower_if,
-    "Case": _lower_case,
+    "If": _lower_branches,
+    "Case": _lower_branches,
     "While": _lower_while,
 }
 

@@ -14,10 +14,12 @@ function the order is that of its own operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import chain
 from operator import is_
+from typing import TypeAlias
 
 from flowrt import dtypes
 from flowrt.graph.effects import AT_END, is_stateful, touches
@@ -60,7 +62,7 @@ def _reads_at_end(subgraph: Subgraph) -> dict[str, Node]:
     """Ancestors of ordered operations."""
     for node in reversed(list(subgraph)):
         if node.name in needed or (node.name not in marked and touches(node)):
-            needed.update([name for name, _ in node.inputs], node.controls)
+            needed.update(node.predecessors)
     return {name: node for name, node in marked.items() if name not in needed}
 
 
@@ -107,6 +109,37 @@ def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
     return before
 
 
+Replaced: TypeAlias = tuple[Sequence[Node], Mapping[int, Ref], Sequence[str]]
+"""The nodes that replace one, the replacements of its outputs, and the nodes that must run in any case."""
+
+
+def replace_owners(subgraph: Subgraph, rule: Callable[[Node, dict[str, Node]], Replaced]) -> Subgraph:
+    """``subgraph`` with ``rule(node, nodes)`` in place of each node that owns functions; ``nodes`` are those
+    before it, replaced. Effects that are no longer read are still waited for. The same object if all nodes
+    are.
+    """
+    nodes: dict[str, Node] = {}
+    replaced: dict[Ref, Ref] = {}
+    targets = dict.fromkeys(subgraph.targets)
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
+    for before in subgraph:
+        node = before.redirected(replaced) if replaced else before
+        if node.op.effect is not Effect.NESTED:
+            nodes[node.name] = node
+            continue
+        added, outputs, effects = rule(node, nodes)
+        nodes.update((n.name, n) for n in added)
+        if unread := unread_effects(subgraph, before, added, outputs.values(), effectful):
+            nodes[node.name] = behind(nodes[node.name], unread)
+        targets |= dict.fromkeys([*effects, *unread])
+        own = node.name
+        replaced.update(((own, i), ref) for i, ref in outputs.items() if ref != (own, i))
+    if len(nodes) == len(subgraph) and all(map(is_, nodes.values(), subgraph)):
+        return subgraph
+    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
+    return subgraph.replace(nodes=nodes, fetches=fetches, targets=tuple(targets))
+
+
 def unread_effects(
     subgraph: Subgraph,
     node: Node,
@@ -131,7 +164,7 @@ def unread_effects(
         if is_stateful(producer):
             found[name] = None
         else:
-            stack += [*[ref[0] for ref in producer.inputs], *producer.controls]
+            stack += producer.predecessors
     return tuple(found)
 
 
@@ -144,7 +177,6 @@ def effectful_nodes(subgraph: Subgraph) -> set[str]:
     """The nodes that write a resource or have other side effects, and their descendants."""
     found: set[str] = set()
     for node in subgraph:
-        before = [ref[0] for ref in node.inputs]
-        if is_stateful(node) or not (found.isdisjoint(before) and found.isdisjoint(node.controls)):
+        if is_stateful(node) or not found.isdisjoint(node.predecessors):
             found.add(node.name)
     return found

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.construction.constant import feed_beside
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
@@ -75,8 +75,7 @@ def extract_nodes(
             message = f"expected a value in feed_dict for this placeholder of {node.outputs[0]}; got none"
             raise located(node, InvalidArgumentError(message))
         if renamed:
-            inputs = tuple([renamed.get(ref, ref) for ref in node.inputs])
-            node = node if inputs == node.inputs else node.replace(inputs=inputs)
+            node = node.redirected(renamed)
         if done and node.controls:
             node = node.replace(controls=tuple([c for c in node.controls if c not in done]))
         found[name] = node
@@ -148,7 +147,7 @@ def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
     """
     needed = set(later.roots())
     for name in islice(later.nodes, len(earlier), None):
-        needed.update(_before(later.nodes[name]))
+        needed.update(later.nodes[name].predecessors)
     unasked = set(earlier.roots()) - needed
     return _without_unread(later, unasked) if unasked else later
 
@@ -157,21 +156,15 @@ def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
     """``subgraph`` without the unneeded nodes among ``names``, and nodes only they needed. All others are
     needed.
     """
-    num_readers = Counter([name for node in subgraph for name, _ in node.inputs])
-    num_readers.update([name for node in subgraph for name in node.controls])
+    num_readers = Counter([name for node in subgraph for name in node.predecessors])
     roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
     while stack:
         name = stack.pop()
         if name in nodes and name not in roots and not num_readers[name]:
-            before = _before(nodes.pop(name))
+            before = nodes.pop(name).predecessors
             num_readers.subtract(before)
             stack += before
     return subgraph if len(nodes) == len(subgraph) else subgraph.replace(nodes=nodes)
-
-
-def _before(node: Node) -> list[str]:
-    """Names of its inputs and control inputs."""
-    return [*[name for name, _ in node.inputs], *node.controls]
 
 
 def feed_node(tensor: Tensor, shape: Shape) -> Node:
@@ -182,9 +175,7 @@ def feed_node(tensor: Tensor, shape: Shape) -> Node:
 def feed_of(node: Node, index: int, shape: Shape) -> Node:
     """`feed_node` of the output ``index`` of ``node``."""
     name = node.name if len(node.outputs) == 1 else f"_feed_{node.name}_{index}"
-    dtype = node.outputs[index].dtype
-    attrs, spec = {"dtype": dtype, "shape": shape}, TensorSpec(dtype, shape)
-    return Node(name, feed_op, (), (), attrs, node.device, node.source, (spec,))
+    return feed_beside(node, name, TensorSpec(node.outputs[index].dtype, shape))
 
 
 def prune(subgraph: Subgraph) -> Subgraph:
@@ -208,9 +199,6 @@ def redirect(
     """
     if not replacement:
         return subgraph if nodes is None else subgraph.with_nodes(nodes)
-    changed = []
-    for node in subgraph if nodes is None else nodes:
-        inputs = tuple([replacement.get(ref, ref) for ref in node.inputs])
-        changed.append(node if inputs == node.inputs else node.replace(inputs=inputs))
+    changed = [node.redirected(replacement) for node in (subgraph if nodes is None else nodes)]
     fetches = tuple(replacement.get(ref, ref) for ref in subgraph.fetches)
     return subgraph.with_nodes(changed).replace(fetches=fetches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from flowrt.dtypes import DType
 from flowrt.errors import InternalError
@@ -69,13 +68,7 @@ def _dtype_faults(node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
 def _signature_faults(
     what: str, arguments: tuple[Argument, ...], node: Node, found: list[DType]
 ) -> Iterator[str]:
-    expected: list[DType] = []
-    for argument in arguments:
-        kind: Any = node.attrs[argument.type_attr] if argument.type_attr else argument.dtype
-        if argument.is_type_list:
-            expected += kind
-        else:
-            expected += [kind] * (node.attrs[argument.number_attr] if argument.number_attr else 1)
+    expected = [dtype for argument in arguments for dtype in argument.dtypes(node.attrs)]
     if expected != found:
         yield f"expected {what} of dtypes {_names(expected)}; got {_names(found)}"
 
