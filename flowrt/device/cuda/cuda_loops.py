@@ -37,9 +37,9 @@ from flowrt.device.cuda.cuda_text import (
     WIDE,
     expression,
     functor,
-    neutral,
+    literal,
 )
-from flowrt.device.loops.loop_program import LoopProgram, Output, Store
+from flowrt.device.loops.loop_program import LoopProgram, Output, Store, neutral
 from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
 
 LOOP, SUMS = "flowrt_loop", "flowrt_sums"
@@ -248,7 +248,7 @@ class _Emitter:
             return
         for number in sinks.reductions:
             instruction = self._instructions[number]
-            start = neutral(instruction.op, instruction.dtype)
+            start = literal(neutral(instruction.op, instruction.dtype), instruction.dtype)
             self._say(f"{TYPES[instruction.dtype]} r{number} = {start};")
         with self._braces(f"for (Index column = place; column < end; column += {self._width})"):
             for number in sinks.needed:

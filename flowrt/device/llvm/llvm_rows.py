@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from string import Template
 
-from flowrt.device.llvm.llvm_loops import FUNCTION
-from flowrt.device.llvm.llvm_text import TYPES
+from flowrt.device.llvm.llvm_text import FUNCTION, TYPES
 
 REFUSED, NUMBER = 5, 6
 """The words of the table that say whether a number was refused, and which."""

@@ -23,6 +23,7 @@ Rules of this file:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, final
@@ -53,6 +54,22 @@ FUNCTIONS = frozenset(
 EXTREMES = frozenset({"row_max", "row_min"})
 
 ROW_REDUCTIONS = EXTREMES | {"row_sum", "row_prod"}
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith("float")
+
+
+def neutral(op: str, dtype: str) -> float | int | bool:
+    """What a reduction of nothing gives."""
+    if op in ("row_sum", "row_prod"):
+        return int(op == "row_prod")
+    if is_float(dtype):
+        return math.inf if op == "row_min" else -math.inf
+    if dtype == "bool":
+        return op == "row_min"
+    largest: int = 2 ** (31 if dtype == "int32" else 63) - 1
+    return largest if op == "row_min" else -largest - 1
 
 
 class Instruction(NamedTuple):
