@@ -5,6 +5,7 @@ Rule of this file: variables are ``alloca``s. LLVM makes registers of them, and 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,14 @@ _FLOAT_INTRINSICS = {
 _FLOAT_ORDER = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_ORDER = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 _BOOL_ORDER = {**_INTEGER_ORDER, "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+
+
+_FIELD = re.compile(r"%(\w+) = field (\w+), (.*)")
+
+
+def with_fields(text: str) -> str:
+    """``text``, where ``%x = field TYPE, OPERANDS`` is the field at ``%x_place``, their getelementptr."""
+    return _FIELD.sub(r"%\1_place = getelementptr \3\n  %\1 = load \2, ptr %\1_place", text)
 
 
 class Writer:
