@@ -28,7 +28,8 @@ from flowrt.device.onednn.onednn import (
     numbers,
     threads_to_use,
 )
-from flowrt.device.workspace import ALIGNMENT, WORKSPACE
+from flowrt.device.stream_executor import ALIGNMENT
+from flowrt.device.workspace import WORKSPACE
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
