@@ -1,4 +1,4 @@
-# Everything one does with a checkout. A target sets up what it needs: Python 3.11 and make are enough.
+# All tasks of a checkout. Each target installs what it needs; only Python 3.11 (or newer) and make are required.
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -28,10 +28,10 @@ demo: $(READY)  ## train a network on real data on two CPU devices, then on a cl
 	@$(PY) examples/digits_cnn.py --out runs/demo
 	@$(PY) -m flowrt.cli.run --standalone --nproc 2 examples/digits_cluster.py
 
-test: $(READY)  ## run the tests, all but the slow ones
+test: $(READY)  ## run the tests, except the slow ones
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-nightly: $(READY)  ## run all tests, the slow ones too, with many fresh random examples
+test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples
 	@$(PY) -m pytest -n 2 --dist loadfile --timeout 1800 --hypothesis-profile nightly
 
 lint: $(READY)  ## ruff: rules and format
@@ -41,15 +41,15 @@ lint: $(READY)  ## ruff: rules and format
 types: $(READY)  ## mypy, strict
 	@$(PY) -m mypy
 
-check: lint types test  ## lint, types and test: what CI runs
+check: lint types test  ## lint, types and test, as CI runs them
 
-bench-scaling: $(READY)  ## write to runs/bench how building, compiling and running grow, up to 1,000,000 operations
+bench-scaling: $(READY)  ## measure how building, compiling and running scale, up to 1,000,000 operations (runs/bench)
 	@$(PY) -m benchmarks.scaling
 
-bench: $(READY)  ## write the benchmark table to runs/bench; PEERS=environment compares with the frameworks there
+bench: $(READY)  ## run the benchmarks (runs/bench); PEERS=environment compares with the frameworks installed there
 	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS),--only-ours)
 
-docs: $(READY)  ## draw the documentation's pictures from the examples (needs Graphviz and Chromium: apt install graphviz chromium)
+docs: $(READY)  ## regenerate the documentation's pictures from the examples (needs: apt install graphviz chromium)
 	@rm -rf runs/docs && mkdir -p docs/pictures
 	@for view in placed partitioned; do \
 		$(PY) -m flowrt export examples/digits_cnn.py --view $$view --depth 1 \
@@ -65,7 +65,7 @@ docs: $(READY)  ## draw the documentation's pictures from the examples (needs Gr
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto
 
-clean:  ## remove caches, built files and runs/ (the environment stays; rm -rf .venv to start afresh)
+clean:  ## remove caches, built files and runs/ (keeps the environment; rm -rf .venv to recreate it)
 	@rm -rf build dist runs *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find flowrt tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -27,7 +27,7 @@ from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.ends.feeds import FEED_COUNTS
 from flowrt.executor.session import session as session_module
 from flowrt.graph import op_def
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, attr_float, define_op, sample
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, define_op, sample
 
 MAX_PLAN_RATIO = 1.1
 RECORDED_STEPS = 3
@@ -131,7 +131,7 @@ def sleep_op() -> Iterator[OpDef]:
     op = define_op(
         "SleepForBenchmark",
         "x: float32 -> float32",
-        attrs={"seconds": attr_float()},
+        attrs="seconds: float",
         shape=lambda s: [s.shapes[0]],
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,

@@ -22,7 +22,7 @@ import flowrt as tf
 from benchmarks.inputs import floats
 from benchmarks.report import format_seconds
 from benchmarks.timing import median_s
-from flowrt.executor.plan.tiers import compile_beside, runs_before_compiling
+from flowrt.executor.plan.tiers import LARGE, RUNS_BEFORE_COMPILING, RUNS_BEFORE_LARGE, compile_beside
 
 OPS = (100, 1_000, 10_000, 100_000, 1_000_000)
 ELEMENTS = tuple(4**k for k in range(2, 13))  # 64 B to 64 MiB of float32
@@ -57,7 +57,7 @@ def time_graph(ops: int) -> dict[str, float]:
         feed = {x: floats(64)}
         session.run(total, feed)
         ran = time.perf_counter()
-        for _ in range(runs_before_compiling(ops)):
+        for _ in range(RUNS_BEFORE_LARGE if ops > LARGE else RUNS_BEFORE_COMPILING):
             session.run(total, feed)
         wait_for_loops(ops)
         run = median_s(lambda: session.run(total, feed), warm_s=1.0)

@@ -1,7 +1,7 @@
-"""A language model of characters, trained on the text of Python's own standard library.
+"""A character-level language model, trained on the source of Python's standard library.
 
-``python examples/char_lm.py [--steps 1500]`` learns to guess the next character of ``argparse.py`` from the
-sixteen before it, prints the loss in bits a character, and writes a few lines of its own.
+``python examples/char_lm.py [--steps 1500]`` learns to predict the next character of ``argparse.py`` from the
+previous sixteen, prints the loss in bits per character, and then samples a few lines from the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONTEXT = 16
 
 
 class Text:
-    """The characters of a text as numbers, in windows of `CONTEXT` characters and the one that follows."""
+    """A text as integer codes, in windows of `CONTEXT` characters plus the one that follows."""
 
     def __init__(self, text: str) -> None:
         self.symbols = sorted(set(text))
@@ -32,7 +32,7 @@ class Text:
 
 
 class Model:
-    """An embedding of the context's characters, one hidden layer, and the next character's logits."""
+    """An embedding of the context, one hidden layer, and the logits of the next character."""
 
     def __init__(self, symbols: int) -> None:
         self.contexts = tf.placeholder(tf.int32, [None, CONTEXT], name="contexts")
@@ -51,7 +51,7 @@ class Model:
 
 
 def main(steps: int) -> float:
-    """Train, and return the mean bits a character of the last steps."""
+    """Train, and return the mean bits per character over the last steps."""
     text = Text(inspect.getsource(argparse))
     tf.set_random_seed(5)
     model = Model(len(text.symbols))
@@ -64,7 +64,7 @@ def main(steps: int) -> float:
             feed = {model.contexts: text.contexts[rows], model.targets: text.targets[rows]}
             recent = [*recent[-49:], session.run([model.train, model.bits], feed)[1]]
             if step % 100 == 0:
-                print(f"step {step:4d}  {np.mean(recent):.3f} bits a character")
+                print(f"step {step:4d}  {np.mean(recent):.3f} bits per character")
         codes = list(text.start)
         for _ in range(200):
             codes.append(int(session.run(model.draw, {model.contexts: [codes[-CONTEXT:]]})[0]))

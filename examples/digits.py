@@ -1,4 +1,4 @@
-"""The digits data of scikit-learn: 1,797 grey images of 8 x 8, four fifths to train on, one to test with."""
+"""scikit-learn's digits: 1,797 grey images of 8 x 8 pixels, four fifths for training and one for testing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ except ImportError as error:
 
 
 class Digits(NamedTuple):
-    """``images`` float32 [n, 8, 8, 1] from 0 to 1, ``labels`` int64 [n]; the test set likewise."""
+    """``images`` float32 [n, 8, 8, 1] from 0 to 1, ``labels`` int64 [n]; the same for the test set."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -22,7 +22,7 @@ class Digits(NamedTuple):
 
 
 def load() -> Digits:
-    """The data, shuffled with a fixed seed, every fifth image held out."""
+    """The data, shuffled with a fixed seed, with every fifth image held out."""
     data = load_digits()
     order = np.random.default_rng(7).permutation(len(data.target))
     images = (data.images[order, :, :, None] / 16).astype(np.float32)

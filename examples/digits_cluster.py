@@ -1,15 +1,15 @@
 """The digits network on a cluster: ``flowrt-run --standalone --nproc 2 examples/digits_cluster.py``.
 
-Trains three times from the same start, and compares the weights:
+Trains three times from the same initial values, and compares the weights:
 
     one process     a session without a cluster
-    in-graph        the first task's program, with convolutions there and dense layers on the last task
-    between-graph   every task's program, with variables on the first task; the tasks train in turn
+    in-graph        one program, on the first task: convolutions there, dense layers on the last task
+    between-graph   one program per task, with the variables on the first task; the tasks take turns
 
-The weights are the same to the last bit. What makes them so: initial values and batches come from seeds; a
-product has one thread, and so one order of its sums; no kernel is replaced by a compiled one while training
-(FLOWRT_JIT=off); and steps do not overlap. Tasks that do not wait for their turn train as well, but not twice
-alike.
+The weights are equal to the last bit, because initial values and batches come from seeds, a matrix product
+uses one thread and therefore one order of summation, no kernel is replaced by a compiled one during training
+(FLOWRT_JIT=off), and steps do not overlap. Tasks that do not take turns learn as well, but their results are
+not reproducible.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def report(how: str, train: Callable[[], Weights]) -> Weights:
 
 
 def feed(network: Network, digits: Digits, step: int) -> dict[tf.Tensor, np.ndarray]:
-    """The batch of a step, whoever makes it."""
+    """The batch of a step, the same whichever task runs it."""
     chosen = np.random.default_rng([3, step]).integers(len(digits.labels), size=BATCH)
     return {network.images: digits.images[chosen], network.labels: digits.labels[chosen]}
 
@@ -78,7 +78,7 @@ def train_alone(digits: Digits, steps: int) -> Weights:
 
 
 def train_in_graph(server: tf.train.Server, cluster: ResolvedCluster, digits: Digits, steps: int) -> Weights:
-    """One program that has the graph of all tasks; its variables are its own."""
+    """One program with the graph of all tasks and variables of its own."""
     with tf.Graph():
         tf.set_random_seed(3)
         network = Network(CHIEF, f"/job:worker/task:{len(cluster.spec) - 1}")
@@ -90,8 +90,8 @@ def train_in_graph(server: tf.train.Server, cluster: ResolvedCluster, digits: Di
 
 
 def train_in_turn(server: tf.train.Server, cluster: ResolvedCluster, digits: Digits, steps: int) -> Weights:
-    """A program of each task, which computes there with the variables of the first task. The steps go round.
-    The first task makes the last one and returns the weights; it may be gone when the others end.
+    """One program per task, which computes there with the variables of the first task. Tasks take turns.
+    The first task runs the last step and returns the weights; it may have exited when the others end.
     """
     task, tasks = cluster.task, len(cluster.spec)
     here = f"/job:worker/task:{task}"

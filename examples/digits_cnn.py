@@ -1,7 +1,7 @@
 """A convolutional network on two CPU devices: ``python examples/digits_cnn.py [--out runs/digits_cnn]``.
 
-The convolutions live on one device and the dense layers on the other, so that every step crosses between
-them, forwards and backwards. Writes a checkpoint, event files for TensorBoard and a picture of the placed
+The convolutions run on one device and the dense layers on the other, so every step sends tensors between
+them, forwards and backwards. It writes a checkpoint, event files for TensorBoard and a picture of the placed
 graph, and prints the accuracy on the held-out fifth: at least 98 %.
 """
 
@@ -18,16 +18,16 @@ import flowrt as tf
 
 BATCH = 64
 
-# Two devices, and one BLAS thread for each: the matrices are small, and on a busy machine a second thread
-# makes every product wait for a free core.
+# Two devices, one BLAS thread each: the matrices are small, and on a busy machine a second thread would make
+# every product wait for a free core.
 CONFIG = tf.ConfigProto(device_count={"CPU": 2}, intra_op_parallelism_threads=1)
 TRACED = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
 TRACED_EVERY = 200  # steps
 
 
 class Network:
-    """The graph: placeholders, loss, the training operation, the accuracy and the summaries. The convolutions
-    are on the device ``first``, the dense layers on ``second``.
+    """The graph: placeholders, loss, training operation, accuracy and summaries. The convolutions are on the
+    device ``first``, the dense layers on ``second``.
     """
 
     def __init__(self, first: str = "/cpu:0", second: str = "/cpu:1") -> None:
@@ -98,19 +98,19 @@ def main(out: Path, steps: int) -> float:
 
 
 def show_progress(step: int, steps: int, loss: float, seconds: float) -> None:
-    """One line that moves on a terminal; a line every hundred steps elsewhere."""
+    """One line that is updated in place on a terminal; a line per hundred steps elsewhere."""
     on_terminal = sys.stdout.isatty()
     if not on_terminal and step % 100 and step != steps:
         return
     bar = ("#" * (30 * step // steps)).ljust(30, ".")
-    line = f"step {step:4d}/{steps} [{bar}] loss {loss:.4f}  {1000 * seconds / step:.1f} ms a step"
+    line = f"step {step:4d}/{steps} [{bar}] loss {loss:.4f}  {1000 * seconds / step:.1f} ms per step"
     print(f"\r{line}" if on_terminal else line, end="" if on_terminal and step < steps else "\n", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/digits_cnn"), help="where checkpoint, events and picture go"
+        "--out", type=Path, default=Path("runs/digits_cnn"), help="directory for checkpoint, events, picture"
     )
     parser.add_argument("--steps", type=int, default=600)
     arguments = parser.parse_args()

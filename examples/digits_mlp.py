@@ -1,7 +1,7 @@
 """A small network on real data, in one page: ``python examples/digits_mlp.py [--devices 2] [--steps 600]``.
 
-Prints the accuracy on the held-out fifth. With several devices the layers are spread over them; the trained
-weights are the same, with FLOWRT_JIT=off to the last bit.
+Prints the accuracy on the held-out fifth. With several devices, the layers are spread over them; the trained
+weights are the same, bit for bit with FLOWRT_JIT=off.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Digits with parameter servers: ``flowrt-run --standalone --nproc 3 examples/digits_ps.py --mode sync``.
 
-Every task is a worker, and keeps its share of the variables for all; a cluster with a job "ps", whose tasks
-are ``flowrt-worker --job ps --task N``, keeps them there. Of each batch every worker has its rows.
-``--replicas 2``: each server's variables are also on the next one, which takes its place when it is lost.
-``--mode`` says how far the workers may be apart:
+Every task is a worker and stores its share of the variables; in a cluster with a job "ps", whose tasks are
+``flowrt-worker --job ps --task N``, those tasks store them. Each worker takes its rows of each batch.
+With ``--replicas 2``, each server's variables are also on the next server, which takes over if the first one
+is lost. ``--mode`` sets the staleness bound:
 
-    sync          an update is the mean of all workers' gradients: the weights of one process, to rounding
+    sync          an update is the mean of all workers' gradients: the weights of one process, up to rounding
     async         each gradient is an update
-    ssp=2         the same, but nobody is more than 2 steps ahead of the slowest
+    ssp=2         the same, but no worker is more than 2 steps ahead of the slowest
     backup=1      an update is the mean of all gradients but the last one
 
-The first worker prints the accuracy, the steps that each has made, how old gradients were when they were used
-(0 updates, 1, ...), and in sync mode how far the weights are from one process's.
+The first worker prints the accuracy, the number of steps of each worker, how stale gradients were when they
+were applied (0 updates, 1, ...), and in sync mode how far the weights are from those of one process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from digits import Digits, load
 import flowrt as tf
 from flowrt.distribute.resolvers import resolve
 
-ROWS = 16  # of each worker in a step
+ROWS = 16  # per worker and step
 WAIT_S = 120.0
 QUIET_S = 10.0
-"""A worker that makes no step for so long is not waited for at the end."""
+"""At the end, a worker that makes no progress for this long is not waited for."""
 
 
 class Network:
-    """Two dense layers that begin with the same weights in every run."""
+    """Two dense layers that start with the same weights in every run."""
 
     def __init__(self) -> None:
         self.images = tf.placeholder(tf.float64, [None, 64])
@@ -57,7 +57,7 @@ class Network:
 
 
 def rows_of(digits: Digits, step: int, workers: int) -> np.ndarray:
-    """The numbers of the images of a step, of all workers."""
+    """The indices of the images of one step, for all workers."""
     return np.random.default_rng([5, step]).integers(len(digits.labels), size=workers * ROWS)
 
 
@@ -66,7 +66,7 @@ def feed(network: Network, digits: Digits, rows: np.ndarray) -> dict[tf.Tensor, 
 
 
 def train_alone(digits: Digits, steps: int, workers: int) -> list[np.ndarray]:
-    """The weights of one process that takes the workers' rows together."""
+    """The weights of one process that takes all workers' rows together."""
     with tf.Graph().as_default(), tf.Session() as session:
         network = Network()
         train = tf.train.AdamOptimizer(2e-3).minimize(network.loss())
@@ -103,18 +103,18 @@ def main(mode: str, steps: int, replicas: int) -> None:
             reached, updates, histogram, trained = session.run([accuracy, global_step, ages, weights], test)
     if worker == 0:
         print(f"{mode}: {updates} updates, test accuracy {reached:.4f}", flush=True)
-        print(f"steps of the workers: {made}", flush=True)
-        print(f"gradients that were 0, 1, ... updates old: {histogram.tolist()}", flush=True)
+        print(f"steps per worker: {made}", flush=True)
+        print(f"gradients by staleness (0, 1, ... updates): {histogram.tolist()}", flush=True)
         if mode == "sync":
             alone = train_alone(digits, steps, workers)
             apart = max(float(np.abs(a - b).max()) for a, b in zip(trained, alone, strict=True))
-            print(f"weights differ from one process's by {apart:.1e}", flush=True)
+            print(f"weights differ from those of one process by {apart:.1e}", flush=True)
     elif "ps" not in cluster.spec.jobs:
         stay_until_the_first_ends(server, f"/job:{cluster.job}/task:0")  # it reads variables that are here
 
 
 def stay_until_the_first_ends(server: tf.train.Server, first_task: str) -> None:
-    """Waits for what that task never gives."""
+    """Wait for a queue element of that task, which never comes, until the task is gone."""
     with tf.Graph().as_default(), tf.device(first_task):
         never = tf.FIFOQueue(1, tf.int32).dequeue()
         with contextlib.suppress(tf.errors.UnavailableError), tf.Session(server.target) as session:
@@ -122,7 +122,7 @@ def stay_until_the_first_ends(server: tf.train.Server, first_task: str) -> None:
 
 
 def steps_of_all(session: tf.train.MonitoredSession, statuses: list[tf.Tensor], steps: int) -> list[int]:
-    """How many steps each worker has made: ``steps``, unless for `QUIET_S` nobody has made one more."""
+    """The number of steps of each worker: ``steps``, unless there was no progress for `QUIET_S`."""
     made, changed = [0], time.monotonic()
     while min(made) < steps and time.monotonic() < changed + QUIET_S:
         before, made = made, np.min([status[6:] for status in session.run(statuses)], axis=0).tolist()
@@ -132,7 +132,7 @@ def steps_of_all(session: tf.train.MonitoredSession, statuses: list[tf.Tensor], 
 
 
 def first(count: int, numbers: tf.Tensor) -> tf.Tensor:
-    """The first of some numbers, with zeros behind them where there are fewer."""
+    """The first ``count`` numbers, padded with zeros."""
     return tf.pad(numbers[:count], [[0, tf.maximum(count - tf.size(numbers), 0)]])
 
 

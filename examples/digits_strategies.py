@@ -2,9 +2,9 @@
 several workers ``flowrt-run --standalone --nproc 2 examples/digits_strategies.py --strategy multi_worker``.
 
 The strategy is one line; the rest is the same for all. Every strategy, with any number of replicas that
-divides the batch, gives the weights of one process that takes each batch whole. The script trains both, and
-prints how far apart they are: float64 rounding. Of parameter servers' workers there is one here, and several
-in ``digits_ps.py``.
+divides the batch, gives the weights of one process that takes each batch as a whole. The script trains both
+ways and prints the difference: float64 rounding. The parameter server strategy has one worker here; see
+``digits_ps.py`` for several.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from digits import Digits, load
 
 import flowrt as tf
 
-BATCH = 48  # which 1, 2, 3 and 4 replicas divide
+BATCH = 48  # divisible by 1, 2, 3 and 4 replicas
 STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
     "default": lambda devices: tf.distribute.get_strategy(),
     "one_device": lambda devices: tf.distribute.OneDeviceStrategy(devices[0]),
@@ -30,7 +30,7 @@ STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
 
 
 def dense(units: int, activation: Any) -> Any:
-    """A layer that begins with the same weights in every run."""
+    """A layer that starts with the same weights in every run."""
     initializer = tf.glorot_uniform_initializer(seed=units)
     return tf.layers.Dense(units, activation, kernel_initializer=initializer)
 
@@ -53,7 +53,7 @@ def train(make_strategy: Callable[[], Any], digits: Digits, steps: int) -> tuple
         def step(batch: Any) -> Any:
             images, labels = batch
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits_of(images))
-            loss = tf.reduce_sum(losses) / BATCH  # the gradients of all replicas are added up
+            loss = tf.reduce_sum(losses) / BATCH  # gradients are summed over replicas
             with tf.control_dependencies([optimizer.minimize(loss)]):
                 return tf.identity(loss)
 
@@ -71,7 +71,7 @@ def train(make_strategy: Callable[[], Any], digits: Digits, steps: int) -> tuple
 
 
 def main(strategy: str, replicas: int, steps: int) -> None:
-    """Train with ``strategy`` and without one, and print what came of it."""
+    """Train with ``strategy`` and without one, and print accuracy and difference."""
     digits, devices = load(), [f"/cpu:{i}" for i in range(replicas)]
     expected, _ = train(tf.distribute.get_strategy, digits, steps)
     weights, accuracy = train(lambda: STRATEGIES[strategy](devices), digits, steps)

@@ -1,10 +1,10 @@
-"""A language model of characters with an LSTM, trained on the text of Python's own standard library.
+"""A character-level LSTM language model, trained on the source of Python's standard library.
 
-``python examples/lstm_text.py [--steps 250]`` learns to guess each next character in the lines of
-``argparse.py``. Lines differ in length: a batch has lines of similar length (`bucket_by_sequence_length`),
-and what is padding does not count (`sequence_length`, a mask on the loss). It prints the loss in bits a
-character, how much of each pass over the text was padding, and at the end lines of its own, written by the
-same cell one character at a time.
+``python examples/lstm_text.py [--steps 250]`` learns to predict each next character in the lines of
+``argparse.py``. Lines differ in length: each batch has lines of similar length (`bucket_by_sequence_length`),
+and padding does not count (`sequence_length`, and a mask on the loss). It prints the loss in bits per
+character and the share of padding in each pass over the text; at the end it samples lines from the model,
+with the same cell, one character at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNITS = 128
 
 
 class Text:
-    """A text as lines of numbers, each with a line end before and behind it."""
+    """A text as lines of integer codes, each with a line end before and after it."""
 
     def __init__(self, text: str) -> None:
         self.symbols = sorted(set(text))
@@ -33,7 +33,7 @@ class Text:
         self.line_end = number["\n"]
 
     def batches(self) -> tf.data.Dataset:
-        """All lines again and again: ``(codes [batch, time], lengths [batch])``."""
+        """All lines, repeated indefinitely: ``(codes [batch, time], lengths [batch])``."""
         lines = tf.data.Dataset.from_generator(lambda: self.lines, tf.int64, [None])
         pairs = lines.shuffle(len(self.lines), seed=1).map(lambda codes: (codes, tf.size(codes)))
         bucketed = tf.data.experimental.bucket_by_sequence_length(
@@ -43,7 +43,7 @@ class Text:
 
 
 class Model:
-    """Embedding, LSTM and logits, over whole lines for training, and one character at a time for writing."""
+    """Embedding, LSTM and logits: over whole lines for training, one character at a time for sampling."""
 
     def __init__(self, symbols: int, codes: tf.Tensor, lengths: tf.Tensor) -> None:
         embedding = tf.get_variable("embedding", [symbols, 32])
@@ -67,7 +67,7 @@ class Model:
 
 
 def write_line(session: tf.Session, model: Model, text: Text) -> str:
-    """A line of the model's own."""
+    """A line sampled from the model."""
     feed: dict[Any, Any] = {model.code: [text.line_end]}
     written: list[str] = []
     while len(written) < 80:
@@ -80,7 +80,7 @@ def write_line(session: tf.Session, model: Model, text: Text) -> str:
 
 
 def main(steps: int) -> float:
-    """Train, and return the mean bits a character of the last steps."""
+    """Train, and return the mean bits per character over the last steps."""
     shown = logging.StreamHandler(sys.stdout)
     shown.addFilter(lambda record: record.name == "flowrt")  # the padding, not the compiler's "flowrt.device"
     logging.basicConfig(handlers=[shown], format="%(message)s", level=logging.INFO)
@@ -94,7 +94,7 @@ def main(steps: int) -> float:
         for step in range(1, steps + 1):
             recent = [*recent[-49:], session.run([model.train, model.bits])[1]]
             if step % 50 == 0:
-                print(f"step {step:4d}  {np.mean(recent):.3f} bits a character")
+                print(f"step {step:4d}  {np.mean(recent):.3f} bits per character")
         print("--- a sample", *(write_line(session, model, text) for _ in range(10)), sep="\n")
     return float(np.mean(recent))
 

@@ -21,27 +21,7 @@ from flowrt.dataflow.accumulators import (
 )
 from flowrt.dataflow.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from flowrt.device.spec import DeviceSpec
-from flowrt.dtypes import (
-    DType,
-    as_dtype,
-    bfloat16,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    resource,
-    string,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-    variant,
-)
+from flowrt.dtypes import *
 from flowrt.dtypes import bool_ as bool
 from flowrt.errors import OpError
 from flowrt.executor.ends.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
@@ -66,216 +46,35 @@ from flowrt.graph.derivatives.gradients import RegisterGradient, UnconnectedGrad
 from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.ops.array.concat_and_split import concat, split, stack, unstack
 from flowrt.graph.ops.array.counting import bincount, confusion_matrix, histogram_fixed_width
-from flowrt.graph.ops.array.gather_scatter import (
-    batch_gather,
-    gather,
-    gather_nd,
-    scatter_nd,
-    tensor_scatter_add,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_update,
-    tensor_scatter_sub,
-    tensor_scatter_update,
-)
+from flowrt.graph.ops.array.gather_scatter import *
 from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.ranges import lin_space, linspace, one_hot, range, sequence_mask
-from flowrt.graph.ops.array.reductions import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
+from flowrt.graph.ops.array.reductions import *
 from flowrt.graph.ops.array.scans import cumprod, cumsum
-from flowrt.graph.ops.array.segments import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
-from flowrt.graph.ops.array.selection import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
-    repeat,
-    sparse_to_dense,
-)
+from flowrt.graph.ops.array.segments import *
+from flowrt.graph.ops.array.selection import *
 from flowrt.graph.ops.array.slicing import slice, strided_slice
 from flowrt.graph.ops.array.sorting import argsort, searchsorted, setdiff1d, sort, unique, unique_with_counts
 from flowrt.graph.ops.array.statistics import argmax, argmin, count_nonzero, reduce_logsumexp
-from flowrt.graph.ops.array.tile_and_reverse import (
-    depth_to_space,
-    meshgrid,
-    reverse,
-    reverse_sequence,
-    reverse_v2,
-    roll,
-    space_to_depth,
-    tile,
-)
-from flowrt.graph.ops.base.filling import (
-    broadcast_dynamic_shape,
-    broadcast_static_shape,
-    broadcast_to,
-    fill,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from flowrt.graph.ops.base.identities import (
-    cast,
-    ensure_shape,
-    identity,
-    identity_n,
-    stop_gradient,
-    to_bfloat16,
-    to_complex64,
-    to_complex128,
-    to_double,
-    to_float,
-    to_int32,
-    to_int64,
-)
+from flowrt.graph.ops.array.tile_and_reverse import *
+from flowrt.graph.ops.base.filling import *
+from flowrt.graph.ops.base.identities import *
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.graph.ops.base.shape_manipulation import (
-    expand_dims,
-    invert_permutation,
-    rank,
-    reshape,
-    shape,
-    size,
-    squeeze,
-    transpose,
-)
-from flowrt.graph.ops.elementwise.arithmetic import (
-    accumulate_n,
-    add,
-    add_n,
-    clip_by_value,
-    maximum,
-    minimum,
-    multiply,
-    pow,
-    saturate_cast,
-    scalar_mul,
-    squared_difference,
-    subtract,
-)
-from flowrt.graph.ops.elementwise.comparison import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    not_equal,
-    where,
-    where_v2,
-)
+from flowrt.graph.ops.base.shape_manipulation import *
+from flowrt.graph.ops.elementwise.arithmetic import *
+from flowrt.graph.ops.elementwise.comparison import *
 from flowrt.graph.ops.elementwise.complex_parts import abs, angle, complex, conj, imag, real
-from flowrt.graph.ops.elementwise.division import (
-    atan2,
-    div,
-    div_no_nan,
-    divide,
-    floordiv,
-    floormod,
-    mod,
-    realdiv,
-    truediv,
-    truncatediv,
-    truncatemod,
-)
-from flowrt.graph.ops.elementwise.math import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    ceil,
-    cos,
-    cosh,
-    exp,
-    expm1,
-    floor,
-    is_finite,
-    is_inf,
-    is_nan,
-    log,
-    log1p,
-    negative,
-    reciprocal,
-    rint,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    tan,
-    tanh,
-)
+from flowrt.graph.ops.elementwise.division import *
+from flowrt.graph.ops.elementwise.math import *
 from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, lgamma, polygamma
-from flowrt.graph.ops.linalg.decompositions import (
-    cholesky,
-    cholesky_solve,
-    matrix_determinant,
-    matrix_inverse,
-    matrix_solve,
-    matrix_triangular_solve,
-    qr,
-)
+from flowrt.graph.ops.linalg.decompositions import *
 from flowrt.graph.ops.linalg.einsum import einsum
 from flowrt.graph.ops.linalg.matmul import cross, matmul, tensordot
-from flowrt.graph.ops.linalg.matrix_parts import (
-    diag,
-    diag_part,
-    eye,
-    matrix_band_part,
-    matrix_diag,
-    matrix_diag_part,
-    matrix_set_diag,
-    trace,
-)
+from flowrt.graph.ops.linalg.matrix_parts import *
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eig, self_adjoint_eigvals, svd
-from flowrt.graph.ops.nn.norms import (
-    clip_by_average_norm,
-    clip_by_global_norm,
-    clip_by_norm,
-    global_norm,
-    norm,
-)
-from flowrt.graph.ops.random.random_ops import (
-    get_seed,
-    random_normal,
-    random_uniform,
-    set_random_seed,
-    truncated_normal,
-)
-from flowrt.graph.ops.random.sampling import (
-    multinomial,
-    random_crop,
-    random_gamma,
-    random_poisson,
-    random_shuffle,
-)
+from flowrt.graph.ops.nn.norms import *
+from flowrt.graph.ops.random.random_ops import *
+from flowrt.graph.ops.random.sampling import *
 from flowrt.graph.ops.state.session_tensors import (
     TensorHandle,
     delete_session_tensor,
@@ -284,51 +83,13 @@ from flowrt.graph.ops.state.session_tensors import (
 )
 from flowrt.graph.ops.surface import all as _all_ops
 from flowrt.graph.ops.surface import operators as _operators
-from flowrt.graph.ops.text.assertions import (
-    Assert,
-    add_check_numerics_ops,
-    assert_equal,
-    assert_greater,
-    assert_greater_equal,
-    assert_integer,
-    assert_less,
-    assert_less_equal,
-    assert_near,
-    assert_negative,
-    assert_non_negative,
-    assert_non_positive,
-    assert_none_equal,
-    assert_positive,
-    assert_rank,
-    assert_rank_at_least,
-    assert_rank_in,
-    assert_same_float_dtype,
-    assert_scalar,
-    assert_type,
-    check_numerics,
-    is_numeric_tensor,
-)
+from flowrt.graph.ops.text.assertions import *
+from flowrt.graph.ops.text.assertions import add_check_numerics_ops
 from flowrt.graph.ops.text.formatting import as_string
-from flowrt.graph.ops.text.python_calls import (
-    Print,
-    group,
-    no_op,
-    numpy_function,
-    py_func,
-    py_function,
-    timestamp,
-)
+from flowrt.graph.ops.text.python_calls import *
 from flowrt.graph.ops.text.python_calls import print_ as print
 from flowrt.graph.ops.text.python_calls import tuple_ as tuple
-from flowrt.graph.ops.text.strings import (
-    decode_raw,
-    reduce_join,
-    regex_replace,
-    string_join,
-    string_strip,
-    string_to_number,
-    substr,
-)
+from flowrt.graph.ops.text.strings import *
 from flowrt.graph.shapes import Dimension, TensorShape
 from flowrt.initializers import (
     constant_initializer,
@@ -343,7 +104,7 @@ from flowrt.initializers import (
     variance_scaling_initializer,
     zeros_initializer,
 )
-from flowrt.tf1.aliases import *  # noqa: F403
+from flowrt.tf1.aliases import *
 from flowrt.variables.get_variable import get_local_variable
 from flowrt.variables.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.variables.graph_scopes import (
@@ -362,36 +123,14 @@ from flowrt.variables.graph_scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
 from flowrt.variables.template import make_template
-from flowrt.variables.variable import (
-    GraphKeys,
-    Variable,
-    VariableAggregation,
-    VariableSynchronization,
-    global_variables,
-    global_variables_initializer,
-    is_variable_initialized,
-    local_variables,
-    local_variables_initializer,
-    model_variables,
-    moving_average_variables,
-    report_uninitialized_variables,
-    trainable_variables,
-    variables_initializer,
-)
+from flowrt.variables.variable import *
 from flowrt.variables.variable_creators import variable_creator_scope
-from flowrt.variables.variable_scope import (
-    AUTO_REUSE,
-    VariableScope,
-    get_variable_scope,
-    no_regularizer,
-    variable_op_scope,
-    variable_scope,
-)
+from flowrt.variables.variable_scope import *
 from flowrt.version import VERSION as _VERSION
 
 __version__ = _VERSION
 newaxis = None
-VERSION = "1.15.0"  # the version of TensorFlow whose names these are
+VERSION = "1.15.0"  # the TensorFlow version that defines these names
 GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
@@ -408,7 +147,7 @@ _LAZY_MESSAGES = {
 
 
 def __getattr__(name: str) -> _Any:
-    """Modules and messages when they are first asked for; a clear word about what flowrt has not."""
+    """Import modules and messages on first use; explain names that flowrt does not have."""
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"flowrt.{name}")
     for module, names in _LAZY_MESSAGES.items():
@@ -418,7 +157,7 @@ def __getattr__(name: str) -> _Any:
 
 
 def _cluster(target: str, config: _Any) -> _Any:
-    """What a session of a cluster needs, which a session of this process need not pay for."""
+    """The cluster runtime for a session, imported only when needed."""
     return __getattr__("distribute").ClusterRuntime(target, config)
 
 

@@ -15,8 +15,8 @@ __all__ = ["flags", "run"]
 def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None = None) -> NoReturn:
     """Call ``main(argv)`` (the script's own ``main`` if None) and exit with its result.
 
-    Its ``argv`` is the script's name and what the flags left over. As with TensorFlow 1's ``app.run``,
-    unknown flags are among it, and are not refused.
+    Its ``argv`` is the script's name and the arguments that are not flags. As with TensorFlow 1's
+    ``app.run``, that includes unknown flags, which are not rejected.
     """
     rest = flags.FLAGS(argv)
     function = main if main is not None else sys.modules["__main__"].main

@@ -1,7 +1,7 @@
 """Element types: TensorFlow's names and numbers over NumPy's (and ml_dtypes') dtypes.
 
 Rule of this file: a `DType` is interned, so identity is equality. The numbers are those of TensorFlow's
-``types.proto`` and stand in GraphDef files.
+``types.proto``, used in GraphDef files.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import numpy as np
 
 from flowrt.errors import DTypeError
 
+__all__ = [
+    "as_dtype", "bfloat16", "complex128", "complex64", "DType", "float16", "float32", "float64", "int16",
+    "int32", "int64", "int8", "resource", "string", "uint16", "uint32", "uint64", "uint8", "variant",
+]  # fmt: skip
+
 
 @final
 class DType:
     """One element type.
 
     ``name`` is TensorFlow's, ``number`` its wire number, ``np`` the NumPy dtype of run-time arrays
-    (``object`` for `string`, whose elements are ``bytes``, and for `resource` and `variant`, which never
-    become arrays).
+    (``object`` for `string`, with ``bytes`` as elements, and for `resource` and `variant`, never arrays).
     """
 
     __slots__ = ("is_bool", "is_complex", "is_floating", "is_integer", "is_numeric", "name", "np", "number")
@@ -34,7 +38,7 @@ class DType:
 
     @property
     def as_numpy_dtype(self) -> Any:
-        """The NumPy scalar type, as TensorFlow gives it: ``float32.as_numpy_dtype is np.float32``."""
+        """The NumPy scalar type, as in TensorFlow: ``float32.as_numpy_dtype is np.float32``."""
         return self.np.type
 
     @property
@@ -43,7 +47,7 @@ class DType:
 
     @property
     def base_dtype(self) -> DType:
-        """Itself: there are no reference dtypes in flowrt."""
+        """The dtype itself: there are no reference dtypes in flowrt."""
         return self
 
     @property
@@ -94,7 +98,7 @@ class DType:
         except DTypeError:
             return False
 
-    __hash__ = object.__hash__  # interned; a Python-level hash would cost 0.1 us for each look-up by dtype
+    __hash__ = object.__hash__  # interned; a Python-level hash would take 0.1 us for each look-up by dtype
 
 
 float32 = DType("float32", 1, np.float32)

@@ -1,9 +1,9 @@
 """The error tree: gRPC's canonical codes under TensorFlow's names.
 
-Every wrong use ends in exactly one of these. The message's first line says *where* (operation, type and the
-user's source line), then what was expected, what came, and a hint where one is known.
+Every misuse raises exactly one of these. The message's first line says *where* (operation, type and the
+user's source line), then expected vs. actual, and a hint if there is one.
 
-Some classes are also a built-in exception, because define-and-run scripts catch those: a bad shape is a
+Some classes are also a built-in exception, since define-and-run scripts catch those: a bad shape is a
 ``ValueError``, a bad dtype a ``TypeError``, a missing name a ``KeyError``, a closed session a
 ``RuntimeError``.
 """
@@ -71,8 +71,8 @@ def _rebuild(
 
 
 def copy_to_raise(error: OpError) -> OpError:
-    """``error`` anew, with its cause and traceback: one instance raised in two threads mixes them up, and one
-    that is raised again and again keeps every frame on the way.
+    """A copy of ``error`` with its cause and traceback: one instance raised in two threads would mix
+    tracebacks, and one raised repeatedly would keep all their frames.
     """
     fresh = copy.copy(error)
     fresh.__cause__ = error.__cause__
@@ -102,7 +102,7 @@ class DTypeError(InvalidArgumentError, TypeError):
 
 
 class TracerWarning(RuntimeWarning):
-    """A function that is traced asked for the value of a tensor: the trace keeps what Python did with it."""
+    """A traced function used the value of a tensor: the trace contains the resulting Python path only."""
 
 
 class DeadlineExceededError(OpError):

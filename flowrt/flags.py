@@ -1,7 +1,7 @@
 """``flowrt.flags``: command-line flags as TensorFlow 1 scripts define them, over argparse.
 
-``DEFINE_integer("steps", 100, "help")`` makes ``FLAGS.steps``; the command line is read at the first look
-at `FLAGS`.
+``DEFINE_integer("steps", 100, "help")`` creates ``FLAGS.steps``; the command line is parsed on the first
+access to `FLAGS`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class Flag(NamedTuple):
 
 @final
 class FlagValues:
-    """The flags' values as attributes. Calling it with ``argv`` reads the flags and returns what is left
-    over.
-    """
+    """The flags' values as attributes. Calling it with ``argv`` parses the flags and returns the rest."""
 
     def __init__(self) -> None:
         self.__dict__["_parser"] = argparse.ArgumentParser(allow_abbrev=False)
@@ -89,7 +87,7 @@ class FlagValues:
         return dict(self._values)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__flags":  # what scripts print that were written before flag_values_dict was there
+        if name == "__flags":  # printed by scripts older than flag_values_dict
             return self._values
         if not self.__dict__["_parsed"]:
             self()

@@ -1,6 +1,4 @@
-"""``flowrt.graph_util``: GraphDefs cut down to what outputs need, and frozen so that they need no
-variables.
-"""
+"""``flowrt.graph_util``: GraphDefs pruned to what outputs need, and frozen, without variables."""
 
 from __future__ import annotations
 
@@ -69,11 +67,11 @@ def convert_variables_to_constants(
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
 ) -> GraphDef:
-    """What ``output_node_names`` need, with the variables' values in ``sess`` in place of the variables.
+    """The subgraph for ``output_node_names``, with variables replaced by their values in ``sess``.
 
-    A whitelist or a blacklist restricts which ones. Functions, too, get values in the place of variables.
-    Raises `NotFoundError` for an unknown name, `InvalidArgumentError` for a variable that the outputs write,
-    and as ``sess.run`` for one without a value.
+    A whitelist or a blacklist restricts which ones. Variables in functions are replaced, too. Raises
+    `NotFoundError` for an unknown name, `InvalidArgumentError` for a variable that the outputs write, and the
+    errors of ``sess.run`` for one without a value.
     """
     cut = extract_sub_graph(input_graph_def, output_node_names)
     names = [
@@ -100,9 +98,9 @@ def _prune_library(graph_def: GraphDef) -> None:
 
 
 class _Freezer:
-    """Writes nodes with constants in the place of variables into ``frozen``, whose library has the functions.
+    """Writes nodes with constants instead of variables into ``frozen``, with the functions in its library.
 
-    In a function a variable is an argument: what an operation passes a constant to is a copy of the function
+    In a function a variable is an argument: an operation that passes a constant calls a copy of the function
     in which that argument is a value.
     """
 
@@ -121,8 +119,8 @@ class _Freezer:
                 self._frozen.node.extend(self._frozen_node(node, constants, ""))
 
     def _frozen_node(self, node: NodeDef, constants: dict[str, Array], output: str) -> list[NodeDef]:
-        """What stands for ``node`` where the tensors of ``constants`` are values. ``output`` is how a
-        function names an output: ":output:0".
+        """The replacement of ``node`` if the tensors of ``constants`` are values. ``output`` is the suffix of
+        output names in a function: ":output:0".
         """
         given = [constants.get(_producer(text)) if text[:1] != "^" else None for text in node.input]
         if all(value is None for value in given):
@@ -196,7 +194,7 @@ def _number(value: Array) -> Any:
 
 
 def _rename_outputs(function: FunctionDef, copy: FunctionDef) -> None:
-    """In a ``copy`` of ``function``, name the outputs of reads that became Identities as an Identity's."""
+    """Rename the outputs of reads that became Identities in a ``copy`` of ``function``."""
     ops = {node.name: node.op for node in copy.node_def}
     reads = [n.name for n in function.node_def if n.op == "ReadVariableOp" and ops[n.name] == "Identity"]
     renamed = {f"{name}:value:0": f"{name}:output:0" for name in reads}
@@ -207,7 +205,7 @@ def _rename_outputs(function: FunctionDef, copy: FunctionDef) -> None:
 
 
 def _read(node: NodeDef, output: str) -> list[NodeDef]:
-    """What stands for a read of a variable that is a value."""
+    """The replacement for a read of a variable that is a value."""
     made = protos.graph_pb2.NodeDef(name=node.name, device=node.device, input=node.input)
     if node.op == "ReadVariableOp":
         made.op = "Identity"

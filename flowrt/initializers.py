@@ -1,10 +1,9 @@
-"""Initial values of variables: objects that make a tensor from a shape.
+"""Initial values of variables: objects that create a tensor from a shape.
 
-An initializer is called as ``initializer(shape, dtype=None, partition_info=None)`` when a variable is made;
-``dtype`` None stands for the initializer's own. Random ones take a ``seed`` (see
-`flowrt.graph.ops.random.random_ops.set_random_seed`). The scaled ones look at a weight's *fans*: the last
-dimension is
-the outputs, the one before it the inputs, and the others (a convolution's taps) multiply both.
+An initializer is called as ``initializer(shape, dtype=None, partition_info=None)`` when a variable is
+created; ``dtype`` None means the initializer's own. Random ones take a ``seed`` (see
+`flowrt.graph.ops.random.random_ops.set_random_seed`). The scaled ones use a weight's *fans*: the last
+dimension is the outputs, the one before it the inputs, and the others (a convolution's taps) multiply both.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from flowrt.variables.variable import local_variables_initializer as local_varia
 from flowrt.variables.variable import variables_initializer as variables
 
 TRUNCATED_STDDEV = 0.87962566103423978
-"""The standard deviation of a unit normal that is cut off at 2: what truncation leaves of the asked one."""
+"""The standard deviation of a unit normal distribution truncated at 2."""
 
 
 class Initializer:
@@ -89,10 +88,10 @@ class Ones(Initializer):
 
 
 class Constant(Initializer):
-    """``value``, a number or as many numbers as the shape has elements, in row-major order.
+    """The constant ``value``: a number, or one per element of the shape, in row-major order.
 
-    Fewer numbers are filled up with the last one, unless ``verify_shape`` asks for the very shape. Raises
-    `InvalidArgumentError` when there are more.
+    Fewer numbers are padded with the last one, unless ``verify_shape`` requires the exact shape. Raises
+    `InvalidArgumentError` for more numbers.
     """
 
     allowed = dtypes.ANY
@@ -119,7 +118,7 @@ class Constant(Initializer):
 
 
 class RandomUniform(Initializer):
-    """Uniform in ``[minval, maxval)``; ``maxval`` None stands for 1."""
+    """Uniform in ``[minval, maxval)``; ``maxval`` None means 1."""
 
     allowed = dtypes.FLOATING | dtypes.INDEX
 
@@ -148,14 +147,14 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """`RandomNormal` with values beyond two ``stddev`` drawn again."""
+    """`RandomNormal` with values beyond two ``stddev`` redrawn."""
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         return random_ops.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 def fans(shape: Sequence[int]) -> tuple[float, float]:
-    """How many inputs an output of a weight of ``shape`` has, and how many outputs an input."""
+    """The number of inputs per output of a weight of ``shape``, and of outputs per input."""
     if len(shape) < 2:
         return (float(shape[0]),) * 2 if shape else (1.0, 1.0)
     taps = math.prod(shape[:-2])
@@ -209,9 +208,7 @@ class VarianceScaling(Initializer):
 
 
 class GlorotUniform(VarianceScaling):
-    """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010): what `get_variable` takes by
-    itself.
-    """
+    """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010): the default of `get_variable`."""
 
     def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
@@ -285,8 +282,7 @@ class Orthogonal(Initializer):
         q, r = qr(drawn, full_matrices=False)
         q = multiply(q, sign(diag_part(r)))
         matrix = matrix_transpose(q) if rows < columns else q
-        made: Tensor = multiply(reshape(matrix, shape), self.gain)
-        return made
+        return multiply(reshape(matrix, shape), self.gain)
 
 
 class Identity(Initializer):
@@ -299,8 +295,7 @@ class Identity(Initializer):
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         if len(shape) != 2:
             raise InvalidArgumentError(f"Identity: expected a shape of two dimensions; got {shape}")
-        made: Tensor = multiply(eye(shape[0], shape[1], dtype=dtype), self.gain)
-        return made
+        return multiply(eye(shape[0], shape[1], dtype=dtype), self.gain)
 
 
 # --- TensorFlow 1's names: of ``tf.initializers``, then of ``tf`` itself
@@ -334,55 +329,17 @@ def xavier_initializer(
 xavier_initializer_conv2d = xavier_initializer
 
 __all__ = [
-    "Constant",
-    "GlorotNormal",
-    "GlorotUniform",
-    "Identity",
-    "Initializer",
-    "Ones",
-    "Orthogonal",
-    "RandomNormal",
-    "RandomUniform",
-    "TRUNCATED_STDDEV",
-    "TruncatedNormal",
-    "UniformUnitScaling",
-    "VarianceScaling",
-    "Zeros",
-    "constant",
-    "constant_initializer",
-    "fans",
-    "global_variables",
-    "glorot_normal",
-    "glorot_normal_initializer",
-    "glorot_uniform",
-    "glorot_uniform_initializer",
-    "he_normal",
-    "he_uniform",
-    "identity",
-    "identity_initializer",
-    "lecun_normal",
-    "lecun_uniform",
-    "local_variables",
-    "ones",
-    "ones_initializer",
-    "orthogonal",
-    "orthogonal_initializer",
-    "random_normal",
-    "random_normal_initializer",
-    "random_uniform",
-    "random_uniform_initializer",
-    "truncated_normal",
-    "truncated_normal_initializer",
-    "uniform_unit_scaling",
-    "uniform_unit_scaling_initializer",
-    "variables",
-    "variance_scaling",
-    "variance_scaling_initializer",
-    "xavier_initializer",
-    "xavier_initializer_conv2d",
-    "zeros",
-    "zeros_initializer",
-]
+    "Constant", "GlorotNormal", "GlorotUniform", "Identity", "Initializer", "Ones", "Orthogonal",
+    "RandomNormal", "RandomUniform", "TRUNCATED_STDDEV", "TruncatedNormal", "UniformUnitScaling",
+    "VarianceScaling", "Zeros", "constant", "constant_initializer", "fans", "global_variables",
+    "glorot_normal", "glorot_normal_initializer", "glorot_uniform", "glorot_uniform_initializer", "he_normal",
+    "he_uniform", "identity", "identity_initializer", "lecun_normal", "lecun_uniform", "local_variables",
+    "ones", "ones_initializer", "orthogonal", "orthogonal_initializer", "random_normal",
+    "random_normal_initializer", "random_uniform", "random_uniform_initializer", "truncated_normal",
+    "truncated_normal_initializer", "uniform_unit_scaling", "uniform_unit_scaling_initializer", "variables",
+    "variance_scaling", "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
+    "zeros", "zeros_initializer",
+]  # fmt: skip
 
 
 __getattr__ = missing_from("initializers")

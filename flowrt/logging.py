@@ -61,7 +61,7 @@ def vlog(level: int, msg: str, *args: object) -> None:
 
 
 def _calls() -> int:
-    """How often the line that called our caller has called."""
+    """The number of calls so far from the line that called our caller."""
     frame = _sys._getframe(2)
     place = (frame.f_code.co_filename, frame.f_lineno)
     _counts[place] += 1

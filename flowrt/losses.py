@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flowrt.base.missing_names import missing_from
@@ -30,13 +31,14 @@ from flowrt.graph.ops.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from flowrt.graph.shapes import compatible
+from flowrt.graph.tf1_signatures import optional, parameters_of, tf1_names, with_parameters
 from flowrt.variables.variable import GraphKeys
 
 _COLLECTION = GraphKeys.LOSSES
 
 
 class Reduction:
-    """How the weighted losses of a batch become the result."""
+    """Reductions of the weighted losses of a batch."""
 
     NONE = "none"
     SUM = "weighted_sum"
@@ -85,12 +87,12 @@ def _reduce(weighted: Tensor, weights: Tensor, reduction: str) -> Tensor:
     if reduction == Reduction.SUM:
         return total
     if reduction == Reduction.SUM_OVER_BATCH_SIZE:
-        return div_no_nan(total, cast(size(weighted), weighted.dtype))  # type: ignore[no-any-return]
+        return div_no_nan(total, cast(size(weighted), weighted.dtype))
     spread = multiply(ones_like(weighted), weights)
     if reduction == Reduction.MEAN:
-        return div_no_nan(total, reduce_sum(spread))  # type: ignore[no-any-return]
+        return div_no_nan(total, reduce_sum(spread))
     present = reduce_sum(cast(not_equal(spread, zeros_like(spread)), weighted.dtype))
-    return div_no_nan(total, present)  # type: ignore[no-any-return]
+    return div_no_nan(total, present)
 
 
 def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
@@ -105,156 +107,105 @@ def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
     return labels, predictions
 
 
-def absolute_difference(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+def _loss(
+    default_scope: str | None = None, paired: bool = True
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """A decorator: the public function of a loss, from what computes the loss of each prediction.
+
+    After the parameters of that come the weights, then its keyword-only ones, then scope, collection and
+    reduction. ``paired`` labels and predictions have one shape; labels are cast to the predictions' dtype.
+    """
+
+    def decorate(losses_of: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        scope = default_scope or losses_of.__name__
+        parameters = parameters_of(losses_of)
+        early = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        late = [optional(p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
+        options = {
+            "weights": 1.0,
+            "scope": None,
+            "loss_collection": _COLLECTION,
+            "reduction": Reduction.SUM_BY_NONZERO_WEIGHTS,
+        }
+        weights, *last = (optional(name, default) for name, default in options.items())
+
+        def loss(given: dict[str, Any]) -> Tensor:
+            weights, name, *rest = (given.pop(option, default) for option, default in options.items())
+            if paired:
+                first, second = (p.name for p in early[:2])
+                given[first], given[second] = _pair(given[first], given[second], losses_of.__name__)
+            with get_default_graph().name_scope(name or scope) as name:
+                return compute_weighted_loss(losses_of(**given), weights, name, *rest)
+
+        return with_parameters(losses_of, [*early, weights, *late, *last], loss)
+
+    return decorate
+
+
+@_loss()
+def absolute_difference(labels: Any, predictions: Any) -> Tensor:
     """The mean of ``|labels - predictions|``."""
-    labels, predictions = _pair(labels, predictions, "absolute_difference")
-    with get_default_graph().name_scope(scope or "absolute_difference") as name:
-        return compute_weighted_loss(
-            absolute(subtract(predictions, labels)), weights, name, loss_collection, reduction
-        )
+    return absolute(subtract(predictions, labels))
 
 
-def mean_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+@_loss()
+def mean_squared_error(labels: Any, predictions: Any) -> Tensor:
     """The mean of ``(labels - predictions)^2``."""
-    labels, predictions = _pair(labels, predictions, "mean_squared_error")
-    with get_default_graph().name_scope(scope or "mean_squared_error") as name:
-        return compute_weighted_loss(
-            squared_difference(predictions, labels), weights, name, loss_collection, reduction
-        )
+    return squared_difference(predictions, labels)
 
 
-def log_loss(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
-    epsilon: float = 1e-7,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+@_loss()
+def log_loss(labels: Tensor, predictions: Tensor, *, epsilon: float = 1e-7) -> Tensor:
     """The mean of ``-labels log(predictions + epsilon) - (1 - labels) log(1 - predictions + epsilon)``."""
-    labels, predictions = _pair(labels, predictions, "log_loss")
-    with get_default_graph().name_scope(scope or "log_loss") as name:
-        losses = -labels * log(predictions + epsilon) - (1 - labels) * log(1 - predictions + epsilon)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+    return -labels * log(predictions + epsilon) - (1 - labels) * log(1 - predictions + epsilon)
 
 
-def huber_loss(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
-    delta: float = 1.0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
-    """Quadratic up to an error of ``delta``, linear beyond (Huber 1964)."""
-    labels, predictions = _pair(labels, predictions, "huber_loss")
-    with get_default_graph().name_scope(scope or "huber_loss") as name:
-        error = absolute(subtract(predictions, labels))
-        quadratic = minimum(error, delta)
-        losses = 0.5 * quadratic * quadratic + delta * (error - quadratic)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+@_loss()
+def huber_loss(labels: Any, predictions: Any, *, delta: float = 1.0) -> Tensor:
+    """Huber loss: quadratic up to an error of ``delta``, linear above (Huber 1964)."""
+    error = absolute(subtract(predictions, labels))
+    quadratic = minimum(error, delta)
+    return 0.5 * quadratic * quadratic + delta * (error - quadratic)
 
 
-def hinge_loss(
-    labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+@_loss()
+def hinge_loss(labels: Any, logits: Any) -> Tensor:
     """The mean of ``max(0, 1 - (2 labels - 1) * logits)`` for labels 0 and 1."""
-    labels, logits = _pair(labels, logits, "hinge_loss")
-    with get_default_graph().name_scope(scope or "hinge_loss") as name:
-        losses = maximum(1 - (2 * labels - 1) * logits, 0.0)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+    return maximum(1 - (2 * labels - 1) * logits, 0.0)
 
 
-def cosine_distance(
-    labels: Any,
-    predictions: Any,
-    axis: int | None = None,
-    weights: Any = 1.0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-    dim: int | None = None,
-) -> Tensor:
+@tf1_names(axis="dim")
+@_loss("cosine_distance_loss")
+def cosine_distance(labels: Any, predictions: Any, axis: int | None = None) -> Tensor:
     """One minus the inner product along ``axis`` of vectors of length one."""
-    axis = dim if axis is None else axis
     if axis is None:
         raise InvalidArgumentError("cosine_distance: expected an axis; got none")
-    labels, predictions = _pair(labels, predictions, "cosine_distance")
-    with get_default_graph().name_scope(scope or "cosine_distance_loss") as name:
-        losses = 1 - reduce_sum(labels * predictions, axis=axis, keepdims=True)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+    return 1 - reduce_sum(labels * predictions, axis=axis, keepdims=True)
 
 
-def sigmoid_cross_entropy(
-    multi_class_labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
-    label_smoothing: float = 0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+@_loss("sigmoid_cross_entropy_loss")
+def sigmoid_cross_entropy(multi_class_labels: Any, logits: Any, *, label_smoothing: float = 0) -> Tensor:
     """See `nn.sigmoid_cross_entropy_with_logits`; smoothing moves labels towards one half."""
-    labels, logits = _pair(multi_class_labels, logits, "sigmoid_cross_entropy")
-    with get_default_graph().name_scope(scope or "sigmoid_cross_entropy_loss") as name:
-        if label_smoothing:
-            labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
-        losses = sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+    labels = multi_class_labels
+    if label_smoothing:
+        labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
+    return sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
-def softmax_cross_entropy(
-    onehot_labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
-    label_smoothing: float = 0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+@_loss("softmax_cross_entropy_loss")
+def softmax_cross_entropy(onehot_labels: Any, logits: Any, *, label_smoothing: float = 0) -> Tensor:
     """See `nn.softmax_cross_entropy_with_logits`; smoothing moves labels towards the uniform distribution."""
-    labels, logits = _pair(onehot_labels, logits, "softmax_cross_entropy")
-    with get_default_graph().name_scope(scope or "softmax_cross_entropy_loss") as name:
-        if label_smoothing:
-            classes = cast(shape(labels)[1], logits.dtype)
-            labels = labels * (1 - label_smoothing) + label_smoothing / classes
-        losses = softmax_cross_entropy_with_logits_v2(labels=stop_gradient(labels), logits=logits)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+    labels = onehot_labels
+    if label_smoothing:
+        classes = cast(shape(labels)[1], logits.dtype)
+        labels = labels * (1 - label_smoothing) + label_smoothing / classes
+    return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(labels), logits=logits)
 
 
-def sparse_softmax_cross_entropy(
-    labels: Any,
-    logits: Any,
-    weights: Any = 1.0,
-    scope: str | None = None,
-    loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:
+@_loss("sparse_softmax_cross_entropy_loss", paired=False)
+def sparse_softmax_cross_entropy(labels: Any, logits: Any) -> Tensor:
     """See `nn.sparse_softmax_cross_entropy_with_logits`."""
-    with get_default_graph().name_scope(scope or "sparse_softmax_cross_entropy_loss") as name:
-        losses = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+    return sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
 def mean_pairwise_squared_error(
@@ -295,21 +246,19 @@ def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
 
 
 def get_regularization_loss(scope: str | None = None, name: str = "total_regularization_loss") -> Tensor:
-    """The sum of the regularization losses, zero if there are none."""
+    """The sum of the regularization losses; zero without any."""
     found = get_regularization_losses(scope)
-    total: Tensor = add_n(found, name=name) if found else convert_to_tensor(0.0)
-    return total
+    return add_n(found, name=name) if found else convert_to_tensor(0.0)
 
 
 def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
-    """The sum of all losses of the default graph. Raises `InvalidArgumentError` if there are none."""
+    """The sum of all losses of the default graph. Raises `InvalidArgumentError` without any."""
     found = get_losses(scope) + (get_regularization_losses(scope) if add_regularization_losses else [])
     if not found:
         raise InvalidArgumentError("get_total_loss: expected losses in the collection; got none")
-    total: Tensor = add_n(found, name=name)
-    return total
+    return add_n(found, name=name)
 
 
 __getattr__ = missing_from("losses")

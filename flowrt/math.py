@@ -2,29 +2,9 @@
 
 from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.array.counting import bincount, confusion_matrix
-from flowrt.graph.ops.array.reductions import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
+from flowrt.graph.ops.array.reductions import *
 from flowrt.graph.ops.array.scans import cumprod, cumsum, cumulative_logsumexp
-from flowrt.graph.ops.array.segments import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
-)
+from flowrt.graph.ops.array.segments import *
 from flowrt.graph.ops.array.sorting import top_k
 from flowrt.graph.ops.array.statistics import (
     argmax,
@@ -74,39 +54,8 @@ from flowrt.graph.ops.elementwise.division import (
 )
 from flowrt.graph.ops.elementwise.division import div_no_nan as divide_no_nan
 from flowrt.graph.ops.elementwise.division import mul_no_nan as multiply_no_nan
-from flowrt.graph.ops.elementwise.math import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    ceil,
-    cos,
-    cosh,
-    exp,
-    expm1,
-    floor,
-    is_finite,
-    is_inf,
-    is_nan,
-    log,
-    log1p,
-    negative,
-    polyval,
-    reciprocal,
-    rint,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    tan,
-    tanh,
-)
+from flowrt.graph.ops.elementwise.math import *
+from flowrt.graph.ops.elementwise.math import polyval
 from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, erfinv, lgamma, polygamma
 from flowrt.graph.ops.nn.activations import softplus, softsign
 from flowrt.graph.ops.nn.losses import in_top_k

@@ -11,14 +11,9 @@ from flowrt.base.structure import map_structure as _map
 from flowrt.errors import DTypeError, InvalidArgumentError
 
 __all__ = [
-    "assert_same_structure",
-    "flatten",
-    "flatten_up_to",
-    "is_nested",
-    "is_sequence",
-    "map_structure",
+    "assert_same_structure", "flatten", "flatten_up_to", "is_nested", "is_sequence", "map_structure",
     "pack_sequence_as",
-]
+]  # fmt: skip
 
 
 def is_nested(seq: Any) -> bool:

@@ -51,7 +51,7 @@ def is_built_with_cuda() -> bool:
 
 
 def gpu_device_name() -> str:
-    """The first GPU's name, as a device scope takes it, or the empty string."""
+    """The first GPU's name, valid in a device scope, or the empty string."""
     return "/device:GPU:0" if visible_devices() else ""
 
 
@@ -183,8 +183,8 @@ class TestCase(unittest.TestCase):
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Iterator[Session]:
-        """As `session`, but the test's blocks share one, so that variables keep their values from block to
-        block.
+        """The same as `session`, but the test's blocks share one, so that variables keep their values between
+        blocks.
         """
         if self._cached is None:
             self._cached = Session(graph=graph, config=config)
@@ -289,8 +289,8 @@ class TestCase(unittest.TestCase):
     def assertRaisesWithPredicateMatch(
         self, exception_type: type[BaseException], expected_err_re_or_predicate: str | Callable[[Any], Any]
     ) -> Iterator[None]:
-        """The block raises an ``exception_type`` whose text matches the pattern, or which the predicate
-        accepts.
+        """Check that the block raises an ``exception_type`` with a text that matches the pattern, or for
+        which the predicate returns True.
         """
         predicate = expected_err_re_or_predicate
         if not callable(predicate):

@@ -1,10 +1,10 @@
 """``if``, conditional expressions, ``and``, ``or``, ``not``, comparisons and ``assert``.
 
 Rules of this file:
-  1. A variable has one structure and dtype after both branches. Numbers and arrays become tensors where the
-     branches differ; what else differs is an error with the user's line.
-  2. Where both branches leave the same Python value, it stays one. Inside a branch the predicate is known: so
-     after ``if c: return x`` and ``return y`` there is no path without a return.
+  1. A variable has one structure and dtype after both branches. Numbers and arrays become tensors if the
+     branches differ; any other difference is an error with the user's line.
+  2. A Python value that is the same after both branches stays one. Inside a branch the predicate is known: so
+     ``if c: return x`` followed by ``return y`` has no path without a return.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _If:
         self._found: list[State] = []
         """The variables after each branch."""
         self._blanks: dict[int, Any] = {}
-        """Specs of the values that a branch without a return stands in for."""
+        """Specs of the placeholder values of a branch without a return."""
 
     def run(self, body: Block, orelse: Block) -> None:
         try:
@@ -169,7 +169,7 @@ def if_exp(pred: Any, if_true: Block, if_false: Block, text: str) -> Any:
 
 
 def and_(a: Block, b: Block) -> Any:
-    """``a() and b()``, where b runs only if a holds, or if nobody can tell."""
+    """``a() and b()``; b runs only if a holds, or if that is not known."""
     left = a()
     if not is_symbolic(left):
         return left and b()
@@ -180,7 +180,7 @@ def and_(a: Block, b: Block) -> Any:
 
 
 def or_(a: Block, b: Block) -> Any:
-    """``a() or b()``, where b runs only if a does not hold, or if nobody can tell."""
+    """``a() or b()``; b runs only if a does not hold, or if that is not known."""
     left = a()
     if not is_symbolic(left):
         return left or b()
@@ -201,7 +201,7 @@ def _traced_truth(value: Block) -> ConcreteFunction:
 
 
 _TOTAL = frozenset((add_v2, subtract, multiply, neg, abs_op, minimum, maximum, cast_op))
-"""Elementwise operations on integers that give a result for all of them: division is not one."""
+"""Elementwise operations that are defined for all integers: division is not."""
 
 
 def _is_harmless(function: Subgraph) -> bool:

@@ -1,10 +1,9 @@
-"""The door to diastatic-malt, which converts the source of a Python function (extra ``autograph``).
+"""The adapter of diastatic-malt, which converts the source of a Python function (extra ``autograph``).
 
-The library finds the control flow in a function's source and puts calls in its place: of what is in
-`branches`, `loops`, `variables` and here. Functions that a converted function calls are converted too, if
-they are the user's: not those of flowrt, of the standard library or of installed packages. What cannot be
-converted runs as it is, with a warning that says where it is. Then Python decides, to whom a tensor in an
-``if`` is an error.
+The library replaces the control flow in a function's source by calls to functions in `branches`, `loops`,
+`variables` and here. The user's functions that a converted function calls are converted too, but not those of
+flowrt, the standard library or installed packages. Code that cannot be converted runs unchanged, with a
+warning that gives its location; in it a tensor in an ``if`` is an error.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ def convert(func: Callable[..., Any]) -> Callable[..., Any]:
     if reason is None:
         try:
             return transpiler(func)
-        except Exception as error:  # noqa: BLE001 (whatever the library stumbles over)
+        except Exception as error:  # noqa: BLE001 (the library may raise anything)
             reason = " ".join(str(error).split()) or type(error).__name__
     _warn(func, reason)
     return func
 
 
 def _obstacle(func: types.FunctionType) -> str | None:
-    """Why the library would not convert ``func``, or would do it wrong."""
+    """The reason why the library cannot convert ``func`` correctly, or None."""
     if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
         return "generators and coroutines are not converted"
     if "__class__" in func.__code__.co_freevars:
@@ -69,7 +68,7 @@ def _warn(func: types.FunctionType, reason: str) -> None:
 
 @functools.cache
 def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
-    """Converts one function; remembers what it has converted."""
+    """A function that converts one function and caches the result."""
     try:
         from malt.converters import conditional_expressions
         from malt.core import converter
@@ -129,7 +128,7 @@ def _refuse_assignment_expressions(node: ast.AST) -> None:
 
 
 _LOOP_OPTIONS = "ag__loop_options"
-"""The library's directive for `set_loop_options`, by a name that it knows in every function."""
+"""The library's directive for `set_loop_options`, by a name that it resolves in every function."""
 
 
 def _name_directives(node: ast.AST, namespace: dict[str, Any]) -> None:
@@ -140,7 +139,7 @@ def _name_directives(node: ast.AST, namespace: dict[str, Any]) -> None:
 
 
 def _value(name: ast.expr, namespace: dict[str, Any]) -> Any:
-    """What a name, or a name in a module, stands for; None where only the running code can tell."""
+    """The value of a name, or of a name in a module; None if known only at run time."""
     if isinstance(name, ast.Name):
         return namespace.get(name.id)
     if isinstance(name, ast.Attribute):
@@ -159,7 +158,7 @@ def _artifact(function: Any) -> Any:
 
 
 def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
-    """A call in converted code: of what is the user's, converted."""
+    """A call in converted code; the user's functions are converted."""
     return _callee(f)(*args, **(kwargs or {}))
 
 

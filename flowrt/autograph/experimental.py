@@ -1,4 +1,4 @@
-"""What a program says to the conversion of its source, under TensorFlow's names."""
+"""Options of the conversion of a program's source, under TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def set_loop_options(
     maximum_iterations: Any = None,
     shape_invariants: Any = None,
 ) -> None:
-    """Options of the `while_loop` that becomes of the loop around: the first statement of the loop's body.
+    """Set options of the enclosing loop's `while_loop`; must be the first statement of the loop's body.
 
-    ``shape_invariants`` is a list of pairs ``(variable, shape)``: the shape, unknown dimensions None, that
-    the variable has in all iterations. The other options are those of `while_loop`. A loop that stays
-    Python's has none, and a call in code that is not converted does nothing.
+    ``shape_invariants`` is a list of pairs ``(variable, shape)``: the shape, with None for unknown
+    dimensions, that the variable has in all iterations. The other options are those of `while_loop`. They do
+    not apply to a loop that stays Python's; in code that is not converted, a call does nothing.
 
-    The conversion reads the call and takes it out. The loop raises `InvalidArgumentError` for invariants that
-    are no such list, and for a variable that it does not change.
+    The conversion removes the call. The loop raises `InvalidArgumentError` for invariants that are not such a
+    list, and for a variable that it does not change.
     """

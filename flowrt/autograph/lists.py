@@ -1,8 +1,8 @@
 """Lists that converted blocks append to.
 
-A graph has the body of a loop once, and both branches. A list outside would get one tensor from within, which
-nobody outside can read. Rule: a block over tensors leaves the lists that it finds as long as they were. One
-made in the block is the block's own.
+A graph contains the body of a loop once, and both branches. A list from outside would get a single inner
+tensor, which is not readable outside. Rule: a block over tensors must not change the length of lists from
+outside; a list created in the block is not restricted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HINT = "Use flowrt.TensorArray: array = array.write(i, value)"
 
 
 def keeps_lists(what: str, block: Callable[..., Any]) -> Callable[..., Any]:
-    """``block``, a part of ``what``, which raises `InvalidArgumentError` where it has appended tensors to a
-    list from outside. The list then is what it was.
+    """Wrap ``block``, a part of ``what``, to raise `InvalidArgumentError` if it has appended tensors to a
+    list from outside; the list is then restored.
     """
 
     @functools.wraps(block)

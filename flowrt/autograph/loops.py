@@ -1,8 +1,7 @@
 """``while`` and ``for``.
 
-A variable that a loop over tensors changes has one structure, dtype and shape from before the loop on; its
-shape may be a wider one, which `flowrt.autograph.experimental.set_loop_options` says. What no tensor can
-stand for must stay what it is.
+A variable that a loop over tensors changes keeps its structure, dtype and shape from before the loop;
+`flowrt.autograph.experimental.set_loop_options` may widen the shape. Other values must not change.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def while_stmt(
     names: Sequence[str],
     options: Mapping[str, Any],
 ) -> None:
-    """``while test: body``. As long as Python knows the test's outcome, Python loops."""
+    """``while test: body``. A Python loop for as long as the test's outcome is known."""
     while True:
         holds = test()
         if is_symbolic(holds):
@@ -73,7 +72,7 @@ WHAT = "loop over tensors"
 
 @final
 class _While:
-    """A loop over tensors. ``options`` are those of `set_loop_options`, and what the library adds."""
+    """A loop over tensors. ``options`` are those of `set_loop_options` and the library's additions."""
 
     def __init__(
         self, get_state: GetState, set_state: SetState, names: Sequence[str], options: Mapping[str, Any]
@@ -163,7 +162,7 @@ class _While:
         return found
 
     def _check(self, carried: Sequence[int], before: Sequence[Any], after: State) -> None:
-        """Raises unless every variable is what it was."""
+        """Raise unless every variable keeps its spec."""
         values = dict(zip(carried, before, strict=False))
         for k, name in enumerate(self._names):
             was, now = values.get(k, self._before[k]), after[k]
@@ -186,7 +185,7 @@ class _While:
 
 
 _OPTIONS = ("parallel_iterations", "swap_memory", "maximum_iterations")
-"""Those that go to `while_loop` as they are."""
+"""The options that are passed to `while_loop` unchanged."""
 
 
 def _pairs(shape_invariants: Any) -> list[tuple[Any, Any]]:
@@ -204,7 +203,7 @@ def _pairs(shape_invariants: Any) -> list[tuple[Any, Any]]:
 
 
 def _check_spec(name: str, was: TensorSpec, now: TensorSpec, has_dtype: bool) -> None:
-    """Raises unless a leaf of variable ``name`` is what it was; a Python number takes the dtype."""
+    """Raise unless a leaf of variable ``name`` keeps its spec; a Python number takes the dtype."""
     if has_dtype and now.dtype is not was.dtype:
         raise DTypeError(
             f"{WHAT}: expected variable {name!r} to stay {was.dtype.name}; got {now.dtype.name} after an"
@@ -232,14 +231,14 @@ def _shape_of(leaf: Any) -> Any:
 @final
 @dataclass(frozen=True)
 class Items:
-    """What a ``for`` goes through: ``count`` items, number i is ``item(i)``."""
+    """The items of a ``for``: ``count`` items, number i is ``item(i)``."""
 
     count: Tensor
     item: Callable[[Tensor], Any]
 
 
 def items_of(iterable: Any) -> Items | None:
-    """The items of a tensor (its rows), or of what was made of tensors; None: Python can go through it."""
+    """The items of a tensor (its rows), or of a value made of tensors; None if Python can iterate over it."""
     if isinstance(iterable, Items) or not is_symbolic(iterable):
         return iterable if isinstance(iterable, Items) else None
     rows = convert_to_tensor(iterable)
@@ -293,7 +292,7 @@ def _python_for(
     set_state: SetState,
     names: Sequence[str],
 ) -> None:
-    """Over Python's items: iterations that a tensor decides about are branches."""
+    """Iterate over Python's items; iterations that depend on a tensor are branches."""
     for item in iterable:
         holds = extra_test()
         if is_symbolic(holds):

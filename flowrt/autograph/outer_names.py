@@ -1,9 +1,9 @@
-"""Names outside a converted block that functions called in it rebind.
+"""Names outside a converted block that are rebound by functions called in it.
 
-A graph has the body of a loop once, and both branches: so a ``nonlocal`` or ``global`` name that is rebound
-there is rebound once, however often the block runs. What the block itself rebinds, the conversion sees and
-carries along. What a function does that the block calls, only the run of its code tells. Rule: a block over
-tensors leaves what the user's functions within its reach name, nested or at module level, as it was.
+A graph contains the body of a loop once, and both branches: so a ``nonlocal`` or ``global`` name that is
+rebound there is rebound once, however often the block runs. The conversion sees and carries the names that
+the block itself rebinds; those of called functions show only when their code runs. Rule: a block over tensors
+must not rebind names through the user's functions that it can reach, nested or at module level.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def keeps_outside(what: str, block: Callable[..., Any], get_state: GetState) -> 
 
 
 def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Callable[..., Any]:
-    """``block``, a part of ``what``, which raises `InvalidArgumentError` where a function that it calls has
-    rebound a name from outside. The name then stands for what it did. Those of ``get_state`` may change.
+    """Wrap ``block``, a part of ``what``, to raise `InvalidArgumentError` if a function that it calls has
+    rebound a name from outside; the name is then restored. Those of ``get_state`` may change.
     """
 
     @functools.wraps(block)
@@ -63,7 +63,7 @@ def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Ca
 
 
 class _Names:
-    """What the names of the functions within a block's reach stand for."""
+    """The values of the names of the functions that a block can reach."""
 
     def __init__(self, block: Callable[..., Any], get_state: GetState) -> None:
         carried = _global_names(get_state)
@@ -79,7 +79,7 @@ class _Names:
                 self._globals[id(space), name] = space, space[name]
 
     def restore(self) -> list[tuple[str, Any, Any]]:
-        """Undo what was rebound. The names, with what they stood for and what they did until now."""
+        """Undo the rebinding. Returns the names, with their old and their new values."""
         rebound = []
         for name, cell, was in self._cells.values():
             now = _contents(cell)

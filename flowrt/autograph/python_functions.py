@@ -54,7 +54,7 @@ def _zip(*iterables: Any, strict: bool = False) -> Any:
 
 
 def _rows(iterable: Any) -> Items:
-    """Python's items as those of a tensor."""
+    """Python's items, indexed like those of a tensor."""
     rows = convert_to_tensor(list(iterable))
     return Items(length_of(rows), lambda i: gather_op(rows, i, 0))
 
@@ -80,4 +80,4 @@ OVERLOADS: dict[Any, Callable[..., Any]] = {
     builtins.bool: _cast(bool, dtypes.bool_),
     builtins.print: _print,
 }
-"""What Python's functions are in converted code."""
+"""Replacements of Python's functions in converted code."""

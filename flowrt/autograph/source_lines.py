@@ -14,8 +14,8 @@ def relocated(
 ) -> types.CodeType:
     """``code``, a function of the module ``text``, as if compiled from the file of ``user``, under its name.
 
-    ``lines`` has the user's line for each line of ``text`` that has one. What was added has the line before
-    it, and no line has columns: those of ``text`` are none of the user's.
+    ``lines`` has the user's line for each line of ``text`` that has one. Added code gets the line before it,
+    and there are no columns: those of ``text`` are not the user's.
     """
     tree = ast.parse(text)
     found = _filled_in(lines, user.co_firstlineno, text.count("\n") + 1)

@@ -1,4 +1,4 @@
-"""The variables of converted code: whether they have a value, and what a graph can make of it."""
+"""The variables of converted code: whether they have a value, and its form in a graph."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Undefined:
 
 @final
 class UndefinedReturnValue:
-    """What a function returns as long as no ``return`` was met."""
+    """The return value before any ``return`` was executed."""
 
     def __repr__(self) -> str:
         return "no value"
@@ -58,7 +58,7 @@ def ld(value: Any) -> Any:
 
 
 def ldu(load: Block, name: str) -> Any:
-    """What ``load`` reads: an attribute or item, which may not exist."""
+    """The result of ``load``, an attribute or item, or `Undefined` if it does not exist."""
     try:
         return load()
     except (KeyError, AttributeError, NameError):
@@ -79,7 +79,7 @@ class FunctionScope:
         pass
 
     def ret(self, value: Any, did_return: Any) -> Any:
-        """What the function returns."""
+        """Return the function's result."""
         if is_symbolic(did_return):
             raise InvalidArgumentError(
                 f"function {self._name!r}: expected a return on every path; there is one on some paths only,"
@@ -115,7 +115,7 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 def spec_of(leaf: Any) -> TensorSpec:
-    """What the leaf is, or would be as a tensor."""
+    """The spec of the leaf as a tensor."""
     if isinstance(leaf, TensorSpec):
         return leaf
     if is_symbolic(leaf) or hasattr(leaf, "_with_flow"):

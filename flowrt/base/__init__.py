@@ -1,6 +1,6 @@
-"""What every package may use.
+"""Foundations that every package may use.
 
 structure      nested structures
 progress       a progress line on the terminal
-missing_names  names that TensorFlow has and flowrt has not
+missing_names  names that TensorFlow has and flowrt lacks
 """

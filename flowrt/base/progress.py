@@ -1,4 +1,4 @@
-"""Progress: one line on a terminal that says how far long work has come; nothing where nobody looks.
+"""Progress: one line on a terminal for long work; nothing without a terminal.
 
     with Progress("restoring model-600", total=12, unit="tensors") as progress:
         for i, name in enumerate(names):
@@ -6,9 +6,9 @@
 
     restoring model-600 [######..............] 4/12 tensors  1.3 s  layer_2/w
 
-The line is drawn on standard error, if that is a terminal, by a thread of its own, so that it is alive even
-while the work says nothing. It appears after `APPEARS_S`, and is gone when the work has ended. To report
-costs one store; where nothing is drawn there is no thread.
+The line is drawn on standard error, if that is a terminal, by a separate thread, so that it is updated even
+while the work reports nothing. It appears after `APPEARS_S` and is erased at the end. A report costs one
+store; if nothing is drawn there is no thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import weakref
 from typing import TextIO, final
 
 APPEARS_S = 0.5
-"""What is quicker needs no line."""
+"""Minimum duration of work for a line to appear."""
 
 REDRAW_S = 0.1
 BAR = 20
@@ -31,8 +31,8 @@ _ERASE = "\r\x1b[K"
 
 @final
 class Progress:
-    """The progress of ``what``: of ``total`` ``unit``, if it is known how much there is to do. A context: the
-    line is gone at its end. Any thread may call `update`.
+    """The progress of ``what``: of ``total`` ``unit``, if the amount is known. A context manager that erases
+    the line at its end. `update` is thread-safe.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Progress:
 
     @property
     def is_shown(self) -> bool:
-        """Whether somebody may see it."""
+        """Whether the line is drawn."""
         return self._thread is not None
 
     def update(self, done: int, note: str = "") -> None:
-        """``done`` of the total; ``note`` is what is being done now."""
+        """Set the progress to ``done``; ``note`` names the current item."""
         self._state = (done, note)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Progress:
             self._thread = None
 
     def line(self, columns: int) -> str:
-        """What there is to say now, in at most ``columns`` characters."""
+        """The current text, in at most ``columns`` characters."""
         done, note = self._state
         seconds = f"{time.monotonic() - self._started:.1f} s"
         words = [self._what, self._amount(done), f" {seconds}", f" {note}" if note else ""]
@@ -87,7 +87,7 @@ class Progress:
 
 
 def _draw(ref: weakref.ref[Progress], ended: threading.Event, stream: TextIO) -> None:
-    """Until ``ended``, or until nobody has the `Progress` any more: its work was broken off."""
+    """Draw until ``ended``, or until the `Progress` is garbage-collected because its work was aborted."""
     if ended.wait(APPEARS_S):
         return
     try:
@@ -100,7 +100,7 @@ def _draw(ref: weakref.ref[Progress], ended: threading.Event, stream: TextIO) ->
             del progress
         stream.write(_ERASE)
         stream.flush()
-    except (OSError, ValueError):  # the terminal is gone: nobody looks
+    except (OSError, ValueError):  # the terminal is gone
         return
 
 

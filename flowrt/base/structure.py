@@ -1,8 +1,8 @@
 """Nested structures: tuples, namedtuples, lists and mappings with anything else as leaves.
 
 Rules of this file: leaves are visited in order, the keys of a mapping sorted; None is a leaf; ``is_leaf`` can
-name more (a list, say, that shall become one tensor). Packing keeps the container's type and a mapping's own
-key order.
+declare more (such as lists to make tensors of). Packing keeps the container's type and a mapping's own key
+order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def flatten(structure: Structure, is_leaf: IsLeaf | None = None) -> list[Any]:
 
 
 def leaf_paths(structure: Structure, is_leaf: IsLeaf | None = None) -> list[str]:
-    """Where each leaf stands: ``["['image']", "['size'][0]"]``; a lone leaf is ``""``."""
+    """The path of each leaf: ``["['image']", "['size'][0]"]``; of a lone leaf ``""``."""
     children = _children(structure, is_leaf)
     if children is None:
         return [""]
@@ -36,7 +36,7 @@ def leaf_paths(structure: Structure, is_leaf: IsLeaf | None = None) -> list[str]
 def pack_as(structure: Structure, flat: Iterable[Any], is_leaf: IsLeaf | None = None) -> Structure:
     """A structure like ``structure`` with the leaves ``flat``.
 
-    Raises `InvalidArgumentError` unless there are as many as ``structure`` has.
+    Raises `InvalidArgumentError` unless their number is that of the leaves of ``structure``.
     """
     leaves = list(flat)
     expected = len(flatten(structure, is_leaf))
@@ -54,10 +54,9 @@ def map_structure(
 
 
 def flatten_up_to(shallow: Structure, value: Structure, is_leaf: IsLeaf | None = None) -> list[Any]:
-    """The parts of ``value`` that stand where ``shallow`` has its leaves; they may be structures themselves.
+    """The parts of ``value`` at the leaves of ``shallow``; they may be structures themselves.
 
-    A list and a tuple may stand for each other. Raises `InvalidArgumentError`, which names the place, where
-    they differ.
+    Lists and tuples match each other. Raises `InvalidArgumentError`, with the path, if the structures differ.
     """
     return list(_parts(shallow, value, is_leaf, ""))
 

@@ -1,7 +1,7 @@
 """The commands ``flowrt``, ``flowrt-run`` and ``flowrt-worker``.
 
-main, options            the command line of ``flowrt``; what all commands share
-machine, devices, env    what this machine has; ``flowrt devices``; ``flowrt env``
+main, options            the command line of ``flowrt``; shared options
+machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt env``
 selftest                 ``flowrt selftest``
 explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``

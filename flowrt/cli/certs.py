@@ -14,7 +14,7 @@ HELP = "make certificates for the tasks of a cluster"
 
 _TASK = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([0-9]{1,9})(?:-([0-9]{1,9}))?(?:=(.+))?")
 MAX_TASKS = 1000
-"""Of one certificate: each is a name in it, which every connection sends."""
+"""Maximum number of tasks of one certificate: each is a name in it, sent with every connection."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

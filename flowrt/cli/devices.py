@@ -1,4 +1,4 @@
-"""``flowrt devices``: the devices of this machine, and what flowrt computes with on them."""
+"""``flowrt devices``: the devices of this machine, and the libraries that flowrt uses on them."""
 
 from __future__ import annotations
 

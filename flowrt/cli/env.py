@@ -1,7 +1,6 @@
-"""``flowrt env``: what a bug report should say about the machine, ready to be pasted.
+"""``flowrt env``: the facts about the machine for a bug report, ready to paste.
 
-Of the environment it shows the variables of `NAMES` and `PREFIXES` only, and of what looks like a secret only
-that it is there.
+It shows only the environment variables of `NAMES` and `PREFIXES`, with values that look like secrets masked.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from flowrt.profiler.text_table import aligned, gib
 HELP = "print what a bug report should say about this machine"
 NAMES = ("TF_CONFIG",)
 PREFIXES = ("FLOWRT_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_")
-"""What flowrt and the libraries that compute for it read. Not ``TF_``: Terraform's begin so too."""
+"""Prefixes of variables read by flowrt and its compute libraries. Not ``TF_``, which Terraform uses too."""
 
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|KEY")
 USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -69,7 +68,7 @@ def flowrt_version() -> str:
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that may change what flowrt does, by name, without secrets."""
+    """The variables that may affect flowrt, by name, without secrets."""
     return {
         name: MASK if SECRET.search(name) else USER_INFO.sub(MASK, value)
         for name, value in sorted(variables.items())

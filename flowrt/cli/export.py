@@ -52,7 +52,7 @@ def _export(arguments: argparse.Namespace) -> str:
         arguments.radius = RADIUS
     elif arguments.focus is None:
         raise InvalidArgumentError("radius: expected --focus OP with it, around which it is")
-    if source.endswith(".py"):  # a mistake in the other arguments is said before the script runs
+    if source.endswith(".py"):  # report mistakes in the other arguments before the script runs
         check_export(
             source, arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus,
             arguments.radius,

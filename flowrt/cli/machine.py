@@ -1,6 +1,6 @@
-"""What this machine has: devices, cores, memory, and the libraries that flowrt runs on.
+"""Facts about this machine: devices, cores, memory, and the libraries that flowrt uses.
 
-Asking never raises for what is missing: it says so, and why.
+Missing devices and libraries never raise an error: they are reported, with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """One device. ``name`` is what a device scope takes; the last two are a GPU's, with
+    """One device. ``name`` is valid in a device scope; the last two fields are a GPU's, with
     ``compute_capability`` (major, minor).
     """
 
@@ -70,7 +70,7 @@ def _gpu_facts(gpu: GpuDescription) -> DeviceFacts:
 
 
 def cuda_versions() -> dict[str, str]:
-    """The versions of CUDA's parts; empty where there is no GPU."""
+    """The versions of CUDA's parts; empty without a GPU."""
     try:
         cuda = load_cupy().cuda
     except FailedPreconditionError:
@@ -85,7 +85,7 @@ def cuda_versions() -> dict[str, str]:
 def _cublas_version(cuda: Any) -> str:
     try:
         return _dotted(cuda.cublas.getVersion(cuda.device.get_cublas_handle()), 10000, 100)
-    except ImportError as error:  # CuPy 14's packages come without it, and look for it when it is needed
+    except ImportError as error:  # CuPy 14's packages do not include it and search for it on demand
         return f"cannot be loaded: {error}".partition("\n")[0]
 
 
@@ -123,7 +123,7 @@ def _unusable() -> dict[str, str]:
 
 
 def blas_libraries() -> list[Blas]:
-    """Those that are loaded; NumPy's is."""
+    """The loaded BLAS libraries, including NumPy's."""
     return [
         Blas(pool["internal_api"], pool["version"] or "of unknown version", pool["num_threads"])
         for pool in threadpoolctl.threadpool_info()
@@ -132,7 +132,7 @@ def blas_libraries() -> list[Blas]:
 
 
 def processor_name() -> str:
-    """The model, where the system tells it; else the architecture."""
+    """The model, if the system reports it; else the architecture."""
     return next(_model_names(), "") or platform.processor() or platform.machine()
 
 
@@ -148,6 +148,6 @@ def _model_names() -> Iterator[str]:
 
 
 def cores() -> tuple[int, int]:
-    """How many the machine has, and how many this process may use."""
+    """The number of cores of the machine, and of those available to this process."""
     there = os.cpu_count() or 1
     return there, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there

@@ -36,7 +36,7 @@ MISTAKE = 2  # argparse's own status for one
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` (None: the process's own arguments) asks for; the exit status."""
+    """Run the command of ``argv`` (None: the process's arguments); returns the exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
     if not words:
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before "--", and behind it: a script's own arguments, which argparse would mix up with
-    those of the command.
+    """The words before "--", and after it: a script's own arguments, which argparse would confuse with those
+    of the command.
     """
     if "--" not in words:
         return words, []
@@ -82,7 +82,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _drop_output() -> None:
-    """Let the output go nowhere from now on, or the exit would write what is left of it again."""
+    """Discard all further output, or the exit would try to write the rest again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

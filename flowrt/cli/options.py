@@ -1,4 +1,4 @@
-"""What the commands share: mistakes in one line, ``--version``, spellings."""
+"""Shared parts of the commands: one-line errors, ``--version``, spellings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that tells a mistake in one line, without the list of all options; exit status 2."""
+    """A parser that reports a mistake in one line, without the list of all options; exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")

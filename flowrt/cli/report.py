@@ -1,4 +1,4 @@
-"""``flowrt report RUN_DIR``: one HTML file of a run."""
+"""``flowrt report RUN_DIR``: a run as one HTML file."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ DESCRIPTION = "Start SCRIPT as the workers of a cluster, and end all of them whe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what ``argv`` (None: the process's own arguments) asks for; the exit status.
+    """Run the job described by ``argv`` (None: the process's arguments); returns the exit status.
 
-    0 where all tasks ended well, otherwise that of the task which failed first, 128 + n for signal n; 2 for a
-    mistake on the command line or in the description of the cluster, 3 where the cluster cannot be formed.
+    0 if all tasks succeeded, otherwise the status of the task that failed first, 128 + n for signal n; 2 for
+    a mistake on the command line or in the cluster description, 3 if the cluster cannot be formed.
     """
     arguments = new_run_parser().parse_args(argv)
     try:
@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _make_log_dir(path: Path | None) -> None:
-    """Before there are tasks. Raises `InvalidArgumentError`."""
+    """Create the directory before there are tasks. Raises `InvalidArgumentError`."""
     if path is None:
         return
     try:

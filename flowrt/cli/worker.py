@@ -1,4 +1,4 @@
-"""``flowrt-worker``: one task of a cluster, until its job has ended or it is told to end."""
+"""``flowrt-worker``: one task of a cluster, until its job has ended or it is stopped."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ DESCRIPTION = (
 
 
 class Reason(NamedTuple):
-    """Why a worker ends, and with which status."""
+    """The reason why a worker ends, and its exit status."""
 
     text: str
     status: int = exit_codes.OK
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what ``argv`` (None: the process's own arguments) asks for; the exit status.
+    """Run the worker described by ``argv`` (None: the process's arguments); returns the exit status.
 
-    0 where the worker ended because its job did, or was told to; otherwise see
+    0 if the worker ended because its job did or because it was stopped; otherwise see
     `flowrt.distribute.cluster.exit_codes`.
     """
     arguments = new_worker_parser().parse_args(argv)
@@ -70,13 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.probe:
             return _probe(cluster, arguments)
         return _check(cluster, arguments) if arguments.check else _serve(cluster, arguments)
-    except (AlreadyExistsError, UnavailableError) as error:  # where it listens; lost peers are steps' errors
+    except (AlreadyExistsError, UnavailableError) as error:  # from listening; lost peers fail steps
         return _complain(error, exit_codes.NOT_FORMED)
     except OpError as error:
         return _complain(error, exit_codes.exit_code(error))
     except OSError as error:
         return _complain(error, 1)
-    except KeyboardInterrupt:  # before it serves, or while it only asks
+    except KeyboardInterrupt:  # before serving, or in a mode without
         return exit_codes.INTERRUPTED
 
 
@@ -118,8 +118,8 @@ def new_worker_parser() -> argparse.ArgumentParser:
 
 
 def _resolve(arguments: argparse.Namespace) -> ResolvedCluster:
-    """Raises `InvalidArgumentError`, also where nobody describes a cluster: a worker without one would listen
-    at a port that nobody knows.
+    """The cluster and this task. Raises `InvalidArgumentError`, also if nothing describes a cluster: a worker
+    without one would listen at an unknown port.
     """
     cluster = resolve(os.environ, arguments.cluster, arguments.job, arguments.task)
     if cluster.source == ALONE.source:
@@ -140,7 +140,7 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 
 def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
-    """One line a peer; status 6 where one refuses who we are, 3 where one cannot be worked with."""
+    """Print one line per peer; status 6 if one rejects our identity, 3 if one is unusable."""
     checks: list[PeerCheck] = []
 
     def seen(check: PeerCheck) -> None:
@@ -155,13 +155,13 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 
 
 def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
-    """One line a peer: latency, seconds a byte, and how well a line through them fits. At the end what the
-    tasks' environment has to say for collectives to choose by it.
+    """Print one line per peer: latency, seconds per byte, and the error of the linear fit. At the end print
+    the environment variables with which collectives choose algorithms by it.
     """
     transport = new_transport(_security(cluster, arguments))
     try:
         link = probe_cluster(cluster, transport, arguments.bind, functools.partial(print, flush=True))
-    except DeadlineExceededError as error:  # a task does not probe
+    except DeadlineExceededError as error:  # a task is not probing
         return _complain(error, exit_codes.NOT_FORMED)
     if link is not None:
         print(f"{LINKS_VARIABLE}='{format_links({'between': link})}'", flush=True)
@@ -169,7 +169,7 @@ def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 
 
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
-    """Serve until there is a reason to end, then let the running steps end. A second signal ends at once."""
+    """Serve until there is a reason to end, then drain the running steps. A second signal skips that."""
     patience_s = drain_s()
     reasons: queue.SimpleQueue[Reason] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
     server = Server(
@@ -196,7 +196,7 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 
 
 def _end_by_signal(reasons: queue.SimpleQueue[Reason]) -> None:
-    """A first SIGTERM or SIGINT is a reason, also where there is one already; a second one ends at once."""
+    """Make the first SIGTERM or SIGINT a reason, even if there is one; a second one ends immediately."""
 
     def come(number: int, _: object) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
@@ -214,7 +214,7 @@ def _first(reasons: queue.SimpleQueue[Reason]) -> Reason:
 
 
 def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Security:
-    """What the environment says. Raises `PermissionDeniedError` where it is too little for the address."""
+    """The environment's security settings. Raises `PermissionDeniedError` if too weak for the address."""
     security = load_security(os.environ, Path.home())
     check_bind(arguments.bind or cluster.address, security, arguments.insecure)
     return security
@@ -243,7 +243,7 @@ def _log_to(path: Path) -> None:
 
 
 def _console_handler() -> logging.Handler:
-    """Warnings go to stderr as they do without a log."""
+    """A handler for stderr with warnings as they appear without a log."""
     console = logging.StreamHandler()
     console.setLevel(logging.WARNING)
     return console

@@ -1,4 +1,4 @@
-"""``flowrt.compat``: `v1` is flowrt itself, for scripts that say ``import flowrt.compat.v1 as tf``."""
+"""``flowrt.compat``: `v1` is flowrt itself, for scripts with ``import flowrt.compat.v1 as tf``."""
 
 import numbers
 import os
@@ -11,20 +11,10 @@ from flowrt.compat import v1
 from flowrt.tf1.aliases import dimension_at_index, dimension_value
 
 __all__ = [
-    "as_bytes",
-    "as_str",
-    "as_str_any",
-    "as_text",
-    "bytes_or_text_types",
-    "complex_types",
-    "dimension_at_index",
-    "dimension_value",
-    "forward_compatible",
-    "integral_types",
-    "path_to_str",
-    "real_types",
-    "v1",
-]
+    "as_bytes", "as_str", "as_str_any", "as_text", "bytes_or_text_types", "complex_types",
+    "dimension_at_index", "dimension_value", "forward_compatible", "integral_types", "path_to_str",
+    "real_types", "v1",
+]  # fmt: skip
 
 bytes_or_text_types = (bytes, str)
 integral_types = (numbers.Integral, np.integer)
@@ -44,7 +34,7 @@ as_str = as_text
 
 
 def as_str_any(value: Any, encoding: str = "utf-8") -> str:
-    """Text of anything: of bytes what they encode."""
+    """Convert anything to text; bytes are decoded."""
     return as_text(value, encoding)
 
 
@@ -54,7 +44,7 @@ def path_to_str(path: Any) -> Any:
 
 
 def forward_compatible(year: int, month: int, day: int) -> bool:
-    """Always: there are no older readers."""
+    """Whether older readers are supported: always True, as there are none."""
     return True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 _flowrt = sys.modules["flowrt"]
 
 __version__ = VERSION = _flowrt.VERSION
-"""TensorFlow's, because scripts ask it what they may call; flowrt's own is `flowrt.__version__`."""
+"""TensorFlow's version, because scripts use it to select an API; flowrt's own is `flowrt.__version__`."""
 GIT_VERSION, COMPILER_VERSION = f"v{VERSION}", _flowrt.COMPILER_VERSION
 version = SimpleNamespace(VERSION=VERSION, GIT_VERSION=GIT_VERSION, COMPILER_VERSION=COMPILER_VERSION)
 

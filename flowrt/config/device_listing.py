@@ -1,4 +1,4 @@
-"""``device_lib.list_local_devices()``: how TensorFlow 1's scripts ask what a machine has."""
+"""``device_lib.list_local_devices()``: TensorFlow 1's list of a machine's devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrt.executor.ends.config import ConfigProto, device_request
 
 
 class DeviceAttributes(NamedTuple):
-    """One device; ``memory_limit`` in bytes, ``incarnation`` a number that differs from call to call."""
+    """One device; ``memory_limit`` in bytes, ``incarnation`` a number that is different in each call."""
 
     name: str
     device_type: str
@@ -44,7 +44,7 @@ def _attributes(device: Device) -> DeviceAttributes:
 
 
 def _describe(device: Device) -> str:
-    """Of a GPU, in the form that scripts take apart; of a CPU, its model."""
+    """The description of a GPU, in the format that scripts parse; of a CPU, its model."""
     number = device.spec.device_index
     if not isinstance(device.executor, CudaExecutor):
         model = processor_name() if device.executor.computes else "computes nothing"

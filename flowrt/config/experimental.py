@@ -18,16 +18,16 @@ __all__ = [
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """How exactly GPUs multiply matrices of float32 and of complex64, for speed. The names are PyTorch's.
+    """Set the precision of float32 and complex64 matrix products on GPUs. The names are PyTorch's.
 
     ``highest`` computes in float32. ``high`` may round the factors to TensorFloat-32, 10 bits of mantissa,
-    ``medium`` to bfloat16, 7 bits; sums are made in float32. It takes a GPU of compute capability 8.0. It
-    holds for what is computed by such products: convolutions and `einsum`, those of 16-bit types too.
+    ``medium`` to bfloat16, 7 bits; sums are accumulated in float32. Requires a GPU of compute capability 8.0.
+    Applies to everything computed by such products: convolutions and `einsum`, those of 16-bit types too.
 
-    Call it before the first run: a step that was captured as a CUDA graph stays as it is. ``highest`` until
-    then, as in PyTorch: a step gives on a GPU what it gives on the CPU. Without a GPU it has no effect.
+    Call it before the first run: a step captured as a CUDA graph is not changed. The default is ``highest``,
+    as in PyTorch: a step has the same results on a GPU as on the CPU. Without a GPU it has no effect.
 
-    Raises `InvalidArgumentError` for any other value; the setting stays as it was.
+    Raises `InvalidArgumentError` for any other value; the setting is then unchanged.
     """
     if precision not in [step.value for step in MatmulPrecision]:
         raise InvalidArgumentError(
@@ -37,7 +37,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """``highest``, ``high`` or ``medium``; as long as none was set, what ``CUPY_TF32`` says."""
+    """``highest``, ``high`` or ``medium``; if none was set, the value of ``CUPY_TF32``."""
     return FLOAT32_PRODUCTS.precision.value
 
 

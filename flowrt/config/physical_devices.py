@@ -1,4 +1,4 @@
-"""What the machine has, as ``tf.config`` lists it: `PhysicalDevice`."""
+"""The machine's devices, as ``tf.config`` lists them: `PhysicalDevice`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
 
 
 def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
-    """Nothing: a GPU's pool always grows by need, see `GPUOptions`. So ``enable`` may not be False.
+    """Does nothing: a GPU's pool always grows on demand, see `GPUOptions`. So ``enable`` may not be False.
 
-    Raises `InvalidArgumentError` for that and for what is no GPU of this machine, `DTypeError` for anything
-    but True and False.
+    Raises `InvalidArgumentError` for that and for anything but a GPU of this machine, `DTypeError` for
+    anything but True and False.
     """
     if not isinstance(enable, bool):
         raise DTypeError(f"set_memory_growth: expected True or False; got {enable!r}")

@@ -4,9 +4,9 @@ distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
 framework           arg_scope, the global step, nest
 rnn, seq2seq        recurrent cells and networks; `sequence_loss`
-slim                layers under the name that model zoos import; model_analyzer
-training            how variables are spread over parameter servers; hparams: `HParams`
-tensorboard         what TensorBoard's plugins read
+slim                layers under the name used by model zoos; model_analyzer
+training            placement of variables on parameter servers; hparams: `HParams`
+tensorboard         files for TensorBoard's plugins
 tpu                 infeed and outfeed, on any device
 """
 

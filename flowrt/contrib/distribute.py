@@ -23,7 +23,7 @@ from flowrt.errors import InvalidArgumentError
 
 
 class MirroredStrategy(strategies.MirroredStrategy):
-    """`flowrt.distribute.MirroredStrategy` whose devices may be said as a number of GPUs, 0 for the CPU.
+    """`flowrt.distribute.MirroredStrategy` with devices as a number of GPUs, 0 for the CPU.
 
     ``auto_shard_dataset`` is accepted: one process has nothing to shard. Raises `InvalidArgumentError` for a
     negative number and for more than one of ``devices``, ``num_gpus`` and ``num_gpus_per_worker``.
@@ -56,8 +56,8 @@ def _gpus(count: int) -> list[str]:
 
 
 class CollectiveAllReduceStrategy(strategies.MultiWorkerMirroredStrategy):
-    """`flowrt.distribute.MultiWorkerMirroredStrategy`. ``num_gpus_per_worker`` has to be what there is:
-    raises `InvalidArgumentError` for another number but 0.
+    """`flowrt.distribute.MultiWorkerMirroredStrategy`. ``num_gpus_per_worker`` must be the actual number or
+    0: raises `InvalidArgumentError` for another one.
     """
 
     def __init__(self, num_gpus_per_worker: int = 0, cluster_resolver: Any = None) -> None:
@@ -71,7 +71,7 @@ class CollectiveAllReduceStrategy(strategies.MultiWorkerMirroredStrategy):
 
 
 class AllReduceCrossDeviceOps(strategies.AllReduceCrossDeviceOps):
-    """`flowrt.distribute.AllReduceCrossDeviceOps`, whose algorithms had other names here."""
+    """`flowrt.distribute.AllReduceCrossDeviceOps` with its former names of algorithms."""
 
     def __init__(self, all_reduce_alg: str = "auto", num_packs: int = 1) -> None:
         renamed = {"nccl": "native", "hierarchical_copy": "hierarchical"}
@@ -89,21 +89,11 @@ class DistributeConfig(NamedTuple):
 get_distribution_strategy, has_distribution_strategy = get_strategy, has_strategy
 
 __all__ = [
-    "AllReduceCrossDeviceOps",
-    "CollectiveAllReduceStrategy",
-    "CrossDeviceOps",
-    "DistributeConfig",
-    "DistributionStrategy",
-    "MirroredStrategy",
-    "OneDeviceStrategy",
-    "ParameterServerStrategy",
-    "ReductionToOneDeviceCrossDeviceOps",
-    "get_distribution_strategy",
-    "get_loss_reduction",
-    "get_replica_context",
-    "has_distribution_strategy",
-    "in_cross_replica_context",
-]
+    "AllReduceCrossDeviceOps", "CollectiveAllReduceStrategy", "CrossDeviceOps", "DistributeConfig",
+    "DistributionStrategy", "MirroredStrategy", "OneDeviceStrategy", "ParameterServerStrategy",
+    "ReductionToOneDeviceCrossDeviceOps", "get_distribution_strategy", "get_loss_reduction",
+    "get_replica_context", "has_distribution_strategy", "in_cross_replica_context",
+]  # fmt: skip
 
 __getattr__ = missing_from("contrib.distribute")
 

@@ -23,22 +23,10 @@ from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable import trainable_variables as get_trainable_variables
 
 __all__ = [
-    "add_arg_scope",
-    "arg_scope",
-    "assert_global_step",
-    "create_global_step",
-    "get_global_step",
-    "get_local_variables",
-    "get_model_variables",
-    "get_or_create_global_step",
-    "get_trainable_variables",
-    "get_variable",
-    "get_variables",
-    "get_variables_to_restore",
-    "has_arg_scope",
-    "model_variable",
-    "nest",
-]
+    "add_arg_scope", "arg_scope", "assert_global_step", "create_global_step", "get_global_step",
+    "get_local_variables", "get_model_variables", "get_or_create_global_step", "get_trainable_variables",
+    "get_variable", "get_variables", "get_variables_to_restore", "has_arg_scope", "model_variable", "nest",
+]  # fmt: skip
 
 Defaults = dict[Any, dict[str, Any]]
 
@@ -52,7 +40,7 @@ _scopes = _Scopes()
 
 
 def add_arg_scope(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: the function takes the defaults that the open `arg_scope` has for it."""
+    """A decorator: the function takes its defaults from the open `arg_scope`."""
 
     @functools.wraps(func)
     def with_defaults(*args: Any, **kwargs: Any) -> Any:
@@ -68,10 +56,10 @@ def has_arg_scope(func: Any) -> bool:
 
 @contextmanager
 def arg_scope(list_ops_or_scope: Sequence[Any] | Defaults, **kwargs: Any) -> Iterator[Defaults]:
-    """In this block the given functions take ``kwargs`` as defaults, beside those of the enclosing scopes.
+    """Set ``kwargs`` as defaults of the given functions in this block, in addition to the enclosing scopes'.
 
-    ``with arg_scope(scope):`` opens again what an earlier ``with arg_scope(...) as scope`` gave. Raises
-    `InvalidArgumentError` for a function that is not made by `add_arg_scope`.
+    ``with arg_scope(scope):`` reopens the scope of an earlier ``with arg_scope(...) as scope``. Raises
+    `InvalidArgumentError` for a function not decorated with `add_arg_scope`.
     """
     if isinstance(list_ops_or_scope, dict):
         if kwargs:
@@ -102,7 +90,7 @@ def model_variable(name: str, *args: Any, **kwargs: Any) -> Variable:
 def get_variables(
     scope: Any = None, suffix: str | None = None, collection: str = GraphKeys.GLOBAL_VARIABLES
 ) -> list[Variable]:
-    """The variables of a collection whose names begin with ``scope`` and end with ``suffix``."""
+    """The variables of a collection with names that begin with ``scope`` and end with ``suffix``."""
     found = get_default_graph().get_collection(collection, getattr(scope, "name", scope))
     return [v for v in found if suffix is None or v.op.name.endswith(suffix)]
 

@@ -13,10 +13,10 @@ _PAIR = re.compile(r"\s*([a-zA-Z][\w.]*)(?:\[(\d+)\])?\s*=\s*(?:\[([^\]]*)\]|([^
 
 
 class HParams:
-    """Attributes with a type each. ``HParams(rate=0.1).parse("rate=0.2").rate == 0.2``.
+    """Typed attributes. ``HParams(rate=0.1).parse("rate=0.2").rate == 0.2``.
 
-    Raises `InvalidArgumentError` for a name that is taken or not there, for None or an empty list as the
-    first value, and for a value that is not of the type; after it all values are as they were.
+    Raises `InvalidArgumentError` for a duplicate or unknown name, for None or an empty list as the first
+    value, and for a value of another type; after an error all values are unchanged.
     """
 
     def __init__(self, hparam_def: Any = None, model_structure: Any = None, **kwargs: Any) -> None:
@@ -81,7 +81,7 @@ class HParams:
         return self
 
     def to_json(self, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-        """The values that are no functions."""
+        """The values that are not functions, as JSON."""
         plain = {name: value for name, value in self.values().items() if not callable(value)}
         return json.dumps(plain, indent=indent, separators=separators, sort_keys=sort_keys)
 

@@ -1,7 +1,7 @@
-"""``flowrt.contrib.layers``: layers that make their variables by `get_variable`, called weights and biases.
+"""``flowrt.contrib.layers``: layers with variables from `get_variable`, called weights and biases.
 
-Every function makes a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn``
-in place of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
+Every function opens a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn``
+instead of biases if there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
 """
 
 from __future__ import annotations
@@ -44,38 +44,13 @@ from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable_scope import variable_scope
 
 __all__ = [
-    "OPTIMIZER_CLS_NAMES",
-    "OPTIMIZER_SUMMARIES",
-    "adaptive_clipping_fn",
-    "apply_regularization",
-    "avg_pool2d",
-    "batch_norm",
-    "bias_add",
-    "conv2d",
-    "conv2d_transpose",
-    "convolution2d",
-    "convolution2d_transpose",
-    "dropout",
-    "embed_sequence",
-    "flatten",
-    "fully_connected",
-    "l1_l2_regularizer",
-    "l1_regularizer",
-    "l2_regularizer",
-    "layer_norm",
-    "linear",
-    "max_pool2d",
-    "one_hot_encoding",
-    "optimize_loss",
-    "relu",
-    "repeat",
-    "softmax",
-    "stack",
-    "sum_regularizer",
-    "variance_scaling_initializer",
-    "xavier_initializer",
-    "xavier_initializer_conv2d",
-]
+    "OPTIMIZER_CLS_NAMES", "OPTIMIZER_SUMMARIES", "adaptive_clipping_fn", "apply_regularization",
+    "avg_pool2d", "batch_norm", "bias_add", "conv2d", "conv2d_transpose", "convolution2d",
+    "convolution2d_transpose", "dropout", "embed_sequence", "flatten", "fully_connected", "l1_l2_regularizer",
+    "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d", "one_hot_encoding",
+    "optimize_loss", "relu", "repeat", "softmax", "stack", "sum_regularizer", "variance_scaling_initializer",
+    "xavier_initializer", "xavier_initializer_conv2d",
+]  # fmt: skip
 
 XAVIER = xavier_initializer()
 
@@ -97,7 +72,7 @@ Maker = Callable[[str, Sequence[int], Any, Any], Variable]
 
 
 def _maker(inputs: Tensor, trainable: bool, collections: Any) -> Maker:
-    """What makes a layer's (model) variables from name, shape, initializer and regularizer.
+    """A function that creates a layer's (model) variables from name, shape, initializer and regularizer.
 
     ``collections`` are more collections for them, or a dict of those by name.
     """
@@ -242,60 +217,23 @@ def _grown(inputs: Tensor, kernel: list[int], strides: list[int], padding: str) 
     return [batch, height * strides[0] + beyond[0], width * strides[1] + beyond[1]]
 
 
-@add_arg_scope
-def max_pool2d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
-    outputs_collections: Any = None, scope: str | None = None,
-) -> Tensor:  # fmt: skip
-    """See `nn.max_pool`."""
-    return _pooled(
-        pooling.max_pool,
-        "MaxPool2D",
-        inputs,
-        kernel_size,
-        stride,
-        padding,
-        data_format,
-        outputs_collections,
-        scope,
-    )
+def _pooling(name: str, pool: Callable[..., Tensor], default_scope: str) -> Callable[..., Tensor]:
+    def pooled(
+        inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
+        outputs_collections: Any = None, scope: str | None = None,
+    ) -> Tensor:  # fmt: skip
+        first = data_format == "NCHW"
+        window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel_size, stride))
+        outputs = pool(inputs, window, steps, padding, data_format=data_format, name=scope or default_scope)
+        return _collected(outputs, outputs_collections)
+
+    pooled.__name__ = pooled.__qualname__ = name
+    pooled.__doc__ = f"See `nn.{pool.__name__}`."
+    return add_arg_scope(pooled)
 
 
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
-    outputs_collections: Any = None, scope: str | None = None,
-) -> Tensor:  # fmt: skip
-    """See `nn.avg_pool`."""
-    return _pooled(
-        pooling.avg_pool,
-        "AvgPool2D",
-        inputs,
-        kernel_size,
-        stride,
-        padding,
-        data_format,
-        outputs_collections,
-        scope,
-    )
-
-
-def _pooled(
-    pool: Any,
-    default: str,
-    inputs: Any,
-    kernel: Any,
-    stride: Any,
-    padding: str,
-    layout: str,
-    collections: Any,
-    scope: Any,
-) -> Tensor:
-    first = layout == "NCHW"
-    window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel, stride))
-    return _collected(
-        pool(inputs, window, steps, padding, data_format=layout, name=scope or default), collections
-    )
+max_pool2d = _pooling("max_pool2d", pooling.max_pool, "MaxPool2D")
+avg_pool2d = _pooling("avg_pool2d", pooling.avg_pool, "AvgPool2D")
 
 
 @add_arg_scope
@@ -342,10 +280,10 @@ def layer_norm(
     variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
     begin_norm_axis: int = 1, begin_params_axis: int = -1, scope: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Each example less its mean, over its deviation (both along the axes from ``begin_norm_axis`` on), times
-    ``gamma``, plus ``beta``, which have the axes from ``begin_params_axis`` on.
+    """Each example normalized by its mean and standard deviation (along the axes from ``begin_norm_axis``
+    on), times ``gamma``, plus ``beta``, which have the axes from ``begin_params_axis`` on.
 
-    Raises `InvalidArgumentError` for axes that the inputs do not have or whose sizes are not known.
+    Raises `InvalidArgumentError` for axes that the inputs do not have or axes of unknown size.
     """
     inputs = convert_to_tensor(inputs)
     rank = inputs.shape.rank
@@ -412,7 +350,7 @@ def embed_sequence(
     ids: Any, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None,
     regularizer: Any = None, trainable: bool = True, scope: Any = None, reuse: Any = None,
 ) -> Tensor:  # fmt: skip
-    """``ids`` looked up in a variable ``embeddings`` of ``[vocab_size, embed_dim]``."""
+    """Look up ``ids`` in a variable ``embeddings`` of shape ``[vocab_size, embed_dim]``."""
     with variable_scope(scope, "EmbedSequence", reuse=reuse):
         table = get_variable("embeddings", [vocab_size, embed_dim], None, initializer, regularizer, trainable)
         return embedding_lookup(table, ids)
@@ -424,7 +362,7 @@ def linear(*args: Any, **kwargs: Any) -> Tensor:
     return outputs
 
 
-# --- many layers at once
+# --- several layers in one call
 
 
 def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -59,12 +59,12 @@ def optimize_loss(
     colocate_gradients_with_ops: bool = False,
     increment_global_step: bool = True,
 ) -> Any:
-    """The scalar ``loss``; to compute it is to make a step, as in
-    ``session.run(optimize_loss(loss, None, 0.1, "SGD"))``.
+    """The scalar ``loss``; evaluating it performs a training step, as in ``session.run(optimize_loss(loss,
+    None, 0.1, "SGD"))``.
 
     ``optimizer`` is a name of `OPTIMIZER_CLS_NAMES`, a class or a function of the learning rate, or an
     optimizer. ``gradient_multipliers`` are by variable or its name; ``clip_gradients`` is the largest global
-    norm or a function of the pairs of gradient and variable, such as `adaptive_clipping_fn` gives. Raises
+    norm or a function of the (gradient, variable) pairs, such as the result of `adaptive_clipping_fn`. Raises
     `InvalidArgumentError` for arguments of other kinds.
     """
     loss = convert_to_tensor(loss)
@@ -212,8 +212,8 @@ def adaptive_clipping_fn(
     epsilon: float = 1e-8,
     name: str | None = None,
 ) -> Callable[[Pairs], Pairs]:
-    """For ``clip_gradients``: gradients of a norm more than ``std_factor`` deviations (of its logarithm, in
-    moving averages) above the mean are scaled down to the mean.
+    """A function for ``clip_gradients``: gradients with a norm more than ``std_factor`` deviations (of its
+    logarithm, in moving averages) above the mean are scaled down to the mean.
     """
 
     def clip(pairs: Pairs) -> Pairs:
@@ -234,7 +234,7 @@ def _adaptive_max_norm(
 ) -> tuple[Any, Any]:
     """The largest norm that is not clipped, and the mean of the logarithms of norms."""
     with variable_scope(name, "AdaptiveMaxNorm", [norm]):
-        if global_step is not None:  # the averages follow more quickly in the beginning
+        if global_step is not None:  # the averages adapt faster in the beginning
             n: Any = cast(global_step, float32)
             decay = minimum(decay, n / (n + 1.0))
 

@@ -31,28 +31,12 @@ from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable_scope import get_variable_scope, variable_scope
 
 __all__ = [
-    "BasicLSTMCell",
-    "BasicRNNCell",
-    "DeviceWrapper",
-    "DropoutWrapper",
-    "EmbeddingWrapper",
-    "GRUCell",
-    "InputProjectionWrapper",
-    "LSTMBlockCell",
-    "LSTMCell",
-    "LSTMStateTuple",
-    "LayerNormBasicLSTMCell",
-    "LayerRNNCell",
-    "MultiRNNCell",
-    "OutputProjectionWrapper",
-    "RNNCell",
-    "ResidualWrapper",
-    "stack_bidirectional_dynamic_rnn",
-    "stack_bidirectional_rnn",
-    "static_bidirectional_rnn",
-    "static_rnn",
+    "BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "EmbeddingWrapper", "GRUCell",
+    "InputProjectionWrapper", "LSTMBlockCell", "LSTMCell", "LSTMStateTuple", "LayerNormBasicLSTMCell",
+    "LayerRNNCell", "MultiRNNCell", "OutputProjectionWrapper", "RNNCell", "ResidualWrapper",
+    "stack_bidirectional_dynamic_rnn", "stack_bidirectional_rnn", "static_bidirectional_rnn", "static_rnn",
     "transpose_batch_time",
-]
+]  # fmt: skip
 
 # --- cells
 
@@ -76,9 +60,9 @@ class LSTMBlockCell(LSTMCell):
 
 
 class LayerNormBasicLSTMCell(RNNCell):
-    """An LSTM whose gates and memory are normalized: Ba et al., "Layer normalization" (2016).
+    """An LSTM with layer normalization of gates and memory: Ba et al., "Layer normalization" (2016).
 
-    With ``layer_norm=False`` they are not, and there is a bias. The candidate is dropped out with
+    With ``layer_norm=False`` there is a bias instead. The candidate is dropped out with
     ``dropout_keep_prob``: Semeniuta et al., "Recurrent dropout without memory loss" (2016). ``input_size`` is
     not used.
     """
@@ -142,7 +126,7 @@ def _linear(inputs: Tensor, size: int, has_bias: bool = True) -> Tensor:
     return bias_add(outputs, get_variable("bias", [size], inputs.dtype, Zeros()))
 
 
-# --- cells around a cell, with variables of their own
+# --- wrapper cells with their own variables
 
 
 class _Around(RNNCell):
@@ -191,7 +175,7 @@ class EmbeddingWrapper(_Around):
 
 
 class InputProjectionWrapper(_Around):
-    """A cell whose inputs are projected to ``num_proj`` before. ``input_size`` is not used."""
+    """A cell with inputs projected to ``num_proj``. ``input_size`` is not used."""
 
     def __init__(
         self, cell: Any, num_proj: int, activation: Any = None, input_size: Any = None, reuse: Any = None
@@ -205,7 +189,7 @@ class InputProjectionWrapper(_Around):
 
 
 class OutputProjectionWrapper(_Around):
-    """A cell whose outputs are projected to ``output_size``."""
+    """A cell with outputs projected to ``output_size``."""
 
     def __init__(self, cell: Any, output_size: int, activation: Any = None, reuse: Any = None) -> None:
         super().__init__(cell, reuse)
@@ -266,7 +250,7 @@ def stack_bidirectional_rnn(
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[list[Any], tuple[Any, ...], tuple[Any, ...]]:
-    """As `stack_bidirectional_dynamic_rnn`, over a list of time steps."""
+    """The same as `stack_bidirectional_dynamic_rnn`, over a list of time steps."""
     states: tuple[list[Any], list[Any]] = ([], [])
     layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
     outputs = list(inputs)
@@ -282,7 +266,7 @@ def stack_bidirectional_rnn(
 
 
 def _layers(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any) -> list[tuple[Any, ...]]:
-    """Of each layer the two cells and the two initial states."""
+    """The two cells and the two initial states of each layer."""
     given = [cells_fw, cells_bw, states_fw or [None] * len(cells_fw), states_bw or [None] * len(cells_bw)]
     if not cells_fw or len({len(one) for one in given}) > 1:
         raise InvalidArgumentError(

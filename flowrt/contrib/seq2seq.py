@@ -32,10 +32,10 @@ def sequence_loss(
 ) -> Any:
     """The weighted cross entropy of ``logits [batch, time, classes]`` and ``targets [batch, time]``.
 
-    Along an axis that is averaged the sum is divided by the sum of ``weights [batch, time]``; along one that
-    is summed, by the number of weights that are not zero. An axis with neither is kept.
-    ``softmax_loss_function`` takes ``labels`` and ``logits``, both flat. Raises `InvalidArgumentError` for
-    other ranks, and for an axis that is both averaged and summed.
+    Along an averaged axis the sum is divided by the sum of ``weights [batch, time]``; along a summed axis, by
+    the number of nonzero weights. An axis with neither is kept. ``softmax_loss_function`` takes ``labels``
+    and ``logits``, both flat. Raises `InvalidArgumentError` for other ranks, and for an axis that is both
+    averaged and summed.
     """
     with get_default_graph().name_scope(name or "sequence_loss"):
         logits, targets, weights = map(convert_to_tensor, (logits, targets, weights))

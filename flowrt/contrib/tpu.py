@@ -13,14 +13,8 @@ from flowrt.graph.ops.state.infeed import (
 )
 
 __all__ = [
-    "infeed_dequeue",
-    "infeed_dequeue_tuple",
-    "infeed_enqueue",
-    "infeed_enqueue_tuple",
-    "outfeed_dequeue",
-    "outfeed_dequeue_tuple",
-    "outfeed_enqueue",
-    "outfeed_enqueue_tuple",
-]
+    "infeed_dequeue", "infeed_dequeue_tuple", "infeed_enqueue", "infeed_enqueue_tuple", "outfeed_dequeue",
+    "outfeed_dequeue_tuple", "outfeed_enqueue", "outfeed_enqueue_tuple",
+]  # fmt: skip
 
 __getattr__ = missing_from("contrib.tpu")

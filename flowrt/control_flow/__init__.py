@@ -1,8 +1,8 @@
 """Branches and loops in the graph: ``cond``, ``case``, ``switch_case``, ``while_loop``.
 
-signatures   which calls of a Python function may share a trace
+signatures   calls of a Python function that share a trace
 structures   nested results of branches and bodies
-functions    what branches and loops require of the Python functions they are given
+functions    checks of Python functions passed to branches and loops
 trace        a Python function run once with symbolic tensors
 branches     ``cond``, ``case``, ``switch_case``
 loops        ``while_loop``

@@ -42,10 +42,10 @@ def cond(
 ) -> Any:
     """``true_fn()`` if ``pred`` (a bool scalar) holds, else ``false_fn()``: only that one runs.
 
-    Both return the same structure of tensors with the same dtypes; a list or tuple of one tensor comes back
-    as the tensor, unless ``strict``. Operations may stand for results: they run with their branch. Raises
-    `DTypeError` for a Python bool, for what is not callable and for dtypes that differ, and
-    `InvalidArgumentError` for structures that differ.
+    Both return the same structure of tensors with the same dtypes; a list or tuple of one tensor becomes the
+    tensor, unless ``strict``. Results may be operations: they run with their branch. Raises `DTypeError` for
+    a Python bool, for non-callables and for different dtypes, and `InvalidArgumentError` for different
+    structures.
     """
     true_fn, false_fn = fn1 if true_fn is None else true_fn, fn2 if false_fn is None else false_fn
     if isinstance(pred, bool):
@@ -132,11 +132,11 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Any:
-    """The result of the first function whose predicate holds, or of ``default``.
+    """The result of the function of the first predicate that holds, or of ``default``.
 
     ``pred_fn_pairs`` are pairs ``(bool scalar, callable)`` or a dict of them. With ``exclusive`` at most one
     predicate may hold, and without a ``default`` at least one must: a step fails with `InvalidArgumentError`
-    otherwise. Raises as `cond`.
+    otherwise. Raises the errors of `cond`.
     """
     pairs = _items("case: expected pred_fn_pairs", pred_fn_pairs)
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
@@ -195,7 +195,7 @@ def _check_cases(predicates: list[Tensor], exclusive: bool, is_total: bool) -> l
 
 
 class _Branch(NamedTuple):
-    """A traced branch: its name in errors, its graph, what it returned, and that as tensors."""
+    """A traced branch: its name in errors, its graph, its result, and the result as tensors."""
 
     name: str
     graph: FuncGraph
@@ -221,7 +221,7 @@ def _trace(name: str, function: Callable[[], Any], outer: Graph, scope: str) -> 
 
 
 def _as_result(graph: FuncGraph, leaf: Any) -> Tensor:
-    """A leaf of what a branch returned as a tensor of ``graph``; an operation becomes a tensor behind it."""
+    """A leaf of a branch's result as a tensor of ``graph``; an operation becomes a dependent tensor."""
     if isinstance(leaf, Operation):
         with graph.control_dependencies([leaf]):
             return convert_to_tensor(True)

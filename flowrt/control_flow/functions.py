@@ -1,4 +1,4 @@
-"""What branches and loops ask of the Python functions that they are given, and of what those capture."""
+"""Checks of the Python functions passed to branches and loops, and of their captures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_scalar(tensor: Tensor, what: str) -> Tensor:
 
 
 def share_captures(graphs: Sequence[FuncGraph]) -> list[Tensor]:
-    """Give all functions the same parameters, in the same order: what any of them captured."""
+    """Give all functions the same parameters, in the same order: the union of their captures."""
     captured = list(dict.fromkeys(tensor for graph in graphs for tensor in graph.captured()))
     for graph in graphs:
         own = graph.parameters[: len(graph.parameters) - len(graph.captured())]

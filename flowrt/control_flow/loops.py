@@ -38,16 +38,16 @@ def while_loop(
     maximum_iterations: Any = None,
     return_same_structure: bool = False,
 ) -> Any:
-    """``loop_vars``, replaced by ``body(*loop_vars)`` as long as ``cond(*loop_vars)`` holds.
+    """The final ``loop_vars`` after repeating ``body(*loop_vars)`` while ``cond(*loop_vars)`` holds.
 
     ``loop_vars`` is a structure of tensors and TensorArrays; the body returns one like it, with the same
-    dtypes and with shapes that fit: a variable whose shape changes needs its ``shape_invariants`` (a
-    structure of shapes, unknown dimensions None). ``maximum_iterations`` ends the loop in any case. One
-    variable comes back as it is, unless ``return_same_structure``. ``parallel_iterations`` is accepted;
-    iterations of one device run in order. ``swap_memory`` keeps what gradients read of each iteration in host
-    memory, where the loop is on a GPU; ``back_prop=False`` says that there will be no gradient.
+    dtypes and compatible shapes: a variable with a changing shape needs its ``shape_invariants`` (a structure
+    of shapes, unknown dimensions None). ``maximum_iterations`` bounds the loop. A single variable is returned
+    without its list, unless ``return_same_structure``. ``parallel_iterations`` is accepted; iterations of one
+    device run in order. ``swap_memory`` keeps the values that gradients need from each iteration in host
+    memory, if the loop is on a GPU; ``back_prop=False`` declares that there is no gradient.
 
-    Raises `DTypeError` and `InvalidArgumentError`, which name the variable, for what the body returns.
+    Raises `DTypeError` and `InvalidArgumentError`, naming the variable, if the body's result does not match.
     """
     functions.check_callable("while_loop", "cond", cond)
     functions.check_callable("while_loop", "body", body)
@@ -126,8 +126,8 @@ class _Loop:
         return self._packed(finals)
 
     def _called(self, function: Callable[..., Any], graph: FuncGraph) -> tuple[Any, Tensor | None]:
-        """What ``function`` of the loop variables inside ``graph`` returns, and the counter of a loop with a
-        limit.
+        """Call ``function`` with the loop variables inside ``graph``; returns its result, and the counter of
+        a loop with a limit.
         """
         arguments, count = self._parameters(graph)
         returned = function(*arguments) if isinstance(arguments, (list, tuple)) else function(arguments)
@@ -150,7 +150,7 @@ class _Loop:
         return pack_as(self._structure, leaves)
 
     def _results(self, graph: FuncGraph, body: Callable[..., Any], returned: Any) -> list[Tensor]:
-        """What the body returned, as tensors that fit the loop variables."""
+        """The body's results, as tensors that match the loop variables."""
         structure = self._structure
         if isinstance(structure, (list, tuple)):
             returned = _as_items(structure, returned)
@@ -240,9 +240,7 @@ def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
 
 
 def _lift_reads(graphs: Sequence[FuncGraph]) -> None:
-    """Read a variable that the loop does not write in front of it: once, and its gradient need not keep the
-    value of every iteration.
-    """
+    """Hoist reads of variables that the loop does not write, so gradients keep no value per iteration."""
     operations = [(graph, op) for graph in graphs for op in graph.get_operations()]
     handles = [{inner: outer for outer, inner in graph.captures.items()} for graph in graphs]
     outside = {inner.ref: outer for found in handles for inner, outer in found.items()}

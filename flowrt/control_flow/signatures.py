@@ -1,8 +1,9 @@
-"""The calls of a Python function, as far as a traced graph of it can tell them apart.
+"""Signatures of calls of a Python function, which determine the calls that share a traced graph.
 
 A call's arguments are bound to the parameters, with defaults. Tensors and arrays among them, at any depth,
-become arguments of the traced function; everything else is a part of it. So a trace serves all calls of equal
-keys (structure, dtypes, equal Python values) whose shapes are within those it was traced for.
+become arguments of the traced function; everything else is a constant of the trace. So a trace serves all
+calls with equal keys (structure, dtypes, equal Python values) and with shapes compatible with those it was
+traced for.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from flowrt.graph.source import user_line
 @final
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a function takes as an argument: a tensor of ``shape`` (unknown dimensions None, or None for any
+    """The type of a function's argument: a tensor of ``shape`` (unknown dimensions None, or None for any
     shape) and ``dtype``.
     """
 
@@ -90,8 +91,8 @@ class _TensorLeaf(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Arguments:
-    """A call: ``values`` by parameter; ``tensors`` are those among their leaves, ``specs`` what is known of
-    them, ``leaves`` what each leaf is to a trace.
+    """A call: ``values`` by parameter; ``tensors`` are those among their leaves, ``specs`` their types,
+    ``leaves`` the role of each leaf in a trace.
     """
 
     names: tuple[str, ...]
@@ -102,17 +103,17 @@ class Arguments:
 
     @property
     def key(self) -> Hashable:
-        """What the calls that share a trace have in common."""
+        """The key shared by calls that share a trace."""
         containers = map_structure(lambda leaf: None, self.values)
         return self.names, repr(containers), self.leaves  # containers are not hashable
 
     def paths(self) -> list[str]:
-        """Where each leaf stands: ``x``, ``state['h']``."""
+        """The path of each leaf: ``x``, ``state['h']``."""
         pairs = zip(self.names, self.values, strict=True)
         return [name + path for name, value in pairs for path in leaf_paths(value)]
 
     def tensor_names(self) -> list[str]:
-        """A name for each tensor, such as operations have."""
+        """A name for each tensor, valid for operations."""
         found = zip(self.paths(), self.leaves, strict=True)
         words = [re.sub(r"\W+", "_", path) for path, leaf in found if isinstance(leaf, _TensorLeaf)]
         return [word.strip("_") or "arg" for word in words]
@@ -127,7 +128,7 @@ class Arguments:
         return dict(zip(self.names, pack_as(self.values, leaves), strict=True))
 
     def difference(self, before: Arguments) -> str:
-        """What is new against ``before``, in words."""
+        """A description of the change from ``before``."""
         if map_structure(lambda leaf: None, self.values) != map_structure(lambda leaf: None, before.values):
             return "the structure of the arguments is another one"
         specs = zip(self.specs, before.specs, strict=False)
@@ -142,12 +143,12 @@ class Arguments:
 
 
 def without_source(error: OpError) -> str:
-    """What ``error`` says, for another error of the same line."""
+    """The message of ``error``, for another error of the same line."""
     return error.message.removeprefix(f"({error.source}): ")
 
 
 def with_flow(leaf: Any, tensor: Tensor) -> Any:
-    """A leaf like ``leaf`` around ``tensor``: a TensorArray stands for its list."""
+    """A leaf like ``leaf`` around ``tensor``; for a TensorArray its list."""
     return leaf._with_flow(tensor) if hasattr(leaf, "_with_flow") else tensor
 
 
@@ -158,8 +159,8 @@ def is_within(spec: node.TensorSpec, wider: node.TensorSpec) -> bool:
 
 @final
 class Signature:
-    """The parameters of ``function``. ``input_signature``, if given, says which tensors it takes: a structure
-    of `TensorSpec` for each of the first parameters.
+    """The parameters of ``function``. ``input_signature``, if given, specifies its tensors: a structure of
+    `TensorSpec` for each of the first parameters.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, input_signature: Any = None) -> None:
@@ -168,7 +169,7 @@ class Signature:
         self._specs = None if input_signature is None else self._declared(input_signature)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The arguments of a call. Raises `DTypeError` and `InvalidArgumentError` for what does not fit."""
+        """The arguments of a call. Raises `DTypeError` and `InvalidArgumentError` if they do not match."""
         found = self._bound(args, kwargs)
         if self._specs is None:
             return _arguments(found)
@@ -238,7 +239,7 @@ def _arguments(found: dict[str, Any], declared: tuple[node.TensorSpec, ...] | No
 
 
 def _converted(value: Any) -> Any:
-    """Arrays become tensors; Python's numbers stay what they are."""
+    """Convert arrays to tensors; Python's numbers are unchanged."""
     return convert_to_tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value
 
 

@@ -1,4 +1,4 @@
-"""Nested results of branches and bodies: where two of them part, and the leaves that stand for tensors."""
+"""Nested results of branches and bodies: their first difference, and leaves that wrap tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowrt.base.structure import Structure
 
 
 class Difference(NamedTuple):
-    """Where two structures part (``"[0]['x']"``, or "" for the whole), and what each has there."""
+    """The first difference of two structures: its path (``"[0]['x']"``, "" for the root), and both parts."""
 
     place: str
     first: str
@@ -58,5 +58,5 @@ def _described(structure: Structure) -> str:
 
 
 def flow_of(leaf: Any) -> Any:
-    """The tensor behind a leaf: a TensorArray's is its list."""
+    """The tensor of a leaf: for a TensorArray its list."""
     return leaf.flow if hasattr(leaf, "_with_flow") else leaf

@@ -1,13 +1,13 @@
-"""A trace: a Python function run once with stand-ins for its tensors, as a function of the graph.
+"""A trace: a Python function run once with symbolic tensors, as a function of the graph.
 
 Rules of this file:
-  1. What a trace reads of the graphs around it becomes an input of every call. It belongs to the innermost
-     graph of those, and any function inside that graph may call it.
-  2. What changes a resource or touches the world runs whenever a call does, in the order of the Python code:
-     writes of one variable among themselves; what touches the world (a print, an assertion, a call of Python)
-     after all writes before it and before all after it.
-  3. Python code that asks for a tensor's value (``if x > 0:``) gets it if it is known for the call that is
-     traced, from constants and arrays, with a `TracerWarning`: the trace has that way through the code only.
+  1. Tensors that a trace reads from enclosing graphs become inputs of every call. The trace belongs to the
+     innermost of those graphs, and any function inside that graph may call it.
+  2. Operations with effects run whenever a call does, in the order of the Python code: writes of one variable
+     among themselves; external effects (a print, an assertion, a call of Python) after all earlier writes and
+     before all later ones.
+  3. Python code that needs a tensor's value (``if x > 0:``) gets it if it is known for the traced call, from
+     constants and arrays, with a `TracerWarning`: the trace contains only that path through the code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flowrt.graph.source import user_line, user_source_at
 
 
 class _Result(NamedTuple):
-    """A leaf of what the Python function returned, and its output; None: it has none."""
+    """A leaf of the Python function's result, and its output; None if it has none."""
 
     leaf: Any
     tensor: Tensor | None
@@ -58,7 +58,7 @@ class _Result(NamedTuple):
 
 @final
 class _Observer:
-    """Gives the values that are known for the call that ``text`` is traced for, and warns once a line.
+    """Provides the values that are known for the traced call of ``text``, and warns once per line.
     ``arguments``: the call's tensors by parameter; ``outer`` is the graph of the call.
     """
 
@@ -70,8 +70,8 @@ class _Observer:
         self._text, self._values, self._warned = text, KnownValues(self.arguments), set[str]()
 
     def __call__(self, tensor: Tensor) -> Any:
-        """The value of ``tensor`` as a Python scalar; None if only a run knows it, if it is no number, or if
-        it is not the user's line that asks, two frames above.
+        """The value of ``tensor`` as a Python scalar; None if known only at run time, if it is not a number,
+        or if the user's line, two frames above, does not request it.
         """
         source = user_source_at(2)
         if source is None or not (
@@ -105,8 +105,8 @@ def trace(
     observes: bool = False,
     is_converted: bool = False,
 ) -> ConcreteFunction:
-    """``func`` of ``arguments`` as a function of the default graph, with tensors of ``specs`` among them.
-    ``observes``: Python may ask for the values of tensors that are known for this call. ``is_converted``:
+    """Trace ``func`` as a function of the default graph; the tensors among ``arguments`` have ``specs``.
+    ``observes``: Python may read the values of tensors that are known for this call. ``is_converted``:
     autograph has converted ``func``.
     """
     outer = get_default_graph()
@@ -127,8 +127,8 @@ def trace(
 
 @final
 class ConcreteFunction:
-    """One trace of a `Function`: ``inputs`` and ``outputs`` are tensors of its ``graph``, ``specs`` what it
-    takes, ``captured_inputs`` the tensors around that it reads, ``home`` the graph that has all of them.
+    """One trace of a `Function`: ``inputs`` and ``outputs`` are tensors of its ``graph``, ``specs`` the
+    inputs' types, ``captured_inputs`` the outer tensors that it reads, ``home`` the graph that contains them.
     ``function`` is the trace as data.
     """
 
@@ -162,8 +162,8 @@ class ConcreteFunction:
         return self._packed(self.outputs, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `Function.__call__`, without another trace. Raises `InvalidArgumentError` for arguments that
-        this trace is not for.
+        """Call like `Function.__call__`, without retracing. Raises `InvalidArgumentError` for arguments that
+        do not match this trace.
         """
         arguments = self._signature.bind(args, kwargs)
         if arguments.key != self._key or not self.accepts(arguments.specs):
@@ -205,7 +205,7 @@ class ConcreteFunction:
 
 
 def _origin(tensor: Tensor) -> Tensor:
-    """The tensor farthest outside that ``tensor`` stands for."""
+    """The outermost tensor that ``tensor`` captures."""
     graph = tensor.graph
     while isinstance(graph, FuncGraph):
         outside = next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
@@ -225,9 +225,7 @@ def _innermost(root: Graph, graphs: Sequence[Graph]) -> Graph:
 
 
 def in_order(graph: FuncGraph) -> list[Operation]:
-    """The operations of ``graph`` that change a resource or touch the world, each waiting for those that it
-    comes after (rule 2).
-    """
+    """The operations of ``graph`` with effects, each with control inputs from its predecessors (rule 2)."""
     found: list[Operation] = []
     fence: Operation | None = None
     since: list[Operation] = []

@@ -1,14 +1,14 @@
-"""Input pipelines: a `Dataset` describes elements, an `Iterator` hands them to the graph.
+"""Input pipelines: a `Dataset` describes elements, an `Iterator` feeds them to the graph.
 
     dataset, experimental                   `Dataset`; ``data.experimental``
-    node, spec                              a dataset as a tree of nodes; what its elements look like
+    node, spec                              a dataset as a tree of nodes; its elements' structure
     sources, pipeline, batching, windows    the nodes (host only)
-    traced                                  functions given to map, filter, flat_map: graphs
-    background                              the two places with threads: read-ahead, parallel map
+    traced                                  functions passed to map, filter, flat_map, traced to graphs
+    background                              the only two users of threads: read-ahead, parallel map
     auto_shard                              one worker's part of a dataset
-    iterator                                the tree behind a session's resource; get_next
+    iterator                                the session resource over the tree; get_next
 
-Nothing is read before a session asks an iterator for its first element.
+Nothing is read before a session requests an iterator's first element.
 """
 
 from typing import Any

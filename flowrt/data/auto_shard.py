@@ -1,7 +1,7 @@
 """`shard`: one worker's part of a dataset that all workers build, by rewriting its tree.
 
-Each record has to be read by one worker, once an epoch. A part is taken below what
-shuffles: workers whose orders differ would otherwise take some records twice and others never.
+Each record must be read by one worker, once per epoch. The tree is sharded below any shuffle: workers with
+different orders would otherwise read some records twice and others never.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class AutoShardPolicy(Enum):
 
 
 def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node | None:
-    """Worker ``index``'s part of ``node``, in batches of a ``count``-th of the size.
+    """Worker ``index``'s part of ``node``, with batches of 1/``count`` of the size.
 
-    None: there is an order on which all workers agree, so that all can read the same batches and take a part
-    of each, which makes the same steps as one worker alone would. Raises `InvalidArgumentError` for FILE with
-    fewer files than workers, and for batches whose size ``count`` does not divide.
+    Returns None if all workers read the elements in the same order: then each reads the same batches and
+    takes its slice of each, which gives the same steps as a single worker. Raises `InvalidArgumentError` for
+    FILE with fewer files than workers, and for batch sizes not divisible by ``count``.
     """
     if policy is AutoShardPolicy.OFF:
         return divide_batches(node, count)
@@ -110,7 +110,7 @@ def _reads_files(function: Any) -> bool:
 
 
 def _known_size(node: Node) -> int | None:
-    """How many elements the source of ``node`` has, if it is an array's rows."""
+    """The number of elements of the source of ``node``, if it is an array's rows."""
     while isinstance(below := getattr(node, "input", None), Node):
         node = below
     arrays = flatten(node.tensors) if isinstance(node, TensorSlices) else []
@@ -125,7 +125,7 @@ def _has_files(node: Node) -> bool:
 
 
 def _at_records(node: Node, count: int, index: int) -> Node:
-    """Every ``count``-th record of ``node``, from number ``index`` on, as they are below what is random."""
+    """Every ``count``-th record of ``node``, starting at ``index``, taken below any random transformation."""
     if _is_random(node):
         return _with_inputs(node, lambda below: _at_records(below, count, index))
     return Shard(node, count, index)

@@ -1,11 +1,12 @@
-"""The two places where a dataset uses threads: a producer that reads ahead, and a pool that maps in order.
+"""The only threads of datasets: a producer that reads ahead, and a pool that maps in order.
 
 Rules of this file:
- - a value and an error reach the consumer in the order of the elements they belong to;
- - the producer asks for room *before* it computes, so it is never more than the buffer's capacity ahead;
+ - values and errors reach the consumer in the order of their elements;
+ - the producer waits for room *before* it computes, so it is never more than the buffer's capacity ahead;
  - a thread ends with the stream that started it: when that ends, is closed, is garbage-collected, or the
-   interpreter exits. Closing wakes the thread, then waits `CLOSE_S` seconds at most for an element under way;
- - a blocked consumer looks every `POLL_S` seconds whether its run was cancelled.
+   interpreter exits. Closing wakes the thread, then waits at most `CLOSE_S` seconds for an element in
+   progress;
+ - a blocked consumer checks every `POLL_S` seconds whether its run was cancelled.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Buffer(Generic[T]):
         self._error: BaseException | None = None
 
     def wait_for_room(self) -> bool:
-        """Block the producer until an item fits; False once nobody will read it."""
+        """Block the producer until an item fits; False after the consumer has closed the buffer."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or len(self._items) < self._capacity)
             return not self._over
@@ -51,7 +52,7 @@ class Buffer(Generic[T]):
             self._changed.notify_all()
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more items come: the consumer reads what is there, then ``error``, or the end."""
+        """End the items: the consumer reads the remaining ones, then gets ``error`` or the end."""
         with self._changed:
             if not self._over:
                 self._over, self._error = True, error
@@ -136,7 +137,7 @@ def map_in_order(
     workers: int,
     iteration: Iteration,
 ) -> Stream[Element]:
-    """``fn(*element)`` for every element, on ``workers`` threads; as many calls run ahead of the consumer."""
+    """``fn(*element)`` for every element, with up to ``workers`` calls ahead, on as many threads."""
     pool = ThreadPoolExecutor(workers, "flowrt-map")
     pending: deque[Future[Element]] = deque()
     try:
@@ -150,7 +151,7 @@ def map_in_order(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         started = [future for future in pending if not future.cancelled()]  # wait() never returns the others
-        pool.shutdown(wait=not wait(started, CLOSE_S).not_done)  # idle threads end at once
+        pool.shutdown(wait=not wait(started, CLOSE_S).not_done)  # idle threads end immediately
 
 
 def _submitted(

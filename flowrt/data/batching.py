@@ -1,4 +1,4 @@
-"""Joining consecutive elements into one with a leading batch dimension, and taking it apart again."""
+"""Batching of consecutive elements along a new leading dimension, and its inverse."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PaddedBatch(Node):
     """Like `Batch`, each component padded at its ends to its entry of ``padded_shapes``.
 
     An unknown dimension is padded to the batch's largest. ``padded_shapes`` and ``padding_values`` are flat,
-    one a component; the value None stands for 0 or ``b""``.
+    one per component; the value None means 0 or ``b""``.
     """
 
     input: Node
@@ -99,7 +99,7 @@ class PaddedBatch(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class Unbatch(Node):
-    """Every row of every element as an element of its own."""
+    """Every row of every element as a separate element."""
 
     input: Node
 
@@ -128,7 +128,7 @@ def _static_size(batch_size: Any, drop_remainder: Any) -> int | None:
 
 
 def _columns(elements: Stream[Element], size: int, drop_remainder: bool) -> Iterator[list[tuple[Any, ...]]]:
-    """For every batch the values of each component."""
+    """The values of each component, for every batch."""
     while chunk := list(islice(elements, size)):
         if len(chunk) == size or not drop_remainder:
             yield list(zip(*chunk, strict=True))

@@ -60,11 +60,11 @@ class Dataset:
         output_shapes: Structure = None,
         args: Sequence[Any] | None = None,
     ) -> Dataset:
-        """What ``generator(*args)`` yields, checked against ``output_types`` and ``output_shapes`` (unknown
-        if None).
+        """The elements that ``generator(*args)`` yields, checked against ``output_types`` and
+        ``output_shapes`` (unknown if None).
 
-        ``args`` reach it as arrays, scalars as NumPy's or bytes. It is called anew for each pass over the
-        data. When run, raises `DTypeError` or `InvalidArgumentError` for an element that does not fit.
+        ``args`` are passed as arrays, scalars as NumPy's or bytes. It is called once per pass over the data.
+        The step raises `DTypeError` or `InvalidArgumentError` for an element that does not match.
         """
         if not callable(generator):
             raise DTypeError(
@@ -101,7 +101,7 @@ class Dataset:
         padding_values: Structure = None,
         drop_remainder: Any = False,
     ) -> Dataset:
-        """As `batch`, each component padded at its end to its padded shape.
+        """The same as `batch`, each component padded at its end to its padded shape.
 
         A dimension that is None or -1 is padded to the batch's largest; without ``padded_shapes`` all unknown
         ones are. ``padding_values``: a structure of scalars, or one for all; None pads with 0 or the empty
@@ -130,8 +130,8 @@ class Dataset:
 
         The function gets tensors (the items of a plain tuple as separate arguments) and returns a structure
         of tensors; it is called once, to build a graph. With ``num_parallel_calls`` that graph runs on as
-        many threads; the order of the elements always stays. Raises what ``map_func`` raises, and
-        `UnimplementedError` if it uses tensors or variables of the graph around it.
+        many threads; the order of the elements is always kept. Raises the errors of ``map_func``, and
+        `UnimplementedError` if it uses tensors or variables of the enclosing graph.
         """
         function, result = trace("map_func", map_func, self.node.spec, _traced_components)
         calls = (
@@ -154,8 +154,8 @@ class Dataset:
         """The elements of the datasets that ``map_func`` returns, ``block_length`` of each of
         ``cycle_length`` in turn.
 
-        ``cycle_length`` is the number of cores when None or AUTOTUNE. The datasets are read one at a time,
-        whatever ``num_parallel_calls`` says.
+        ``cycle_length`` is the number of cores when None or AUTOTUNE. The datasets are read one at a time;
+        ``num_parallel_calls`` is ignored.
         """
         automatic = cycle_length is None or (
             isinstance(cycle_length, int) and cycle_length == pipeline.AUTOTUNE
@@ -195,7 +195,7 @@ class Dataset:
         """The elements in random order, drawn from a buffer of ``buffer_size``.
 
         With ``seed``, or a graph-level seed, each run of the iterator gives the same orders. Every pass of an
-        enclosing `repeat` has its own unless ``reshuffle_each_iteration`` is False.
+        enclosing `repeat` is reshuffled unless ``reshuffle_each_iteration`` is False.
         """
         seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
         size = _integer("shuffle: buffer_size", buffer_size)
@@ -253,7 +253,7 @@ class Dataset:
         """``transformation_func(self)``."""
         return Dataset(_node("apply: transformation_func's result", transformation_func(self)))
 
-    # --- iterators and what is known of the elements
+    # --- iterators and the spec of the elements
 
     def make_one_shot_iterator(self) -> iterator.Iterator:
         """See `flowrt.data.make_one_shot_iterator`."""
@@ -315,7 +315,7 @@ def _components(tensors: Structure) -> Structure:
 
 
 def _component(value: Any) -> Any:
-    """``value`` as an array, or as a tensor when it is or contains one."""
+    """``value`` as an array, or as a tensor if it is or contains one."""
     leaves = flatten(value) if isinstance(value, list) else [value]
     symbolic = any(isinstance(leaf, Tensor) or hasattr(leaf, "__flowrt_tensor__") for leaf in leaves)
     return convert_to_tensor(value) if symbolic else as_array(value)

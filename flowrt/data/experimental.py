@@ -1,4 +1,4 @@
-"""Names that scripts take from ``data.experimental``: what ``Dataset.apply`` takes."""
+"""The names of ``data.experimental``: transformations for ``Dataset.apply``."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[[Dataset], Dataset]:
-    """Elements computed ahead by a thread, ``buffer_size`` of them at most, and given out on ``device``.
+    """Elements computed ahead by a thread, at most ``buffer_size`` of them, and delivered on ``device``.
 
-    The last transformation of a dataset: those behind it have their elements on the host again. The iterator
-    is made where the dataset is known, not by `Iterator.from_structure`. Raises `DTypeError` for strings,
-    which only the host has.
+    It must be the last transformation: later ones have their elements on the host again. The iterator must be
+    created from the dataset, not by `Iterator.from_structure`. Raises `DTypeError` for strings, which exist
+    only on the host.
     """
     ahead = AUTOTUNE if buffer_size is None else buffer_size
     return lambda dataset: Dataset(Prefetch(_on(device, dataset, "prefetch_to_device"), ahead))
@@ -68,12 +68,12 @@ def group_by_window(
     window_size: Any = None,
     window_size_func: Callable[[Tensor], Any] | None = None,
 ) -> Callable[[Dataset], Dataset]:
-    """``reduce_func(key, window)`` of windows of elements that have one key, one after the other.
+    """``reduce_func(key, window)`` of windows of elements with the same key, concatenated.
 
     ``key_func`` maps an element to an integer scalar. A window is a dataset of ``window_size`` consecutive
-    elements of its key, or ``window_size_func(key)``; at the end, of those that are left. All functions are
-    called once, to build a graph, as that of `Dataset.map`. Raises `InvalidArgumentError` unless there is one
-    of the sizes, `DTypeError` for results that are no integer scalar or no dataset.
+    elements with its key, or ``window_size_func(key)``; at the end, of the remaining ones. All functions are
+    called once, to build a graph, as in `Dataset.map`. Raises `InvalidArgumentError` unless exactly one size
+    is given, `DTypeError` for results that are not an integer scalar or a dataset.
     """
     if (window_size is None) == (window_size_func is None):
         raise InvalidArgumentError(
@@ -106,17 +106,17 @@ def bucket_by_sequence_length(
     no_padding: bool = False,
     drop_remainder: bool = False,
 ) -> Callable[[Dataset], Dataset]:
-    """Batches of elements of similar length, so that little is padding.
+    """Batches of elements of similar length, to reduce padding.
 
     ``element_length_func`` maps an element to its length. Bucket 0 has the lengths below
-    ``bucket_boundaries[0]``, and so on; the last one those from the last boundary on. A batch has
+    ``bucket_boundaries[0]``, and so on; the last one the lengths from the last boundary upwards. A batch has
     ``bucket_batch_sizes[bucket]`` elements, padded as `Dataset.padded_batch` does: to its longest one, or
-    with ``pad_to_bucket_boundary`` to the bucket's largest length. Then all batches of a bucket have one
-    shape (with ``drop_remainder``), so a step that is fed with them has one compiled plan a bucket; and for
-    an element that the last boundary does not bound the step raises `InvalidArgumentError`. At the end of
-    each pass the share of padding is logged at level INFO.
+    with ``pad_to_bucket_boundary`` to the bucket's largest length. Then all batches of a bucket have the same
+    shape (with ``drop_remainder``), so a step fed with them has one compiled plan per bucket; and for an
+    element not below the last boundary the step raises `InvalidArgumentError`. At the end of each pass the
+    fraction of padding is logged at level INFO.
 
-    Raises `InvalidArgumentError` for boundaries that do not rise or another number of batch sizes.
+    Raises `InvalidArgumentError` for boundaries that do not increase or a wrong number of batch sizes.
     """
     boundaries, sizes = tuple(map(int, bucket_boundaries)), tuple(map(int, bucket_batch_sizes))
     if not boundaries or any(a >= b for a, b in pairwise(boundaries)) or len(sizes) != len(boundaries) + 1:

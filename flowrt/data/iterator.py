@@ -1,9 +1,9 @@
-"""`Iterator`: a dataset's elements as tensors, a new element in every step that asks for one.
+"""`Iterator`: a dataset's elements as tensors, a new element in every step that fetches one.
 
-An iterator is an op that names a resource of the session. A *one-shot* iterator begins by itself, once. An
-*initializable* one begins, and begins again, when its initializer runs; the tensors among the dataset's
-sources are read then. A *reinitializable* one (`Iterator.from_structure`) has an initializer for each dataset
-of its structure.
+An iterator is an op that names a resource of the session. A *one-shot* iterator starts automatically, once.
+An *initializable* one starts, or restarts, when its initializer runs, which reads the tensors among the
+dataset's sources. A *reinitializable* one (`Iterator.from_structure`) has an initializer for each dataset of
+its structure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Iterator:
     def from_structure(
         output_types: Structure, output_shapes: Structure = None, shared_name: str | None = None
     ) -> Iterator:
-        """An iterator without a dataset: `make_initializer` gives it one, and then another.
+        """An iterator without a dataset: `make_initializer` gives it one, or replaces it.
 
         Without ``output_shapes`` the shapes are unknown.
         """
@@ -77,7 +77,7 @@ class Iterator:
 
     @property
     def resource(self) -> Tensor:
-        """The handle, which is where its elements come out."""
+        """The handle, placed on the device that receives the elements."""
         return self._resource
 
     @property
@@ -163,12 +163,11 @@ def get_output_classes(dataset_or_iterator: Any) -> Structure:
 
 
 def make_one_shot_iterator(dataset: Any) -> Iterator:
-    """An iterator over ``dataset`` that needs no initializer and ends for good. A distributed dataset makes
-    its own.
+    """An iterator over ``dataset`` without initializer, for one pass. A distributed dataset makes its own.
 
-    Tensors among the dataset's sources are computed when it begins. Raises `InvalidArgumentError` if they
-    depend on a placeholder, a variable or other state: that takes `make_initializable_iterator`;
-    `DTypeError` for what is no dataset.
+    Tensors among the dataset's sources are computed when it starts. Raises `InvalidArgumentError` if they
+    depend on a placeholder, a variable or other state, which needs `make_initializable_iterator`;
+    `DTypeError` for anything but a dataset.
     """
     if not hasattr(dataset, "node"):
         made: Iterator = _maker("make_one_shot_iterator", dataset)()
@@ -187,8 +186,8 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
 
 
 def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Iterator:
-    """An iterator over ``dataset`` that begins, and begins again, when its ``initializer`` runs. A
-    distributed dataset makes its own. Raises `DTypeError` for what is no dataset.
+    """An iterator over ``dataset`` that starts, or restarts, when its ``initializer`` runs. A distributed
+    dataset creates its own. Raises `DTypeError` for anything but a dataset.
     """
     if not hasattr(dataset, "node"):
         made: Iterator = _maker("make_initializable_iterator", dataset)(shared_name)
@@ -208,8 +207,7 @@ def _maker(name: str, dataset: Any) -> Any:
 
 def _new_handle(spec: Structure, device: str, shared_name: str | None) -> Tensor:
     with get_default_graph().device(device):
-        handle: Tensor = iterators.iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
-        return handle
+        return iterators.iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
 
 
 def _element_attrs(spec: Structure) -> dict[str, Any]:
@@ -230,7 +228,7 @@ def _check_fits(expected: Structure, got: Structure) -> None:
 
 
 def _pure_sources(tensors: Sequence[Tensor]) -> Subgraph:
-    """What computes ``tensors`` without a session. Raises `InvalidArgumentError` when something needs one."""
+    """The subgraph of ``tensors``. Raises `InvalidArgumentError` if a node needs a session."""
     subgraph = extract(get_default_graph(), tensors, (), {})
     for node in subgraph:
         if node.op.effect not in (Effect.PURE, Effect.RANDOM):
@@ -243,7 +241,7 @@ def _pure_sources(tensors: Sequence[Tensor]) -> Subgraph:
 
 
 def _opening(node: Node, tensors: Sequence[Tensor]) -> iterators.Open:
-    """How a session begins a run over ``node``, given the values of ``tensors``."""
+    """A function with which a session starts a run over ``node``, given the values of ``tensors``."""
 
     def open(values: Sequence[Any], put: iterators.Put) -> iterators.Elements:
         on_host = [host_array(value) if is_foreign(value) else value for value in values]

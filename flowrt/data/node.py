@@ -2,13 +2,14 @@
 
 Rules of this package:
  - an element is a flat tuple of NumPy arrays or NumPy scalars, in the order of ``flatten(node.spec)``; a
-   string scalar is an object array of rank 0. Elements may be read-only views of their source: who wants to
-   write copies;
- - a node never changes. What an opened stream knows lives in its generator's frame, what the streams of one
-   run share in `Iteration`;
+   string scalar is an object array of rank 0. Elements may be read-only views of their source: copy before
+   writing;
+ - nodes are immutable. An opened stream's state is in its generator's frame, the state shared by the streams
+   of one run in `Iteration`;
  - a stream is a generator. It opens its inputs on its first `next` and closes them when it ends, raises, is
-   closed or is garbage-collected; so a stream that raised is over, and `ElementIterator` keeps saying why;
- - leaves may be symbolic while a graph is built; `bind` puts values in their place before the tree is opened.
+   closed or is garbage-collected; so a stream that raised is finished, and `ElementIterator` keeps raising
+   the error;
+ - leaves may be symbolic while a graph is built; `bind` replaces them by values before the tree is opened.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Element: TypeAlias = tuple[Any, ...]
 Stream: TypeAlias = Generator[T, None, None]
 
 HOST = "/device:CPU:0"
-CLOSE_S = 5.0  # how long closing waits for an element under way before it leaves it behind
+CLOSE_S = 5.0  # how long closing waits for an element in progress before abandoning it
 
 
 class Node(ABC):
@@ -52,7 +53,7 @@ class Node(ABC):
 
     @property
     def device(self) -> str:
-        """The device on which an iterator gives out the elements."""
+        """The device to which an iterator delivers the elements."""
         return HOST
 
     @property
@@ -64,11 +65,11 @@ class Node(ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Iteration:
-    """What the streams of one run over a tree share.
+    """State shared by the streams of one run over a tree.
 
-    ``epochs`` counts the enclosing repeats, outermost first: it makes one shuffle order differ from the next.
-    ``cancelled`` is asked by every wait and by every loop that may go on without yielding. ``memory`` holds
-    what `Cache` nodes have read. ``put`` brings an array to the iterator's device.
+    ``epochs`` counts the enclosing repeats, outermost first: it makes successive shuffle orders differ.
+    ``cancelled`` is polled by every wait and by every loop that may run long without yielding. ``memory``
+    holds the elements of `Cache` nodes. ``put`` transfers an array to the iterator's device.
     """
 
     epochs: tuple[int, ...] = ()
@@ -88,7 +89,7 @@ class Iteration:
 @final
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Elements that are rows of ``arrays``; ``indices`` says which rows, and in which order."""
+    """Elements that are rows of ``arrays``; ``indices`` selects and orders the rows."""
 
     arrays: tuple[Array, ...]
     indices: Callable[[Iteration], Stream[int]]
@@ -140,7 +141,7 @@ class ElementIterator(Iterator[Element]):
                 raise
 
     def close(self) -> None:
-        """End the run and its threads; returns in `CLOSE_S` seconds a thread, if an element takes longer."""
+        """End the run and its threads; waits at most `CLOSE_S` seconds per thread for an element."""
         self._closed.set()
         if self._lock.acquire(timeout=CLOSE_S):
             try:

@@ -1,8 +1,7 @@
-"""The transformations of a dataset tree: which elements, in which order, and what is done to each.
+"""The transformations of a dataset tree: selection, order and mapping of elements.
 
-A `Reordering` passes elements on as they are. It is written once, for streams of elements and for streams of
-row numbers alike, so that ``from_tensor_slices().shuffle().repeat().batch()`` shuffles integers and gathers
-each batch once.
+A `Reordering` passes elements on unchanged. It works on streams of elements and on streams of row indices, so
+that ``from_tensor_slices().shuffle().repeat().batch()`` shuffles integers and gathers each batch once.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _END: Any = object()
 
 
 class Reordering(Node):
-    """Passes on elements of ``input`` unchanged; a subclass says which and in what order."""
+    """Passes on elements of ``input`` unchanged; a subclass selects and orders them."""
 
     input: Node
 
@@ -59,11 +58,11 @@ class Reordering(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class Shuffle(Reordering):
-    """A buffer of ``buffer_size`` items; a random one goes out, the next of the input takes its place.
+    """A buffer of ``buffer_size`` items; a random one is yielded and replaced by the input's next.
 
     The order is a function of ``seed`` alone or, with ``reshuffle_each_iteration``, of ``seed`` and the
-    epochs of the enclosing repeats. So two equal shuffles that are zipped stay aligned, and reopening gives
-    the same again.
+    epochs of the enclosing repeats. So two equal shuffles stay aligned when zipped, and reopening repeats the
+    order.
     """
 
     input: Node
@@ -172,7 +171,7 @@ class Shard(Reordering):
 @final
 @dataclass(frozen=True, eq=False)
 class Cache(Reordering):
-    """The input, read from memory once a run has read it to its end; a part of it is not kept."""
+    """The input, read from memory after one complete pass; a partial pass is not kept."""
 
     input: Node
 
@@ -218,8 +217,8 @@ class Prefetch(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class OnDevice(Node):
-    """The input, for an iterator on ``target``: elements are computed on the host, and begin to cross to the
-    device at once. With a `Prefetch` behind it that is ahead of the step that takes them.
+    """The input, for an iterator on ``target``: elements are computed on the host, and their copy to the
+    device starts immediately. With a `Prefetch` after it the copy runs ahead of the step.
     """
 
     input: Node
@@ -301,10 +300,10 @@ class Filter(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class Interleave(Node):
-    """The elements of the datasets ``fn(*components)``, whose spec is ``returns``.
+    """The elements of the datasets ``fn(*components)``, of spec ``returns``.
 
-    ``cycle_length`` of them are open at a time and give ``block_length`` elements in turn; the place of a
-    finished one goes to the input's next. With a ``cycle_length`` of 1 this is ``flat_map``.
+    ``cycle_length`` of them are open at a time and yield ``block_length`` elements in turn; a finished one is
+    replaced by the input's next. With a ``cycle_length`` of 1 this is ``flat_map``.
     """
 
     input: Node

@@ -91,7 +91,7 @@ class Range(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class FromGenerator(Node):
-    """What ``generator(*args)`` yields, converted to and checked against ``yields``: a structure of
+    """The elements of ``generator(*args)``, converted to and checked against ``yields``: a structure of
     `TensorSpec`.
 
     Integers and bools must survive the conversion unchanged; floats may lose precision.
@@ -138,7 +138,7 @@ _END = object()
 
 @contextmanager
 def _users_errors() -> Iterator[None]:
-    """Say of what the user's generator raises that it did; the traceback is in the cause."""
+    """Attribute errors to the user's generator; the traceback is in the cause."""
     try:
         yield
     except Exception as error:
@@ -192,9 +192,9 @@ def _encoded(text: Any) -> bytes:
 @final
 @dataclass(frozen=True, eq=False)
 class TextLines(Node):
-    """The lines of text files, one after the other: string scalars without carriage returns and line feeds.
+    """The lines of text files, concatenated: string scalars without carriage returns and line feeds.
 
-    ``compression_type`` is ``""`` or ``"GZIP"``. A missing file raises `NotFoundError` when its turn comes.
+    ``compression_type`` is ``""`` or ``"GZIP"``. A missing file raises `NotFoundError` when it is reached.
     """
 
     filenames: Any

@@ -1,6 +1,6 @@
-"""What is known of a dataset's elements beforehand: a nested structure of `TensorSpec`.
+"""The spec of a dataset's elements: a nested structure of `TensorSpec`.
 
-Rule of this file: pure functions from specs to specs, one for each way in which a dataset changes elements.
+Rule of this file: pure functions from specs to specs, one per transformation of a dataset.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def batch_spec(spec: Structure, size: int | None) -> Structure:
 
 
 def common_spec(first: Structure, second: Structure) -> Structure:
-    """What holds for the elements of both datasets.
+    """The most specific spec of the elements of both datasets.
 
     Raises `InvalidArgumentError` for different structures and `DTypeError` for different dtypes.
     """

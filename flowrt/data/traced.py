@@ -1,8 +1,8 @@
-"""A user's function of tensors inside a dataset (``map_func``, ``predicate``): a small graph of its own.
+"""A user's function of tensors inside a dataset (``map_func``, ``predicate``), traced to a small graph.
 
 The function is called once, with placeholders for the components of an element, in a new graph with the outer
-graph's seed. Each run of an iterator compiles that graph in a session of its own, which ends with the run; so
-random ops draw afresh for each element, and equal seeds draw the same again in the next run.
+graph's seed. Each run of an iterator compiles that graph in a new session, which ends with the run; so random
+ops draw new values for each element, and equal seeds draw the same ones in the next run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Traced(ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class TracedFunction(Traced):
-    """A graph from ``inputs``, placeholders, to ``outputs``, one an output component."""
+    """A graph from ``inputs``, placeholders, to ``outputs``, one per output component."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -66,7 +66,7 @@ def _component(value: Any) -> Any:
 @final
 @dataclass(frozen=True, eq=False)
 class TracedPredicate(Traced):
-    """A function whose only output is a bool scalar."""
+    """A function with a bool scalar as its only output."""
 
     function: TracedFunction
 
@@ -78,9 +78,7 @@ class TracedPredicate(Traced):
 @final
 @dataclass(frozen=True, eq=False)
 class TracedDataset(Traced):
-    """A function of an element's components whose result is a dataset: a tree with tensors of its graph as
-    leaves.
-    """
+    """A function from an element's components to a dataset: a tree with tensors of its graph as leaves."""
 
     tensors: TracedFunction
     node: Node
@@ -130,11 +128,11 @@ def trace(
     spec: Structure,
     convert: Callable[[Any], tuple[Sequence[Tensor], Any]],
 ) -> tuple[TracedFunction, Any]:
-    """The graph of ``func``, called as a dataset with elements of ``spec`` calls it.
+    """The graph of ``func``, called with placeholders for an element of ``spec``.
 
-    ``convert`` runs in that graph too: it takes what ``func`` returned and gives the output tensors and
-    anything else, which is returned beside the function. Raises what ``func`` raises, and
-    `UnimplementedError` if it reads a tensor or a variable of the graph around it.
+    ``convert`` runs in that graph too: it maps the result of ``func`` to the output tensors and any other
+    value, which is returned along with the function. Raises the errors of ``func``, and `UnimplementedError`
+    if it reads a tensor or a variable of the enclosing graph.
     """
     graph = Graph()
     graph.seed = get_default_graph().seed

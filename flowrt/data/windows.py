@@ -1,4 +1,4 @@
-"""Elements gathered by a key: a window of them becomes a dataset of its own when it is full."""
+"""Grouping of elements by key: a full window of them becomes a dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flowrt.errors import InvalidArgumentError
 @final
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The elements of a window; an empty one stands for them in a tree until there are some."""
+    """The elements of a window; an empty one is its placeholder in a tree."""
 
     elements: list[Element] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ def over(node: Node, place: Held, elements: list[Element]) -> Node:
 @final
 @dataclass(frozen=True, eq=False)
 class TracedReduction(Traced):
-    """A function of a key and a window whose result is a dataset; ``place`` is where the window goes."""
+    """A function from a key and a window to a dataset; ``place`` is the window's placeholder."""
 
     dataset: TracedDataset
     place: Held
@@ -67,7 +67,7 @@ class TracedReduction(Traced):
 def windows(
     keyed: Iterable[tuple[int, Element]], size_of: Callable[[int], int]
 ) -> Iterator[tuple[int, list[Element]]]:
-    """Elements of one key, ``size_of(key)`` at a time; at the end what is left, by key."""
+    """Elements with the same key, ``size_of(key)`` at a time; at the end the remaining ones, by key."""
     gathered: dict[int, list[Element]] = {}
     sizes: dict[int, int] = {}
     for key, element in keyed:
@@ -83,9 +83,9 @@ def windows(
 @final
 @dataclass(frozen=True, eq=False)
 class GroupByWindow(Node):
-    """The datasets ``reduction(key, window)``, of spec ``returns``, one after the other.
+    """The datasets ``reduction(key, window)``, of spec ``returns``, concatenated.
 
-    ``key`` is a function of an element's components; ``window_size`` one of the key, or a number.
+    ``key`` is a function of an element's components; ``window_size`` a function of the key, or a number.
     """
 
     input: Node
@@ -110,7 +110,7 @@ class GroupByWindow(Node):
 
 
 def checked(elements: Iterable[Element], iteration: Iteration) -> Iterator[Element]:
-    """The elements; the run may be closed between them although none is handed out."""
+    """The elements, with a check between them whether the run was closed although none was yielded."""
     for element in elements:
         iteration.check()
         yield element
@@ -122,8 +122,8 @@ class BucketByLength(Node):
     """Batches of elements of similar length: bucket i has the lengths from ``boundaries[i - 1]`` to below
     ``boundaries[i]``.
 
-    ``batches`` has for every bucket the batch of a window in ``place``, or None where no element may be.
-    A pass that ends logs which share of what it handed out was padding, at level INFO.
+    ``batches`` has for every bucket the batch of a window in ``place``, or None if the bucket must stay
+    empty. A complete pass logs the fraction of padding in its batches, at level INFO.
     """
 
     input: Node
@@ -162,8 +162,8 @@ class BucketByLength(Node):
 
 
 def padding_report(boundaries: tuple[int, ...], numbers: list[list[int]]) -> str:
-    """Which share of what the buckets handed out is padding, of all and of each; ``numbers`` are pairs of how
-    many numbers their elements had and their batches have.
+    """The fraction of padding, of all batches and per bucket; ``numbers`` are pairs of the number of values
+    in its elements and in its batches.
     """
     names = [*(f"below {boundary}" for boundary in boundaries), f"from {boundaries[-1]}"]
     shares = [

@@ -1,6 +1,4 @@
-"""Conditional accumulators: sums of gradients that several steps add to and one takes, as of one step
-counter.
-"""
+"""Conditional accumulators: sums of gradients of several steps, taken by one, relative to a step counter."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ REDUCTIONS = ("MEAN", "SUM")
 
 
 class ConditionalAccumulatorBase:
-    """A handle and what both kinds have. A gradient whose ``local_step`` is below the accumulator's step is
-    dropped without a word; every take adds one to that step.
+    """A handle and the operations of both kinds. A gradient with a ``local_step`` below the accumulator's
+    step is silently dropped; every take increments that step.
     """
 
     def __init__(
@@ -53,24 +51,20 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients were added since the last take: int32."""
+        """The number of gradients added since the last take: int32."""
         with get_default_graph().colocate_with(self._accumulator_ref):
-            count: Tensor = ops.accumulator_num_accumulated_op(self._accumulator_ref, name=name)
-            return count
+            return ops.accumulator_num_accumulated_op(self._accumulator_ref, name=name)
 
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Operation:
         """The operation that sets the accumulator's step."""
         with get_default_graph().colocate_with(self._accumulator_ref):
-            done: Operation = ops.accumulator_set_global_step_op(
+            return ops.accumulator_set_global_step_op(
                 self._accumulator_ref, _as_int64(new_global_step), name=name
             )
-            return done
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Of dense gradients. Sessions of a cluster share one of the same ``shared_name`` (or name) and
-    device.
-    """
+    """An accumulator of dense gradients, shared in a cluster by ``shared_name`` (or name) and device."""
 
     def __init__(
         self,
@@ -85,22 +79,20 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Operation:
         """The operation that adds ``grad``. Raises `InvalidArgumentError` for one of another shape."""
         with get_default_graph().colocate_with(self._accumulator_ref):
-            done: Operation = ops.accumulator_apply_gradient_op(
+            return ops.accumulator_apply_gradient_op(
                 self._accumulator_ref, _as_int64(local_step), convert_to_tensor(grad, self._dtype), name=name
             )
-            return done
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
         """The mean (or sum) of all gradients, once there are ``num_required``."""
         with get_default_graph().colocate_with(self._accumulator_ref):
-            taken: Tensor = ops.accumulator_take_gradient_op(
+            return ops.accumulator_take_gradient_op(
                 self._accumulator_ref, num_required, dtype=self._dtype, name=name
             )
-            return taken
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Of `IndexedSlices`. A row's mean is over the gradients that have it."""
+    """An accumulator of `IndexedSlices`. A row's mean is over the gradients that have it."""
 
     def __init__(
         self,
@@ -132,7 +124,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         """
         shape = _as_int64([] if grad_shape is None else grad_shape)
         with get_default_graph().colocate_with(self._accumulator_ref):
-            done: Operation = ops.sparse_accumulator_apply_gradient_op(
+            return ops.sparse_accumulator_apply_gradient_op(
                 self._accumulator_ref,
                 _as_int64(local_step),
                 _as_int64(grad_indices),
@@ -140,7 +132,6 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
                 shape,
                 name=name,
             )
-            return done
 
     def take_grad(self, num_required: Any, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """``(indices, values, shape)`` of the mean (or sum), once there are ``num_required`` gradients."""
@@ -157,5 +148,4 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
 def _as_int64(value: Any) -> Tensor:
     tensor = convert_to_tensor(value) if hasattr(value, "dtype") else convert_to_tensor(value, int64)
-    found: Tensor = cast(tensor, int64)
-    return found
+    return cast(tensor, int64)

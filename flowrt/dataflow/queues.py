@@ -1,9 +1,9 @@
-"""Queues, through which steps of a session, or of a cluster's sessions, hand each other elements.
+"""Queues, which pass elements between steps of a session, or of a cluster's sessions.
 
-FIFOQueue             in the order in which they went in
-PaddingFIFOQueue      the same, of shapes that differ: those that are taken together are padded
+FIFOQueue             in insertion order
+PaddingFIFOQueue      the same, with different shapes: elements dequeued together are padded
 RandomShuffleQueue    in random order
-PriorityQueue         by the first component, the least first
+PriorityQueue         by the first component, the smallest first
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from flowrt.graph.shapes import Shape, TensorShape, as_shape, is_static
 
 
 class QueueBase:
-    """A queue's operations. An element has a component a dtype; with ``names`` elements are dicts by them.
+    """A queue's operations. An element has one component per dtype; with ``names`` elements are dicts.
 
-    Operations are beside the queue. Who takes from an empty queue, or adds to a full one, waits; in the order
-    of coming. A closed queue refuses what is added (`CancelledError`) and, when it is empty, who takes
+    Operations are colocated with the queue. A dequeue from an empty queue, or an enqueue to a full one,
+    waits, in order of arrival. A closed queue rejects enqueues (`CancelledError`) and, when empty, dequeues
     (`OutOfRangeError`).
     """
 
@@ -60,7 +60,7 @@ class QueueBase:
 
     @property
     def shapes(self) -> list[TensorShape]:
-        """Those of the components; of unknown rank where the queue takes any."""
+        """The shapes of the components; of unknown rank if the queue accepts any."""
         return [TensorShape(shape) for shape in self._shapes or [None] * len(self._dtypes)]
 
     @property
@@ -71,21 +71,19 @@ class QueueBase:
 
     def enqueue(self, vals: Any, name: str | None = None) -> Operation:
         """The operation that adds an element: a tensor, a list of components, or a dict by name. Raises
-        `InvalidArgumentError` or `DTypeError` for what is no element of this queue.
+        `InvalidArgumentError` or `DTypeError` if the element does not match the queue.
         """
         with get_default_graph().colocate_with(self._queue_ref):
-            added: Operation = ops.queue_enqueue_op(
+            return ops.queue_enqueue_op(
                 self._queue_ref, self._components(vals), name=name or f"{self._short_name}_enqueue"
             )
-            return added
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
         """The operation that adds an element a row of ``vals``."""
         with get_default_graph().colocate_with(self._queue_ref):
-            added: Operation = ops.queue_enqueue_many_op(
+            return ops.queue_enqueue_many_op(
                 self._queue_ref, self._components(vals), name=name or f"{self._short_name}_EnqueueMany"
             )
-            return added
 
     def dequeue(self, name: str | None = None) -> Any:
         """The first element: a tensor, a list of them, or a dict by name."""
@@ -103,7 +101,7 @@ class QueueBase:
         return self._many(ops.queue_dequeue_many_op, n, name or f"{self._short_name}_DequeueMany")
 
     def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
-        """``n`` elements, stacked, or what a closed queue has left, at least one."""
+        """``n`` elements, stacked, or the remaining ones of a closed queue, at least one."""
         return self._many(ops.queue_dequeue_up_to_op, n, name or f"{self._short_name}_DequeueUpTo")
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
@@ -111,25 +109,20 @@ class QueueBase:
         ``cancel_pending_enqueues``.
         """
         with get_default_graph().colocate_with(self._queue_ref):
-            closed: Operation = ops.queue_close_op(
+            return ops.queue_close_op(
                 self._queue_ref,
                 cancel_pending_enqueues=cancel_pending_enqueues,
                 name=name or f"{self._short_name}_Close",
             )
-            return closed
 
     def is_closed(self, name: str | None = None) -> Tensor:
         with get_default_graph().colocate_with(self._queue_ref):
-            answer: Tensor = ops.queue_is_closed_op(
-                self._queue_ref, name=name or f"{self._short_name}_is_closed"
-            )
-            return answer
+            return ops.queue_is_closed_op(self._queue_ref, name=name or f"{self._short_name}_is_closed")
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements there are: int32."""
+        """The number of elements: int32."""
         with get_default_graph().colocate_with(self._queue_ref):
-            count: Tensor = ops.queue_size_op(self._queue_ref, name=name or f"{self._short_name}_Size")
-            return count
+            return ops.queue_size_op(self._queue_ref, name=name or f"{self._short_name}_Size")
 
     # --- elements
 
@@ -174,11 +167,10 @@ class QueueBase:
 
 
 class FIFOQueue(QueueBase):
-    """Elements come out in the order in which they went in.
+    """A queue in insertion order.
 
-    It holds ``capacity`` elements, any number if that is negative. ``dtypes`` and ``shapes`` are of the
-    components of an element: one, or a list. Sessions of a cluster share a queue of one ``shared_name`` (or
-    name) and device.
+    Holds ``capacity`` elements, any number if negative. ``dtypes`` and ``shapes`` are those of an element's
+    components: one, or a list. Sessions of a cluster share a queue by ``shared_name`` (or name) and device.
     """
 
     def __init__(
@@ -196,8 +188,8 @@ class FIFOQueue(QueueBase):
 
 
 class PaddingFIFOQueue(QueueBase):
-    """A `FIFOQueue` of elements whose ``shapes`` may have unknown dimensions. When several are taken, each
-    component has the largest sizes among them, with zeros, or empty strings, behind those that are smaller.
+    """A `FIFOQueue` of elements with unknown dimensions in their ``shapes``. Elements dequeued together are
+    padded at the end to the largest sizes among them, with zeros or empty strings.
     """
 
     def __init__(
@@ -222,8 +214,8 @@ class PaddingFIFOQueue(QueueBase):
 
 
 class RandomShuffleQueue(QueueBase):
-    """Any of the elements comes out next, by random draws from ``seed``; ``min_after_dequeue`` of them stay
-    in the queue until it is closed: the more, the better mixed. For the other arguments see `FIFOQueue`.
+    """A queue that draws its next element at random by ``seed``; ``min_after_dequeue`` elements remain in it
+    until it is closed: the more, the better mixed. For the other arguments see `FIFOQueue`.
     """
 
     def __init__(
@@ -249,9 +241,9 @@ class RandomShuffleQueue(QueueBase):
 
 
 class PriorityQueue(QueueBase):
-    """The element with the least priority comes out first; of equal ones that which went in first.
+    """A queue that returns the element with the smallest priority first, in insertion order for equal ones.
 
-    An element's first component is its priority, an int64 scalar; ``types`` and ``shapes`` are of the others.
+    An element's first component is its priority, an int64 scalar; ``types`` and ``shapes`` are the others'.
     """
 
     def __init__(

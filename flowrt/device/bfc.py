@@ -1,21 +1,21 @@
-"""Best fit with coalescing, over integer addresses: no memory, lock, thread or clock.
+"""Best fit with coalescing, over integer addresses: pure, without memory, locks, threads or clocks.
 
-The caller brings regions of address space (`BFCAllocator.add_region`) and is given chunks of them. A chunk is
-used, or free, or waiting: given back by a stream that has not passed its last use yet, so that only this
-stream may have it again.
+The caller adds regions of address space (`BFCAllocator.add_region`) and gets chunks of them. A chunk is used,
+or free, or waiting: freed by a stream that has not passed its last use yet, so that only this stream may
+reuse it.
 
 Rules of this file:
 
   1. Chunks tile the regions: they start and end at multiples of 256 bytes, do not overlap, leave no gap and
      cross no region's border.
-  2. Two neighbours that may go to the same streams from the same moment on are one chunk.
-  3. A request gets the smallest chunk that is large enough and that its stream may have, the one at the
-     lowest address among equals, cut to size.
-  4. A call that raises or returns None has changed nothing that counts: it may have merged free chunks.
+  2. Neighbours available to the same streams from the same moment on are one chunk.
+  3. A request gets the smallest chunk that is large enough and available to its stream, the one at the lowest
+     address among equals, split to size.
+  4. A call that raises or returns None has changed nothing, except that it may have merged free chunks.
 
 The algorithm is that of TensorFlow's ``BFCAllocator``, after Doug Lea's malloc ("A Memory Allocator", 1996).
-One thing differs: every chunk is cut to its size. TensorFlow leaves up to half of a chunk unused so as not to
-make small pieces; that alone may cost twice the memory.
+One difference: every chunk is split to its size. TensorFlow leaves up to half of a chunk unused to avoid
+small pieces, which alone may double the memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ BIN_COUNT = 21
 """Bin b has the free chunks of 256 * 2**b bytes up to twice that; the last all from 256 MiB up."""
 
 FIRST_REGION = 1 << 17
-"""Bytes, or less if requests do not fit evenly. With 1 MiB a small CNN that has no plan reserves 1.19 times
-what lives at its peak, with 256 KiB 1.15; so 1.04, in 36 regions.
+"""Size in bytes, or less if requests do not fit evenly. With 1 MiB, a small CNN without a plan reserves 1.19
+times its peak live memory, with 256 KiB 1.15; with this 1.04, in 36 regions.
 """
 
 AHEAD = 8
@@ -44,10 +44,12 @@ time, and ends with up to twice the memory that is needed.
 """
 
 LEAST_GROWTH = 32
-"""A region is at least about this part of what is reserved, so that 22 regions or fewer double the memory."""
+"""Reciprocal of the minimum fraction of reserved bytes in a region, so that 22 regions or fewer double the
+memory.
+"""
 
 Status: TypeAlias = tuple[Hashable, int] | None
-"""Of a free chunk: None, or the stream that it waits for and the stamp which that stream has to pass."""
+"""Status of a free chunk: None, or the stream that it waits for and the stamp which that stream must pass."""
 
 
 class ChunkState(enum.Enum):
@@ -67,14 +69,14 @@ class Chunk(NamedTuple):
 
 
 class Region(NamedTuple):
-    """What the caller brought, in one piece."""
+    """A contiguous region added by the caller."""
 
     address: int
     nbytes: int
 
 
 class Growth(NamedTuple):
-    """What makes room: take the regions of ``give_back`` away, then bring one of ``nbytes`` bytes."""
+    """Steps to make room: remove the regions of ``give_back``, then add one of ``nbytes`` bytes."""
 
     give_back: list[Region]
     nbytes: int
@@ -116,7 +118,7 @@ def round_up(nbytes: int) -> int:
 
 
 class _Bins:
-    """Free chunks by size. Each bin is a sorted list of ``(nbytes, address)``; a bit says if it has any."""
+    """Free chunks by size. Each bin is a sorted list of ``(nbytes, address)``; a bit marks non-empty bins."""
 
     __slots__ = ("_filled", "_lists")
 
@@ -149,7 +151,7 @@ class _Bins:
         return self._lists[index + (larger & -larger).bit_length()][0]
 
     def largest(self) -> int:
-        """Bytes; 0 when there is none."""
+        """Size of the largest chunk in bytes; 0 if there is none."""
         return self._lists[self._filled.bit_length() - 1][-1][0] if self._filled else 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -165,10 +167,10 @@ def _bin_index(nbytes: int) -> int:
 
 @final
 class BFCAllocator:
-    """At most ``limit`` bytes of regions, and their chunks.
+    """Allocator of at most ``limit`` bytes of regions, and their chunks.
 
-    A stream is any hashable thing; None is no stream in particular: it has no waiting chunks, and what it
-    gives back is free for all. The streams' progress comes in as stamps, integers that grow, by `advance`.
+    A stream is any hashable; None is no particular stream: it has no waiting chunks, and chunks that it frees
+    are free for all. The streams' progress is reported by `advance`, as increasing integer stamps.
     """
 
     def __init__(self, limit: int) -> None:
@@ -189,10 +191,10 @@ class BFCAllocator:
     # --- chunks
 
     def allocate(self, nbytes: int, stream: Hashable = None) -> int | None:
-        """The address of ``nbytes`` bytes, or None when no free chunks in a row are enough for them. 0 bytes
-        get an address too.
+        """The address of ``nbytes`` bytes, or None if no sequence of free chunks is large enough. 0 bytes get
+        an address too.
 
-        Raises `InvalidArgumentError` for a size that is negative or no integer.
+        Raises `InvalidArgumentError` for a size that is negative or not an integer.
         """
         try:
             size = (nbytes + 255) & -256 or MIN_CHUNK  # `round_up`, without the call
@@ -219,10 +221,9 @@ class BFCAllocator:
         return address
 
     def deallocate(self, address: int, stream: Hashable = None, stamp: int = 0) -> None:
-        """Give back a chunk. ``stream`` may have it again at once, the others when ``advance(stream, stamp)``
-        was called.
+        """Free a chunk. ``stream`` may reuse it at once, the others after ``advance(stream, stamp)``.
 
-        Raises `InvalidArgumentError` for an address that `allocate` did not give or that came back already.
+        Raises `InvalidArgumentError` for an address that was not allocated or was already freed.
         """
         size = self._used.pop(address, None)
         if size is None:
@@ -231,7 +232,7 @@ class BFCAllocator:
         self._insert(address, size, None if stream is None else (stream, stamp))
 
     def advance(self, stream: Hashable, stamp: int) -> None:
-        """``stream`` has passed ``stamp``: what waited for that is free for all."""
+        """Report that ``stream`` has passed ``stamp``: chunks that waited for it become free for all."""
         ripe = [at for at, (waits_for, due) in self._status.items() if waits_for == stream and due <= stamp]
         for address in ripe:
             size = self._free[address]
@@ -243,16 +244,15 @@ class BFCAllocator:
     # --- regions
 
     def growth(self, nbytes: int) -> Growth | None:
-        """What to do so that ``nbytes`` fit into a new region, or None when the limit forbids it.
+        """Steps that make ``nbytes`` fit into a new region, or None if the limit forbids it.
 
-        A region brings the reserved bytes to 9/8 of the most that was ever in use, but at most doubles them,
-        and is at least `FIRST_REGION` and 1/32 of them, all in whole multiples of the request, so that no
-        tail is left over. Where the request alone exceeds those 9/8, free regions go first, the smallest
-        before the others.
+        A region increases the reserved bytes to 9/8 of the peak in use, but at most doubles them, and is at
+        least `FIRST_REGION` and 1/32 of them, all in whole multiples of the request, so that no tail is left
+        over. If the request alone exceeds those 9/8, free regions are removed first, smallest first.
 
-        At the peak of training steps of one shape, at most 1.13 times the live bytes are reserved, 1.18 where
-        batches vary in size, and 1.51 where they do and a single tensor is a third of all memory. Growing to
-        8 GiB in pieces of 256 KiB takes 74 regions (``python -m benchmarks.allocator``).
+        At the peak of training steps of one shape, at most 1.13 times the live bytes are reserved, 1.18 if
+        batches vary in size, and 1.51 if they do and a single tensor is a third of all memory. Growing to 8
+        GiB in pieces of 256 KiB takes 74 regions (``python -m benchmarks.allocator``).
         """
         size = round_up(nbytes)
         most = max(self._most_in_use, self._peak_in_use, self._in_use + size)
@@ -269,10 +269,9 @@ class BFCAllocator:
         return Growth(give_back, min(self._limit - left, max(size, ahead)))
 
     def add_region(self, address: int, nbytes: int) -> None:
-        """One more region, free.
+        """Add a free region.
 
-        Raises `InvalidArgumentError` when it is not aligned, touches another one's bytes, or is beyond the
-        limit.
+        Raises `InvalidArgumentError` if it is not aligned, overlaps another one, or exceeds the limit.
         """
         if address % MIN_CHUNK or nbytes % MIN_CHUNK or nbytes <= 0:
             raise InvalidArgumentError(
@@ -293,7 +292,7 @@ class BFCAllocator:
         self._add(address, nbytes, None)
 
     def free_regions(self) -> list[Region]:
-        """Those with no chunk used or waiting, which the caller may take away."""
+        """Regions without used or waiting chunks, which the caller may remove."""
         return [
             Region(address, size)
             for address, size in self._regions.items()
@@ -309,7 +308,7 @@ class BFCAllocator:
         self._remove(address)
         self._reserved -= self._regions.pop(address)
 
-    # --- what there is
+    # --- statistics
 
     def stats(self) -> AllocatorStats:
         """Peaks and counts are since the last `clear_stats`."""
@@ -325,7 +324,7 @@ class BFCAllocator:
         )
 
     def clear_stats(self) -> None:
-        """Counts start at 0 again, peaks at what is there now."""
+        """Reset counts to 0, and peaks to the current values."""
         self._num_allocs = self._largest_alloc = 0
         self._most_in_use = max(self._most_in_use, self._peak_in_use)
         self._peak_in_use, self._peak_reserved = self._in_use, self._reserved
@@ -339,7 +338,7 @@ class BFCAllocator:
         return sorted(found, key=lambda chunk: chunk.address)
 
     def bins(self) -> list[BinStats]:
-        """Those that have a chunk, by size."""
+        """Non-empty bins, by size."""
         counts = [[0, 0, 0, 0] for _ in range(BIN_COUNT)]
         for _, size, state in self.chunks():
             count = counts[_bin_index(size)]
@@ -421,13 +420,13 @@ class BFCAllocator:
     def _best_of_two(
         self, free: tuple[int, int] | None, size: int, stream: Hashable
     ) -> tuple[int, int] | None:
-        """The best of ``free`` and of what waits for ``stream``, merged out of both if neither is enough."""
+        """The best of ``free`` and of chunks waiting for ``stream``, merged from both if neither suffices."""
         found = [chunk for chunk in (free, self._bins[stream].best(size)) if chunk is not None]
         return min(found) if found else self._merge(size, stream)
 
     def _merge(self, size: int, stream: Hashable) -> tuple[int, int] | None:
-        """The smallest row of ``size`` bytes that ``stream`` may have, made one chunk: what in it was free
-        for all waits for the stream then, until the latest stamp in it.
+        """The smallest sequence of ``size`` bytes available to ``stream``, merged to one chunk: its parts
+        that were free for all then wait for the stream, until the latest stamp in it.
         """
         rows = [row for row in self._rows(stream) if sum(self._free[at] for at in row) >= size]
         if not rows:

@@ -1,9 +1,8 @@
-"""Until when this thread may wait for a device: the deadline of its step.
+"""Deadline for a thread's waits for a device: that of its step.
 
-Most of what a device does is not waited for. Where the host does wait (for what is fetched, for room in a
-full queue of copies), a device that does not get on would hold the step for ever: so these waits go through
-`finish`. Kernels and programs ask the step itself (`flowrt.graph.resources.step_context`), which devices do
-not know.
+Most work of a device is not waited for. If the host does wait (for fetched values, for space in a full queue
+of copies), a stalled device would block the step forever: so these waits use `finish`. Kernels and programs
+use the step itself (`flowrt.graph.resources.step_context`), which devices do not depend on.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class deadline:
 
 
 def finish(stream: Stream) -> None:
-    """Wait until ``stream`` has done all that is on it. Raises its error, and `DeadlineExceededError` at this
-    thread's deadline; the work goes on then.
+    """Wait until ``stream`` has finished its work. Raises its error, and `DeadlineExceededError` at this
+    thread's deadline; the work then continues.
 
-    A device that only pretends is never late: its seconds are others than the deadline's.
+    A simulated device is never late: it has a virtual clock.
     """
     end_s = _thread.end_s if stream.executor.computes else None
     left_s = None if end_s is None else max(0.0, end_s - time.monotonic())

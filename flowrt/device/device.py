@@ -1,4 +1,4 @@
-"""`Device`: a name, an executor, a pool and transfers; what the executor knows of CPU, GPU and pretended
+"""`Device`: a name, an executor, a pool and transfers; the executor implements CPU, GPU and simulated
 hardware.
 """
 
@@ -24,25 +24,25 @@ from flowrt.device.workspace import Workspace, new_bytes
 from flowrt.errors import OpError
 
 MIN_POOLED = 65536
-"""Bytes: on the host a smaller array is NumPy's own, 0.3 us; one from the pool takes about 6, which the page
-faults of new memory (about 0.2 us a 4 KiB page) outweigh from here on.
+"""Minimum size in bytes of a pooled host array. Smaller ones are NumPy's own, 0.3 us; one from the pool takes
+about 6, which the page faults of new memory (about 0.2 us per 4 KiB page) outweigh from here on.
 """
 
 RETRY_S = 5.0
-"""How long a step waits for memory that steps of other threads hold."""
+"""Time that a step waits for memory held by steps of other threads."""
 
 ANYBODY = Owner("flowrt", None)
 KERNELS = Owner("workspace", None)
 
 
 class DeviceArray(NamedTuple):
-    """A C-contiguous array of a remote device, as what is on ``stream`` now leaves it."""
+    """A C-contiguous array of an asynchronous device, valid after the current work of ``stream``."""
 
     device: Device
     stream: Stream
     array: Any
     is_lent: bool = False
-    """Whether somebody else may change it as soon as it was copied."""
+    """Whether it may be modified elsewhere as soon as it was copied."""
 
 
 class ArrivingArray(NamedTuple):
@@ -53,7 +53,7 @@ class ArrivingArray(NamedTuple):
     event: Event
 
     def take(self) -> Any:
-        """The array, for what is put on the current stream from now on."""
+        """The array, for work submitted to the current stream from now on."""
         self.device.executor.wait_for(self.device.current_stream, self.event)
         return self.array
 
@@ -62,8 +62,8 @@ class ArrivingArray(NamedTuple):
 class Device:
     """One device of a session.
 
-    ``num_streams``: how many streams a step may spread over. ``memory_limit``: bytes of its pool, None for
-    what there is. ``captures``: whether steps that allow it are launched as one, where the device can.
+    ``num_streams``: maximum number of streams of a step. ``memory_limit``: bytes of its pool, None for all
+    memory. ``captures``: whether suitable steps are launched as one graph, if the device supports it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Device:
         self.pool = MemoryPool(executor, memory_limit)
         self.transfer = TransferManager(executor)
         self.workspace = Workspace(functools.partial(_new_bytes, self.pool))
-        """Of the host's kernels, out of the pool."""
+        """Scratch memory of host kernels, from the pool."""
         for cache in (self.transfer, self.workspace):
             self.pool.add_cache(cache)
         self.captures = captures
@@ -95,7 +95,7 @@ class Device:
     # --- memory
 
     def allocate(self, nbytes: int, owner: Owner = ANYBODY) -> DeviceMemory:
-        """Memory of the pool, which gets it back when nobody holds it. Raises `ResourceExhaustedError`."""
+        """Memory of the pool, freed with its last holder. Raises `ResourceExhaustedError`."""
         if not self.is_asynchronous:
             return self.pool.allocate(nbytes, owner)
         retry_s = RETRY_S if self._steps.are_others_running() else 0.0
@@ -131,22 +131,20 @@ class Device:
 
     @property
     def current_stream(self) -> Stream:
-        """Of a remote device: the stream that this thread's kernels go to, outside `activate` the first."""
+        """Current stream of this thread on an asynchronous device; outside `activate` the first."""
         return self.executor.current_stream or self.streams[0]
 
     def activate(self, stream: Stream | None = None) -> AbstractContextManager[Any]:
-        """The context in which kernels are called: they go to ``stream`` (None: the current one) until
-        another is used.
-        """
+        """Context for calling kernels, on ``stream`` (None: the current one) until another is selected."""
         return self.executor.activate(stream or self.current_stream)
 
     def step(self) -> AbstractContextManager[None]:
-        """The context in which a thread puts work on a remote device, whose streams all threads share."""
+        """Context in which a thread submits work to an asynchronous device, shared by all threads."""
         return self._steps
 
     def alone(self) -> AbstractContextManager[bool]:
-        """Inside `step`: whether this thread's is the only one; then others wait until the context ends. A
-        capture takes in whatever anybody puts on the streams.
+        """Inside `step`: whether this thread's step is the only one; then others wait until the context ends.
+        A capture includes all work on the streams.
         """
         return self._steps.alone()
 
@@ -173,8 +171,8 @@ class Device:
         return self.executor.array(memory, array.shape, array.dtype)
 
     def put_ahead(self, value: np.ndarray[Any, Any]) -> ArrivingArray:
-        """Begin to copy a host array to a new one of the device, behind what is on the current stream by now
-        and beside what comes. Any thread may call it; ``value`` is the caller's again.
+        """Begin to copy a host array to a new one of the device, after the current work of the current stream
+        and concurrently with later work. Thread-safe; the caller may modify ``value`` afterwards.
         """
         source = np.asarray(value) if value.nbytes else np.zeros(1, np.uint8)  # a copy to wait for
         with self.step(), self.activate():
@@ -247,7 +245,7 @@ class Device:
             return self.transfer.to_host(stream, memory, array.shape, np.dtype(array.dtype))
 
     def close(self) -> None:
-        """Give the memory back that nobody holds, and the rest as its holders let go; end a remote device's
+        """Free memory without holders now, and the rest with its holders; end an asynchronous device's
         streams. Nothing can be allocated from now on.
         """
         self.workspace.let_go()
@@ -267,7 +265,7 @@ class _Steps:
         self._changed = threading.Condition()
         self._running: Counter[int] = Counter()
         self._alone: int | None = None
-        """The thread that nobody may disturb."""
+        """The thread with exclusive access."""
 
     def __enter__(self) -> None:
         me = threading.get_ident()

@@ -1,8 +1,8 @@
 """`EventManager`: calls a function once a device's event has passed.
 
-One daemon thread asks the pending events, in the order in which they came, and calls what is due. It starts
-with the first event and sleeps while there is none. TensorFlow's event manager polls every 10 us; here a
-sleep takes at least about 60 us, so the pause starts shorter than that and doubles while nothing happens.
+One daemon thread polls the pending events, in FIFO order, and runs due callbacks. It starts with the first
+event and sleeps while there is none. TensorFlow's event manager polls every 10 us; here a sleep takes at
+least about 60 us, so the pause starts shorter than that and doubles while nothing happens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 500e-6
 
 
 def call_and_log(function: Callable[[], Any]) -> None:
-    """Call ``function()``; what it raises is logged: who waits beside it is called all the same."""
+    """Call ``function()`` and log any error, so that further callbacks still run."""
     try:
         function()
     except Exception:
@@ -28,8 +28,8 @@ def call_and_log(function: Callable[[], Any]) -> None:
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between two looks at an event: 0 at first, then longer and longer. Never ends."""
-    yield from (0.0,) * 10  # 10 looks take about 20 us, as long as most small kernels
+    """Seconds between polls of an event: 0 at first, then increasing. Never ends."""
+    yield from (0.0,) * 10  # 10 polls take about 20 us, as long as most small kernels
     pause = SHORTEST_PAUSE_S
     while True:
         yield pause
@@ -54,7 +54,9 @@ class EventManager:
         self.name = name
         self._changed = threading.Condition()
         self._waiting: list[tuple[Event, Callable[[], Any]]] = []
-        """In order of arrival. Others append; the thread takes entries out when their functions are back."""
+        """Pending callbacks in FIFO order. Other threads append; this thread removes entries when their
+        functions return.
+        """
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -72,7 +74,7 @@ class EventManager:
             self._changed.notify()
 
     def close(self) -> None:
-        """Wait for all events, call what is due and end the thread."""
+        """Wait for all events, run due callbacks and end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -87,7 +89,7 @@ class EventManager:
                 time.sleep(pause)
 
     def _wait_for_work(self) -> bool:
-        """Sleep until an event is pending. False if none will come."""
+        """Sleep until an event is pending. False if none will be added."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             return bool(self._waiting)
@@ -110,7 +112,7 @@ def _call_if_due(event: Event, function: Callable[[], Any]) -> bool:
 
 
 def _is_pending(event: Event) -> bool:
-    """Whether to ask ``event`` again: not when it cannot be asked, which is logged."""
+    """Whether to poll ``event`` again: not if polling fails, which is logged."""
     try:
         return event.poll() is EventStatus.PENDING
     except Exception:

@@ -1,10 +1,11 @@
-"""Memory of the host: anonymous mappings, and NumPy arrays over addresses.
+"""Host memory: anonymous mappings, and NumPy arrays over addresses.
 
 Rules of this file:
 
-  1. A mapping is never closed by hand. It is unmapped when its last holder dies, and every array that looks
-     into it is one: an array that outlives `HostMemory.unmap` reads old bytes, never another's, and no fault.
-  2. An array holds the `DeviceMemory` that it was made over, so a pool's piece returns with its last array.
+  1. A mapping is never closed explicitly. It is unmapped with its last holder, and every array view of it is
+     one: an array that outlives `HostMemory.unmap` reads stale bytes, never another owner's, and does not
+     fault.
+  2. An array holds its `DeviceMemory`, so pool memory is freed with its last array.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class HostMemory:
     def map(self, nbytes: int) -> int:
         """The address of ``nbytes`` new bytes of zeros, aligned to a page.
 
-        Raises `ResourceExhaustedError` when there is no room for them.
+        Raises `ResourceExhaustedError` if they cannot be allocated.
         """
         try:  # private: a forked child writes to its own copy
             mapping = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, self._protection)
@@ -59,7 +60,7 @@ class HostMemory:
         return address
 
     def unmap(self, address: int) -> None:
-        """Let go of the mapping at ``address``; arrays over it keep it until they die."""
+        """Release the mapping at ``address``; arrays over it keep it until they are freed."""
         with self._lock:
             addresses, regions = self._mapped
             at = addresses.index(address)
@@ -83,7 +84,7 @@ class HostMemory:
 
 @final
 class _Span:
-    """What NumPy takes an address from; it becomes the base of the array and holds what must not go away."""
+    """Array interface over an address; it becomes the base of the array and keeps the memory alive."""
 
     __slots__ = ("__array_interface__", "memory", "region")
 
@@ -114,7 +115,7 @@ def memory_of(executor: StreamExecutor, array: Any) -> DeviceMemory:
 
 
 def address_of(array: Array) -> int:
-    """Where the array's first element is."""
+    """Address of the array's first element."""
     address: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
     return address
 

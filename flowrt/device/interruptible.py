@@ -1,9 +1,9 @@
-"""`in_slices`: wait so that Ctrl-C and other signals are always noticed.
+"""`in_slices`: wait in a way that always responds to Ctrl-C and other signals.
 
-A signal that comes when a thread has let go of the interpreter and not yet blocked is noticed by nobody until
-the wait is over, which may be never: Python looks for signals between instructions, and when one interrupts
-the wait. On two busy cores a worker that was told to end just when it began to wait did not end in two suites
-of three. So a wait of the main thread is cut into slices.
+A signal that arrives after a thread has released the GIL and before it blocks is not handled until the wait
+ends, which may be never: Python checks for signals between instructions, and when one interrupts the wait. On
+two busy cores, a worker that was signalled just when it began to wait did not end in two of three test runs.
+So a wait of the main thread is split into slices.
 """
 
 from __future__ import annotations

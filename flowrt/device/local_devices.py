@@ -22,12 +22,11 @@ TEMPORARY = Owner("a kernel's result or temporary", None)
 
 
 class DeviceRequest(NamedTuple):
-    """How many devices of each type, and how much of a GPU's memory they may take.
+    """Number of devices of each type, and memory limits of GPUs.
 
-    ``gpus`` None: all that are visible. ``visible_gpus``: ``"1,0"``, which of CUDA's devices they are, in
-    order; empty for all. ``gpu_memory_fraction``: above 0, up to 1. ``virtual_gpu_mb[i]``: the limits in MiB,
-    at least 1, of the devices that GPU i is divided into. Where there is no GPU, what is said of them is not
-    looked at.
+    ``gpus`` None: all that are visible. ``visible_gpus``: ``"1,0"``, the CUDA devices to use, in order; empty
+    for all. ``gpu_memory_fraction``: above 0, up to 1. ``virtual_gpu_mb[i]``: the limits in MiB, at least 1,
+    of the virtual devices of GPU i. Settings for GPUs that do not exist are ignored.
     """
 
     cpus: int = 1
@@ -44,7 +43,7 @@ def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0)
     """New devices by ``request``, the CPUs first. Raises `InvalidArgumentError` for a request that does not
     fit this machine, and for a value that ``FLOWRT_ONEDNN`` has not; nothing is opened then.
     """
-    onednn.is_switched_on()  # else a mistake there would be told by the first large product, or by none
+    onednn.is_switched_on()  # else a wrong value would be reported by the first large product, or never
     gpus = _gpus(request)
     devices = []
     for index in range(request.cpus):
@@ -60,7 +59,7 @@ def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0)
 
 
 def _gpu(spec: DeviceSpec, ordinal: int, limit: int | None, request: DeviceRequest) -> Device:
-    """A GPU whose CuPy arrays come from the device's pool too: there is one pool."""
+    """A GPU that also allocates CuPy arrays from the device's pool: there is a single pool."""
     executor = CudaExecutor(ordinal, spec.to_string())
     device = Device(
         spec,
@@ -97,7 +96,7 @@ def _gpus(request: DeviceRequest) -> list[tuple[int, int | None]]:
 
 
 def _limits(gpu: GpuDescription, limits_mb: Sequence[int], fraction: float) -> Sequence[int | None]:
-    """In bytes, of the devices that ``gpu`` is divided into, or of the one that it is."""
+    """Memory limits in bytes of the virtual devices of ``gpu``, or of the GPU itself."""
     if not limits_mb:
         return [None if fraction == 1 else int(gpu.memory_bytes * fraction)]
     if sum(limits_mb) * MIB > gpu.memory_bytes:

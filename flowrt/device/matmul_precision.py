@@ -1,8 +1,7 @@
-"""How exactly GPUs multiply float32 matrices: `MatmulPrecision`, a setting of the process.
+"""Precision of float32 matrix products on GPUs: `MatmulPrecision`, a setting of the process.
 
-It is kept here, so that it can be made on machines without a GPU; `flowrt.device.cuda.cuda_blas` reads it at
-each
-product. The steps are PyTorch's and JAX's, under PyTorch's names.
+It is stored here, so that it can be set on machines without a GPU; `flowrt.device.cuda.cuda_blas` reads it at
+each product. The levels are those of PyTorch and JAX, under PyTorch's names.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import final
 
 
 class MatmulPrecision(Enum):
-    """What a GPU may round the factors of a float32 product to. Sums are made in float32 with each."""
+    """Format to which a GPU may round the factors of a float32 product. Sums are always in float32."""
 
     HIGHEST = "highest"
-    """They stay as they are."""
+    """No rounding."""
     HIGH = "high"
     """TensorFloat-32: 10 bits of mantissa, a relative error of up to 2**-11."""
     MEDIUM = "medium"
@@ -29,19 +28,19 @@ class Float32Products:
 
     def __init__(self) -> None:
         self._chosen: MatmulPrecision | None = None
-        """None until somebody asks or says."""
+        """None until it is read or set."""
 
     @property
     def precision(self) -> MatmulPrecision:
-        """As `choose` said last; before that ``CUPY_TF32``, as CuPy reads it: float32 without a 1 there."""
+        """The last value set by `choose`; before that ``CUPY_TF32``, as in CuPy: float32 unless it is 1."""
         if self._chosen is None:
             allows = os.environ.get("CUPY_TF32", "0") not in ("", "0")
             self._chosen = MatmulPrecision.HIGH if allows else MatmulPrecision.HIGHEST
         return self._chosen
 
     def choose(self, precision: MatmulPrecision) -> None:
-        """Set it for all devices and threads, from their next product on. A step that has been captured goes
-        on as it was captured.
+        """Set it for all devices and threads, from their next product on. Captured steps keep the precision
+        of their capture.
         """
         self._chosen = precision
 

@@ -1,12 +1,12 @@
-"""`MemoryPool`: a device's memory, cut up by a `BFCAllocator`, with owners, a limit and a report.
+"""`MemoryPool`: a device's memory, divided by a `BFCAllocator`, with owners, a limit and a report.
 
-What `MemoryPool.allocate` gives is held by whoever holds the `DeviceMemory`, or an array over it. When the
-last holder lets go, its lease notes that in a queue, from where the next call on the pool takes it: a lease
-may die anywhere, even inside a call on the pool, so it takes no lock.
+Allocated memory is held by its `DeviceMemory`, and by arrays over it. When the last holder releases it, its
+lease adds it to a queue, which the next call on the pool processes: a lease may be destroyed anywhere, even
+inside a call on the pool, so it takes no lock.
 
-On an asynchronous device memory comes back before the stream has done its work on it. That stream may have it
-again at once. When another one asks, an event is recorded on the first, and what came back before is free for
-all once the event is complete. A pool that only one stream asks records no events.
+On an asynchronous device, memory is freed before the stream has finished its work on it. That stream may
+reuse it at once. When another one requests memory, an event is recorded on the first, and memory freed before
+is available to all once the event is complete. A pool used by only one stream records no events.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flowrt.errors import (
 )
 
 STREAM_DEADLINE_S = 10.0
-"""How long a request that does not fit waits for work that is on the streams already."""
+"""Time that a request that does not fit waits for submitted work."""
 
 REPORTED_TENSORS = 10
 
@@ -45,9 +45,9 @@ class LiveTensor(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whom memory is for: the name and source line of an operation. Without a line it is for something else,
-    and who asked for the memory knows which operation to name in an error. Where it is for many tensors,
-    ``tensors`` lists them; it is called for a report only, in any thread, without the pool's lock.
+    """Owner of memory: the name and source line of an operation. Without a line it is some other owner, and
+    the requesting code knows the operation to name in an error. If it covers many tensors, ``tensors`` lists
+    them; it is called for reports only, in any thread, without the pool's lock.
     """
 
     name: str
@@ -56,24 +56,24 @@ class Owner(NamedTuple):
 
 
 class Cache(Protocol):
-    """Who holds memory that is needed no more, or only to have it at hand the next time."""
+    """Holder of memory that can be released on demand."""
 
     def let_go(self) -> None:
         """Give it back. Called in any thread, without the pool's lock."""
 
 
 class Observer(Protocol):
-    """Who is told, under the pool's lock, of each piece that its allocator gives and gets back."""
+    """Observer called, under the pool's lock, for each allocation and deallocation."""
 
     def allocated(self, address: int, nbytes: int) -> None:
-        """``nbytes`` bytes were asked for, and begin at ``address``."""
+        """``nbytes`` bytes were allocated at ``address``."""
 
     def deallocated(self, address: int) -> None:
-        """The piece at ``address`` came back."""
+        """The memory at ``address`` was freed."""
 
 
 class _Lease:
-    """Memory in use. It comes back when this dies, or before, by hand."""
+    """Memory in use. It is freed when this is destroyed, or earlier, explicitly."""
 
     __slots__ = ("__weakref__", "address", "is_held", "nbytes", "owner", "pool", "stream")
 
@@ -90,23 +90,23 @@ class _Lease:
 
 
 class _Frontier:
-    """How far one stream is. What it gives back now gets ``stamp``; ``events`` are behind earlier stamps."""
+    """Progress of one stream. Memory freed now gets ``stamp``; ``events`` follow earlier stamps."""
 
     __slots__ = ("events", "has_freed", "stamp")
 
     def __init__(self) -> None:
         self.stamp = 0
         self.has_freed = False
-        """Whether something was given back with ``stamp``."""
+        """Whether memory was freed with ``stamp``."""
         self.events: deque[tuple[int, Event]] = deque()
 
 
 @final
 class MemoryPool:
-    """At most ``limit_bytes`` of the executor's memory; None for all of it.
+    """Pool of at most ``limit_bytes`` of the executor's memory; None for all of it.
 
-    Any thread may call anything. Pieces start at multiples of 256 bytes. Memory is taken from the executor in
-    regions as it is needed, see `BFCAllocator.growth`.
+    Thread-safe. Blocks start at multiples of 256 bytes. Regions are allocated from the executor as needed,
+    see `BFCAllocator.growth`.
     """
 
     def __init__(self, executor: StreamExecutor, limit_bytes: int | None = None) -> None:
@@ -116,15 +116,15 @@ class MemoryPool:
         self._lock = threading.Lock()
         self._regions: dict[int, DeviceMemory] = {}
         self._leases: dict[int, weakref.ref[_Lease]] = {}
-        """By address. Weak, because an owner's `tensors` may hold the plan that holds the memory."""
+        """Leases by address. Weak, because an owner's `tensors` may hold the plan that holds the memory."""
         self._frontiers: dict[Stream, _Frontier] = {}
-        """Of the streams that others have to wait for."""
+        """Progress of the streams that others have to wait for."""
         self._caches = weakref.WeakSet[Cache]()
         self.observer: Observer | None = None
-        """Set it while nobody holds memory of the pool."""
+        """Observer; set only while no memory of the pool is in use."""
         self._is_closed = False
-        # The next two are all that a dying lease touches. A SimpleQueue's put() is safe there, where a
-        # condition variable's notify() may wait for itself.
+        # The next two are all that the destruction of a lease touches. A SimpleQueue's put() is safe there,
+        # where a condition variable's notify() may deadlock.
         self._returned: deque[tuple[int, Stream | None]] = deque()
         self._waiters: tuple[queue.SimpleQueue[None], ...] = ()
 
@@ -135,13 +135,13 @@ class MemoryPool:
     ) -> DeviceMemory:
         """``nbytes`` bytes of uninitialised memory, which may be 0, for work on ``stream``.
 
-        Work on it elsewhere has to be before or behind ``stream``'s, by events. Without a stream, or on a
-        device that is not asynchronous, the holder lets go of it when all work on it is done.
+        Other streams must order their work on it relative to ``stream`` by events. Without a stream, or on a
+        synchronous device, the holder frees it when all work on it is done.
 
-        When there is no room the pool grows, waits for the work of its streams, has its caches let go, then
-        waits up to ``retry_s`` seconds for other threads to let go of memory. Raises `ResourceExhaustedError`
-        with a report after that, and all other memory is as it was; `InvalidArgumentError` for a size that is
-        negative or no integer, or a stream of another device; `FailedPreconditionError` for a closed pool.
+        If it does not fit, the pool grows, waits for the work of its streams, empties its caches, then waits
+        up to ``retry_s`` seconds for other threads to free memory. Raises `ResourceExhaustedError` with a
+        report after that, leaving other memory unchanged; `InvalidArgumentError` for a size that is negative
+        or not an integer, or a stream of another device; `FailedPreconditionError` for a closed pool.
         """
         if stream is not None and stream.executor is not self.executor:
             raise InvalidArgumentError(
@@ -157,9 +157,7 @@ class MemoryPool:
         return DeviceMemory(self.executor, lease.address, nbytes, keep=lease)
 
     def deallocate(self, memory: DeviceMemory) -> None:
-        """Give back what `allocate` gave, now. Raises `InvalidArgumentError` for anything else, and the
-        second time.
-        """
+        """Free allocated memory now. Raises `InvalidArgumentError` for anything else, and the second time."""
         lease = memory.keep
         if not isinstance(lease, _Lease) or lease.pool is not self:
             raise InvalidArgumentError(
@@ -174,14 +172,12 @@ class MemoryPool:
         self._take_back(lease.address, lease.stream)
 
     def add_cache(self, cache: Cache) -> None:
-        """Ask ``cache`` to let go of its memory before a request is refused. It is held weakly."""
+        """Register ``cache``, to be emptied before a request fails. It is held weakly."""
         with self._lock:
             self._caches.add(cache)
 
     def close(self) -> None:
-        """Give back all memory that nobody holds, and the rest when its holders let go. `allocate` raises
-        from now on.
-        """
+        """Free all unused memory now, and the rest when its holders release it. `allocate` then raises."""
         self._finish_streams()
         with self._lock:
             self._is_closed = True
@@ -189,7 +185,7 @@ class MemoryPool:
             self._give_back(self._bfc.free_regions())
         self._end()
 
-    # --- what there is
+    # --- statistics
 
     def stats(self) -> AllocatorStats:
         """Counts and bytes of now; peaks since `clear_stats`."""
@@ -198,7 +194,7 @@ class MemoryPool:
             return self._bfc.stats()
 
     def clear_stats(self) -> None:
-        """Counts start at 0 again, peaks at what is there now."""
+        """Reset counts to 0, and peaks to the current values."""
         with self._lock:
             self._drain()
             self._bfc.clear_stats()
@@ -210,8 +206,8 @@ class MemoryPool:
             self._bfc.check()
 
     def report(self) -> str:
-        """Several lines: the counts, the largest live tensors, the chunks by size, and a picture. Of what
-        there is nothing of there are no lines.
+        """A multi-line report: the counts, the largest live tensors, the chunks by size, and a picture. Empty
+        sections are omitted.
         """
         with self._lock:
             self._drain()
@@ -243,7 +239,7 @@ class MemoryPool:
         return lease
 
     def _empty_caches(self) -> bool:
-        """Have the caches let go, for all streams; whether there are any."""
+        """Empty the caches, for all streams; returns whether there are any."""
         with self._lock:
             caches = list(self._caches)
         for cache in caches:
@@ -273,7 +269,7 @@ class MemoryPool:
     def _wait_for_lease(
         self, nbytes: int, owner: Owner, stream: Stream | None, retry_s: float
     ) -> _Lease | None:
-        """Try again each time that memory comes back."""
+        """Retry each time that memory is freed."""
         deadline, waiter = monotonic() + retry_s, queue.SimpleQueue[None]()
         with self._lock:
             self._waiters += (waiter,)
@@ -310,7 +306,7 @@ class MemoryPool:
         lines += _tensor_table(plan, "tensors that the plan has to hold at once")
         return "\n".join([*lines, self.report()])
 
-    # --- memory that comes back
+    # --- freed memory
 
     def _take_back(self, address: int, stream: Stream | None) -> None:
         """Called from anywhere, so it only notes it."""
@@ -321,7 +317,7 @@ class MemoryPool:
             self._end()
 
     def _drain(self) -> None:
-        """Free what came back. A closed pool's streams have done their work."""
+        """Process the queue of freed memory. A closed pool's streams have finished their work."""
         while self._returned:
             address, stream = self._returned.popleft()
             del self._leases[address]
@@ -335,7 +331,7 @@ class MemoryPool:
                 self._bfc.deallocate(address, stream, frontier.stamp)
 
     def _end(self) -> None:
-        """Of a closed pool: give back what came back, unless another thread is at it, who will look again."""
+        """Release the freed memory of a closed pool, unless another thread is doing so (and will recheck)."""
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 self._drain()
@@ -346,7 +342,7 @@ class MemoryPool:
     # --- streams
 
     def _settle(self, asking: Stream | None) -> None:
-        """Free for all what no stream but ``asking`` holds up any more."""
+        """Make memory available to all that only ``asking`` could still use."""
         for stream in [stream for stream in self._frontiers if stream is not asking]:
             frontier = self._frontiers[stream]
             passed = -1
@@ -355,7 +351,7 @@ class MemoryPool:
                     self._record(stream, frontier)
                 while frontier.events and frontier.events[0][1].poll() is not EventStatus.PENDING:
                     passed = frontier.events.popleft()[0]
-            except OpError:  # the stream failed, or was closed: it takes no event any more
+            except OpError:  # the stream failed, or was closed: it accepts no more events
                 if not self.executor.is_idle(stream):
                     continue
                 passed = frontier.stamp
@@ -435,7 +431,7 @@ def _largest_first(groups: Iterable[Iterable[LiveTensor]]) -> list[LiveTensor]:
 
 
 def _tensor_table(tensors: list[LiveTensor], what: str) -> list[str]:
-    """The largest of ``tensors``, which are in order; no lines where there are none."""
+    """Table of the largest of ``tensors``, which are sorted; no lines if there are none."""
     if not tensors:
         return []
     shown = tensors[:REPORTED_TENSORS]

@@ -1,13 +1,13 @@
-"""The null device: nothing but a record and a clock.
+"""The null device: a simulated device that records calls and keeps a virtual clock.
 
-Everything runs on it but the arithmetic, without hardware: plans, memory, copies and streams are as on an
-asynchronous device, calls are checked and recorded, data are zeros, and time is virtual. Two kernels of
-200 ms end at 0.2 s on two streams, and at 0.4 s on one. A loop or a branch goes as the host says where the
-host computes the predicate or constants decide how often a loop runs; any other predicate is false.
+It runs everything except arithmetic, without hardware: plans, memory, copies and streams are as on an
+asynchronous device, calls are checked and recorded, data are zeros, and time is virtual. Two kernels of 200
+ms end at 0.2 s on two streams, and at 0.4 s on one. A loop or a branch follows its predicate if the host
+computes it or the trip count is constant; any other predicate is false.
 
-Each stream has a clock, the end of its work, and the host has one, which moves when the host waits for a
-stream (`block_host_until_done`) or is told to (`advance`). Work starts when the stream is free and the host
-has issued it, whichever is later. A program takes no virtual time on the host.
+Each stream has a clock, the end of its work, and the host has one, which advances when the host waits for a
+stream (`block_host_until_done`) or calls `advance`. Work starts when the stream is free and the host has
+issued it, whichever is later. A program takes no virtual time on the host.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class NullStream(Stream):
     """A stream's name and clock."""
 
     now_s = 0.0
-    """When the stream will have done all that is on it."""
+    """Virtual time at which the stream has finished its work."""
 
 
 @final
 class NullEvent(Event):
-    """Complete once the host's clock is there. It is never `ERROR`: work fails, if at all, when it is issued,
-    and no event is recorded behind a failure.
+    """An event that is complete once the host's clock has reached it. It is never `ERROR`: work fails, if at
+    all, when it is issued, and no event is recorded after a failure.
     """
 
     def __init__(self, executor: NullExecutor) -> None:
@@ -70,11 +70,10 @@ class NullEvent(Event):
 
 @final
 class NullExecutor(StreamExecutor):
-    """Records calls and counts memory and time. ``memory_bytes`` is what can be allocated, ``bandwidth`` the
-    bytes a second of copies and fills.
+    """Records calls and counts memory and time. ``memory_bytes`` is the amount that can be allocated,
+    ``bandwidth`` the bytes per second of copies and fills.
 
-    Of several such devices each has its own clocks. One thread issues at a time, as on other asynchronous
-    devices.
+    Each device has its own clocks. One thread issues at a time, as on other asynchronous devices.
     """
 
     platform = "null"
@@ -88,7 +87,7 @@ class NullExecutor(StreamExecutor):
         self.now_s = 0.0
         """The host's clock."""
         self.calls: list[Call] = []
-        """In the order of issue. Clear it when it is too long."""
+        """Recorded calls in order of issue. To be cleared when it is too long."""
         self._bytes_in_use = 0
         self._lock = threading.Lock()
         self._memory = HostMemory(name, ONLY_ZEROS)
@@ -127,15 +126,15 @@ class NullExecutor(StreamExecutor):
         return self.create_event()
 
     def elapsed_ns(self, first: Event, last: Event) -> int:
-        """Of the virtual clock."""
+        """Difference of virtual times."""
         start_s, end_s = _own(first).at_s, _own(last).at_s
         assert start_s is not None  # both were recorded
         assert end_s is not None
         return round(1e9 * (end_s - start_s))
 
     def kernel(self, name: str, function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-        """A stand-in for ``function``: whatever its arguments, it records a call of ``seconds`` on the
-        current stream and returns its argument ``out``, or None.
+        """A stand-in for ``function``: it records a call of ``seconds`` on the current stream and returns its
+        argument ``out``, or None.
 
         Calling it raises `FailedPreconditionError` outside `activate`.
         """
@@ -185,14 +184,14 @@ class NullExecutor(StreamExecutor):
             self._bytes_in_use -= nbytes
 
     def _array(self, memory: DeviceMemory, shape: tuple[int, ...], dtype: Any, offset: int) -> Array:
-        """Of zeros, and read-only."""
+        """A read-only array of zeros."""
         return self._memory.array(memory, shape, dtype, offset)
 
     def _memcpy_to_device(self, stream: Stream, target: DeviceMemory, source: Array) -> None:
         self._add_bytes("memcpy_to_device", stream, target.nbytes)
 
     def _memcpy_to_host(self, stream: Stream, target: Array, source: DeviceMemory) -> None:
-        """Zeros, at once."""
+        """Write zeros, at once."""
         self._add_bytes("memcpy_to_host", stream, source.nbytes)
         target.fill(0)
 
@@ -218,15 +217,15 @@ class NullExecutor(StreamExecutor):
         self._add("wait_for", stream, "", 0.0)
 
     def _host_callback(self, stream: Stream, function: Callable[[], Any]) -> None:
-        """Called at once: the host's clock need not have come to the stream's."""
+        """Call at once: the host's clock need not have reached the stream's."""
         self._add("host_callback", stream, getattr(function, "__name__", repr(function)), 0.0)
         try:
             function()
-        except Exception as error:  # noqa: BLE001 (the next to use the stream is told)
+        except Exception as error:  # noqa: BLE001 (raised at the stream's next use)
             stream.fail(error)
 
     def when_done(self, event: Event, function: Callable[[], Any]) -> None:
-        """At once: what there is of the work was done when it was issued."""
+        """Call at once: work is complete when it is issued."""
         call_and_log(function)
 
     def _block_host_until_done(self, stream: Stream, timeout_s: float | None) -> None:
@@ -241,7 +240,7 @@ class NullExecutor(StreamExecutor):
         self.now_s = max(self.now_s, done_s)
 
     def _close(self) -> None:
-        """There is nothing to wait for."""
+        """No-op: there is nothing to wait for."""
 
     def _add_bytes(self, kind: str, stream: Stream, nbytes: int) -> None:
         self._add(kind, stream, f"{nbytes} bytes", nbytes / self.bandwidth)

@@ -1,16 +1,16 @@
-"""`StreamExecutor`: one device's memory and streams, the seam under the executor.
+"""`StreamExecutor`: one device's memory and streams, the hardware interface under the executor.
 
-The public methods check what they are given and are the same for every device; a device supplies the hooks
-(``_…``). An operation on a stream happens after all earlier operations of that stream and in no order with
-those of other streams, unless an `Event` is between them.
+The public methods check their arguments and are the same for every device; a device implements the hooks
+(``_…``). An operation on a stream runs after all earlier operations of that stream, unordered with those of
+other streams unless an `Event` orders them.
 
 Rules of this file:
 
-  1. An error on a stream sticks: what comes later on that stream is refused with the first error. Other
-     streams, and the device, go on.
-  2. Memory belongs to the executor that allocated it, until it is deallocated; nothing reads sizes from it
-     but what was checked when the operation was issued.
-  3. Bad arguments raise before anything is issued, so the stream and the memory are as they were.
+  1. Errors on a stream are sticky: later operations on it are rejected with the first error. Other streams,
+     and the device, continue.
+  2. Memory belongs to the executor that allocated it, until it is deallocated; sizes are checked when an
+     operation is issued.
+  3. Bad arguments raise before anything is issued, so the stream and the memory are unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Event(ABC):
 
     @abstractmethod
     def poll(self) -> EventStatus:
-        """Where the event stands; never blocks."""
+        """Current status of the event; never blocks."""
 
 
 class Stream:
@@ -65,7 +65,7 @@ class Stream:
 
     @property
     def error(self) -> OpError | None:
-        """What the stream failed with first, or None. It sticks."""
+        """The first error of the stream, or None. It is sticky."""
         return self._error
 
     def fail(self, error: BaseException) -> None:
@@ -89,8 +89,8 @@ class Stream:
 class DeviceMemory:
     """``nbytes`` bytes at ``address`` of ``executor``'s memory: a region, a pool's piece of one, or a slice.
 
-    ``whole`` is what a slice was cut from, ``keep`` whatever has to live as long as this does: a pool's
-    lease, which gives the bytes back when it dies, or the array that owns them.
+    ``whole`` is the memory that a slice is part of, ``keep`` an object kept alive with this one: a pool's
+    lease, which frees the bytes when it is destroyed, or the array that owns them.
     """
 
     __slots__ = ("__weakref__", "_whole", "address", "executor", "is_live", "keep", "nbytes")
@@ -108,7 +108,7 @@ class DeviceMemory:
         self._whole = whole  # None where it is this: a reference to itself would keep it until a collection
         self.keep = keep
         self.is_live = True
-        """Of the whole: whether it has not been deallocated."""
+        """Whether the whole memory has not been deallocated."""
 
     @property
     def whole(self) -> DeviceMemory:
@@ -143,7 +143,7 @@ class StreamExecutor(ABC):
         self.name = name
         self._is_closed = False
         self._regions: dict[int, DeviceMemory] = {}
-        """What `allocate` gave and `deallocate` has not taken back, by address."""
+        """The live allocations, by address."""
 
     # --- memory
 
@@ -153,10 +153,9 @@ class StreamExecutor(ABC):
 
     @final
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """``nbytes`` bytes of uninitialised memory, aligned to 256 bytes: what a pool takes its regions from.
+        """``nbytes`` bytes of uninitialised memory, aligned to 256 bytes, for the regions of a pool.
 
-        Raises `ResourceExhaustedError` when the device has not that much, `InvalidArgumentError` for a size
-        that is not positive.
+        Raises `ResourceExhaustedError` if the device has less, `InvalidArgumentError` unless ``nbytes`` > 0.
         """
         self._check_open()
         if nbytes <= 0:
@@ -167,7 +166,7 @@ class StreamExecutor(ABC):
 
     @final
     def deallocate(self, memory: DeviceMemory) -> None:
-        """Give back what `allocate` gave. Raises `InvalidArgumentError` for anything else, and the second
+        """Free memory from `allocate`. Raises `InvalidArgumentError` for anything else, or the second
         time.
         """
         self._check_memory("deallocate", memory)
@@ -182,10 +181,10 @@ class StreamExecutor(ABC):
     @final
     def array(self, memory: DeviceMemory, shape: tuple[int, ...], dtype: Any, offset: int = 0) -> Any:
         """An ``xp`` array in C order over ``memory``, ``offset`` bytes from its start. The array keeps the
-        object ``memory`` alive, but not its allocation: that is deallocated by hand.
+        object ``memory`` alive, but not its allocation, which is freed explicitly.
 
-        Raises `InvalidArgumentError` for a negative dimension and when it does not fit, `DTypeError` for a
-        shape that is none and for a dtype of references.
+        Raises `InvalidArgumentError` for a negative dimension and if it does not fit, `DTypeError` for an
+        invalid shape and for a dtype of references.
         """
         self._check_memory("array", memory)
         dtype = self._plain_dtype("array", dtype)
@@ -215,7 +214,7 @@ class StreamExecutor(ABC):
         """A new event, not recorded yet."""
 
     def create_timed_event(self) -> Event | None:
-        """A new event that keeps when the device passed it, for `elapsed_ns`; None where there are none."""
+        """A new event that records when the device passed it, for `elapsed_ns`; None if unsupported."""
         return None
 
     def elapsed_ns(self, first: Event, last: Event) -> int:
@@ -226,16 +225,17 @@ class StreamExecutor(ABC):
 
     @final
     def memcpy_to_device(self, stream: Stream, target: DeviceMemory, source: np.ndarray[Any, Any]) -> None:
-        """Copy a C-contiguous host array into ``target``. The caller leaves ``source`` alone until the stream
-        has passed the copy. Raises `DTypeError` for what is no NumPy array, or one of references.
+        """Copy a C-contiguous host array into ``target``. The caller must not modify ``source`` until the
+        stream has passed the copy. Raises `DTypeError` for anything but a NumPy array, or for one of
+        references.
         """
         self._check_host_copy("memcpy_to_device", stream, target, source)
         self._memcpy_to_device(stream, target, source)
 
     @final
     def memcpy_to_host(self, stream: Stream, target: np.ndarray[Any, Any], source: DeviceMemory) -> None:
-        """Copy ``source`` into a C-contiguous, writable host array, which is whole when the stream has passed
-        the copy. Raises `DTypeError` for what is no NumPy array, or one of references.
+        """Copy ``source`` into a C-contiguous, writable host array, which is valid when the stream has passed
+        the copy. Raises `DTypeError` for anything but a NumPy array, or for one of references.
         """
         self._check_host_copy("memcpy_to_host", stream, source, target)
         if not target.flags.writeable:
@@ -274,7 +274,7 @@ class StreamExecutor(ABC):
 
     @final
     def record(self, stream: Stream, event: Event) -> None:
-        """Put ``event`` behind what is on ``stream`` now."""
+        """Record ``event`` after the current work of ``stream``."""
         self._check_stream(stream)
         self._record(stream, event)
 
@@ -309,18 +309,18 @@ class StreamExecutor(ABC):
 
     @final
     def block_host_until_done(self, stream: Stream, timeout_s: float | None = None) -> None:
-        """Wait until the stream has done all that is on it. Raises its error, and `DeadlineExceededError`
-        after ``timeout_s`` seconds; the work goes on then.
+        """Wait until the stream has finished its work. Raises its error, and `DeadlineExceededError` after
+        ``timeout_s`` seconds; the work then continues.
         """
         self._check_stream(stream)
         self._block_host_until_done(stream, timeout_s)
         stream.check()
 
-    # --- what a program needs
+    # --- interface for programs
 
     def kernel(self, name: str, function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-        """What a program calls for the kernel ``function`` of the operation ``name``, which takes about
-        ``seconds``: itself, but on a device that only pretends.
+        """The function that a program calls for the kernel ``function`` of the operation ``name``, which
+        takes about ``seconds``: the kernel itself, except on a simulated device.
         """
         return function
 
@@ -329,22 +329,22 @@ class StreamExecutor(ABC):
         return False
 
     def capture(self, stream: Stream, run: Callable[[], Any]) -> Callable[[], None] | None:
-        """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None
-        where the device or the work does not allow it. Nothing of it is done yet.
+        """Capture the work of ``run()`` on ``stream``, to be launched by calling the result, any number of
+        times; None if the device or the work does not allow it. Nothing is executed yet.
         """
         return None
 
     @abstractmethod
     def activate(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Inside the context, on this thread, ``xp`` calls go to ``stream`` and allocate on this device."""
+        """Inside the context, ``xp`` calls of this thread run on ``stream`` and allocate on this device."""
 
     @abstractmethod
     def use(self, stream: Stream) -> None:
-        """Inside an `activate` context: ``xp`` calls go to ``stream`` from here on."""
+        """Inside an `activate` context: ``xp`` calls run on ``stream`` from here on."""
 
     @property
     def current_stream(self) -> Stream | None:
-        """Where ``xp`` calls of this thread go; None outside `activate`, and where it makes no difference."""
+        """Stream of this thread's ``xp`` calls; None outside `activate`, and if it makes no difference."""
         return None
 
     def is_idle(self, stream: Stream) -> bool:

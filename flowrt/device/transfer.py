@@ -1,19 +1,19 @@
-"""`TransferManager`: bytes to a device, back, and to the next device, each exactly once and in stream order.
+"""`TransferManager`: copies between host and devices, each byte exactly once and in stream order.
 
-An asynchronous executor copies on streams of the manager's own, one for each direction, so that a copy runs
-beside the computation:
+An asynchronous executor copies on separate streams of the manager, one for each direction, so that copies
+overlap with computation:
 
     to the device    the copy waits for the stream that will read it, and that stream for the copy
-    to the host      the copy waits for the stream that wrote it, which may go on at once
+    to the host      the copy waits for the stream that wrote it, which may continue
     between devices  the copy waits for both streams, and both for the copy
 
-A synchronous executor (the host's) copies on the caller's stream, and is done when the call returns.
+A synchronous executor (the host's) copies on the caller's stream, before the call returns.
 
 Rules of this file:
 
-  1. A value is the caller's again when `to_device` is back: the device reads a staging copy, in pinned memory
-     where the executor has it (``pinned_empty``).
-  2. Host and device memory of a copy stay alive until its event has passed, whoever else lets go of them.
+  1. The caller may modify a value when `to_device` returns: the device reads a staging copy, in pinned memory
+     if the executor has it (``pinned_empty``).
+  2. Host and device memory of a copy stay alive until its event has passed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from flowrt.errors import InternalError, InvalidArgumentError, OpError
 HostArray: TypeAlias = np.ndarray[Any, Any]
 
 COPY_DEADLINE_S = 10.0
-"""How long a request that does not fit waits for the copies of each direction."""
+"""Time that a request that does not fit waits for the copies of each direction."""
 
 
 MAX_STAGED = 64
 """Copies to a device that may be under way; the next waits for them. A training step has about two."""
 
 MAX_SWAPPING = 64 << 20
-"""Bytes of one direction that may be under way when something is swapped: until a copy has ended it keeps its
-device memory, which is what swapping saves. They take 2.7 ms at 25 GB/s, against 0.1 ms of waiting for them.
+"""Bytes in flight in one direction while swapping: until a copy has ended it keeps its device memory, which
+swapping is meant to save. They take 2.7 ms at 25 GB/s, against 0.1 ms of waiting for them.
 """
 
 
 class TransferStats(NamedTuple):
-    """What a manager has copied so far. ``copies_on_host`` counts values that were first copied in plain host
+    """Totals of a manager's copies. ``copies_on_host`` counts values that were first copied in plain host
     memory: the device has no pinned memory to stage them in, or the value was not C-contiguous.
     """
 
@@ -61,9 +61,9 @@ class TransferStats(NamedTuple):
 
 @final
 class PendingTransfer:
-    """A copy to the host under way. ``array`` is whole once `is_done` or `wait` says so.
+    """A copy to the host in flight. ``array`` is valid after `is_done` or `wait`.
 
-    Whoever writes over the source waits for ``event``, or until then.
+    Writers of the source must wait for ``event``, or until then.
     """
 
     __slots__ = ("_manager", "_stream", "array", "event")
@@ -76,10 +76,10 @@ class PendingTransfer:
         return self.event.poll() is not EventStatus.PENDING
 
     def wait(self, timeout_s: float | None = None) -> HostArray:
-        """The array, when it is whole.
+        """The array, when it is valid.
 
         Raises the stream's error if the copy failed, and `DeadlineExceededError` after ``timeout_s`` seconds,
-        or at the thread's deadline if that is None; the copy goes on then, and one may wait again.
+        or at the thread's deadline if that is None; the copy then continues, and can be awaited again.
         """
         if not self.is_done():
             if timeout_s is None:
@@ -94,7 +94,7 @@ class PendingTransfer:
 
     @property
     def error(self) -> OpError | None:
-        """Why the copy failed, once it has."""
+        """The error of the copy, once it has failed."""
         if self.event.poll() is not EventStatus.ERROR:
             return None
         return self._stream.error or InternalError(f"{self._stream.name}: a copy to the host failed")
@@ -126,11 +126,11 @@ class TransferManager:
         return self._stats
 
     def to_device(self, stream: Stream, target: DeviceMemory, value: HostArray) -> None:
-        """Put the elements of ``value``, in C order, into ``target``, which what is on ``stream`` from now on
-        may read. ``value`` is the caller's again.
+        """Copy the elements of ``value``, in C order, to ``target``, for later work on ``stream``. The caller
+        may modify ``value`` afterwards.
 
-        Raises `InvalidArgumentError` when the sizes differ, and `DeadlineExceededError` when `MAX_STAGED`
-        copies are under way at the thread's deadline; nothing is copied then.
+        Raises `InvalidArgumentError` if the sizes differ, and `DeadlineExceededError` if `MAX_STAGED` copies
+        are still in flight at the thread's deadline; nothing is copied then.
         """
         _check_size("to_device", target, value.nbytes)
         if not value.nbytes:
@@ -144,11 +144,11 @@ class TransferManager:
             self._count("to_device", value.nbytes)
 
     def to_device_ahead(self, stream: Stream, target: DeviceMemory, value: HostArray) -> Event:
-        """As `to_device`, of an asynchronous device; but ``stream`` does not wait, and what is on it by now
-        may still use ``target``. Who reads it waits for the event.
+        """`to_device` for an asynchronous device, but ``stream`` does not wait, and its current work may
+        still use ``target``. Readers must wait for the event.
         """
         _check_size("to_device", target, value.nbytes)
-        self._wait_for_room()  # without the lock: others have deadlines of their own
+        self._wait_for_room()  # without the lock: others have their own deadlines
         with self._lock:
             staging, copying = self._staged(value), self._copying("h2d")
             self.executor.wait_for(copying, stream)
@@ -159,9 +159,9 @@ class TransferManager:
     def to_host(
         self, stream: Stream, source: DeviceMemory, shape: tuple[int, ...], dtype: Any
     ) -> PendingTransfer:
-        """Begin to copy ``source``, as what is on ``stream`` now leaves it, into a new host array.
+        """Begin to copy ``source``, after the current work of ``stream``, into a new host array.
 
-        Raises `InvalidArgumentError` when the array has another size.
+        Raises `InvalidArgumentError` if the array has another size.
         """
         array = self._empty(shape, dtype)
         _check_size("to_host", source, array.nbytes)
@@ -183,14 +183,14 @@ class TransferManager:
     def swap_out(
         self, stream: Stream, source: DeviceMemory, shape: tuple[int, ...], dtype: Any
     ) -> PendingTransfer:
-        """As `to_host`, with at most `MAX_SWAPPING` bytes or one copy under way."""
+        """The same as `to_host`, with at most `MAX_SWAPPING` bytes or one copy in flight."""
         self._limit_bytes("d2h", source.nbytes)
         return self.to_host(stream, source, shape, dtype)
 
     def swap_in(self, stream: Stream, target: DeviceMemory, source: PendingTransfer) -> Event:
-        """Begin to copy the array of ``source``, once it is whole, into ``target``, which what is on
-        ``stream`` by now may still use. Who reads it waits for the event, until which nobody may change the
-        array. At most `MAX_SWAPPING` bytes or one copy are under way.
+        """Begin to copy the array of ``source``, once it is valid, into ``target``, which the current work of
+        ``stream`` may still use. Readers must wait for the event, until which the array must not be modified.
+        At most `MAX_SWAPPING` bytes or one copy are in flight.
         """
         _check_size("swap_in", target, source.array.nbytes)
         self._limit_bytes("h2d", target.nbytes)
@@ -216,11 +216,11 @@ class TransferManager:
         source_stream: Stream,
         source: DeviceMemory,
     ) -> None:
-        """Copy ``source``, of another device or of this one, as what is on ``source_stream`` now leaves it,
-        into ``target``, which what is on ``stream`` from now on may read.
+        """Copy ``source``, of another device or of this one, after the current work of ``source_stream``,
+        into ``target``, for later work on ``stream``.
 
-        Devices that cannot copy from each other meet on the host, and the call returns when the bytes are
-        there. Raises `InvalidArgumentError` when the sizes differ; nothing is copied then.
+        Devices without peer access copy through the host, and the call returns when the bytes have arrived.
+        Raises `InvalidArgumentError` if the sizes differ; nothing is copied then.
         """
         _check_size("between", target, source.nbytes)
         copy = self._copy_from(source.executor)
@@ -241,7 +241,7 @@ class TransferManager:
             self._count("between", source.nbytes)
 
     def _copy_from(self, other: StreamExecutor) -> Callable[..., None] | None:
-        """How ``executor`` copies from the memory of ``other`` by itself."""
+        """The function by which ``executor`` copies directly from the memory of ``other``."""
         if other is self.executor:
             return self.executor.memcpy
         if other.platform != self.executor.platform:
@@ -251,7 +251,7 @@ class TransferManager:
     # --- for `MemoryPool`
 
     def let_go(self) -> None:
-        """Wait for the copies under way, and let go of their memory."""
+        """Wait for the copies in flight, and release their memory."""
         for stream in list(self._streams.values()):
             with suppress(OpError):  # a failed stream's copies are over, too
                 self.executor.block_host_until_done(stream, COPY_DEADLINE_S)
@@ -260,16 +260,16 @@ class TransferManager:
     # --- for `PendingTransfer`
 
     def release_passed(self) -> None:
-        """Let go of the memory of copies that have ended."""
+        """Release the memory of completed copies."""
         with self._lock:
             self._release_passed()
 
     def _wait_for_room(self) -> None:
-        """Let the device come nearer: without, a host that fetches nothing would run ahead for ever."""
+        """Throttle the host: otherwise one that fetches nothing would run ahead without limit."""
         self._wait_if("h2d", lambda: len(self._in_flight["h2d"]) >= MAX_STAGED)
 
     def _wait_if(self, name: str, is_too_much: Callable[[], object]) -> None:
-        """Wait for the copies of the stream ``name``, if that are too many."""
+        """Wait for the copies on the stream ``name`` if there are too many."""
         with self._lock:
             self._release_passed()
             copying = self._copying(name) if is_too_much() else None
@@ -286,7 +286,7 @@ class TransferManager:
         return self._streams[name]
 
     def _keep(self, name: str, stream: Stream, *ends: HostArray | DeviceMemory) -> Event:
-        """An event behind the copy that was just issued, until which its two ends stay alive."""
+        """An event after the copy just issued, until which its source and target stay alive."""
         event = _recorded(stream)
         if self.executor.is_asynchronous:
             self._in_flight[name].append((event, ends))
@@ -327,7 +327,7 @@ class TransferManager:
 
 
 def _recorded(stream: Stream) -> Event:
-    """An event behind what is on ``stream`` now, made by its own device: a GPU records no other's."""
+    """An event after the current work of ``stream``, from its own device: a GPU records only its own."""
     event = stream.executor.create_event()
     stream.executor.record(stream, event)
     return event

@@ -1,7 +1,7 @@
-"""`Workspace`: memory that a kernel needs only while it runs, which the next kernel of its thread has again.
+"""`Workspace`: per-thread scratch buffers for kernels, reused by the next kernel of the thread.
 
-Steps that run at once run on threads of their own, as do the streams of a step, so none shares it with
-another. What is kept is bounded; a kernel that needs more has the rest for itself, and gives it back.
+Concurrent steps, and the streams of a step, run on separate threads, so buffers are not shared. The cached
+size is bounded; a kernel that needs more allocates the rest temporarily.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def new_bytes(nbytes: int) -> Array:
 
 @final
 class Workspace:
-    """``allocate(nbytes)`` brings the memory: an aligned array of bytes. Any thread may call anything.
+    """Scratch memory from ``allocate(nbytes)``, which returns an aligned array of bytes. Thread-safe.
 
-    Who asks again has the same memory: new pages would cost 0.2 us each.
+    Memory is reused across requests: new pages would cost 0.2 us each.
     """
 
     def __init__(self, allocate: Callable[[int], Array] = new_bytes) -> None:
@@ -47,19 +47,19 @@ class Workspace:
         self._pieces = weakref.WeakSet[_Piece]()
 
     def begin(self) -> Callable[[tuple[int, ...], Any], Array]:
-        """What this thread was given is not needed any more. Returns ``new(shape, dtype)``, which gives
-        arrays with any elements. It raises what ``allocate`` raises.
+        """Release this thread's previous arrays. Returns ``new(shape, dtype)``, which creates uninitialized
+        arrays. It raises the errors of ``allocate``.
         """
         piece = self._piece()
         piece.begin()
         return piece.array
 
     def address(self, nbytes: int) -> int:
-        """Of at least ``nbytes`` bytes, however many, that this thread keeps."""
+        """Address of a buffer of at least ``nbytes`` bytes, however many, kept for this thread."""
         return self._piece().address(nbytes)
 
     def let_go(self) -> None:
-        """Keep nothing: the memory goes when the kernels that run are done with it."""
+        """Release everything: the memory is freed when running kernels are done with it."""
         with self._lock:
             pieces = list(self._pieces)
         for piece in pieces:
@@ -77,7 +77,7 @@ class Workspace:
 
 @final
 class _Piece:
-    """One thread's. It gets as large as what one kernel asked for when the next begins."""
+    """One thread's buffer. It grows to the size of the last kernel's requests when the next begins."""
 
     __slots__ = ("__weakref__", "_allocate", "_asked", "memory")
 
@@ -85,7 +85,7 @@ class _Piece:
         self._allocate = allocate
         self._asked = 0
         self.memory = NOTHING
-        """Replaced, never changed: another thread may let go of it at any time."""
+        """Replaced, never modified: another thread may release it at any time."""
 
     def begin(self) -> None:
         asked, self._asked = self._asked, 0
@@ -114,4 +114,4 @@ class _Piece:
 
 
 WORKSPACE = Workspace()
-"""Of libraries that bring no memory of their own."""
+"""Scratch memory of libraries that allocate none themselves."""

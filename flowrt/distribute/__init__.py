@@ -1,36 +1,35 @@
-"""distribute knows machines: one graph over several processes and hosts.
+"""Distributed execution: one graph over several processes and hosts.
 
 A cluster has jobs, a job has tasks. Each task runs a `Server`: a *master* for the sessions that connect to
 it, and a *worker* for the masters of all tasks. ``Session("grpc://host:port").run(...)`` takes this path:
 
-    session      extract what the fetches need                                 client
-       | ExtendSession with what is new, MakeCallable once, then RunStep
+    session      extract the subgraph that the fetches need                    client
+       | ExtendSession with new nodes, MakeCallable once, then RunStep
     master       place on the devices of all tasks, partition by task          master
        | RegisterGraph once, then RunGraph: one small message per task and step
     worker       partition by device, bind, run                                worker
-       | RecvTensor: the consumer asks the producer's task, which sends the bytes
+       | RecvTensor: the consumer requests the tensor from the producer's task
     worker ...
 
-    cluster, resolvers                 which tasks there are, and which one this is
+    cluster, resolvers                 the tasks, and which of them this process is
     wire                               messages, peers, at-most-once
     machines, master, worker           state machines, ``handle(event) -> actions``: no thread, clock, socket
-    connection_manager, first_frame    the peers of a task; what a new connection is for
-    server                             `Server`: performs what the state machines decide
-    client                             what a session of a cluster has in place of plans
+    connection_manager, first_frame    the peers of a task; purpose of a new connection
+    server                             `Server`: performs the actions of the state machines
+    client                             a cluster session's replacement of plans
     observe                            flight records, stalls
     launch                             ``flowrt-run``, ``flowrt-worker --check``, ``--drain``
     collectives                        collectives between devices, tasks and sessions
-    parameter_server, strategies       decisions of parameter servers; training on replicas (a front end)
+    parameter_server, strategies       logic of parameter servers; training on replicas (a front end)
 
 Invariants:
 
- - A step runs once: a repeated request is recognised by its number and gets the first response. What
-   failed is not retried, so an update is applied once or not at all.
+ - A step runs once: a repeated request is recognised by its number and gets the first response. Failures are
+   not retried, so an update is applied once or not at all.
  - All survivors of a failed step raise the same error: the root cause, and the task where it began.
- - A restarted task has a new incarnation, which is part of every key; messages for the old one are
-   refused.
- - Every wait ends: connections, steps and peers have deadlines, and errors name what is missing.
- - Nothing that arrives is executed: graphs use registered ops, everything else is data.
+ - A restarted task has a new incarnation, which is part of every key; messages for the old one are rejected.
+ - Every wait ends: connections, steps and peers have deadlines, and errors name the missing peers.
+ - Received data is never executed: graphs use registered ops, everything else is data.
 """
 
 import importlib
@@ -45,7 +44,7 @@ from flowrt.distribute.server import Server as Server
 
 _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experimental")
 
-# What stands on the front ends, which stand on this package: loaded when it is first asked for.
+# Built on the front ends, which are built on this package: loaded on first use.
 _STRATEGIES = (
     "AllReduceCrossDeviceOps", "CommunicationImplementation", "CommunicationOptions", "CrossDeviceOps",
     "DistributedDataset", "DistributedIterator", "DistributedValues", "HierarchicalCopyAllReduce",

@@ -1,7 +1,7 @@
-"""`ConnectionManager`: the peers of one task. Those that it has dialled, and those that have dialled it.
+"""`ConnectionManager`: the peers of one task, dialled by it or by them.
 
-A task is asked by one link, whoever dialled: the first that is there. Tasks that dial each other at once have
-two for a while, and each answers where it was asked.
+Requests to a task use one link, whichever end dialled: the first that is up. Tasks that dial each other at
+the same time have two for a while, and each answers on the link of the request.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from flowrt.rendezvous.channel.channel import Connection, Transport
 LOGGER = logging.getLogger(__name__)
 
 REPORT_S = 5.0
-"""How often it says for whom it waits."""
+"""Interval between reports of awaited tasks."""
 RETRY_S = 0.2
 
 
 class Handler(Protocol):
-    """Whom the connections tell. Called in reader threads."""
+    """Callbacks of the connections, called in reader threads."""
 
     def came(self, name: str) -> None:
         """Once for each connection of a task, before it can be `lost`: under the connections' lock."""
@@ -77,13 +77,13 @@ class ConnectionManager:
             cluster=fingerprint(cluster),
         )
         self.groups = GroupDoor()
-        """Where ranks come in that dial this task for a group."""
+        """Accepts ranks that dial this task for a group."""
         self._lock = threading.Lock()
         self._serial = itertools.count(1)
         self._peers: dict[str, Peer] = {}
-        """By the token that each was given."""
+        """Peers by the tokens assigned to them."""
         self._connections: dict[str, Peer] = {}
-        """The peer that each task is asked by."""
+        """The peer used for requests to each task."""
         self._dialing = {name: threading.Lock() for name in addresses}
         self._closed = threading.Event()
         self._liveness, self._next_beat = liveness(), 0.0
@@ -91,8 +91,8 @@ class ConnectionManager:
     # --- asking
 
     def ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float = 0.0) -> None:
-        """Send ``task`` a request with one answer, or several. Where there is no link yet, one is made on
-        another thread; ``wait_s``: for how long, where the task may not be up yet.
+        """Send ``task`` a request with one answer, or several. If there is no link yet, one is created on
+        another thread; ``wait_s``: for how long, if the task may not be up yet.
         """
         link = self._connections.get(task)
         if link is not None:
@@ -107,18 +107,18 @@ class ConnectionManager:
         self._threads.submit(lambda: self._meet(task, time.monotonic() + wait_s))
 
     def _meet(self, task: str, end: float) -> None:
-        """By single attempts: whoever wants to ask the task meanwhile has a deadline of his own."""
+        """Connect by single attempts: concurrent requests to the task have their own deadlines."""
         while time.monotonic() < end and not self._closed.is_set():
             try:
                 self._connect(task, 0.0)
                 return
             except UnavailableError:  # it is not up yet
                 self._closed.wait(RETRY_S)
-            except OpError:  # time does not mend it; whoever asks the task will be told
+            except OpError:  # waiting does not help; later requests raise the error
                 return
 
     def tell(self, task: str, message: Message) -> None:
-        """Send ``task`` what needs no answer; a task that is gone needs not know it."""
+        """Send ``task`` a message without an answer; ignored if the task is gone."""
         link = self._connections.get(task)
         if link is not None:
             _ask(link, message, (ignore,))
@@ -162,7 +162,7 @@ class ConnectionManager:
     # --- peers
 
     def accept(self, connection: Connection) -> None:
-        """Of a listener."""
+        """Accept a connection of a listener."""
         if self._closed.is_set():
             connection.close()
             return
@@ -182,7 +182,7 @@ class ConnectionManager:
             raise AlreadyExistsError(f"two tasks call themselves {self._task}: expected one of each")
         check_claim(peer.connection.certificate_names, hello.task)
         with self._lock:
-            if peer.token:  # its hello came twice
+            if peer.token:  # its hello was repeated
                 return
             if self._closed.is_set() or peer.is_lost:  # too late for `close`, or for `lost`, to find it
                 raise UnavailableError(f"{self._task} was stopped, or the connection lost, in the greeting")
@@ -209,7 +209,7 @@ class ConnectionManager:
     # --- time
 
     def beat(self, now: float) -> None:
-        """Ask who has not been asked for a while whether he is alive, and give up who did not answer."""
+        """Send heartbeats to silent peers, and give up those that did not answer."""
         if now < self._next_beat:
             return
         self._next_beat = now + self._liveness.heartbeat_s
@@ -221,13 +221,13 @@ class ConnectionManager:
                 peer.ask(Message(pb.Heartbeat()), ignore)
 
     def repeat(self) -> None:
-        """Send again what was asked a while ago and has no answer."""
+        """Resend requests that have been unanswered for a while."""
         for peer in list(self._peers.values()):
             peer.repeat()
 
     def close(self, reason: str) -> None:
         """End all connections."""
-        with self._lock:  # who is greeted is among the peers before this, or refused
+        with self._lock:  # a peer is added before it is greeted, or refused
             self._closed.set()
             peers = list(self._peers.values())
         for peer in peers:
@@ -235,8 +235,8 @@ class ConnectionManager:
 
 
 def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> Peer:
-    """What ``connect(timeout_s)`` returns. Raises `UnavailableError`, which names ``whom``, and what else
-    ``connect`` raises.
+    """The result of ``connect(timeout_s)``. Raises `UnavailableError`, naming the peer, and other errors of
+    ``connect``.
     """
     try:
         return connect(timeout_s)
@@ -247,9 +247,9 @@ def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> 
 def keep_dialling(
     connect: Callable[[float], Peer], whom: str, timeout_s: float, closed: threading.Event
 ) -> Peer:
-    """What ``connect(seconds left)`` returns, as soon as it does: who is not up yet is waited for, and named
-    every `REPORT_S` seconds. Raises `UnavailableError` after ``timeout_s`` seconds, or when ``closed`` is
-    set, and what else ``connect`` raises.
+    """The result of ``connect(seconds left)``, retried until it succeeds: a peer that is not up yet is waited
+    for, and reported every `REPORT_S` seconds. Raises `UnavailableError` after ``timeout_s`` seconds, or when
+    ``closed`` is set, and other errors of ``connect``.
     """
     end, report = time.monotonic() + timeout_s, time.monotonic() + REPORT_S
     while True:
@@ -277,13 +277,13 @@ def task_of(token: str) -> str:
 
 
 def ignore(message: Message | None, error: OpError | None) -> None:
-    """The answer that nobody needs."""
+    """Ignore the answer."""
 
 
 def _ask(link: Peer, message: Message, dones: Sequence[Done]) -> None:
     try:
         link.ask_all(message, dones)
-    except OpError as error:  # what cannot travel
+    except OpError as error:  # not serializable
         _fail(dones, error)
 
 

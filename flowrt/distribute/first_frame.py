@@ -1,4 +1,6 @@
-"""`FirstFrame`: who has dialled a task, its first frame says: a task or a client, or a rank of a group."""
+"""`FirstFrame`: determines from its first frame whether a connection is from a task, a client, or a rank of a
+group.
+"""
 
 from __future__ import annotations
 

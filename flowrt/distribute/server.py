@@ -1,12 +1,12 @@
-"""`Server`: one task of a cluster. It listens, and does what its master and its worker decide.
+"""`Server`: one task of a cluster. It listens, and performs the actions of its master and its worker.
 
     Peer.asked ---> Master.handle / Worker.handle, under the lock ---> actions ---> performed without it
 
-A request of another task and one of a session in this process go the same way, without frames when both ends
-are here. Work that takes time (cutting and compiling graphs, running steps, connecting) has a thread of its
-own, but a session of this process runs its own task's part on the thread that called `Session.run`: that
-saves two hand-overs. A part that is known to be short has no thread: it is run by whoever brings its request
-and its tensors (`Steps.run_async`).
+Requests of other tasks and of sessions in this process take the same path, without frames when both ends are
+here. Long work (partitioning and compiling graphs, running steps, connecting) gets its own thread, but a
+session of this process runs its task's part on the thread that called `Session.run`: that saves two
+hand-overs. A part known to be short needs no thread: it runs on the threads that receive its request and its
+tensors (`Steps.run_async`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
 CUT_S = 1.0
-"""For a step that is cut off to notice it: a kernel of C runs to its end."""
+"""Time for a step to notice that it was cut off: a kernel in C runs to its end."""
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
 """Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
 
@@ -82,18 +82,18 @@ def task_name(job: str, index: int) -> str:
 
 @final
 class Server:
-    """A task that takes part in steps and makes sessions for those who connect to `target`.
+    """A task that takes part in steps and serves sessions that connect to `target`.
 
-    ``server_or_cluster_def`` is a `ClusterSpec` or what one is made of; ``job_name`` and ``task_index`` may
-    be left out where the cluster has one task. ``config`` says which devices the task has. ``bind``:
-    ``host:port`` to listen at, if not the task's address in the cluster. ``security``: what the environment
-    says, if it is None (`load_security`); with ``insecure`` it may be too little for the addresses.
-    ``allowed_ops``: ops with privileges that the graphs of other processes may have. ``log_dir``: where the
-    last events are written when a step fails, for ``flowrt debug hang``.
+    ``server_or_cluster_def`` is a `ClusterSpec` or its argument; ``job_name`` and ``task_index`` are optional
+    if the cluster has one task. ``config`` sets the devices of the task. ``bind``: ``host:port`` to listen
+    at, if not the task's address in the cluster. ``security``: from the environment, if it is None
+    (`load_security`); with ``insecure`` it may be insufficient for the addresses. ``allowed_ops``: privileged
+    ops permitted in graphs of other processes. ``log_dir``: directory for the last events when a step fails,
+    for ``flowrt debug hang``.
 
-    Raises `InvalidArgumentError` for a task that the cluster does not have, `PermissionDeniedError` for an
-    address that is open to strangers, `AlreadyExistsError` where the port is taken, and `UnavailableError`
-    where the address cannot be bound.
+    Raises `InvalidArgumentError` for a task that is not in the cluster, `PermissionDeniedError` for an
+    address open to strangers, `AlreadyExistsError` if the port is taken, and `UnavailableError` if the
+    address cannot be bound.
     """
 
     def __init__(
@@ -140,18 +140,18 @@ class Server:
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
         self._containers = Containers(self._failure_detector.missing)
         self._serial = itertools.count(1)
-        self._own: dict[int, Done] = {}  # what this task and the sessions of its process ask it, by request
+        self._own: dict[int, Done] = {}  # requests of this task and of sessions in its process, by number
         self._here = threading.local()
-        self._masters: set[str] = set()  # who has had sessions here and is still there
+        self._masters: set[str] = set()  # connected clients that have had sessions here
         self._job_end: tuple[float, str, bool] | None = None
-        """When the job has ended, if nobody begins a session before; and what is said of it."""
+        """Time at which the job ends unless a session begins before; and its description."""
         self._is_joined, self._job_grace_s, self._drain_s = False, job_grace_s(), drain_s()
         self.on_job_end: Callable[[str, bool], object] = self._end_with_job
-        """Called when the last master that had sessions here is gone, with its name, and whether it went in
-        the midst of one: it was killed, or cut off.
+        """Called when the last client that had sessions here is gone, with its name, and whether that was
+        during a session: it was killed, or cut off.
         """
         self.on_drain: Callable[[], object] = self._drain_beside
-        """Called when somebody else has this task drain: see `drain`."""
+        """Called on a remote request to drain: see `drain`."""
         self._listener: Listener | None = None
         self._ticker = threading.Thread(target=self._tick, name=f"flowrt {self.task} ticks", daemon=True)
         self._stopped, self._ended = threading.Event(), threading.Event()
@@ -190,7 +190,7 @@ class Server:
 
     @property
     def target(self) -> str:
-        """What a `Session` connects to."""
+        """Target for a `Session`."""
         return f"grpc://{self.address}"
 
     @property
@@ -202,15 +202,15 @@ class Server:
         return self._worker.num_running
 
     def greet(self, tasks: Collection[str]) -> None:
-        """Let ``tasks`` know this one as soon as they are up: should it die, they notice."""
+        """Connect to ``tasks`` as soon as they are up, so that they detect the loss of this one."""
         for task in tasks:
             if task != self.task:
                 self._connections.greet(task, connect_timeout_s())
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Block until the server was stopped; False if ``timeout_s`` seconds came first. A task of
-        ``flowrt-run`` stops when the last program that had sessions here is gone; while its own program does
-        other things than wait here, it does not.
+        """Block until the server was stopped; False if ``timeout_s`` seconds passed first. A task of
+        ``flowrt-run`` stops when the last program that had sessions here is gone, unless its own program is
+        busy outside this call.
         """
         self._is_joined = True
         try:
@@ -219,8 +219,8 @@ class Server:
             self._is_joined = False
 
     def drain(self, timeout_s: float) -> bool:
-        """Take no new work, wait for the steps that run, and stop; False if they did not end in time: then
-        they are cut off, and who asked for them is told so.
+        """Accept no new work, wait for running steps, and stop; False if they did not end in time: then they
+        are cut off with an error.
         """
         self._worker.is_draining = True
         is_idle = self._wait_for_steps(timeout_s)
@@ -258,7 +258,7 @@ class Server:
         reason = f"{self.task} was stopped"
         self._end_steps(CancelledError(reason))
         self._connections.close(reason)
-        if self._listener is not None:  # not before: it ends every call, and with them what was not closed
+        if self._listener is not None:  # not earlier: it ends every call, including connections not closed
             self._listener.close()
         self._threads.close()
         if self._ticker.is_alive() and self._ticker is not threading.current_thread():
@@ -275,7 +275,7 @@ class Server:
     def _drain_beside(self) -> None:
         threading.Thread(target=self.drain, args=(self._drain_s,), name=f"flowrt {self.task} drains").start()
 
-    # --- what the connections tell
+    # --- callbacks of the connections
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
         """See `flowrt.distribute.connection_manager.Handler`."""
@@ -305,7 +305,7 @@ class Server:
                 self._end_job(time.monotonic())
 
     def _end_job(self, now: float) -> None:
-        """Tell of the job's end when its time has come."""
+        """Report the end of the job when its time has come."""
         end = self._job_end
         if end is not None and now >= end[0] and self._is_joined and not self._stopped.is_set():
             self._job_end = None
@@ -323,7 +323,7 @@ class Server:
             self._here.may_run = False
 
     def new_reply(self) -> Reply:
-        """For `ask_master`."""
+        """A new reply for `ask_master`."""
         reply = Reply()
         reply.request_id = next(self._serial)
         return reply
@@ -363,7 +363,7 @@ class Server:
             self._connections.tell(tell.task, tell.message)
 
     def _work(self, work: Callable[[], object]) -> None:
-        """Do what takes time: here, if this thread may, else on one of its own."""
+        """Run long work: here, if this thread may, else on a separate thread."""
         if getattr(self._here, "may_run", False):
             work()
         else:
@@ -398,7 +398,7 @@ class Server:
         graph, error = None, None
         try:
             graph = extend.graph.extended(extend.message)
-        except Exception as failure:  # noqa: BLE001 (it is the client's)
+        except Exception as failure:  # noqa: BLE001 (raised at the client)
             error = as_op_error(failure)
         self._to_master(ev.GraphExtended(extend.token, graph, error))
 
@@ -415,7 +415,7 @@ class Server:
             parts, placement = cut_by_task(
                 subgraph, devices, cut.placement, options.allow_soft_placement, options.optimises
             )
-        except Exception as failure:  # noqa: BLE001 (it is the client's)
+        except Exception as failure:  # noqa: BLE001 (raised at the client)
             error = as_op_error(failure)
         self._to_master(ev.GraphCut(cut.token, parts, placement, error))
 
@@ -427,7 +427,7 @@ class Server:
                 check_remote_graph(subgraph, self._allowed_ops)
             resource = self._containers.of(action.session)
             part = CompiledPart(subgraph, self._by_name, resource, action.optimises)
-        except Exception as failure:  # noqa: BLE001 (it is the master's)
+        except Exception as failure:  # noqa: BLE001 (raised at the master)
             error = as_op_error(failure)
         self._to_worker(ev.GraphCompiled(action.graph, part, error))
 
@@ -435,7 +435,7 @@ class Server:
         described, error = None, None
         try:
             described = describe_parts(self.task, asked.parts)
-        except Exception as failure:  # noqa: BLE001 (it is the asker's)
+        except Exception as failure:  # noqa: BLE001 (raised at the requester)
             error = as_op_error(failure)
         self._answer(ev.Answer(asked.peer, asked.request_id, described, error))
 
@@ -474,7 +474,7 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     ev.ForgetParts: lambda server, forgotten: [part.close() for part in forgotten.parts],
     ev.StartDraining: lambda server, _: server.on_drain(),
 }
-"""What each action is here."""
+"""Implementation of each action."""
 
 
 def _which(cluster: ClusterSpec, job: str | None, index: int | None) -> tuple[str, int]:

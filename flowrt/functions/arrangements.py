@@ -1,7 +1,6 @@
-"""Array functions made of others: patches of images, blocks moved between space and batch, unravelled
-indices.
+"""Array functions composed of others: image patches, blocks between space and batch, unravelled indices.
 
-They build several operations each, so that placement, gradients and kernels need to know nothing new.
+They build several operations each, so that placement, gradients and kernels need no additions.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
         x = reshape(x, [batch, *pairs, *rest[count:]])
         within = [2 + 2 * i for i in range(count)]
         between = [1 + 2 * i for i in range(count)]
-        x = transpose(x, [*within, 0, *between, *range(1 + 2 * count, x.shape.rank)])
-        moved: Tensor = reshape(x, [batch * int(np.prod(blocks)), *steps, *rest[count:]])
-        return moved
+        x = transpose(x, [*within, 0, *between, *range(1 + 2 * count, len(x.shape))])
+        return reshape(x, [batch * int(np.prod(blocks)), *steps, *rest[count:]])
 
 
 def _divided(size: Any, block: int) -> Any:
@@ -74,7 +72,7 @@ def _divided(size: Any, block: int) -> Any:
 
 
 def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
-    """What `space_to_batch_nd` undoes, less ``crops``, a pair of numbers a space axis."""
+    """The inverse of `space_to_batch_nd`, less ``crops``, a pair of numbers per spatial axis."""
     blocks = _numbers(block_shape, "batch_to_space").reshape(-1).tolist()
     margins = _numbers(crops, "batch_to_space").reshape(-1, 2).tolist()
     count = len(blocks)
@@ -84,12 +82,11 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
         batch = batch // int(np.prod(blocks))
         x = reshape(x, [*blocks, batch, *rest])
         order = [axis for i in range(count) for axis in (count + 1 + i, i)]
-        x = transpose(x, [count, *order, *range(1 + 2 * count, x.shape.rank)])
+        x = transpose(x, [count, *order, *range(1 + 2 * count, len(x.shape))])
         grown = [size * block for size, block in zip(rest, blocks, strict=False)]
         x = reshape(x, [batch, *grown, *rest[count:]])
         kept = [slice(a, size - b) for (a, b), size in zip(margins, grown, strict=True)]
-        cropped: Tensor = x[(slice(None), *kept)]
-        return cropped
+        return x[(slice(None), *kept)]
 
 
 def space_to_batch(
@@ -114,7 +111,7 @@ def extract_image_patches(
 ) -> Tensor:  # fmt: skip
     """``[n, h, w, c] -> [n, h', w', kh * kw * c]``: every patch of ``ksizes`` ``[1, kh, kw, 1]`` as a row.
 
-    A convolution with one filter an element of the patch: for images of a floating dtype and known depth.
+    A convolution with one filter per element of the patch: for images of a floating dtype and known depth.
     Raises `InvalidArgumentError` for missing arguments, `UnimplementedError` for other images.
     """
     window = ksizes if sizes is None else sizes
@@ -131,10 +128,7 @@ def extract_image_patches(
     height, width = window[1:3]
     length = height * width * depth
     filters = np.eye(length).reshape(height, width, depth, length).astype(images.dtype.as_numpy_dtype)
-    patches: Tensor = conv2d(
-        images, filters, strides=list(strides), padding=padding, dilations=list(rates), name=name
-    )
-    return patches
+    return conv2d(images, filters, strides=list(strides), padding=padding, dilations=list(rates), name=name)
 
 
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
@@ -146,5 +140,5 @@ def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
         dims = convert_to_tensor(dims, indices.dtype)
         strides = cumprod(dims, exclusive=True, reverse=True)
         if indices.shape.rank == 0:
-            return floormod(floordiv(indices, strides), dims)  # type: ignore[no-any-return]
-        return floormod(floordiv(indices, expand_dims(strides, 1)), expand_dims(dims, 1))  # type: ignore[no-any-return]
+            return floormod(floordiv(indices, strides), dims)
+        return floormod(floordiv(indices, expand_dims(strides, 1)), expand_dims(dims, 1))

@@ -1,10 +1,10 @@
 """Derivatives of functions that build graph: `jvp`, `vjp`, `hvp`, `jacfwd`, `jacrev`, `hessian`.
 
-A function takes and returns structures of tensors. Each of these calls it once, on tensors of its own: so
-only what comes in through the arguments counts, and an argument that is given twice counts once in each
-place. Where `gradients` and `forward_gradients` say None, because nothing leads from an x to a y, these give
-zeros: a function that does not use its argument has the derivative zero. None stands for integer and other
-tensors that cannot move.
+A function takes and returns structures of tensors. Each of these calls it once, on new tensors: so only
+dependence through the arguments counts, and an argument passed twice counts separately in each place. If y
+does not depend on x, `gradients` and `forward_gradients` return None, these return zeros: a function that
+does not use its argument has the derivative zero. None is the derivative for integer and other
+non-differentiable tensors.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ ZERO = UnconnectedGradients.ZERO
 
 
 def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """``f(*primals)`` and how it changes when the primals change along ``tangents``: one forward sweep.
+    """``f(*primals)`` and its directional derivative along ``tangents``: one forward sweep.
 
-    ``tangents`` has one item a primal, of its structure, dtypes and shapes; None, for a primal or a part of
-    it, is zero. Primals that are no list or tuple are the one argument of ``f``, and so are their tangents.
-    Both results have the structure that ``f`` returns.
+    ``tangents`` has one item per primal, of its structure, dtypes and shapes; None, for a primal or a part of
+    it, is zero. Primals other than a list or tuple are the only argument of ``f``, and so are their tangents.
+    Both results have the structure of the result of ``f``.
 
     Raises `DTypeError` for a tangent of a primal that is not floating or complex and for a function or
-    primals of another type, `InvalidArgumentError` for tangents that do not fit, and what ``f`` raises.
+    primals of another type, `InvalidArgumentError` for tangents that do not match, and the errors of ``f``.
     """
     if not isinstance(primals, (list, tuple)):
         primals, tangents = [primals], [tangents]
@@ -48,14 +48,14 @@ def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """``f(*primals)`` and its pullback: ``pull_back(dys)`` gives the gradients of the primals, one reverse
-    sweep a call.
+    """``f(*primals)`` and its pullback: ``pull_back(dys)`` returns the gradients of the primals, one reverse
+    sweep per call.
 
     ``dys`` has the structure, dtypes and shapes of the result; None, for it or for a part, is zero. The
-    gradients come as a tuple with one item a primal, of its structure; a leaf may be an `IndexedSlices`.
+    gradients are a tuple with one item per primal, of its structure; a leaf may be an `IndexedSlices`.
 
     Raises `DTypeError` for dys of a result that is not floating or complex, `InvalidArgumentError` for dys
-    that do not fit, and what ``f`` raises.
+    that do not match, and the errors of ``f``.
     """
     call = _Call("vjp", f, primals)
     xs = [x for x in call.xs if x.dtype in INEXACT]
@@ -73,10 +73,10 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
 def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     """The Hessian of the scalar ``f(*primals)`` times ``tangents``: a forward sweep over a reverse one.
 
-    The Hessian itself is never made. The result is a tuple with one item a primal, of its structure; for
-    primals that are no list or tuple it is the one item. The tangents are those of `jvp`. Raises as that
-    does, and for an ``f`` that returns anything but one floating scalar: `InvalidArgumentError` or
-    `DTypeError`.
+    The Hessian itself is never computed. The result is a tuple with one item per primal, of its structure;
+    for primals other than a list or tuple it is the item itself. The tangents are those of `jvp`. Raises the
+    errors of `jvp`, and `InvalidArgumentError` or `DTypeError` for an ``f`` that returns anything but one
+    floating scalar.
     """
     if not isinstance(primals, (list, tuple)):
         (product,) = hvp(f, [primals], [tangents])
@@ -94,29 +94,29 @@ def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
 
 def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The function that takes what ``f`` takes and returns the Jacobian of ``f``, by columns: one forward
-    sweep for each element of the arguments ``argnums``.
+    """A function of the arguments of ``f`` that returns the Jacobian of ``f``, by columns: one forward sweep
+    per element of the arguments ``argnums``.
 
     For a result of shape ``[*a]`` and an argument of shape ``[*b]`` it is ``[*a, *b]``; for structures a
     structure like the result, of structures like the argument (like a tuple of them, for several argnums).
 
-    Raises `DTypeError` for an ``f`` that is no function and for argnums that are no numbers. When called it
-    raises `DTypeError` for results and arguments that are not floating, `InvalidArgumentError` for an
+    Raises `DTypeError` for an ``f`` that is not a function and for argnums that are not integers. When called
+    it raises `DTypeError` for results and arguments that are not floating, `InvalidArgumentError` for an
     argument without a static shape and for argnums out of range.
     """
     return _jacobian_of("jacfwd", f, argnums, columns)
 
 
 def jacrev(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """As `jacfwd`, by rows: one reverse sweep for each element of the result, whose shape must be static."""
+    """`jacfwd` by rows: one reverse sweep per element of the result, which must have a static shape."""
     return _jacobian_of("jacrev", f, argnums, rows)
 
 
 def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The function that returns the second derivatives of ``f``: for a scalar result and an argument of shape
+    """A function that returns the second derivatives of ``f``: for a scalar result and an argument of shape
     ``[*b]`` a tensor ``[*b, *b]``.
 
-    Forward sweeps, one an element of the arguments ``argnums``, over `jacrev`. Raises as those.
+    One forward sweep per element of the arguments ``argnums``, over `jacrev`. Raises the errors of both.
     """
     return jacfwd(jacrev(f, argnums), argnums)
 
@@ -158,8 +158,8 @@ def _chosen(what: str, primals: Sequence[Any], argnums: int | Sequence[int]) -> 
 
 @final
 class _Call:
-    """One call of ``f``: ``primals`` are the arguments that it got, ``outputs`` is what it returned, with
-    tensors as leaves; ``xs`` and ``ys`` are the leaves of both.
+    """One call of ``f``: ``primals`` are its arguments, ``outputs`` is its result, with tensors as leaves;
+    ``xs`` and ``ys`` are the leaves of both.
     """
 
     def __init__(self, what: str, f: Any, primals: Any) -> None:
@@ -176,7 +176,7 @@ class _Call:
         self.outputs = pack_as(returned, self.ys)
 
     def like_primals(self, found: Any) -> tuple[Any, ...]:
-        """What was ``found`` for the xs that can move, in the structure of the primals; None for others."""
+        """The items of ``found`` for differentiable xs, in the primals' structure; None for others."""
         remaining = iter(found)
         return tuple(
             pack_as(self.primals, [next(remaining) if x.dtype in INEXACT else None for x in self.xs])
@@ -184,7 +184,7 @@ class _Call:
 
 
 def _leaves_like(what: str, items: Sequence[Structure], values: Any) -> list[Any]:
-    """The parts of ``values`` where ``items`` have their leaves; a None stands for one in each leaf."""
+    """The parts of ``values`` at the leaves of ``items``; a None applies to each leaf below it."""
     if not isinstance(values, (list, tuple)) or len(values) != len(items):
         message = f"{what}: expected a list or tuple of {len(items)}, one an argument; got {values!r}"
         raise InvalidArgumentError(message, source=user_line())

@@ -1,14 +1,12 @@
 """`function`: a Python function as an operation of the graph.
 
 A call traces the Python function (`flowrt.control_flow.trace`) and adds one PartitionedCall to the graph. A
-trace serves
-every later call with equal arguments, tensors apart (`flowrt.control_flow.signatures`), so the Python code
-runs once for
-each kind of call and graph. The compiler puts the function's operations in the call's place: so a function
-costs nothing at run time and may span devices.
+trace serves every later call with equal arguments, except for tensor values
+(`flowrt.control_flow.signatures`), so the Python code runs once for each kind of call and graph. The compiler
+inlines the function's operations: so a function has no run-time overhead and may span devices.
 
-The first trace in a graph makes the variables; all others find them, since scopes and layers without a name
-get the same default names in each.
+The first trace in a graph creates the variables; all others reuse them, since scopes and layers without a
+name get the same default names in each.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ RELAX_AFTER = 3
 """Traces that differ in shapes only; the next one leaves open the dimensions in which they differ."""
 
 WARN_AFTER = 5
-"""Traces in one graph, with which a function warns: each costs what building its operations costs."""
+"""Number of traces in one graph at which a function warns: each takes as long as building its operations."""
 
 
 def function(
@@ -60,14 +58,14 @@ def function(
 
 @final
 class Function:
-    """A Python function whose calls are operations. As a method it belongs to each object by itself.
+    """A Python function with calls as operations. As a method it is traced separately for each object.
 
-    A call returns what the Python function does, with the operation's outputs as tensors: numbers and arrays
-    among the results come back as tensors, None as None, operations as the call's operation, which is also
-    what a function without any result returns. Raises what the Python function does, `DTypeError` for
-    arguments that do not fit its parameters or results that cannot become tensors, and
-    `InvalidArgumentError` for a recursive call and for variables that a later trace makes. After a raise the
-    graph has no call, and no trace is kept.
+    A call returns the Python function's result, with the operation's outputs as tensors: numbers and arrays
+    become tensors, None stays None, operations become the call's operation, which is also the result of a
+    function without one. Raises the errors of the Python function, `DTypeError` for arguments that do not
+    match its parameters or results that cannot become tensors, and `InvalidArgumentError` for a recursive
+    call and for variables created by a later trace. After an error the graph has no call, and no trace is
+    kept.
     """
 
     def __init__(
@@ -96,11 +94,11 @@ class Function:
         return self._concrete(arguments).call(arguments.tensors)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """The trace for such arguments; `TensorSpec` may stand for tensors."""
+        """The trace for the given arguments; a `TensorSpec` may replace a tensor."""
         return self._concrete(self._signature.bind(args, kwargs))
 
     def experimental_get_tracing_count(self) -> int:
-        """How often it was traced in the default graph."""
+        """The number of traces in the default graph."""
         return self._traces().count
 
     def __repr__(self) -> str:
@@ -109,7 +107,7 @@ class Function:
     # --- traces
 
     def _traces(self) -> _Traces:
-        """Those in the default graph and the functions in it."""
+        """The traces in the default graph and the functions in it."""
         (table,) = _tables(get_default_graph().root)
         by_instance: dict[int, _Traces] = table.setdefault(self._origin, {})
         return by_instance.setdefault(id(self._instance), _Traces(self._instance))
@@ -198,7 +196,7 @@ class _Traces:
         """The last two calls that were traced."""
         self._scope: VariableScope | None = None
         self._names: dict[str, int] = {}
-        """How often each variable scope had been opened before the first trace."""
+        """The number of times each variable scope had been opened before the first trace."""
         self._taken: list[str] = []
         """The scopes that the first trace opened."""
         self._found: dict[Hashable, list[ConcreteFunction]] = {}
@@ -213,7 +211,7 @@ class _Traces:
         return next((t for t in usable if t.specs == arguments.specs), usable[-1] if usable else None)
 
     def relaxed(self, key: Hashable, arguments: Arguments) -> tuple[TensorSpec, ...]:
-        """What to trace for: the shapes of ``arguments``, or those and all before."""
+        """The specs to trace: the shapes of ``arguments``, or relaxed to include all previous ones."""
         before = self._found.get(key, ())
         if len({traced.specs for traced in before}) < RELAX_AFTER:
             return arguments.specs
@@ -245,8 +243,8 @@ class _Traces:
             )
 
     def take_names(self) -> None:
-        """Behind a call the default names that the first trace took are not free, where it took them: so a
-        caller that is traced again gives the names that it gave when this was the first trace.
+        """Mark the default names of the first trace as used in its scope: so a caller that is traced again
+        assigns the same names as with the first trace.
         """
         current = variable_store().current
         for name in self._taken:

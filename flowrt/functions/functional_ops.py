@@ -95,10 +95,10 @@ def scan(
     """All values of the accumulator ``a = fn(a, row)`` over the rows of ``elems``, stacked along a new first
     axis.
 
-    The accumulator begins as ``initializer``, a structure of tensors, or as the first row of ``elems``, which
-    then is the first result as well. With ``reverse`` rows are taken from the last to the first; results
-    stand where their rows do. The accumulator keeps its structure, dtypes and, with ``infer_shape``, shapes.
-    Raises as `map_fn`.
+    The accumulator starts as ``initializer``, a structure of tensors, or as the first row of ``elems``, which
+    is then also the first result. With ``reverse`` rows are processed from the last to the first; results
+    keep the positions of their rows. The accumulator keeps its structure, dtypes and, with ``infer_shape``,
+    shapes. Raises the errors of `map_fn`.
     """
     with get_default_graph().name_scope(name or "scan"):
         rows = Rows("scan", fn, elems)
@@ -184,10 +184,10 @@ def _fold(
 
 @final
 class Rows:
-    """What ``fn``, an argument of the function ``what``, is called for: the rows of a structure of tensors.
+    """The rows of a structure of tensors, for calls of ``fn``, an argument of the function ``what``.
 
-    ``length`` is their number, an int where it is known, else an int32 scalar. Raises `DTypeError` for an fn
-    that is not callable, `InvalidArgumentError` for no tensors, for scalars and for different lengths.
+    ``length`` is their number, an int if known, else an int32 scalar. Raises `DTypeError` for an fn that is
+    not callable, `InvalidArgumentError` for no tensors, for scalars and for different lengths.
     """
 
     def __init__(self, what: str, fn: Any, elems: Structure) -> None:
@@ -221,14 +221,14 @@ class Rows:
         return length[0]  # type: ignore[no-any-return]
 
     def unstack(self) -> Callable[[Any], Structure]:
-        """From an index to a structure of the rows there. The tensors are unstacked here: in front of a loop
+        """A function from an index to a structure of its rows. The tensors are unstacked here: before a loop
         that reads all rows, not in each of its iterations.
         """
         arrays = [TensorArray(t.dtype, self.length).unstack(t) for t in self.tensors]
         return lambda index: pack_as(self.structure, [array.read(index) for array in arrays])
 
     def stack(self, array: TensorArray) -> Tensor:
-        """The elements of ``array``, one a row."""
+        """The elements of ``array``, one per row."""
         stacked = array.stack()
         dims = stacked.spec.shape
         stacked.set_shape(None if dims is None else (self.static_length, *dims[1:]))
@@ -237,8 +237,8 @@ class Rows:
 
 @final
 class _Results:
-    """What ``fn`` of ``rows`` has to return: a structure like ``structure``, which errors call ``like``, of
-    tensors of ``specs``.
+    """The required result of ``fn`` for ``rows``: a structure like ``structure``, which errors call ``like``,
+    of tensors of ``specs``.
     """
 
     def __init__(self, rows: Rows, like: str, structure: Structure, specs: Sequence[node.TensorSpec]) -> None:
@@ -246,7 +246,7 @@ class _Results:
         self.structure, self.specs = structure, specs
 
     def tensors(self, returned: Structure) -> list[Tensor]:
-        """The leaves of what ``fn`` returned. Raises `DTypeError` and `InvalidArgumentError`."""
+        """The leaves of the result of ``fn``. Raises `DTypeError` and `InvalidArgumentError`."""
         rows = self._rows
         check_returned(rows.what, rows.fn, returned)
         places = leaf_paths(self.structure)
@@ -277,8 +277,8 @@ class _Results:
 
 @final
 class _Accumulator:
-    """What `scan` and the folds hand from row to row, like ``structure``: ``initial`` are its first tensors,
-    those of ``initializer``, or the row ``first()``.
+    """The accumulator of `scan` and the folds, like ``structure``: ``initial`` are its first tensors, those
+    of ``initializer``, or the row ``first()``.
     """
 
     def __init__(self, rows: Rows, initializer: Structure, first: Callable[[], Structure]) -> None:

@@ -1,9 +1,9 @@
 """Jacobians of tensors: `jacobian` and `hessians`.
 
-A Jacobian comes column by column, one forward sweep an element of the xs (`columns`), or row by row, one
-reverse sweep an element of the ys (`rows`). All sweeps of a kind are one sweep over a batch of unit tensors
-(`_over_units`), so the operations do not get more with the elements. What lies on the way from xs to ys is
-computed once.
+A Jacobian is computed by columns, one forward sweep per element of the xs (`columns`), or by rows, one
+reverse sweep per element of the ys (`rows`). All sweeps of a kind are one sweep over a batch of unit tensors
+(`_over_units`), so the number of operations does not depend on the number of elements. Intermediate values
+from xs to ys are computed once.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def jacobian(ys: Structure, xs: Structure, name: str = "jacobian") -> Structure:
     """All first derivatives: for a y of shape ``[*a]`` and an x (a tensor or variable) of shape ``[*b]`` a
     tensor of shape ``[*a, *b]``. For structures: a structure like ``ys`` of structures like ``xs``.
 
-    Takes n forward sweeps for xs of n elements in all, or m reverse sweeps for ys of m elements: the fewer;
-    forward ones if equal, since those keep no intermediate values; and the others where only one of the
+    Uses n forward sweeps for xs of n elements in total, or m reverse sweeps for ys of m elements: the smaller
+    number; forward ones if equal, since those keep no intermediate values; the known one if only one of the
     numbers is known.
 
-    Raises `InvalidArgumentError` when neither is known and for a y that depends on no x, `DTypeError` for a
-    y or x that is not floating, and what `gradients` and `forward_gradients` raise.
+    Raises `InvalidArgumentError` if neither is known and for a y that depends on no x, `DTypeError` for a y
+    or x that is not floating, and the errors of `gradients` and `forward_gradients`.
     """
     y_tensors, x_tensors = as_tensors(flatten(ys)), as_tensors(flatten(xs))
     check_floating("jacobian", [*y_tensors, *x_tensors])
@@ -73,7 +73,7 @@ def hessians(
     """The second derivatives of ``sum(ys)``: for an x of shape ``[*s]`` a tensor of shape ``[*s, *s]``.
 
     One reverse sweep, then one forward sweep over it for each element of x. Raises `InvalidArgumentError` for
-    an x without a static shape, and where the ys do not depend on it.
+    an x without a static shape, and if the ys do not depend on it.
     """
     xs, beside = as_tensors(xs), colocate_gradients_with_ops
     found = []
@@ -86,7 +86,7 @@ def hessians(
 
 
 def columns(ys: Sequence[Tensor], xs: Sequence[Tensor], colocate: bool = False) -> Blocks:
-    """The Jacobian by one forward sweep an element of ``xs``. Raises `InvalidArgumentError` for an x without
+    """The Jacobian by one forward sweep per element of ``xs``. Raises `InvalidArgumentError` for an x without
     a static shape.
     """
     sweep = ForwardSweep(ys, xs, colocate=colocate)
@@ -100,8 +100,8 @@ def columns(ys: Sequence[Tensor], xs: Sequence[Tensor], colocate: bool = False) 
 
 
 def rows(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> Blocks:
-    """The Jacobian by one reverse sweep an element of ``ys``. Raises `InvalidArgumentError` for a y without a
-    static shape.
+    """The Jacobian by one reverse sweep per element of ``ys``. Raises `InvalidArgumentError` for a y without
+    a static shape.
     """
 
     def of(y: Tensor) -> list[Tensor]:
@@ -118,7 +118,7 @@ def pack_blocks(ys: Structure, xs: Structure, blocks: Blocks) -> Structure:
 
 
 def check_floating(what: str, tensors: Sequence[Tensor]) -> None:
-    """Raises `DTypeError` for a tensor, or a variable behind a handle, that is not floating."""
+    """Raise `DTypeError` for a tensor, or the variable of a handle, that is not floating."""
     for tensor in tensors:
         if not value_spec(tensor).dtype.is_floating:
             message = f"{what}: expected tensors of floating dtype; got {tensor!r}"
@@ -133,8 +133,8 @@ def _count(tensors: Sequence[Tensor]) -> int | None:
 
 
 def _over_units(like: Tensor, sweep: Callable[[Tensor], list[Any]]) -> list[Tensor | None]:
-    """For each result of ``sweep`` its values at every unit tensor like ``like``, stacked along a new first
-    axis; None where it has none.
+    """The values of each result of ``sweep`` at every unit tensor like ``like``, stacked along a new first
+    axis; None if it has none.
     """
     dtype, static = value_spec(like)
     if not is_static(static):
@@ -153,8 +153,7 @@ def _block(y: Tensor, x: Tensor, values: Tensor | None, dtype: DType, by_columns
     if by_columns:
         counts = [num_elements(value_spec(x).shape), reduce_prod(_shape(y))]
         values = transpose(reshape(values, counts))
-    block: Tensor = reshape(values, dims)
-    return block
+    return reshape(values, dims)
 
 
 def _shape(x: Tensor) -> Tensor:

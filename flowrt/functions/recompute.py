@@ -1,6 +1,6 @@
-"""Activation checkpointing: gradients that compute a function again instead of keeping what is inside it.
+"""Activation checkpointing: gradients recompute a function instead of keeping its intermediate values.
 
-See `flowrt.graph.functions.recomputation` for how, and for what is kept all the same.
+See `flowrt.graph.functions.recomputation` for the method, and for the values that are still kept.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from flowrt.graph.source import user_line
 
 
 def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate ``f``: gradients of what it returns compute it again, so that of a call only the arguments
-    live until then.
+    """Decorate ``f``: gradients of its results recompute it, so that only a call's arguments are kept until
+    then.
 
-    Every call runs the Python code, and makes variables as the code alone would. What it read of variables is
-    kept, and random operations draw the same numbers again. A gradient costs one more run of the function at
-    most. Raises what ``f`` does, and as a `flowrt.functions.function.Function` for arguments and results
-    that do not
-    fit.
+    Every call runs the Python code, and creates variables as without the decorator. Values read from
+    variables are kept, and random operations repeat their draws. A gradient costs at most one more run of the
+    function. Raises the errors of ``f``, and those of `flowrt.functions.function.Function` for mismatching
+    arguments and results.
     """
     if not callable(f):
         raise DTypeError(f"recompute: expected a callable; got {f!r:.80}", source=user_line())

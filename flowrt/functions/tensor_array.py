@@ -1,10 +1,9 @@
 """`TensorArray`: an array of tensors under TensorFlow 1's interface, over a list tensor.
 
-A `TensorArray` never changes: what writes returns a new one around a new list, its ``flow``. All that are
-made of one array share what is known of the shape of the elements, so that what a loop's body learns is known
-behind the loop.
+A `TensorArray` is immutable: a write returns a new one around a new list, its ``flow``. All arrays derived
+from one share the inferred shape of the elements, so a shape inferred in a loop's body is known after it.
 
-Control flow passes an array through branches and loops by its flow, and makes the array anew with
+Control flow passes an array through branches and loops by its flow, and rebuilds the array with
 ``array._with_flow(tensor)``.
 """
 
@@ -43,7 +42,7 @@ from flowrt.graph.source import user_line
 
 @final
 class _Elements:
-    """What is known of the elements of arrays that are made of one another."""
+    """Type of the elements, shared by arrays derived from one another."""
 
     def __init__(self, dtype: DType, shape: Shape, is_inferred: bool) -> None:
         self.dtype, self.shape, self._is_inferred = dtype, shape, is_inferred
@@ -71,15 +70,15 @@ class _Elements:
 class TensorArray:
     """An array of ``size`` tensors of ``dtype``, each written once, at an index in ``[0, size)``.
 
-    With ``dynamic_size`` writing behind the end makes it longer. ``element_shape`` is what is known of the
-    elements' shape; with ``infer_shape`` all have the same, and writes tell it. ``flow`` (or ``handle``) is a
-    list tensor to wrap, without a ``size``. An element that was not written reads as zeros. Gradients flow
-    through all of it. ``clear_after_read``, ``tensor_array_name`` and ``colocate_with_first_write_call`` are
-    accepted: elements stay until nobody needs them.
+    With ``dynamic_size`` writing past the end extends it. ``element_shape`` is the elements' shape, as far as
+    known; with ``infer_shape`` all have the same, inferred from writes. ``flow`` (or ``handle``) is a list
+    tensor to wrap, without a ``size``. An element that was not written reads as zeros. All operations are
+    differentiable. ``clear_after_read``, ``tensor_array_name`` and ``colocate_with_first_write_call`` are
+    accepted: elements are kept as long as needed.
 
-    Building raises `InvalidArgumentError` for shapes that do not fit and `DTypeError` for other dtypes. A
-    step raises `InvalidArgumentError`, with the line of the call, for an index out of range, a second write
-    to an index, and an element that was not written and has no known shape.
+    Building raises `InvalidArgumentError` for incompatible shapes and `DTypeError` for other dtypes. A step
+    raises `InvalidArgumentError`, with the line of the call, for an index out of range, a second write to an
+    index, and an element that was not written and has no known shape.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class TensorArray:
         array._size = self._size if size is None else size
         return array
 
-    # --- what it is
+    # --- properties
 
     @property
     def dtype(self) -> DType:
@@ -139,12 +138,12 @@ class TensorArray:
 
     @property
     def element_shape(self) -> TensorShape:
-        """What is known of the shape of the elements."""
+        """The known part of the elements' shape."""
         return TensorShape(self._elements.shape)
 
     @property
     def flow(self) -> Tensor:
-        """The list tensor behind it."""
+        """The underlying list tensor."""
         return self._flow
 
     @property
@@ -156,21 +155,19 @@ class TensorArray:
         """The number of elements, an int32 scalar."""
         if self._size is not None:
             return constant(self._size, dtypes.int32, name=name or "TensorArraySize")
-        length: Tensor = tensor_list_length(self._flow, name=name or "TensorArraySize")
-        return length
+        return tensor_list_length(self._flow, name=name or "TensorArraySize")
 
     # --- one element
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at ``index``, an int32 scalar."""
-        value: Tensor = tensor_list_get_item(
+        return tensor_list_get_item(
             self._flow,
             index,
             self._elements.as_input,
             element_dtype=self.dtype,
             name=name or "TensorArrayRead",
         )
-        return value
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with ``value`` at ``index``, an int32 scalar."""
@@ -190,36 +187,33 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements along a new first axis: ``[size, *element]``."""
-        value: Tensor = tensor_list_stack(
+        return tensor_list_stack(
             self._flow,
             self._elements.as_input,
             element_dtype=self.dtype,
             num_elements=-1 if self._size is None else self._size,
             name=name or "TensorArrayStack",
         )
-        return value
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at ``indices`` (int32 ``[n]``) along a new first axis: ``[n, *element]``."""
-        value: Tensor = tensor_list_gather(
+        return tensor_list_gather(
             self._flow,
             indices,
             self._elements.as_input,
             element_dtype=self.dtype,
             name=name or "TensorArrayGather",
         )
-        return value
 
     def concat(self, name: str | None = None) -> Tensor:
-        """All elements one behind the other along their first axis, in which they may differ."""
-        value: Tensor = tensor_list_concat(
+        """All elements concatenated along their first axis, in which they may differ."""
+        return tensor_list_concat(
             self._flow,
             self._elements.as_input,
             np.zeros(0, np.int64),
             element_dtype=self.dtype,
             name=name or "TensorArrayConcat",
         )[0]
-        return value
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The array of the rows of ``value`` ``[size, *element]``."""
@@ -268,9 +262,8 @@ class TensorArray:
         return self._with_flow(identity(self._flow))
 
     def close(self, name: str | None = None) -> Operation:
-        """An operation that does nothing: elements go with their last reader."""
-        done: Operation = no_op(name=name)
-        return done
+        """An operation that does nothing: elements are freed after their last reader."""
+        return no_op(name=name)
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> Any:
         raise UnimplementedError(

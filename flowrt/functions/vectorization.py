@@ -1,4 +1,4 @@
-"""``vectorized_map``: a function of one element, applied to all at once."""
+"""``vectorized_map``: a function of one element, vectorized over all."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def vectorized_map(
     fallback_to_while_loop: bool = True,
     warn: bool = True,
 ) -> Structure:
-    """`map_fn` without a loop: each operation that ``fn`` makes is replaced by one that does it for all rows.
+    """`map_fn` without a loop: each operation that ``fn`` creates is replaced by one over all rows.
 
     ``elems`` is a structure of tensors ``[n, ...]``; ``fn`` is called once, with a structure like it of rows,
-    and may return any structure of tensors. What in it does not depend on the row is computed once; draws
-    are made, and actions (prints, Python calls, writes) done, once a row, each for all rows before the next
+    and may return any structure of tensors. Parts that do not depend on the row are computed once; random
+    draws and effects (prints, Python calls, writes) happen once per row, each for all rows before the next
     operation of ``fn``.
 
-    An operation that cannot be replaced runs in a loop over the rows, of which ``warn`` warns once. Without
-    ``fallback_to_while_loop`` that raises `InvalidArgumentError`; else raises as `map_fn` does for elems.
+    An operation that cannot be replaced runs in a loop over the rows, with one warning if ``warn``. Without
+    ``fallback_to_while_loop`` that raises `InvalidArgumentError`; also raises the errors of `map_fn` for
+    elems.
     """
     with get_default_graph().name_scope("vectorized_map"):
         rows = Rows("vectorized_map", fn, elems)
@@ -68,10 +69,11 @@ def vectorize(fn: Callable[..., Structure], batches: Sequence[Tensor], size: Any
 
 @contextmanager
 def _as_they_are(rows: Sequence[Tensor]) -> Iterator[Callable[[], set[Operation]]]:
-    """Gives what was built since: the template. Operations that own functions are behind it what they were.
+    """Yield a function that returns the operations built since: the template. Operations that own functions
+    are restored at the end.
 
-    Such an operation computes tangents itself, with more inputs and outputs. Where these depend on a row, it
-    counts as one of the template, so that a copy of it computes them.
+    Such an operation computes tangents itself, with more inputs and outputs. If these depend on a row, it
+    belongs to the template, so that a copy of it computes them.
     """
     graph, sources = get_default_graph(), {row.op for row in rows}
     operations = graph.get_operations()
@@ -106,7 +108,7 @@ def loop(
     batches: list[Tensor],
     kinds: list[DType],
 ) -> list[Tensor]:
-    """What has no rule runs in a loop."""
+    """Run operations without a rule in a loop."""
     found: list[Tensor] = map_fn(fn, batches, dtype=kinds)
     return found
 

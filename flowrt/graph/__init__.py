@@ -1,4 +1,4 @@
-"""graph knows meaning: what a program says, as data, and how it is rewritten.
+"""Dataflow graphs: their representation as data, and the passes that rewrite them.
 
 The core, in this folder:
 
@@ -6,12 +6,13 @@ The core, in this folder:
     shapes                   the shape lattice
     node, topology           `Node`, `Subgraph`: the immutable form; edges are names
     source                   the user's line behind an operation
+    tf1_signatures           functions with renamed arguments, and with arguments that a family shares
     effects, partial_value   effects of a node; small values that shapes are made of
     inference, evaluate      shape rules over a graph; the reference interpreter
 
-The rooms around it:
+Subpackages:
 
-    construction   a script's calls -> `Graph`, `Operation`, `Tensor`
+    construction   user calls -> `Graph`, `Operation`, `Tensor`
     ops            the ops, by family
     derivatives    reverse and forward mode
     functions      operations that own functions; vectorization
@@ -20,7 +21,7 @@ The rooms around it:
     resources      run-time state behind handles
     messages       nodes and tensors as protobuf; imports: GraphDefs as graph; text: the text form
 
-Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes ask for
-facts of an op's definition, not for its name. Nothing here knows sessions, rendezvous, or devices beyond
-their names.
+Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes query
+properties of an op's definition, not its name. Nothing here depends on sessions, rendezvous, or devices
+beyond their names.
 """

@@ -1,4 +1,4 @@
-"""What a node does to resources and to the world: its op's effect, or that of the functions which it owns."""
+"""Effects of a node on resources and on the outside world: those of its op, or of the functions it owns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
 AT_END = "_at_end"
-"""The private attr of a read whose place is after all that its step does to the resource: what a fetch of a
-variable itself means.
+"""Private attr of a read that is ordered after every other access of its step to the resource: the fetch of a
+variable.
 """
 
 
@@ -23,7 +23,7 @@ class Touch(NamedTuple):
 
 
 class _Effects(NamedTuple):
-    """Of a function: its parameters that are written, those that are read, and whether it is stateful."""
+    """Effects of a function: the parameters it writes, those it reads, and whether it is stateful."""
 
     written: frozenset[str]
     read: frozenset[str]
@@ -43,7 +43,7 @@ def touches(node: Node) -> list[Touch]:
 
 
 def _resources(node: Node) -> list[Ref]:
-    """The resources among its inputs, those of lists too, each once."""
+    """The resources among the inputs of ``node``, including those in lists, without duplicates."""
     found: dict[Ref, None] = {}
     position = 0
     for argument in node.op.inputs:
@@ -55,7 +55,7 @@ def _resources(node: Node) -> list[Ref]:
 
 
 def is_stateful(node: Node) -> bool:
-    """Whether it changes a resource or touches the world outside."""
+    """Whether ``node`` changes a resource or affects the outside world."""
     if node.op.effect is Effect.NESTED:
         found = [_effects(function) for function in owned_subgraphs(node.attrs)]
         return any(e.is_stateful or e.written for e in found)
@@ -66,7 +66,7 @@ def _nested_touches(node: Node) -> list[Touch]:
     found: dict[Ref, bool] = {}
     for function in owned_subgraphs(node.attrs):
         effects = _effects(function)
-        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # behind a predicate or an index
+        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # follow a predicate or an index
         for parameter, ref in zip(function.feeds, arguments, strict=True):
             if parameter in effects.written or parameter in effects.read:
                 found[ref] = found.get(ref, False) or parameter in effects.written
@@ -75,7 +75,7 @@ def _nested_touches(node: Node) -> list[Touch]:
 
 @lru_cache(maxsize=512)
 def _effects(function: Subgraph) -> _Effects:
-    """Handles that went through operations of the function (an Identity) count as the parameter."""
+    """Effects of ``function``. A handle passed through an alias op (an Identity) counts as the parameter."""
     parameters = set(function.feeds)
     sources: dict[Ref, Ref] = {}
     written, read, stateful = set[str](), set[str](), False

@@ -17,7 +17,7 @@ from flowrt.graph.partial_value import as_host_value
 
 
 def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """One positional argument an input of the signature: lists grouped as tuples, host inputs as Python
+    """Kernel arguments, one per input of the signature: lists grouped as tuples, host inputs as Python
     values.
     """
     arguments: list[Any] = []
@@ -39,8 +39,8 @@ def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any])
 def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any = np) -> list[Any]:
     """The outputs of ``node`` for the given input values, as arrays of the declared dtypes.
 
-    Raises what the kernel raises as a typed error that names the node; `InvalidArgumentError` without the
-    ``state`` that the operation keeps.
+    Raises what the kernel raises as a typed error that names the node; `InvalidArgumentError` if the
+    operation needs a ``state`` and none is given.
     """
     op = node.op
     if op.name == "Const":
@@ -65,7 +65,7 @@ def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any 
 
 
 def located(node: Node, error: Exception, inputs: str = "") -> OpError:
-    """``error`` as a typed error that names ``node``, its type and the user's line."""
+    """``error`` as a typed error that names ``node``, its op type and the user's source line."""
     source = None if node.source is None else str(node.source)
     if isinstance(error, OpError):
         if error.op is not None:
@@ -86,8 +86,8 @@ def located(node: Node, error: Exception, inputs: str = "") -> OpError:
 def evaluate(
     subgraph: Subgraph, feeds: Mapping[str, Any], state: Callable[[Node], Any] | None = None
 ) -> list[Any]:
-    """The fetches of ``subgraph``; ``feeds`` gives the values of source nodes by name, ``state`` their
-    resources.
+    """The fetched values of ``subgraph``. ``feeds`` maps source nodes to values by name; ``state`` returns a
+    node's resource.
     """
     values: dict[Ref, Any] = {(name, 0): np.asarray(value) for name, value in feeds.items()}
     for node in subgraph:

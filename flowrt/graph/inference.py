@@ -1,7 +1,7 @@
-"""What a new operation's outputs are, by its shape rule.
+"""Shape inference: the output specs of a new operation, from the shape rule of its op.
 
-A rule sees the inputs' dtypes and shapes, the attrs, and values of inputs where it asks for them. One that
-asked for none answers the same for all operations like this one: a `Signature`, which the graph keeps.
+A rule sees the inputs' dtypes and shapes, the attrs, and the input values that it requests. If it requests no
+values, its result holds for every operation with the same inputs: a `Signature`, which the graph caches.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flowrt.graph.shapes import Shape
 
 
 class Signature(NamedTuple):
-    """What operations of one op share, on inputs of the same specs and without attrs of the caller's."""
+    """Attrs and output specs shared by operations of one op with equal input specs and no explicit attrs."""
 
     attrs: Mapping[str, Any]
     outputs: tuple[TensorSpec, ...]
 
 
 Signatures: TypeAlias = dict[tuple[Any, ...], Signature]
-"""By the op and its inputs' specs."""
+"""Signatures keyed by the op and its inputs' specs."""
 
 
 # Equal facts are one object: the garbage collector walks over every object that an operation is made of, and
@@ -33,7 +33,7 @@ _outputs: dict[tuple[DType, Shape], tuple[TensorSpec]] = {}
 
 
 def one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
-    """The outputs of an operation that has one."""
+    """The output specs of an operation with a single output."""
     key = (dtype, shape)
     found = _outputs.get(key)
     if found is None:
@@ -42,8 +42,8 @@ def one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
 
 
 def describe_data(op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> str:
-    """The inputs' dtypes and shapes, without those that say *how* (an axis, a shape), unless all do: few
-    scripts give these as tensors, and the rule's message has their values.
+    """Dtypes and shapes of the data inputs. Host inputs (an axis, a shape) are left out unless there are no
+    others: scripts rarely pass them as tensors, and the rule's message shows their values.
     """
     arguments = [a for a in op.inputs for _ in range(a.length(attrs))]
     data = [str(s) for a, s in zip(arguments, inputs, strict=True) if not a.on_host]
@@ -59,8 +59,8 @@ def infer_outputs(
     value: Callable[[int], PartialValue],
     source: Source | None,
 ) -> tuple[TensorSpec, ...]:
-    """The outputs of the operation ``name``, made at ``source``. ``dtypes`` are theirs, ``value(i)`` is what
-    is known of input i's value.
+    """The output specs of the operation ``name``, created at ``source``. ``dtypes`` are those of the outputs;
+    ``value(i)`` returns the statically known value of input i.
 
     Raises what the shape rule raises, with the operation and the inputs in the message.
     """

@@ -1,8 +1,8 @@
 """A graph as data: `Node` and `Subgraph`, the immutable form that the compiler's passes read and write.
 
 Rules of this file:
-  1. Nothing here changes after it was made. A pass makes new nodes with `Node.replace` and shares all others.
-  2. Edges are names: an input is ``(producer's name, output index)``. So a node can be replaced by another
+  1. Nothing here changes after creation. A pass creates nodes with `Node.replace` and shares all others.
+  2. Edges are names: an input is ``(producer's name, output index)``. A node can be replaced by another
      of the same name without touching its consumers.
   3. ``Subgraph.nodes`` is in topological order, and otherwise in the order of creation.
 """
@@ -24,14 +24,14 @@ Ref: TypeAlias = tuple[str, int]
 
 
 COLOCATION = "_class"
-"""The attr that says by GraphDef's ``loc:@name`` beside which operations a node is to be placed."""
+"""Attr that names, as GraphDef's ``loc:@name``, the operations a node must be colocated with."""
 
 SITE = "_site"
-"""The attr of what was cut from a loop: the loop's name, alike on all devices."""
+"""Attr of the parts of a partitioned loop: the loop's name, equal on all devices."""
 
 
 class TensorSpec(NamedTuple):
-    """What is known of a tensor before it exists."""
+    """Static dtype and shape of a tensor."""
 
     dtype: DType
     shape: Shape
@@ -41,15 +41,15 @@ class TensorSpec(NamedTuple):
 
 
 def static_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape of a tensor of which it is known."""
+    """The shape of a tensor; it must be fully known."""
     if not is_static(spec.shape):
         raise InternalError(f"expected a static shape; got {spec}")
     return spec.shape
 
 
 class Source(NamedTuple):
-    """The user's line that made an operation, kept as the interpreter has it; the line number is found when
-    asked.
+    """User code that created an operation, as code object and instruction; the line number is computed on
+    demand.
     """
 
     code: Any
@@ -69,7 +69,7 @@ class Node:
 
     ``op`` is its definition, ``inputs`` the tensors it reads, ``controls`` the names of nodes that must run
     first, ``attrs`` plain Python values, ``device`` a (partial) device name or ``""``, ``source`` the user's
-    line or None, ``outputs`` one `TensorSpec` an output.
+    line or None, ``outputs`` one `TensorSpec` per output.
     """
 
     __slots__ = ("attrs", "controls", "device", "inputs", "name", "op", "outputs", "source")
@@ -96,7 +96,7 @@ class Node:
 
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""
-        # Spelled out: passes make a copy of most nodes, and a loop over the slots takes 4 us.
+        # Spelled out: passes copy most nodes, and a loop over the slots costs 4 us.
         copy = Node(
             self.name, self.op, self.inputs, self.controls, self.attrs, self.device, self.source, self.outputs
         )
@@ -110,10 +110,10 @@ class Node:
 
 @final
 class Subgraph:
-    """The nodes of one step (or of one device's part of it, or of a loop's body) with its ends.
+    """The nodes of a step (or of one device's partition of it, or of a loop body) and its interface.
 
-    ``feeds`` are the names of the ``_Feed`` nodes in the order the caller gives the values; ``fetches`` the
-    tensors it wants back; ``targets`` the names of nodes to run without a result.
+    ``feeds`` are the names of the ``_Feed`` nodes in the order in which the caller passes the values;
+    ``fetches`` the tensors returned to the caller; ``targets`` the nodes that run without returning a result.
     """
 
     __slots__ = ("feeds", "fetches", "nodes", "targets")
@@ -132,21 +132,23 @@ class Subgraph:
         return Subgraph(**fields)
 
     def with_nodes(self, nodes: Iterable[Node]) -> Subgraph:
-        """This subgraph with other nodes (in topological order) and the same ends."""
+        """A copy with other nodes (in topological order) and the same feeds, fetches and targets."""
         return Subgraph({n.name: n for n in nodes}, self.feeds, self.fetches, self.targets)
 
     def spec(self, ref: Ref) -> TensorSpec:
         return self.nodes[ref[0]].outputs[ref[1]]
 
     def roots(self) -> Iterator[str]:
-        """The names of the nodes that must stay: feeds, fetched ones and targets."""
+        """The names of the nodes that must not be pruned: feeds, fetched nodes and targets."""
         yield from self.feeds
         for name, _ in self.fetches:
             yield name
         yield from self.targets
 
     def consumers(self) -> dict[str, list[str]]:
-        """For each node the names of the nodes that read one of its outputs or wait for it, each once."""
+        """Map from each node's name to its consumers: nodes that read an output or have a control edge from
+        it.
+        """
         found: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self:
             for name in dict.fromkeys([ref[0] for ref in node.inputs] + list(node.controls)):
@@ -164,7 +166,7 @@ class Subgraph:
 
 
 def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:
-    """The functions among an operation's attributes."""
+    """The functions among an operation's attrs."""
     found: list[Subgraph] = []
     for value in attrs.values():
         if isinstance(value, Subgraph):
@@ -175,7 +177,7 @@ def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:
 
 
 def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
-    """``node`` with ``change`` made to each function that it owns; the same object if nothing changes."""
+    """``node`` with ``change`` applied to each function that it owns; the same object if nothing changed."""
     changed: dict[str, Any] = {}
     for key, value in node.attrs.items():
         if isinstance(value, Subgraph):
@@ -190,5 +192,7 @@ def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
 
 
 def site_of(node: Node) -> str:
-    """The name that the parts of a loop on several devices have in common; of other nodes their own."""
+    """The name shared by the parts of a loop that is partitioned across devices; other nodes return their
+    own.
+    """
     return str(node.attrs.get(SITE, node.name))

@@ -1,32 +1,36 @@
-"""Operation definitions: everything there is to know about an op, in one place.
+"""Operation definitions: all properties of an op in one place.
 
-`define_op` takes every fact as a required argument, so an op cannot be half defined:
+`define_op` requires every property that it cannot derive, so an op cannot be defined in part:
 
 * the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
-  variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a
-  list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes):
-  it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. An
-  output is named as TensorFlow names it, by which GraphDef reads it inside functions; without a name it is
-  "output";
-* ``shape``: a rule from `ShapeContext` to one shape an output;
+  variable (``types`` lists its allowed dtypes), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list
+  of tensors of any dtypes, ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it
+  stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs
+  have TensorFlow's names, which GraphDef functions refer to; the default is "output";
+* the attributes, ``"axis: int = 0, dtype: type"``: see `parse_attrs`;
+* ``shape``: a rule from `ShapeContext` to one shape per output; not needed without outputs;
 * ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
   (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
-  ``workspace`` works in arrays that ``workspace.begin()(shape, dtype)`` gives, or without one in new ones.
-  Kernels get only the attrs they name;
-* ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
-* ``samples(rng)``: inputs and attrs for the generic test of all ops;
-* ``effects`` and ``traits``: what passes need to know instead of the op's name;
-* ``loop``: how a compiled loop over the elements computes it, if one does: see `Loop`.
+  ``workspace`` allocates scratch arrays with ``workspace.begin()(shape, dtype)``, or new arrays if it is
+  None. Kernels receive only the attrs they name;
+* ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free.
+  The jvp defaults to the transpose of the vjp; an op that is not differentiable has neither, as one that
+  changes or names resources;
+* ``samples(rng)``: inputs and attrs for the generic test of all ops; only a pure op needs them;
+* ``effects`` and ``traits``: the properties that passes query instead of the op's name;
+* ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
 
@@ -36,14 +40,24 @@ from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess
 from flowrt.graph.shapes import Shape
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from flowrt.graph.construction.operation import Tensor
     from flowrt.graph.node import Node, Ref, TensorSpec
+
+    Result_co = TypeVar("Result_co", default=Any, covariant=True)
+    Defined = TypeVar("Defined", default=Tensor)
+else:
+    from typing import TypeVar
+
+    Result_co, Defined = TypeVar("Result_co"), TypeVar("Defined")
 
 
 REQUIRED: Any = inspect.Parameter.empty
 
 
 class Effect(Enum):
-    """What running an op does besides computing its outputs."""
+    """Effect of running an op, apart from computing its outputs."""
 
     PURE = "pure"
     """Nothing: may be merged with an equal op, folded, moved, dropped."""
@@ -52,43 +66,43 @@ class Effect(Enum):
     WRITE = "write"
     """Changes the resources among its inputs."""
     RANDOM = "random"
-    """Draws from a random stream of its own: never merged or folded, dropped when unused."""
+    """Draws from its own random stream: never merged or folded, dropped when unused."""
     STATEFUL = "stateful"
-    """Touches the world outside (prints, calls Python, advances an iterator): never merged or folded."""
+    """Affects the outside world (prints, calls Python, advances an iterator): never merged or folded."""
     HANDLE = "handle"
     """Names a resource of the session (a variable, an iterator)."""
     NESTED = "nested"
-    """What the functions among its attributes do (see `flowrt.graph.effects`): never merged or folded."""
+    """Has the effects of functions among its attrs (see `flowrt.graph.effects`): never merged or folded.
+
+    """
     SOURCE = "source"
-    """Its value comes from outside the graph (placeholder, feed, receive)."""
+    """Gets its value from outside the graph (placeholder, feed, receive)."""
 
 
 class Privilege(Enum):
-    """What a process does not do for others unasked."""
+    """Capability that a process grants to remote clients only if configured to."""
 
     PYTHON = "calls Python"
     FILES = "writes a file"
 
 
 class Effects(NamedTuple):
-    """What running an op does, and what it needs for it."""
+    """Effects of running an op, and its run-time requirements."""
 
     effect: Effect = Effect.PURE
     state: Callable[[Node], Any] | None = None
-    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the
-    node.
-    """
+    """Creates the session's object for a node of this op (a variable's storage, a random stream)."""
     waits: bool = False
-    """Whether its kernel may wait for what another step does, so that its step needs a thread of its own."""
+    """Whether its kernel may block on another step, so that its own step needs a separate thread."""
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None
-    """From attrs, what a node does that a process does not do for others unasked."""
+    """Returns the privilege that a node with these attrs requires, or None."""
 
 
 PURE = Effects()
 
 
 class Rule(Enum):
-    """Choices that are said aloud in place of a rule."""
+    """Explicit markers used in place of a rule."""
 
     NONDIFFERENTIABLE = "no gradient flows through"
     LINEAR = "the jvp is the op itself applied to the tangents"
@@ -99,19 +113,21 @@ NONDIFFERENTIABLE, LINEAR, BY_VJP = Rule
 
 
 def BY_EXECUTOR(xp: Any, /, *inputs: Any, **options: Any) -> NoReturn:
-    """The kernel of an op that has none: the executor does it."""
+    """Placeholder kernel of an op that the executor implements itself."""
     raise InternalError("expected an op with a kernel; got one that the executor does")
 
 
 PartialValue: TypeAlias = Any
-"""A host value as far as it is known: int, bool or float, a nested tuple of them, None where unknown."""
+"""A partially known host value: int, bool or float, a nested tuple of them, None where unknown."""
 
 
 ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
 
 
 class Attr(NamedTuple):
-    """One attribute: its kind is GraphDef's (bool, int, ..., func, ``list(...)``)."""
+    """One attribute: its kind is GraphDef's: bool, int, float, string, type, shape, tensor, func or a
+    ``list(...)``.
+    """
 
     kind: str
     default: Any = REQUIRED
@@ -119,43 +135,6 @@ class Attr(NamedTuple):
     @property
     def required(self) -> bool:
         return self.default is REQUIRED
-
-
-def attr_bool(default: Any = REQUIRED) -> Attr:
-    return Attr("bool", default)
-
-
-def attr_int(default: Any = REQUIRED) -> Attr:
-    return Attr("int", default)
-
-
-def attr_ints(default: Any = REQUIRED) -> Attr:
-    return Attr("list(int)", default)
-
-
-def attr_float(default: Any = REQUIRED) -> Attr:
-    return Attr("float", default)
-
-
-def attr_string(default: Any = REQUIRED) -> Attr:
-    return Attr("string", default)
-
-
-def attr_type(default: Any = REQUIRED) -> Attr:
-    return Attr("type", default)
-
-
-def attr_func(default: Any = REQUIRED) -> Attr:
-    """A function: a `Subgraph`."""
-    return Attr("func", default)
-
-
-def attr_funcs(default: Any = REQUIRED) -> Attr:
-    return Attr("list(func)", default)
-
-
-def attr_shape(default: Any = REQUIRED) -> Attr:
-    return Attr("shape", default)
 
 
 class Argument(NamedTuple):
@@ -170,7 +149,7 @@ class Argument(NamedTuple):
     is_list: bool  # either of the two
 
     def length(self, attrs: Mapping[str, Any]) -> int:
-        """How many tensors it stands for in a call with ``attrs``."""
+        """Number of tensors it accepts in a call with ``attrs``."""
         if self.number_attr:
             return int(attrs[self.number_attr])
         return len(attrs[self.type_attr]) if self.is_type_list and self.type_attr else 1
@@ -193,9 +172,9 @@ Samples: TypeAlias = Callable[[np.random.Generator], Iterable[Sample]]
 
 
 class ShapeContext:
-    """What a shape rule sees: shapes, dtypes, attrs, and host values as far as they are known.
+    """Input of a shape rule: shapes, dtypes, attrs, and the known part of host values.
 
-    ``shapes[i]`` and ``dtypes[i]`` run over the flattened inputs.
+    ``shapes[i]`` and ``dtypes[i]`` index the flattened inputs.
     """
 
     __slots__ = ("attrs", "dtypes", "op", "shapes", "value")
@@ -210,10 +189,10 @@ class ShapeContext:
     ) -> None:
         self.op, self.attrs, self.shapes, self.dtypes = op, attrs, shapes, dtypes
         self.value = value
-        """``value(i)``: what is known of input i's value, or None."""
+        """``value(i)``: the known part of input i's value, or None."""
 
     def describe(self, specs: Sequence[TensorSpec]) -> list[str]:
-        """Each input's dtype and shape, and the value of those that say *how*, cut to 60 characters."""
+        """Dtype and shape of each input, and the value of each host input, truncated to 60 characters."""
         arguments = [a for a in self.op.inputs for _ in range(a.length(self.attrs))]
         described = [f"{a.name}: {spec}" for a, spec in zip(arguments, specs, strict=True)]
         for i, argument in enumerate(arguments):
@@ -223,11 +202,11 @@ class ShapeContext:
 
 
 class SimplifyContext:
-    """What a ``simplify`` rule sees of a node.
+    """View of a node for a ``simplify`` rule.
 
-    The rule returns one `Ref` an output: earlier tensors that the outputs always equal, bit for bit; or a
-    simpler node of the same name and outputs; or None. Inputs that are not needed for the result must be
-    `constant`: anything else may have an effect behind it.
+    The rule returns one `Ref` per output: earlier tensors that always equal the outputs bit for bit; or a
+    simpler node with the same name and outputs; or None. Inputs that the result no longer needs must be
+    `constant`: anything else may have side effects.
     """
 
     __slots__ = ("_lookup", "node")
@@ -239,7 +218,7 @@ class SimplifyContext:
         return self._lookup(ref[0]).outputs[ref[1]]
 
     def producer(self, ref: Ref) -> Node | None:
-        """The node that makes ``ref``, if it may be bypassed: it is pure and waits for its inputs only."""
+        """The node that produces ``ref``, if it may be bypassed: it is pure and has no control inputs."""
         node = self._lookup(ref[0])
         return node if node.op.effect is Effect.PURE and not node.controls else None
 
@@ -258,7 +237,7 @@ def returns_inputs(c: SimplifyContext) -> Sequence[Ref]:
 
 
 def undoes_itself(c: SimplifyContext) -> Sequence[Ref] | None:
-    """The ``simplify`` rule of ops like Neg: twice is not at all."""
+    """The ``simplify`` rule of involutions such as Neg: two applications cancel."""
     inner = c.producer(c.node.inputs[0])
     return inner.inputs if inner is not None and inner.op is c.node.op else None
 
@@ -279,11 +258,13 @@ class Ufunc:
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
-class OpDef:
+class OpDef(Generic[Result_co]):
     """An op's definition. Calling it adds an operation to the default graph (see
     `flowrt.graph.construction.build`).
 
-    The facts in its `Effects` and its `Traits` are attributes of its own: what they mean stands there.
+    The fields of its `Effects` and its `Traits`, documented there, are also attributes of the definition.
+    ``OpDef[Result]`` is the type of a call's result: a tensor, a list of tensors, or an operation without
+    outputs.
     """
 
     name: str
@@ -297,27 +278,25 @@ class OpDef:
     jvp: Jvp | Rule
     samples: Samples
     alias: bool
-    """Whether the outputs are views of the memory of the first input that is not the host's, so that a plan
-    can make them once.
-    """
+    """Whether the outputs are views of the first device input, so that a plan can create them once."""
     value: Callable[[ShapeContext], PartialValue] | None
-    """Evaluates the op on partly known host values (shape arithmetic)."""
+    """Evaluates the op on partially known host values (shape arithmetic)."""
     simplify: SimplifyRule | None
-    """Finds what makes a node of this op needless or simpler, bit for bit: see `SimplifyContext`."""
+    """Finds a simpler or redundant form of a node of this op, bit for bit equal: see `SimplifyContext`."""
     cost: Callable[[Any, Any], float] | None
-    """Floating-point operations of one call from (input specs, output specs); None: one an output element."""
-    loop: Loop | None
-    """How compiled loops compute it; None: only the kernel does."""
-    batch: BatchRule | None
-    """How `vectorized_map` does it to a batch at once; None: by a loop, or as `Batching` does what is
-    elementwise.
+    """Floating-point operations of a call from (input specs, output specs); None: one per output element.
+
     """
+    loop: Loop | None
+    """The op's code in compiled loops; None: only the kernel computes it."""
+    batch: BatchRule | None
+    """The rule of `vectorized_map`; None: by a loop, or, if elementwise, as `Batching` does."""
     lists: ListAccess | None
-    """What it does with a list of tensors, as far as loops are compiled by it."""
+    """Access of the op to a list of tensors, as far as compiled loops support it."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
-    """The attrs that ``loop.build`` takes."""
+    """The attrs that ``loop.build`` reads."""
     takes_out: bool
     takes_workspace: bool
     effect: Effect
@@ -332,34 +311,32 @@ class OpDef:
 
     @property
     def aliased(self) -> int:
-        """The number of the input whose memory an alias shares."""
+        """Index of the input that an alias op returns a view of."""
         return next(i for i, argument in enumerate(self.inputs) if not argument.on_host)
 
     def uses_list(self, *uses: ListUse) -> bool:
-        """Whether it does one of ``uses`` with a list."""
+        """Whether its list access is one of ``uses``."""
         return self.lists is not None and self.lists.use in uses
 
     @property
     def is_pure(self) -> bool:
         return self.effect is Effect.PURE
 
-    def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Result_co:
         """Add one operation. Returns its output, a list of outputs, or the operation when it has none."""
         if len(args) > len(self.inputs):
             args, name = self._take_extra(args, name, kwargs)
-        return _builders[0](self, args, name, kwargs)
+        return _builders[0](self, args, name, kwargs)  # type: ignore[no-any-return]
 
     def _take_extra(
         self, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], str | None]:
-        """Positional arguments behind the inputs are the attributes in order, then the name, as in
-        TensorFlow.
-        """
+        """Positional arguments after the inputs: the attrs in order, then the name, as in TensorFlow."""
         count = len(self.inputs)
         inferred = {a.type_attr for a in (*self.inputs, *self.outputs)}
         order = [*(key for key in self.attrs if key not in inferred and not key.startswith("_")), "name"]
         if len(args) > count + len(order):
-            return args, name  # the builder says what is wrong
+            return args, name  # the builder reports the error
         for key, value in zip(order, args[count:], strict=False):
             if key == "name":
                 name = value
@@ -371,12 +348,13 @@ class OpDef:
         return f"<OpDef {self.name}>"
 
 
-_builders: list[Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]] = []
+_Builder: TypeAlias = Callable[["OpDef", tuple[Any, ...], str | None, dict[str, Any]], Any]
+_builders: list[_Builder] = []
 _registry: dict[str, OpDef] = {}
 
 
-def set_builder(build: Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]) -> None:
-    """Tell op definitions how a call adds an operation; called once, by `flowrt.graph.construction.build`."""
+def set_builder(build: _Builder) -> None:
+    """Set the function that adds operations to a graph; called by `flowrt.graph.construction.build`."""
     _builders[:] = [build]
 
 
@@ -384,14 +362,14 @@ def define_op(
     name: str,
     signature: str,
     *,
-    shape: ShapeRule,
     kernel: Kernel,
-    vjp: Vjp | Rule,
-    jvp: Jvp | Rule,
-    samples: Samples,
     doc: str,
+    shape: ShapeRule | None = None,
+    vjp: Vjp | Rule | None = None,
+    jvp: Jvp | Rule | None = None,
+    samples: Samples | None = None,
     types: Mapping[str, Iterable[DType]] = {},
-    attrs: Mapping[str, Attr] = {},
+    attrs: str | Mapping[str, Attr] = "",
     effects: Effects = PURE,
     traits: Traits = NO_TRAITS,
     alias: bool = False,
@@ -401,18 +379,29 @@ def define_op(
     loop: Loop | None = None,
     batch: BatchRule | None = None,
     lists: ListAccess | None = None,
-) -> OpDef:
+) -> OpDef[Defined]:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
-    Raises `AlreadyExistsError` for a second definition, and `InvalidArgumentError` for a signature that does
-    not parse and for a ``loop`` that does not take the inputs or asks for an attr that is not there.
+    Raises `AlreadyExistsError` for a second definition, and `InvalidArgumentError` for a missing rule, a
+    signature that does not parse, and a ``loop`` that does not match the inputs or reads an undefined attr.
     """
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
     inputs, outputs = parse_signature(signature, types)
+    attrs = parse_attrs(attrs) if isinstance(attrs, str) else attrs
     parameters = {} if isinstance(kernel, Ufunc) else inspect.signature(kernel).parameters
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
-    op = OpDef(
+    if shape is None and not outputs:
+        shape = _no_outputs
+    if vjp is None and effects.effect in (Effect.WRITE, Effect.HANDLE):
+        vjp = NONDIFFERENTIABLE
+    if samples is None and effects.effect is not Effect.PURE:
+        samples = _no_samples
+    if shape is None or vjp is None or samples is None:
+        raise InvalidArgumentError(f"define_op: expected shape, vjp and samples of {name!r}; one is missing")
+    if jvp is None:
+        jvp = NONDIFFERENTIABLE if vjp is NONDIFFERENTIABLE else BY_VJP
+    op: OpDef[Defined] = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
         shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
@@ -426,8 +415,41 @@ def define_op(
     return op
 
 
+def _no_outputs(s: ShapeContext) -> Sequence[Shape]:
+    return []
+
+
+def _no_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    return ()
+
+
+def define_handle(
+    name: str,
+    state: Callable[[Node], Any],
+    doc: str,
+    *,
+    output: str = "resource",
+    attrs: str = "",
+    value: Callable[[ShapeContext], PartialValue] | None = None,
+    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
+) -> OpDef[Tensor]:
+    """Define an op whose output is the handle of what ``state`` makes in a session: see `Effects`."""
+    return define_op(
+        name,
+        f"-> {output}",
+        attrs=attrs,
+        shape=lambda s: [()],
+        kernel=lambda xp, state: state,
+        effects=Effects(Effect.HANDLE, state=state, privilege=privilege),
+        value=value,
+        doc=doc,
+    )
+
+
 def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> tuple[str, ...]:
-    """The keyword-only parameters of ``loop.build``, all of them attrs, after the builder and the inputs."""
+    """The keyword-only parameters of ``loop.build``, all of them attrs; they follow the builder and the
+    inputs.
+    """
     signature = inspect.signature(loop.build)
     named = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [parameter for parameter in named if parameter not in known]
@@ -476,7 +498,18 @@ def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[A
     return tuple(arguments)
 
 
-def op_def(name: str) -> OpDef:
+def parse_attrs(text: str) -> dict[str, Attr]:
+    """``"axis: int = 0, dtype: type"`` by name; a default is a Python literal, of a type a dtype's name."""
+    attrs = {}
+    for part in re.split(r", (?=\w+: )", text) if text else ():
+        name, _, rest = part.partition(": ")
+        kind, has_default, default = rest.partition(" = ")
+        convert = as_dtype if kind == "type" else ast.literal_eval
+        attrs[name] = Attr(kind, convert(default)) if has_default else Attr(kind)
+    return attrs
+
+
+def op_def(name: str) -> OpDef[Defined]:
     """The definition of the op ``name``. Raises `NotFoundError`, which names the nearest ones."""
     if name not in _registry:
         raise NotFoundError(f"op {name!r}: flowrt has no such op.{nearest(name, _registry)}")
@@ -489,6 +522,6 @@ def registered_ops() -> Mapping[str, OpDef]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`` Nearest: a, b``, which follows a full stop, or the empty string."""
+    """`` Nearest: a, b`` to append to a sentence, or the empty string."""
     found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
     return f" Nearest: {', '.join(found)}" if found else ""

@@ -1,6 +1,6 @@
-"""What the parts of an op's definition are: the kinds of functions that it consists of, and groups of facts.
+"""The components of an op's definition: protocols of its functions, and groups of properties.
 
-`flowrt.graph.op_def.define_op` takes them.
+`flowrt.graph.op_def.define_op` takes them as arguments.
 """
 
 from __future__ import annotations
@@ -26,31 +26,29 @@ class Kernel(Protocol):
 
 
 class Vjp(Protocol):
-    """``vjp(op, *output_gradients)``: one gradient an input, None where there is none."""
+    """``vjp(op, *output_gradients)``: one gradient per input, None if there is none."""
 
     def __call__(self, op: Operation, /, *gradients: Any, **_: Any) -> Sequence[Any]: ...
 
 
 class Jvp(Protocol):
-    """``jvp(op, *input_tangents)``: one tangent an output, or the only one; None where there is none."""
+    """``jvp(op, *input_tangents)``: one tangent per output (or the only one); None if there is none."""
 
     def __call__(self, op: Operation, /, *tangents: Any, **_: Any) -> Any: ...
 
 
 class LoopRule(Protocol):
-    """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one an output; None where no loop does
-    it for these dtypes and attrs. ``b`` is a `flowrt.device.loops.loop_program.LoopBuilder` and an input its
-    `Value` (a
-    tuple of them for a list, a Python value for a host input); ``attrs`` are those that it has as
-    keyword-only parameters.
+    """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one per output; None if no loop
+    supports these dtypes and attrs. ``b`` is a `flowrt.device.loops.loop_program.LoopBuilder` and an input
+    its `Value` (a tuple of them for a list, a Python value for a host input); ``attrs`` are its keyword-only
+    parameters.
     """
 
     def __call__(self, b: Any, /, *inputs: Any, **attrs: Any) -> Any: ...
 
 
 class BatchRule(Protocol):
-    """What does to a batch what an operation does to one element: see
-    `flowrt.graph.construction.batching_rules`."""
+    """Rule that applies an operation to a whole batch: see `flowrt.graph.construction.batching_rules`."""
 
     def __call__(
         self, b: BatchBuilder, op: Operation, values: Sequence[Value], /
@@ -61,24 +59,26 @@ class BatchRule(Protocol):
 
 
 class Traits(NamedTuple):
-    """What passes may make of an op's results."""
+    """Algebraic properties of an op that passes rely on."""
 
     elementwise: bool = False
     """Whether output element i depends on the (broadcast) input elements i only."""
     commutative: bool = False
     reduction: str | None = None
-    """What it does to input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
+    """The reduction of input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None
-    """From attrs, the axis along which each input may be cut (None: it says how); the op sums over parts."""
+    """Function from attrs to the axis along which each input may be split (None: a parameter); the op sums
+    over parts.
+    """
     total: bool = False
-    """Whether it fails for no values of its inputs, if their shapes fit."""
+    """Whether it never fails, whatever the values of its inputs, if their shapes are compatible."""
 
 
 NO_TRAITS = Traits()
 
 
 class ListUse(Enum):
-    """What an op does with a list."""
+    """Kinds of access of an op to a list."""
 
     EMPTY = "makes one without elements"
     RESERVED = "makes one of elements that are not set"
@@ -91,17 +91,17 @@ class ListUse(Enum):
 
 
 class ListAccess(NamedTuple):
-    """What an op does with the list that is its first input, or with the one that it makes."""
+    """An op's access to the list that is its first input, or to the one that it creates."""
 
     use: ListUse
     element: int | None = None
-    """The number of the input that is written; if it is popped or read, of the output."""
+    """Index of the input that is written; for a pop or a read, index of the output."""
     written: Callable[[Sequence[Shape]], Shape] | None = None
-    """The shape of the elements that it writes, by the inputs' shapes; its output is that list."""
+    """The shape of the elements that it writes, from the inputs' shapes; its output is that list."""
 
     @property
     def begins(self) -> bool:
-        """Whether it makes a list none of whose elements is set."""
+        """Whether it creates a list without any element set."""
         return self.use in (ListUse.EMPTY, ListUse.RESERVED)
 
     def element_of(self, node: Node) -> Ref:
@@ -112,38 +112,37 @@ class ListAccess(NamedTuple):
 
 
 class LoopPattern(Enum):
-    """Which elements of an op's inputs an element of its outputs is made of."""
+    """The elements of an op's inputs from which one element of its outputs is computed."""
 
     ELEMENTWISE = "elementwise"
-    """Those in its place; the inputs broadcast as in NumPy."""
+    """The elements at the same index; the inputs broadcast as in NumPy."""
     ALONG_ROWS = "along rows"
-    """Those of its row, which is the last axis of input 0 and along which the rule reduces
-    (``b.row_sum(x)``); an input or output with one dimension less has one value a row.
+    """The elements of the same row, along the last axis of input 0, which the rule reduces
+    (``b.row_sum(x)``); an input or output with one dimension less has one value per row.
     """
     RESHAPE = "reshape"
-    """The one of input 0 with its number: they keep their order, in another shape."""
+    """The element of input 0 with the same linear index: the order is kept, the shape changes."""
     GATHER = "gather"
-    """The one of its column in a row of input 0, a `flowrt.device.loops.loop_program.Matrix`, that input 1
-    numbers; host
-    input 2 is the axis.
+    """The element in the same column of a row of input 0, a `flowrt.device.loops.loop_program.Matrix`; input
+    1 holds the row indices, host input 2 the axis.
     """
 
 
 class Loop(NamedTuple):
-    """How one element of the op's outputs is computed in a compiled loop, which may fuse it with others'."""
+    """Code that computes an element of the op's outputs in a compiled loop, possibly fused with others."""
 
     build: LoopRule
-    """A resource input is the variable: its element now, or its matrix. What an op that writes returns are
-    the new elements of the resources in order.
+    """A resource input stands for the variable: its current element, or its matrix. A writing op returns the
+    new elements of the resources in order.
     """
     pattern: LoopPattern = LoopPattern.ELEMENTWISE
 
 
 def instruction(op: str) -> Loop:
-    """The `Loop` of an op that is one instruction of loops on its inputs."""
+    """The `Loop` of an op that is a single loop instruction on its inputs."""
     return Loop(lambda b, *inputs: b.emit(op, *inputs))
 
 
 def on_floats(build: LoopRule) -> Loop:
-    """The `Loop` of an op that loops compute for floats only: integers may raise (a negative exponent)."""
+    """The `Loop` of an op that only supports floats in loops: integers may raise (a negative exponent)."""
     return Loop(lambda b, *inputs: build(b, *inputs) if inputs[0].dtype.startswith("float") else None)

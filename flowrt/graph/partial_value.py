@@ -1,7 +1,7 @@
-"""Evaluating small host values while the graph is built: the shapes that other shapes are made of.
+"""Constant evaluation of small host values during graph construction, for shape inference.
 
-``reshape(x, stack([shape(x)[0], 10]))`` has a shape that depends on a *value*. An op that takes part in such
-arithmetic gives a ``value`` rule in its definition; this file follows those rules backwards from one tensor.
+``reshape(x, stack([shape(x)[0], 10]))`` has a shape that depends on a *value*. Ops used in such arithmetic
+define a ``value`` rule; this module follows those rules backwards from one tensor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MAX_ELEMENTS = 1024
 """Larger constants are data, not shapes; the largest rank is 32."""
 
 MAX_DEPTH = 64
-"""Levels of arithmetic that are followed: five Python frames each."""
+"""Maximum depth of the arithmetic followed: each level costs five Python frames."""
 
 
 def partial_value(lookup: Callable[[str], Node], ref: Ref) -> PartialValue:
-    """What is known of the value of ``ref``: an int, bool or float, a nested tuple of them with None for
-    unknown elements, or None. ``lookup`` finds a node by name. Each node is evaluated once; gives up below
-    `MAX_DEPTH`.
+    """The known part of the value of ``ref``: an int, bool or float, a nested tuple of them with None for
+    unknown elements, or None. ``lookup`` finds a node by name. Each node is evaluated once; evaluation stops
+    at depth `MAX_DEPTH`.
     """
     return _evaluate(lookup, ref, {}, 0)
 
@@ -50,9 +50,7 @@ def _evaluate(
 
 
 def as_host_value(array: Any) -> Any:
-    """A NumPy array (or scalar) as a Python scalar or nested tuple: the form in which kernels get host
-    inputs.
-    """
+    """A NumPy array (or scalar) as a Python scalar or nested tuple, the form of host inputs of kernels."""
     return _nested_tuple(array.tolist())
 
 

@@ -1,7 +1,8 @@
 """The shape lattice: partial shapes, and how they merge, relax and broadcast.
 
 Rule of this file: inside flowrt a shape is a plain tuple of ``int | None`` (an unknown dimension), or None
-(unknown rank). `TensorShape` and `Dimension` are the same facts under TensorFlow's names, for users only.
+(unknown rank). `TensorShape` and `Dimension` present the same information under TensorFlow's names, for users
+only.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def num_elements(shape: Shape) -> int | None:
 
 
 def compatible(a: Shape, b: Shape) -> bool:
-    """Whether some full shape fits both."""
+    """Whether some fully defined shape matches both."""
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(x == y or x is None or y is None for x, y in zip(a, b, strict=True))
 
 
 def merge(a: Shape, b: Shape) -> Shape:
-    """The facts of both. Raises `InvalidArgumentError` when they contradict each other."""
+    """The most specific shape that both imply. Raises `InvalidArgumentError` if they are incompatible."""
     if a == b or b is None:
         return a
     if a is None:
@@ -50,16 +51,14 @@ def merge(a: Shape, b: Shape) -> Shape:
 
 
 def relax(a: Shape, b: Shape) -> Shape:
-    """The facts that hold for both (the widening of a loop variable)."""
+    """The most specific shape that matches both (the widening of a loop variable)."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """NumPy's broadcasting on partial shapes. Raises `InvalidArgumentError` when two dimensions can never
-    fit.
-    """
+    """NumPy broadcasting on partial shapes. Raises `InvalidArgumentError` for incompatible dimensions."""
     if b == () or (a == b and (a is None or None not in a)):
         return a
     if a == ():
@@ -101,8 +100,7 @@ def format_shape(shape: Shape) -> str:
 
 
 def as_shape(value: Any) -> Shape:
-    """A shape from what users write: None, an int, a sequence of ints, None, -1 or `Dimension`, or a
-    `TensorShape`.
+    """A shape from user input: None, an int, a sequence of ints, None, -1 or `Dimension`, or a `TensorShape`.
 
     Raises `InvalidArgumentError`.
     """
@@ -279,7 +277,7 @@ class TensorShape:
         return self
 
     def merge_with(self, other: Any) -> TensorShape:
-        """Both shapes' facts. Raises `InvalidArgumentError` when they contradict each other."""
+        """The merged shape. Raises `InvalidArgumentError` if they are incompatible."""
         return TensorShape(merge(self.dims_tuple, as_shape(other)))
 
     def concatenate(self, other: Any) -> TensorShape:
@@ -329,7 +327,7 @@ class TensorShape:
 
 
 def concat(parts: Sequence[Shape]) -> Shape:
-    """Shapes one behind the other; unknown if one's rank is."""
+    """Concatenation of shapes; unknown if any rank is unknown."""
     whole: tuple[int | None, ...] = ()
     for part in parts:
         if part is None:

@@ -1,4 +1,4 @@
-"""Where in the user's program an operation was made."""
+"""Source location in the user's program of an operation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flowrt.graph.node import Source
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _COMMANDS = os.path.dirname(sys.executable)
-"""Where an installer puts ``flowrt`` and its like."""
+"""Directory in which installers place ``flowrt`` and similar commands."""
 
 
 def user_source(depth: int = 0) -> Source | None:
-    """The innermost frame of the caller's that does not belong to flowrt, from the one ``depth`` above on: of
-    the others it is known.
+    """The innermost caller's frame outside flowrt, starting ``depth`` levels up: the caller guarantees that
+    the skipped frames belong to flowrt.
     """
     frame = sys._getframe(depth + 1)
     while _is_between(frame.f_code.co_filename):
@@ -43,8 +43,8 @@ def user_source_at(depth: int) -> Source | None:
 
 
 def called_for(source: Source | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """``function(*args, **kwargs)``, where what flowrt makes for it counts as made at ``source``: for a call
-    that another thread's code asked for.
+    """``function(*args, **kwargs)``, attributing the operations it creates to ``source``: for calls made on
+    behalf of code in another thread.
     """
     return function(*args, **kwargs)
 
@@ -54,20 +54,20 @@ _CALLED_FOR = called_for.__code__
 
 @cache
 def _is_between(file: str) -> bool:
-    """Whether code of ``file`` stands between the user's and the graph, or starts flowrt's own commands."""
+    """Whether ``file`` is between user code and the graph on the stack, or starts flowrt's own commands."""
     return (
         file.startswith(_PACKAGE)
-        or file == contextlib.__file__  # a ``with`` of the user's goes through it
+        or file == contextlib.__file__  # a user's ``with`` statement passes through it
         or file == "<frozen runpy>"  # python -m flowrt
         or os.path.dirname(file) == _COMMANDS
     )
 
 
 def user_line() -> str | None:
-    """`user_source` as ``file:line``, for errors that no operation stands behind."""
+    """`user_source` as ``file:line``, for errors without an operation."""
     source = user_source()
     return None if source is None else str(source)
 
 
 _sources: dict[tuple[int, int], Source] = {}
-"""Equal sources are one object, which the garbage collector then visits once."""
+"""Interned sources: one object each, which the garbage collector visits once."""

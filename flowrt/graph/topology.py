@@ -14,8 +14,7 @@ MAX_SHOWN = 12
 
 
 def sort_topologically(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    """``nodes`` with producers first and otherwise in the given order; the same object if they are so
-    already.
+    """``nodes`` with producers first, otherwise in the given order; the same object if already sorted.
 
     Raises `InvalidArgumentError`, which shows the cycle, if there is one.
     """

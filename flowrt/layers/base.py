@@ -1,9 +1,9 @@
-"""`Layer`: a function of tensors with variables of its own, made at its first call and shared at later ones.
+"""`Layer`: a function of tensors with its own variables, created at its first call and shared by later ones.
 
 A layer has a variable scope: ``name``, or a default one made unique ("dense", "dense_1", ...), captured at
 its first call. Its variables are `get_variable` variables there, so that an enclosing ``variable_scope(...,
-reuse=...)`` shares them. A subclass has ``build(input_shape)``, which makes variables with `add_weight`, and
-``call(inputs)``.
+reuse=...)`` shares them. A subclass has ``build(input_shape)``, which creates variables with `add_weight`,
+and ``call(inputs)``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import user_line
+from flowrt.graph.tf1_signatures import optional, parameters_of, required
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, variable_scope
@@ -34,10 +35,10 @@ from flowrt.variables.variable_scope import VariableScope, variable_scope
 class Layer:
     """Base of the layers.
 
-    ``trainable`` says whether its variables are trained, ``dtype`` is theirs (None: the input's). ``_scope``
-    (a name that is not made unique) and ``_reuse`` are what the functions of `flowrt.layers` give.
-    Attributes: ``built``, ``losses`` (regularization losses) and ``updates`` (operations that training has to
-    run; see `add_update`).
+    ``trainable``: whether its variables are trained; ``dtype`` is theirs (None: the input's). ``_scope`` (a
+    name that is not made unique) and ``_reuse`` are passed by the functions of `flowrt.layers`. Attributes:
+    ``built``, ``losses`` (regularization losses) and ``updates`` (operations that training must run; see
+    `add_update`).
     """
 
     rank: ClassVar[int | None] = None
@@ -104,11 +105,17 @@ class Layer:
 
     add_variable = add_weight
 
-    def add_update(self, updates: Any, inputs: Any = None) -> None:
-        """Note operations that training has to run besides the training operation (collection UPDATE_OPS).
+    def _add_parameter(self, name: str, shape: Sequence[int], kind: str, dtype: Any = None) -> Variable:
+        """The variable ``name``, with the layer's initializer, regularizer and constraint for this kind."""
+        options = ("initializer", "regularizer", "constraint")
+        given = {option: getattr(self, f"{kind}_{option}") for option in options}
+        return self.add_weight(name, shape, dtype, **given)
 
-        In a function, a branch or a loop nobody outside can run them. There they are in no collection and run
-        by themselves: with the function, or where it has no such rule with the layer's output.
+    def add_update(self, updates: Any, inputs: Any = None) -> None:
+        """Register operations for training to run with the training operation (collection UPDATE_OPS).
+
+        In a function, a branch or a loop they cannot be run from outside. There they are in no collection and
+        run automatically: with the function, or, if it has no such rule, with the layer's output.
         """
         graph = get_default_graph()
         for update in updates if isinstance(updates, (list, tuple)) else [updates]:
@@ -178,7 +185,7 @@ class Layer:
             )
         return int(size)
 
-    # --- what it has
+    # --- its variables
 
     @property
     def name(self) -> str:
@@ -197,7 +204,7 @@ class Layer:
 
     @property
     def weights(self) -> list[Variable]:
-        """Its variables, the trainable ones first."""
+        """The variables, the trainable ones first."""
         return self.trainable_weights + self.non_trainable_weights
 
     @property
@@ -221,7 +228,7 @@ class Layer:
         return self.non_trainable_weights
 
     def count_params(self) -> int:
-        """How many numbers its variables hold."""
+        """The number of elements of its variables."""
         return sum(w.shape.num_elements() or 0 for w in self._weights)
 
     def __repr__(self) -> str:
@@ -244,7 +251,7 @@ def _snake_case(name: str) -> str:
 
 
 def activation_function(activation: Any) -> Callable[..., Any] | None:
-    """``activation``, or the function of flowrt.nn of this name. Raises `DTypeError` if there is none."""
+    """``activation``, or the function of flowrt.nn with this name. Raises `DTypeError` if there is none."""
     found = getattr(nn, activation, None) if isinstance(activation, str) else activation
     if found is None and activation is not None:
         hint = nearest(activation, dir(nn))
@@ -254,12 +261,21 @@ def activation_function(activation: Any) -> Callable[..., Any] | None:
     return found
 
 
-def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., Tensor]:
-    """The function that makes a ``layer`` and applies it: ``inputs``, the layer's arguments, ``reuse``."""
-    own = [p for p in inspect.signature(layer).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    ends = [inspect.Parameter("reuse", kind, default=None)] if has_reuse else []
-    signature = inspect.Signature([inspect.Parameter("inputs", kind), *own, *ends])
+def layer_function(
+    layer: type[Layer], has_reuse: bool = True, has_training: bool = False, before: str | None = None
+) -> Callable[..., Tensor]:
+    """The function that makes a ``layer`` and applies it: ``inputs``, then the layer's arguments.
+
+    ``training``, which a call takes, and ``reuse`` stand beside the layer's ``trainable`` and ``name``: last,
+    or ahead of its argument ``before``.
+    """
+    own = {p.name: p for p in parameters_of(layer) if p.kind is p.POSITIONAL_OR_KEYWORD}
+    last = [own.pop(name) for name in ("trainable", "name") if name in own]
+    last = [*([optional("training", False)] if has_training else []), *last]
+    last += [optional("reuse")] if has_reuse else []
+    place = len(own) if before is None else list(own).index(before)
+    ordered = list(own.values())
+    signature = inspect.Signature([required("inputs"), *ordered[:place], *last, *ordered[place:]])
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
         try:
@@ -270,8 +286,8 @@ def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., 
             message = f"layers.{function.__name__}: expected arguments that fit; {error}.{hint}"
             raise DTypeError(message, source=user_line()) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
-        outputs: Tensor = layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs)
-        return outputs
+        training = {"training": given.pop("training", False)} if has_training else {}
+        return layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs, **training)  # type: ignore[no-any-return]
 
     function.__name__ = function.__qualname__ = _snake_case(layer.__name__)
     function.__doc__ = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"

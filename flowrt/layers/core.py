@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowrt.errors import InvalidArgumentError
@@ -19,11 +20,45 @@ from flowrt.layers.geometry import count
 from flowrt.variables.variable import Variable
 
 
-class Dense(Layer):
+class KernelLayer(Layer):
+    """A layer with a kernel, a bias unless ``use_bias`` is False, and an activation at the end."""
+
+    data_format: str | None = None
+
+    def __init__(
+        self, activation: Any, use_bias: bool, kernel_initializer: Any, bias_initializer: Any,
+        kernel_regularizer: Any, bias_regularizer: Any, activity_regularizer: Any, kernel_constraint: Any,
+        bias_constraint: Any, trainable: bool, name: str | None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
+        self.activation, self.use_bias = activation_function(activation), use_bias
+        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+        self.kernel_regularizer, self.bias_regularizer = kernel_regularizer, bias_regularizer
+        self.kernel_constraint, self.bias_constraint = kernel_constraint, bias_constraint
+        self.kernel: Variable | None = None
+        self.bias: Variable | None = None
+
+    def _build(self, kernel: Sequence[int], outputs: int) -> None:
+        """Make a kernel of that shape, and the bias of as many outputs."""
+        self.kernel = self._add_parameter("kernel", kernel, "kernel")
+        self._build_bias(outputs)
+
+    def _build_bias(self, outputs: int) -> None:
+        if self.use_bias:
+            self.bias = self._add_parameter("bias", [outputs], "bias")
+
+    def _finished(self, outputs: Tensor) -> Tensor:
+        """``outputs`` with the bias, through the activation."""
+        if self.bias is not None:
+            outputs = bias_add(outputs, self.bias, self.data_format)
+        return outputs if self.activation is None else self.activation(outputs)
+
+
+class Dense(KernelLayer):
     """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[...,
     units]``.
 
-    Raises `InvalidArgumentError` for ``units`` that are no whole number.
+    Raises `InvalidArgumentError` for ``units`` that are not an integer.
     """
 
     def __init__(
@@ -42,51 +77,25 @@ class Dense(Layer):
         name: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
-        self.units, self.activation, self.use_bias = (
-            count(units, "Dense: units"),
-            activation_function(activation),
-            use_bias,
-        )
-        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
-        self.kernel_regularizer, self.bias_regularizer = kernel_regularizer, bias_regularizer
-        self.kernel_constraint, self.bias_constraint = kernel_constraint, bias_constraint
-        self.kernel: Variable | None = None
-        self.bias: Variable | None = None
+        super().__init__(
+            activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
+            activity_regularizer, kernel_constraint, bias_constraint, trainable, name, **options,
+        )  # fmt: skip
+        self.units = count(units, "Dense: units")
 
     def build(self, input_shape: TensorShape) -> None:
-        self.kernel = self.add_weight(
-            "kernel",
-            [self._known(input_shape, -1), self.units],
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
-        if self.use_bias:
-            self.bias = self.add_weight(
-                "bias",
-                [self.units],
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+        self._build([self._known(input_shape, -1), self.units], self.units)
 
     def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         rank = inputs.shape.ndims
-        outputs: Tensor = (
-            matmul(inputs, self.kernel)
-            if rank == 2
-            else tensordot(inputs, self.kernel, [[(rank or 1) - 1], [0]])
-        )
-        if self.bias is not None:
-            outputs = bias_add(outputs, self.bias)
-        activated: Tensor = outputs if self.activation is None else self.activation(outputs)
-        return activated
+        if rank == 2:
+            return self._finished(matmul(inputs, self.kernel))
+        return self._finished(tensordot(inputs, self.kernel, [[(rank or 1) - 1], [0]]))
 
 
 class Dropout(Layer):
-    """Zeroes a share ``rate`` of the inputs, drawn anew at each step, and scales up the rest; without
-    ``training`` nothing.
+    """Zeroes a fraction ``rate`` of the inputs, redrawn at each step, and scales up the rest; without
+    ``training`` the identity.
 
     ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
     """
@@ -104,11 +113,9 @@ class Dropout(Layer):
 
     def call(self, inputs: Tensor, *args: Any, training: Any = False, **kwargs: Any) -> Tensor:
         if not is_symbolic(training) and not training:
-            same: Tensor = identity(inputs)
-            return same
+            return identity(inputs)
         dropped = nn_dropout(inputs, noise_shape=self.noise_shape, seed=self.seed, rate=self.rate)
-        chosen: Tensor = where(training, dropped, inputs) if is_symbolic(training) else dropped
-        return chosen
+        return where(training, dropped, inputs) if is_symbolic(training) else dropped
 
 
 def is_symbolic(training: Any) -> bool:
@@ -132,8 +139,7 @@ class Flatten(Layer):
             )
         dims = inputs.shape.as_list()
         if len(dims) == 1:
-            column: Tensor = expand_dims(inputs, -1)
-            return column
+            return expand_dims(inputs, -1)
         if self.data_format == "channels_first" and len(dims) > 2:
             order = [0, *range(2, len(dims)), 1]
             inputs, dims = transpose(inputs, order), [dims[i] for i in order]
@@ -149,17 +155,7 @@ class Flatten(Layer):
 dense = layer_function(Dense)
 
 
-def dropout(
-    inputs: Any,
-    rate: Any = 0.5,
-    noise_shape: Any = None,
-    seed: int | None = None,
-    training: Any = False,
-    name: str | None = None,
-) -> Tensor:
-    """See `Dropout`."""
-    outputs: Tensor = Dropout(rate, noise_shape, seed, name, _scope=name)(inputs, training=training)
-    return outputs
+dropout = layer_function(Dropout, has_reuse=False, has_training=True)
 
 
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:

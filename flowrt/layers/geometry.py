@@ -1,6 +1,4 @@
-"""What the layers with windows share: sizes given as one number or one a dimension, paddings, data formats,
-lengths.
-"""
+"""Arguments of layers with windows: sizes (one or one per dimension), paddings, data formats, lengths."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
 
 
 def count(value: Any, name: str) -> int:
-    """``value``, how many outputs a layer has: 32, and 32.0 as a division gives it. Raises
+    """``value``, the number of outputs of a layer: 32, or 32.0 from a division. Raises
     `InvalidArgumentError`.
     """
     try:

@@ -19,22 +19,21 @@ from flowrt.graph.ops.nn.moments import batch_normalization as normalize
 from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Ones, Zeros
-from flowrt.layers.base import Layer
+from flowrt.layers.base import Layer, layer_function
 from flowrt.layers.core import is_symbolic
 from flowrt.train.optimizers.optimizer import on_device_of
 from flowrt.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 
 class BatchNormalization(Layer):
-    """Inputs less the mean, over the deviation, times ``gamma``, plus ``beta``: one of each for an index
+    """Inputs normalized by mean and standard deviation, times ``gamma``, plus ``beta``: one of each per index
     along ``axis``.
 
     In training the statistics are the batch's, and the operations in the collection UPDATE_OPS move the
     variables ``moving_mean`` and ``moving_variance`` towards them by ``1 - momentum``: run them with the
-    training operation. In a function, branch or loop they run by themselves. Otherwise the statistics are
-    those variables. ``training`` is a bool or a bool tensor. ``fused`` None stands for whether the inputs are
-    images; then the moving variance is over n - 1. Raises `UnimplementedError` for renorm, virtual
-    batches and adjustments.
+    training operation. In a function, branch or loop they run automatically. Otherwise the statistics are
+    those variables. ``training`` is a bool or a bool tensor. ``fused`` None means True for images; then the
+    moving variance is over n - 1. Raises `UnimplementedError` for renorm, virtual batches and adjustments.
     """
 
     def __init__(
@@ -95,23 +94,9 @@ class BatchNormalization(Layer):
             raise self._error(InvalidArgumentError, f"{expected}; got {input_shape}, axis {self.axis}")
         dtype = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
         if self.scale:
-            self.gamma = self.add_weight(
-                "gamma",
-                size,
-                dtype,
-                self.gamma_initializer,
-                self.gamma_regularizer,
-                constraint=self.gamma_constraint,
-            )
+            self.gamma = self._add_parameter("gamma", size, "gamma", dtype)
         if self.center:
-            self.beta = self.add_weight(
-                "beta",
-                size,
-                dtype,
-                self.beta_initializer,
-                self.beta_regularizer,
-                constraint=self.beta_constraint,
-            )
+            self.beta = self._add_parameter("beta", size, "beta", dtype)
         self.moving_mean = self._add_moving("moving_mean", size, dtype, self.moving_mean_initializer)
         self.moving_variance = self._add_moving(
             "moving_variance", size, dtype, self.moving_variance_initializer
@@ -147,8 +132,8 @@ class BatchNormalization(Layer):
         return self._normalized(inputs, mean, variance)
 
     def _counts(self, inputs: Tensor, training: Any) -> Any:
-        """Whether the statistics of ``inputs`` do: in training, unless it has no rows and so none (a replica
-        gets such batches when the data ends unevenly).
+        """The condition under which the statistics of ``inputs`` count: in training, unless it has no rows (a
+        replica gets such batches when the data ends unevenly).
         """
         if inputs.shape.num_elements():
             return training
@@ -184,8 +169,7 @@ class BatchNormalization(Layer):
 
     def _unbiased(self, variance: Tensor, inputs: Tensor) -> Tensor:
         count = realdiv(cast(size(inputs), variance.dtype), cast(size(variance), variance.dtype))
-        unbiased: Tensor = multiply(variance, realdiv(count, maximum(subtract(count, 1), 1)))
-        return unbiased
+        return multiply(variance, realdiv(count, maximum(subtract(count, 1), 1)))
 
     def _move(self, mean: Tensor, variance: Tensor, counts: Any) -> None:
         """Note the updates of the moving statistics; they change nothing where ``counts`` is false."""
@@ -198,38 +182,4 @@ class BatchNormalization(Layer):
                 self.add_update(variable.assign_sub(delta, name="AssignSubVariableOp", read_value=False))
 
 
-def batch_normalization(
-    inputs: Any,
-    axis: Any = -1,
-    momentum: Any = 0.99,
-    epsilon: float = 1e-3,
-    center: bool = True,
-    scale: bool = True,
-    beta_initializer: Any = Zeros(),  # noqa: B008  immutable
-    gamma_initializer: Any = Ones(),  # noqa: B008  immutable
-    moving_mean_initializer: Any = Zeros(),  # noqa: B008  immutable
-    moving_variance_initializer: Any = Ones(),  # noqa: B008  immutable
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
-    beta_constraint: Any = None,
-    gamma_constraint: Any = None,
-    training: Any = False,
-    trainable: bool = True,
-    name: str | None = None,
-    reuse: Any = None,
-    renorm: bool = False,
-    renorm_clipping: Any = None,
-    renorm_momentum: Any = 0.99,
-    fused: bool | None = None,
-    virtual_batch_size: int | None = None,
-    adjustment: Any = None,
-) -> Tensor:
-    """See `BatchNormalization`."""
-    layer = BatchNormalization(
-        axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
-        moving_mean_initializer, moving_variance_initializer, beta_regularizer, gamma_regularizer,
-        beta_constraint, gamma_constraint, renorm, renorm_clipping, renorm_momentum, fused, trainable,
-        virtual_batch_size, adjustment, name, _scope=name, _reuse=reuse,
-    )  # fmt: skip
-    outputs: Tensor = layer(inputs, training=training)
-    return outputs
+batch_normalization = layer_function(BatchNormalization, has_training=True, before="renorm")

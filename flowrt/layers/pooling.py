@@ -11,7 +11,7 @@ from flowrt.layers.geometry import layout, padding_mode, sizes
 
 
 class _Pooling(Layer):
-    """What pooling layers share. ``strides`` None stands for the window's size."""
+    """Base of the pooling layers. ``strides`` None means the window's size."""
 
     spatial: ClassVar[int]
     _op: ClassVar[Any]

@@ -17,78 +17,21 @@ from flowrt.graph.ops.array.selection import embedding_lookup
 from flowrt.graph.ops.array.sorting import top_k
 from flowrt.graph.ops.array.tile_and_reverse import depth_to_space, space_to_depth
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
-from flowrt.graph.ops.nn.activations import (
-    crelu,
-    elu,
-    gelu,
-    leaky_relu,
-    relu,
-    relu6,
-    selu,
-    silu,
-    softplus,
-    softsign,
-    swish,
-)
+from flowrt.graph.ops.nn.activations import *
 from flowrt.graph.ops.nn.batch_norm import fused_batch_norm
 from flowrt.graph.ops.nn.bias import bias_add, dropout, relu_layer, xw_plus_b
-from flowrt.graph.ops.nn.conv_functions import (
-    atrous_conv2d,
-    conv1d,
-    conv2d,
-    conv2d_backprop_filter,
-    conv2d_backprop_input,
-    conv2d_transpose,
-    conv3d,
-    conv3d_transpose,
-    convolution,
-    depthwise_conv2d,
-    separable_conv2d,
-)
-from flowrt.graph.ops.nn.losses import (
-    in_top_k,
-    l2_loss,
-    log_poisson_loss,
-    sigmoid_cross_entropy_with_logits,
-    softmax_cross_entropy_with_logits,
-    softmax_cross_entropy_with_logits_v2,
-    sparse_softmax_cross_entropy_with_logits,
-    weighted_cross_entropy_with_logits,
-)
-from flowrt.graph.ops.nn.moments import (
-    batch_normalization,
-    l2_normalize,
-    moments,
-    normalize_moments,
-    sufficient_statistics,
-    weighted_moments,
-    zero_fraction,
-)
+from flowrt.graph.ops.nn.conv_functions import *
+from flowrt.graph.ops.nn.losses import *
+from flowrt.graph.ops.nn.moments import *
 from flowrt.graph.ops.nn.normalization import layer_norm, local_response_normalization, lrn
-from flowrt.graph.ops.nn.pooling import (
-    avg_pool,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    max_pool,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    pool,
-)
+from flowrt.graph.ops.nn.pooling import *
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.nn.activations import log_sigmoid
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
 from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
-from flowrt.nn.sampled import (
-    compute_accidental_hits,
-    log_uniform_candidate_sampler,
-    nce_loss,
-    sampled_softmax_loss,
-    uniform_candidate_sampler,
-)
+from flowrt.nn.sampled import *
 
-# What stands on layers, which stand on this module: loaded when it is first asked for.
+# Names that depend on layers, which depend on this module: loaded on first use.
 _RECURRENT = ("bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn")
 _UNROLLED = ("static_bidirectional_rnn", "static_rnn")
 

@@ -13,5 +13,4 @@ from flowrt.graph.ops.nn.activations import softplus
 def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
     """``log(1 / (1 + exp(-x)))``, exact for large ``|x|`` too."""
     with get_default_graph().name_scope(name or "LogSigmoid"):
-        result: Tensor = negative(softplus(negative(convert_to_tensor(x))))
-        return result
+        return negative(softplus(negative(convert_to_tensor(x))))

@@ -18,9 +18,9 @@ from flowrt.variables.distribution_context import distribution_context
 def compute_average_loss(
     per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
 ) -> Tensor:
-    """The sum of ``per_example_loss`` ``[batch, ...]``, weighted by ``sample_weight``, over the size of the
-    global batch: by default this replica's batch times the number of replicas, so a batch that may be uneven
-    needs ``global_batch_size``. Raises `InvalidArgumentError` for scalar losses.
+    """The sum of ``per_example_loss`` ``[batch, ...]``, weighted by ``sample_weight``, divided by the global
+    batch size: by default this replica's batch times the number of replicas, so possibly uneven batches need
+    ``global_batch_size``. Raises `InvalidArgumentError` for scalar losses.
     """
     losses: Any = convert_to_tensor(per_example_loss)
     if losses.shape.ndims == 0:
@@ -28,18 +28,16 @@ def compute_average_loss(
     if sample_weight is not None:
         losses = multiply(losses, cast(convert_to_tensor(sample_weight), losses.dtype))
     size: Any = shape(losses)[0] * _replicas() if global_batch_size is None else global_batch_size
-    average: Tensor = realdiv(reduce_sum(losses), cast(size, losses.dtype))
-    return average
+    return realdiv(reduce_sum(losses), cast(size, losses.dtype))
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Tensor:
-    """The sum of ``regularization_loss``, which every replica adds to its loss, over their number.
+    """The sum of ``regularization_loss``, divided by the number of replicas, each of which adds it.
 
-    Not for what the collection REGULARIZATION_LOSSES gives: that is the first replica's alone.
+    Not for the collection REGULARIZATION_LOSSES, which belongs to the first replica alone.
     """
     total: Any = reduce_sum(convert_to_tensor(regularization_loss))
-    scaled: Tensor = realdiv(total, cast(_replicas(), total.dtype))
-    return scaled
+    return realdiv(total, cast(_replicas(), total.dtype))
 
 
 def _replicas() -> int:

@@ -1,4 +1,4 @@
-"""Older names in ``flowrt.nn``, whose arguments stand in another order."""
+"""Older names in ``flowrt.nn``, with another order of arguments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def depthwise_conv2d_native(
 ) -> Tensor:  # fmt: skip
     """See `depthwise_conv2d`."""
     rate = list(dilations)[1:3] if data_format == "NHWC" else list(dilations)[2:]
-    result: Tensor = depthwise_conv2d(input, filter, strides, padding, rate, name, data_format)
-    return result
+    return depthwise_conv2d(input, filter, strides, padding, rate, name, data_format)
 
 
 def batch_norm_with_global_normalization(
@@ -25,5 +24,4 @@ def batch_norm_with_global_normalization(
 ) -> Tensor:  # fmt: skip
     """See `batch_normalization`."""
     scale = gamma if scale_after_normalization else None
-    result: Tensor = batch_normalization(t, m, v, beta, scale, variance_epsilon, name)
-    return result
+    return batch_normalization(t, m, v, beta, scale, variance_epsilon, name)

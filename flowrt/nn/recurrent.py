@@ -39,15 +39,14 @@ def dynamic_rnn(
     scope: Any = None,
 ) -> tuple[Structure, Structure]:
     """``(outputs, final_state)`` of ``cell`` over ``inputs``: ``[batch, time, depth]``, or ``[time, batch,
-    depth]`` if ``time_major``, or a structure of such. One loop of the graph, so time may be of any length.
+    depth]`` if ``time_major``, or a structure of such. A loop in the graph, so any number of time steps.
 
-    ``sequence_length`` is an integer vector ``[batch]``. The cell begins with ``initial_state``, or with
-    zeros of ``dtype``. Outputs are shaped as the inputs with the cell's output size in place of the depth.
-    Variables are made in the scope "rnn". ``swap_memory`` keeps what the gradient needs in host memory.
+    ``sequence_length`` is an integer vector ``[batch]``. The cell starts with ``initial_state``, or with
+    zeros of ``dtype``. Outputs have the shape of the inputs with the cell's output size instead of the depth.
+    Variables are created in the scope "rnn". ``swap_memory`` keeps intermediate values on the host.
 
-    Raises `InvalidArgumentError` for inputs whose depth is unknown or that differ in time and batch, for
-    lengths that are no vector, and without both ``initial_state`` and ``dtype``; `DTypeError` for what is no
-    cell.
+    Raises `InvalidArgumentError` for inputs of unknown depth or that differ in time and batch, for lengths
+    other than a vector, and without both ``initial_state`` and ``dtype``; `DTypeError` for a non-cell.
     """
     check_cell("dynamic_rnn", cell)
     with variable_scope(scope or "rnn"):
@@ -81,7 +80,7 @@ def _loop(
     zero_output = map_structure(lambda size: zeros_of(size, batch_size, kind), cell.output_size)
     fed = map_structure(lambda x: TensorArray(x.dtype, steps).unstack(x), sequences)
     written = map_structure(lambda zero: TensorArray(kind, steps, element_shape=zero.shape), zero_output)
-    # The first step runs even if all sequences are empty: it tells what is written how large a row is.
+    # The first step runs even if all sequences are empty: it determines the size of an output row.
     end = steps if lengths is None else minimum(steps, maximum(1, reduce_max(lengths)))
 
     def body(time: Tensor, arrays: Structure, before: Structure) -> tuple[Tensor, Structure, Structure]:
@@ -156,18 +155,17 @@ def raw_rnn(
     swap_memory: bool = False,
     scope: Any = None,
 ) -> tuple[Structure, Structure, Structure]:
-    """A loop over ``cell`` whose inputs, states and end are what ``loop_fn`` says.
+    """A loop over ``cell`` with inputs, states and end determined by ``loop_fn``.
 
     ``loop_fn(time, cell_output, cell_state, loop_state)`` returns ``(finished, next_input, next_cell_state,
     emit_output, next_loop_state)``: ``finished`` is a bool vector ``[batch]``, and the loop ends when it
-    holds for all rows. It is called first with time 0 and None for all else: then it gives the first input
-    and state, the first loop state (or None: there is none), and as ``emit_output`` a structure of tensors
-    like one row of what will be emitted (or None: the cell's outputs). A finished row emits zeros and keeps
-    its state.
+    holds for all rows. It is first called with time 0 and None for all else: then it returns the first input
+    and state, the first loop state (or None), and as ``emit_output`` a structure of tensors like one emitted
+    row (or None: the cell's outputs). A finished row emits zeros and keeps its state.
 
-    Returns ``(emitted, final_state, final_loop_state)``, ``emitted`` a structure of TensorArrays of
-    ``[batch, ...]``. Raises `DTypeError` for what is no cell or function, `InvalidArgumentError` for
-    structures that differ from call to call.
+    Returns ``(emitted, final_state, final_loop_state)``, ``emitted`` a structure of TensorArrays of ``[batch,
+    ...]``. Raises `DTypeError` for an invalid cell or function, `InvalidArgumentError` for structures that
+    differ between calls.
     """
     check_cell("raw_rnn", cell)
     check_callable("raw_rnn", "loop_fn", loop_fn)
@@ -210,7 +208,7 @@ def raw_rnn(
 
 
 def _zero_emits(cell: Any, row: Structure, batch_size: Any, dtype: DType) -> Structure:
-    """Zeros like what one step emits: rows like ``row``, or the cell's outputs of ``dtype``."""
+    """Zeros like one step's emissions: rows like ``row``, or the cell's outputs of ``dtype``."""
     if row is None:
         return map_structure(lambda size: zeros_of(size, batch_size, dtype), cell.output_size)
     rows = map_structure(convert_to_tensor, row)

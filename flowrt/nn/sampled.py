@@ -1,12 +1,12 @@
-"""Losses over a sample of the classes, for outputs of very many classes (word2vec and its like).
+"""Losses over a sample of the classes, for outputs with very many classes (such as word2vec).
 
 `nce_loss` is noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012),
 `sampled_softmax_loss` a softmax over the true classes and the sample (Jean et al. 2015). Both correct every
-logit by the logarithm of how often the sampler is expected to give the class.
+logit by the logarithm of the class's expected count in the sample.
 
-A sample without repetition is drawn by an exponential race: class i arrives at the time ``-log(u_i) /
-p_i``, the first k are the sample, and a class's expected count is the chance ``1 - exp(-p_i t)`` to arrive
-by the k-th's time t.
+A sample without repetition is drawn by an exponential race: class i arrives at the time ``-log(u_i) / p_i``,
+the first k are the sample, and a class's expected count is the probability ``1 - exp(-p_i t)`` to arrive by
+the k-th's time t.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.ops.random.sampling import multinomial
 from flowrt.graph.source import user_line
 
+__all__ = [
+    "compute_accidental_hits", "log_uniform_candidate_sampler", "nce_loss", "sampled_softmax_loss",
+    "uniform_candidate_sampler",
+]  # fmt: skip
+
 ACCIDENT = -1e30
 """Added to the logit of a sampled class that is a true one: its exponential is 0 in float32."""
 
 
 class Sample(NamedTuple):
-    """What the samplers return: classes ``[k]``, and expected counts of the true and of the sampled ones."""
+    """The samplers' result: classes ``[k]``, and expected counts of the true and of the sampled ones."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -124,11 +129,11 @@ def nce_loss(
     num_true: int = 1, sampled_values: Any = None, remove_accidental_hits: bool = False,
     partition_strategy: str = "mod", name: str = "nce_loss",
 ) -> Tensor:  # fmt: skip
-    """Noise-contrastive loss ``[batch]``: logistic regression that tells true classes from sampled ones.
+    """Noise-contrastive loss ``[batch]``: logistic regression of true vs. sampled classes.
 
     ``weights`` ``[num_classes, dim]``, ``biases`` ``[num_classes]``, ``labels`` ``[batch, num_true]``,
-    ``inputs`` ``[batch, dim]``; ``sampled_values`` is what a sampler gave, by default
-    `log_uniform_candidate_sampler`. Raises `InvalidArgumentError` for ``inputs`` that are none.
+    ``inputs`` ``[batch, dim]``; ``sampled_values`` is the result of a sampler, by default
+    `log_uniform_candidate_sampler`. Raises `InvalidArgumentError` for invalid ``inputs``.
     """
     with get_default_graph().name_scope(name):
         logits, targets = _logits_and_labels(
@@ -162,9 +167,7 @@ def compute_accidental_hits(
     seed: int | None = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a sampled class is a true one: rows of the batch, positions in the sample, and `ACCIDENT` for
-    each.
-    """
+    """Sampled classes that are true ones: rows of the batch, positions in the sample, an `ACCIDENT` each."""
     with get_default_graph().name_scope(name or "ComputeAccidentalHits"):
         labels = reshape(cast(convert_to_tensor(true_classes), int64), [-1, num_true, 1])
         hits = reduce_any(equal(labels, reshape(cast(sampled_candidates, int64), [1, 1, -1])), 1)

@@ -1,7 +1,7 @@
-"""Sequences of different lengths in one batch, and the state that a recurrent network begins with.
+"""Sequences of different lengths in one batch, and the initial state of a recurrent network.
 
-Past a sequence's end the outputs are zeros and the state stays what it was at the last step, so the final
-state is that after each sequence's own last step. Steps past the end of the longest sequence do not run.
+After a sequence's end the outputs are zeros and the state is unchanged, so the final state is that after each
+sequence's own last step. Steps past the end of the longest sequence do not run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flowrt.nn.rnn_cell.base import Structure
 
 
 def lengths_of(where: str, lengths: Any, batch_size: Any) -> Tensor | None:
-    """Lengths as an int32 vector for as many rows as the batch has."""
+    """Lengths as an int32 vector with one entry per row of the batch."""
     if lengths is None:
         return None
     vector = cast(lengths, dtypes.int32)

@@ -28,10 +28,10 @@ def static_rnn(
     scope: Any = None,
 ) -> tuple[list[Structure], Structure]:
     """``(outputs, final_state)`` of ``cell`` over a list of time steps, each ``[batch, depth]`` or a
-    structure of such: the graph has the cell once a step.
+    structure of such: the graph contains the cell once per step.
 
-    ``sequence_length`` and ``initial_state`` as for `dynamic_rnn`; variables are made in the scope "rnn".
-    Raises as it does, and for inputs that are no list (`DTypeError`) or an empty one.
+    ``sequence_length`` and ``initial_state`` as for `dynamic_rnn`; variables are created in the scope "rnn".
+    Raises the errors of that, and for inputs that are not a list (`DTypeError`) or an empty one.
     """
     check_cell("static_rnn", cell)
     if not isinstance(inputs, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Where the time of a step went: timelines and tables of traced runs.
+"""Profiles of steps: timelines and tables of traced runs.
 
     session.run(..., options=RunOptions(trace_level=FULL_TRACE), run_metadata=metadata)
         | RunMetadata.step_stats (protobuf)
@@ -7,10 +7,10 @@
     timeline                 costs, live_bytes, profile_options, profile
     Chrome trace JSON        tables by op, scope, device and line of the script
 
-    always_on                FLOWRT_TRACE: the last steps are kept, and written when the process ends
-    size_text, text_table    numbers of bytes; text in columns
+    always_on                FLOWRT_TRACE: the last steps are kept, and written at exit
+    size_text, text_table    byte counts as text; text in columns
 
-Reading is pure: it needs neither a session nor the machine where the trace was made.
+Reading is pure: it needs neither a session nor the machine of the trace.
 """
 
 from typing import Any

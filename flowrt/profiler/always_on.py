@@ -1,10 +1,10 @@
-"""``FLOWRT_TRACE``: the last steps of a process are kept, and written when it ends.
+"""``FLOWRT_TRACE``: keeps the last steps of a process and writes them at exit.
 
     FLOWRT_TRACE=50           keep the last 50 steps, for `recent_step_stats`
     FLOWRT_TRACE=run.json     keep the last 100, and write a Chrome trace to run.json at exit
-    FLOWRT_TRACE=traces/      the same, to a file of its own for each process: traces/<pid>.trace.json
+    FLOWRT_TRACE=traces/      the same, with one file per process: traces/<pid>.trace.json
 
-What is kept is of this process: each task of a cluster has its own.
+Steps are kept per process: each task of a cluster has its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def recent_step_stats() -> list[Any]:
 
 @contextmanager
 def kept_steps() -> Iterator[None]:
-    """Within, the last `DEFAULT_STEPS` steps are kept, if not more or fewer are already."""
+    """Keep the last `DEFAULT_STEPS` steps within the context, unless steps are already being kept."""
     if recent_steps() is not None:
         yield
         return
@@ -52,9 +52,9 @@ def kept_steps() -> Iterator[None]:
 
 
 def write_recent_steps(path: Path) -> None:
-    """Write what is kept as a Chrome trace to ``path``, whole or not at all. Raises OSError.
+    """Write the kept steps as a Chrome trace to ``path``, atomically. Raises OSError.
 
-    A process without steps, as the one that starts the workers, writes nothing: the file may be another's.
+    A process without steps, such as the launcher of the workers, writes nothing: the file may be another's.
     """
     steps = recent_step_stats()
     if not steps:
@@ -72,8 +72,8 @@ def write_recent_steps(path: Path) -> None:
 
 
 def start(setting: str) -> None:
-    """Do what ``setting``, the variable's value, asks for. Raises `InvalidArgumentError` for a number that is
-    not positive.
+    """Start tracing as configured by ``setting``, the variable's value. Raises `InvalidArgumentError` for a
+    number that is not positive.
     """
     if setting.lstrip("-").isdigit():
         if int(setting) < 1:

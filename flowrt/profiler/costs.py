@@ -1,4 +1,4 @@
-"""What each node of traced steps cost, and the sums of that, by scope, operation, device or line.
+"""Costs of each node of traced steps, and their sums by scope, operation, device or line.
 
 Step... --node_costs--> [NodeCost] --tree | flat--> Row (a sum), its children below it
 """
@@ -27,8 +27,8 @@ class NodeCost(NamedTuple):
 
 @dataclass
 class Row:
-    """A line of a table: the sums of ``costs``, which are those of its ``children``, too. It is complete when
-    it is first asked for a sum.
+    """A line of a table: the sums of ``costs``, which include those of its ``children``. It is completed when
+    a sum is first read.
     """
 
     name: str
@@ -64,8 +64,8 @@ def short_device(device: str) -> str:
 
 
 def node_costs(steps: Iterable[Step]) -> list[NodeCost]:
-    """One for each node and device, in order of first execution. What a receive waited is no cost of its own:
-    somebody else's operations took that long.
+    """One entry per node and device, in order of first execution. The wait of a receive is not a cost: it
+    belongs to the producing operation.
     """
     found: dict[tuple[str, str], NodeCost] = {}
     for step in steps:

@@ -1,4 +1,4 @@
-"""How many bytes of tensors are alive on each device during a step."""
+"""Bytes of tensors that are alive on each device during a step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from flowrt.profiler.steps import Operation, Step
 
 
 def live_bytes(step: Step) -> dict[str, list[tuple[int, int]]]:
-    """For each device (time, bytes from then on), in order of time.
+    """(time, bytes from then on) of each device, in order of time.
 
-    A result lives from the beginning of its operation to the end of the last one that reads it; one that
-    nobody reads, a fetch for instance, to the end of the step. By the shapes: what is computed in the place
-    of its operand is counted beside it, and variables, constants and feeds, which were there, are not.
+    A result is alive from the start of its operation to the end of its last reader; without a reader, such as
+    a fetch, to the end of the step. Computed from shapes: a result computed in place is counted in addition
+    to its operand; variables, constants and feeds, which existed before, are not counted.
     """
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for operation, last_use in _last_uses(step):
@@ -37,7 +37,7 @@ def _last_uses(step: Step) -> list[tuple[Operation, int]]:
             if number is not None:
                 read.add(number)
                 uses[number] = (uses[number][0], max(uses[number][1], operation.end))
-        read.add(newest.get((operation.device, operation.name), -1))  # what comes again is no fetch
+        read.add(newest.get((operation.device, operation.name), -1))  # executed again: no fetch
         newest[operation.device, operation.name] = len(uses)
         uses.append((operation, operation.end))
     return [

@@ -1,6 +1,6 @@
-"""`profile`: a table of what traced steps cost, by scope, operation, device or line of the script.
+"""`profile`: a table of the costs of traced steps, by scope, operation, device or line of the script.
 
-The way: node costs, a `Row` for all of them (`by_scope`, `by_op`, ...), what the options leave of it
+Stages: node costs, a `Row` for all of them (`by_scope`, `by_op`, ...), its filtering by the options
 (`shown`), a `Profile`, which is text or rows.
 """
 
@@ -31,14 +31,14 @@ MAX_NAMED_OPS = 3
 
 @final
 class Profile:
-    """What `profile` found: ``root`` is the sum of all, with what the options show below it."""
+    """The result of `profile`: ``root`` is the sum of all, with the shown rows below it."""
 
     def __init__(self, root: Row, columns: Sequence[str], steps: int) -> None:
         self.root, self._columns, self._steps = root, columns, steps
 
     @property
     def total_micros(self) -> float:
-        """Of one step, on the average."""
+        """The mean of one step."""
         return self.root.micros / self._steps
 
     def __str__(self) -> str:
@@ -70,11 +70,11 @@ def profile(
     cmd: str = "scope",
     options: Mapping[str, Any] | None = None,
 ) -> Profile:
-    """A table of the run that ``run_meta``, a `RunMetadata`, tells of; it is printed, too.
+    """A table of the run recorded in ``run_meta``, a `RunMetadata`; it is also printed.
 
     ``cmd``: ``scope`` (or ``graph``) is a tree of names, ``op``, ``device`` and ``code`` (lines of the
-    script, by ``graph``) are sums. ``options``: see `ProfileOptions`; `ProfileOptionBuilder` makes them.
-    ``op_log`` is accepted for TensorFlow's sake. Raises `InvalidArgumentError` for anything else.
+    script, by ``graph``) are sums. ``options``: see `ProfileOptions`; `ProfileOptionBuilder` builds them.
+    ``op_log`` is accepted for compatibility. Raises `InvalidArgumentError` for anything else.
     """
     if not hasattr(run_meta, "step_stats"):
         raise InvalidArgumentError(
@@ -146,14 +146,14 @@ def _view(cmd: str, found: Sequence[NodeCost], graph: Any) -> Row:
 
 
 def _lines(graph: Any) -> dict[str, str]:
-    """Of each operation of ``graph``, a `Graph`, the line that made it."""
+    """The line that created each operation of ``graph``, a `Graph`."""
     if not hasattr(graph, "get_operations"):
         raise InvalidArgumentError(f"profile: the view 'code' needs the Graph; got {graph!r:.60}")
     return {op.name: str(op.node.source) for op in graph.get_operations() if op.node.source}
 
 
 def shown(root: Row, options: ProfileOptions) -> Row:
-    """``root`` with what ``options`` show: of what is not shown by name, the children move up."""
+    """The part of ``root`` that ``options`` show: children of a row that is hidden by name move up."""
     return Row(root.name, root.costs, list(_shown_below(root, options, 1, False)))
 
 
@@ -171,7 +171,7 @@ def _shown_below(row: Row, options: ProfileOptions, depth: int, is_started: bool
 
 
 def _is_cut(row: Row, options: ProfileOptions, depth: int) -> bool:
-    """Whether neither the row nor what is below it is shown."""
+    """Whether the row and its descendants are all hidden."""
     return (
         depth > options.max_depth
         or row.micros < options.min_micros

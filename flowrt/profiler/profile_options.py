@@ -1,4 +1,4 @@
-"""What a profile shows: TensorFlow's options, as far as a trace has an answer to them."""
+"""Options of a profile: TensorFlow's, as far as a trace contains the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_COSTS = (
     "min_params", "min_float_ops", "min_peak_bytes", "min_residual_bytes", "min_output_bytes",
     "min_accelerator_micros", "min_cpu_micros",
 )  # fmt: skip
-"""Thresholds of TensorFlow's on what a trace does not tell: only 0, no threshold, is understood."""
+"""TensorFlow's thresholds on quantities that a trace does not contain: only 0, no threshold, is accepted."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class ProfileOptions:
     hide_name_regexes: Sequence[str] = ()
     select: Sequence[str] = COLUMNS
     step: int = -1
-    """Of a `Profiler`: -1 is the mean of all steps."""
+    """The step of a `Profiler` to show; -1 is the mean of all steps."""
     output: str = "stdout"
     """``stdout``, ``file:outfile=PATH`` or ``none``."""
 
 
 def read_options(given: Mapping[str, Any] | None) -> ProfileOptions:
-    """The options in a dictionary. Raises `InvalidArgumentError` for one that there is not, or a bad value,
-    and `UnimplementedError` for a threshold on what a trace does not tell.
+    """The options in a dictionary. Raises `InvalidArgumentError` for an unknown one or a bad value, and
+    `UnimplementedError` for a threshold on a quantity that a trace does not contain.
     """
     options = ProfileOptions()
     known = {field.name for field in fields(ProfileOptions)}

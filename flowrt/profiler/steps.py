@@ -1,9 +1,9 @@
-"""What a traced step did, read from its ``StepStats``.
+"""A traced step, read from its ``StepStats``.
 
     StepStats (protobuf) --read_step--> Step: Operations by device and stream, Transfers between tasks
 
-Times are nanoseconds since the epoch, of one clock. Nothing is trusted: what a message lacks is empty or 0,
-and labels of other programs that write ``StepStats``, TensorFlow's among them, are read as far as they go.
+Times are nanoseconds since the epoch, of one clock. Nothing is trusted: missing fields are empty or 0, and
+labels of other writers of ``StepStats``, such as TensorFlow, are parsed as far as possible.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Output(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What one stream of a device did for one node."""
+    """The work of one stream of a device for one node."""
 
     device: str
     stream: int
@@ -50,7 +50,7 @@ class Operation(NamedTuple):
     nbytes: int
     """New memory of its results."""
     pool_bytes: int
-    """In use of the device's pool at the end; 0 where nobody looked."""
+    """Bytes in use in the device's pool at the end; 0 if not recorded."""
 
     @property
     def is_send(self) -> bool:
@@ -62,12 +62,12 @@ class Operation(NamedTuple):
 
     @property
     def is_copy(self) -> bool:
-        """Of a tensor that was received, to where it is read."""
+        """Whether it copies a received tensor to the device of its reader."""
         return self.op == "Memcpy"
 
     @property
     def edge(self) -> Edge:
-        """Of a send or receive."""
+        """The edge of a send or receive."""
         tensor, _, other = ", ".join(self.operands).rpartition(" @")
         return Edge(tensor, self.device, other) if self.is_send else Edge(tensor, other, self.device)
 
@@ -81,8 +81,8 @@ class Edge(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A tensor that another task was ``asked`` for; it was ``sent`` when it was made, which is None where the
-    sender was not traced, and ``arrived``.
+    """A tensor requested from another task: times when it was ``asked`` for, ``sent`` (when produced; None if
+    the sender was not traced), and ``arrived``.
     """
 
     edge: Edge
@@ -126,7 +126,7 @@ def several(step_stats: Any, caller: str) -> Sequence[Any]:
 
 
 def read_step(step_stats: Any) -> Step:
-    """The step that a ``StepStats`` message tells of."""
+    """The step recorded in a ``StepStats`` message."""
     operations: list[Operation] = []
     received: list[Transfer] = []
     sent: dict[Edge, deque[int]] = defaultdict(deque)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    """One line a row; every column but the last is as wide as its widest cell, with two spaces behind it."""
+    """One line per row; every column but the last is padded to its widest cell plus two spaces."""
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [

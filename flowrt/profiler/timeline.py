@@ -1,14 +1,14 @@
-"""`Timeline`: traced steps as Chrome trace JSON, which Perfetto and chrome://tracing open.
+"""`Timeline`: traced steps as Chrome trace JSON, for Perfetto and chrome://tracing.
 
-    Step --> tracks (a process a task, a thread a stream) --> events: slices, arrows, counters, transfers
+    Step --> tracks (process per task, thread per stream) --> events: slices, arrows, counters, transfers
 
-Rules of this file, all of them the viewers':
+Rules of this file, imposed by the viewers:
 
-  1. Slices of one thread are nested or apart. A stream does one thing at a time, but steps may run at once:
-     what would overlap goes to another lane of its stream.
-  2. What may overlap by nature, transfers and steps, is asynchronous ("b" and "e"): viewers find room for it.
-  3. Times are microseconds from the first slice on. Since the epoch they would need more digits than a double
-     has: two slices that meet would overlap by a rounding.
+  1. Slices of one thread are nested or disjoint. A stream does one thing at a time, but steps may overlap:
+     overlapping slices go to another lane of the stream.
+  2. Transfers and steps, which may overlap, are asynchronous events ("b" and "e"): viewers arrange them.
+  3. Times are microseconds since the first slice. Since the epoch they would need more digits than a double
+     has: adjacent slices would overlap by rounding.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Timeline:
         self._steps = [step for step in map(read_step, messages) if step.operations]
 
     def generate_chrome_trace_format(self, show_dataflow: bool = True, show_memory: bool = False) -> str:
-        """JSON text. ``show_dataflow``: arrows where a tensor goes from one stream or device to another.
-        ``show_memory``: counters of each device's memory, by its pool and by the tensors that are alive.
+        """JSON text. ``show_dataflow``: arrows for tensors that pass between streams or devices.
+        ``show_memory``: counters of each device's memory, by its pool and by the live tensors.
         """
         start = min((step.start for step in self._steps), default=0)
         writer = _Writer(self._steps, start)
@@ -87,7 +87,7 @@ class Timeline:
 
 @final
 class _Writer:
-    """The events of ``steps``, whose times count from ``start``."""
+    """The events of ``steps``, with times relative to ``start``."""
 
     def __init__(self, steps: Sequence[Step], start: int) -> None:
         self._steps, self._start = steps, start
@@ -106,7 +106,7 @@ class _Writer:
     def _at(self, track: Track) -> Event:
         return {"pid": self._pids[task_of(track.device)], "tid": self._tids[track]}
 
-    # --- what things are called
+    # --- names of tracks
 
     def names(self) -> list[Event]:
         events = [_named("process_name", "steps", STEPS_PROCESS)] if len(self._steps) > 1 else []
@@ -125,7 +125,7 @@ class _Writer:
         lane = f" ({track.lane + 1})" if track.lane else ""
         return device_in_task(track.device) + ("" if is_only else f" {stream}") + lane
 
-    # --- what happens
+    # --- slices
 
     def slices(self) -> list[Event]:
         return [
@@ -152,7 +152,7 @@ class _Writer:
         ]
 
     def transfers(self) -> list[Event]:
-        """What other tasks were asked for: how long it was waited for its producer, and its way."""
+        """Transfers from other tasks: the wait for the producer, and the time in transit."""
         events: list[Event] = []
         for step in self._steps:
             taken = _taken(step.operations)
@@ -191,7 +191,7 @@ class _Writer:
             {"ph": "e", **about, "ts": self._us(end)},
         ]
 
-    # --- where tensors go
+    # --- arrows between streams
 
     def arrows(self) -> list[Event]:
         pairs = itertools.chain(sent_and_received(self._placed), made_and_read(self._placed))
@@ -248,8 +248,8 @@ def place(steps: Sequence[Step]) -> Iterator[Placed]:
 
 
 def phases_of(transfer: Transfer, taken: int) -> list[tuple[str, int, int]]:
-    """(name, start, end) of what a tensor's way was made of, none of them before the one that comes before:
-    waiting for its producer, on the wire, and until its program took it.
+    """The phases (name, start, end) of a transfer, in order: waiting for its producer, on the wire, and until
+    the receiving program took it.
     """
     arrived = max(transfer.asked, transfer.arrived)
     if transfer.sent is None:
@@ -275,7 +275,7 @@ def sent_and_received(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Placed
 
 
 def made_and_read(placed: Sequence[Placed]) -> Iterator[tuple[Placed, Placed]]:
-    """Who made a tensor with each who read it on another stream of the device."""
+    """The producer of a tensor with each consumer on another stream of the device."""
     made: dict[tuple[int, str, str], Placed] = {}
     for each in sorted(placed, key=lambda each: each.operation.start):
         if not each.operation.is_send and not each.operation.is_receive:
@@ -287,7 +287,7 @@ def made_and_read(placed: Sequence[Placed]) -> Iterator[tuple[Placed, Placed]]:
 
 
 def _taken(operations: Iterable[Operation]) -> dict[Edge, deque[int]]:
-    """When the programs had the tensors of each edge."""
+    """The times when the programs received the tensors of each edge."""
     taken: dict[Edge, deque[int]] = defaultdict(deque)
     for operation in operations:
         if operation.is_receive:
@@ -296,7 +296,7 @@ def _taken(operations: Iterable[Operation]) -> dict[Edge, deque[int]]:
 
 
 def _arguments(operation: Operation, step: int) -> Event:
-    """What a viewer shows of a slice."""
+    """Arguments that a viewer shows for a slice."""
     arguments: Event = {"name": operation.name, "op": operation.op, "step": step}
     arguments |= {f"input{i}": operand for i, operand in enumerate(operation.operands)}
     arguments |= {f"output{i}": str(output) for i, output in enumerate(operation.outputs)}

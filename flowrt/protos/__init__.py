@@ -1,13 +1,13 @@
-"""Messages on disk and on the wire: our own protobuf package, byte for byte readable as TensorFlow's.
+"""Messages on disk and on the wire: a separate protobuf package, byte-compatible with TensorFlow's.
 
 Three files: ``graph.proto`` (data types, tensors, attributes, nodes, functions, GraphDef),
 ``step_stats.proto`` (StepStats, CostGraphDef, RunMetadata) and ``event.proto`` (Summary, Event). Rules: a
-field has the number, type and label that it has in TensorFlow; a field that flowrt does not read is left
-out, its number is ``reserved``, and protobuf carries its bytes along unread. The ``_pb2`` modules are
-generated and committed, by a protoc of the 26 series, so that every protobuf runtime from 5 on loads them.
+field has the same number, type and label as in TensorFlow; a field that flowrt does not read is omitted, its
+number is ``reserved``, and protobuf preserves its bytes unread. The ``_pb2`` modules are generated and
+committed, by a protoc of the 26 series, so that every protobuf runtime from 5 on loads them.
 
 Importing this package imports none of them. ``from flowrt import protos`` and ``protos.graph_pb2`` in a
-function load protobuf (30 ms) at the first use; what ``import flowrt`` imports must use that form.
+function load protobuf (30 ms) on first use; modules that ``import flowrt`` imports must use that form.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""``flowrt.python``: TensorFlow's inner paths that scripts import from, as
-``from flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
+"""``flowrt.python``: TensorFlow's internal paths that scripts import from, as in ``from
+flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 
-`_PATHS` is all there is: a path has the names of its sources, which are modules and classes of flowrt. The
-modules have no files; they are made when `flowrt.python` is imported, and look a name up when it is asked
-for.
+`_PATHS` is the complete list: a path has the names of its sources, which are modules and classes of flowrt.
+The modules have no files; they are created when `flowrt.python` is imported, and look up names on demand.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -16,168 +16,76 @@ from typing import Any
 from flowrt.base.missing_names import missing_from, missing_name
 from flowrt.config import device_listing
 
-_PATHS: dict[str, dict[str, str]] = {
-    "client": dict.fromkeys(("session", "client_lib"), "flowrt")
-    | {"device_lib": "config.device_listing", "timeline": "profiler.timeline"},
-    "data": {},
-    "data.ops": dict.fromkeys(("dataset_ops", "iterator_ops", "readers"), "data"),
-    "eager": {"context": "flowrt", "function": "flowrt"},
-    "framework": {
-        "common_shapes": "flowrt",
-        "constant_op": "flowrt",
-        "device": "flowrt graph.construction.scopes",
-        "dtypes": "flowrt dtypes",
-        "errors": "errors",
-        "errors_impl": "errors",
-        "function": "flowrt",
-        "graph_util": "graph_util",
-        "graph_util_impl": "graph_util",
-        "importer": "flowrt",
-        "op_def_registry": "graph.op_def",
-        "ops": "flowrt",
-        "random_seed": "flowrt random",
-        "smart_cond": "flowrt",
-        "sparse_tensor": "flowrt sparse",
-        "tensor_shape": "flowrt graph.shapes",
-        "tensor_spec": "flowrt",
-        "tensor_util": "flowrt",
-        "test_util": "test",
-        "versions": "compat.v1",
-    },
-    "layers": dict.fromkeys(("base", "convolutional", "core", "layers", "normalization", "pooling"), "layers")
-    | {"utils": "layers layers.geometry"},
-    "lib": {},
-    "lib.io": {"file_io": "gfile io", "python_io": "python_io io", "tf_record": "python_io io"},
-    "ops": dict.fromkeys(
-        [
-            "array_grad",
-            "array_ops",
-            "check_ops",
-            "clip_ops",
-            "confusion_matrix",
-            "control_flow_ops",
-            "data_flow_ops",
-            "functional_ops",
-            "gen_array_ops",
-            "gen_control_flow_ops",
-            "gen_data_flow_ops",
-            "gen_logging_ops",
-            "gen_state_ops",
-            "gen_string_ops",
-            "gradients",
-            "gradients_impl",
-            "gradients_util",
-            "histogram_ops",
-            "io_ops",
-            "logging_ops",
-            "manip_ops",
-            "map_fn",
-            "parsing_ops",
-            "partitioned_variables",
-            "resource_variable_ops",
-            "script_ops",
-            "session_ops",
-            "state_ops",
-            "template",
-            "tensor_array_ops",
-            "variable_scope",
-            "variables",
-            "while_v2",
-        ],
-        "flowrt",
-    )
-    | dict.fromkeys(("math_ops", "gen_math_ops"), "flowrt math")
-    | dict.fromkeys(
-        [
-            "batch_norm_util",
-            "candidate_sampling_ops",
-            "ctc_ops",
-            "embedding_ops",
-            "gen_nn_ops",
-            "nn",
-            "nn_grad",
-            "nn_impl",
-            "nn_ops",
-            "rnn",
-            "sparse_ops",
-        ],
-        "nn flowrt sparse",
-    )
-    | dict.fromkeys(("rnn_cell", "rnn_cell_impl"), "nn.rnn_cell contrib.rnn")
-    | dict.fromkeys(("random_ops", "gen_random_ops", "stateless_random_ops"), "flowrt random")
-    | dict.fromkeys(("image_ops", "image_ops_impl", "gen_image_ops"), "image")
-    | dict.fromkeys(("linalg_ops", "gen_linalg_ops", "linalg_grad"), "flowrt linalg")
-    | dict.fromkeys(("summary_ops", "summary_ops_v2"), "summary")
-    | {
-        "bitwise_ops": "bitwise",
-        "init_ops": "flowrt initializers",
-        "lookup_ops": "flowrt lookup",
-        "metrics": "metrics",
-        "metrics_impl": "metrics",
-        "string_ops": "flowrt strings",
-    },
-    "ops.linalg": {"linalg": "linalg", "linalg_impl": "linalg"},
-    "ops.losses": {"losses": "losses", "losses_impl": "losses", "util": "losses"},
-    "platform": {
-        "app": "app",
-        "benchmark": "test",
-        "flags": "flags",
-        "gfile": "gfile",
-        "googletest": "test",
-        "test": "test",
-        "tf_logging": "logging",
-    },
-    "profiler": {"model_analyzer": "profiler", "option_builder": "profiler", "profiler": "profiler"},
-    "saved_model": dict.fromkeys(
-        ("builder", "constants", "loader", "signature_constants", "signature_def_utils", "tag_constants"),
-        "saved_model",
-    ),
-    "summary": {"summary": "summary", "summary_iterator": "train"},
-    "summary.writer": {"writer": "summary", "writer_cache": "summary"},
-    "training": dict.fromkeys(
-        [
-            "adadelta",
-            "adagrad",
-            "adagrad_da",
-            "adam",
-            "basic_session_run_hooks",
-            "checkpoint_management",
-            "checkpoint_utils",
-            "coordinator",
-            "device_setter",
-            "ftrl",
-            "gradient_descent",
-            "input",
-            "learning_rate_decay",
-            "momentum",
-            "monitored_session",
-            "optimizer",
-            "proximal_adagrad",
-            "proximal_gradient_descent",
-            "queue_runner",
-            "queue_runner_impl",
-            "rmsprop",
-            "saver",
-            "server_lib",
-            "session_manager",
-            "session_run_hook",
-            "slot_creator",
-            "supervisor",
-            "sync_replicas_optimizer",
-            "training",
-            "training_util",
-        ],
-        "train",
-    )
-    | {"moving_averages": "train.optimizers.moving_averages train"},
-    "util": {"compat": "compat", "nest": "nest"},
-}
-"""Package -> module -> its sources: paths below flowrt in the order of looking up, "flowrt" for flowrt."""
+_PATHS = """
+client: session client_lib -> flowrt
+client: device_lib -> config.device_listing
+client: timeline -> profiler.timeline
+data: ->
+data.ops: dataset_ops iterator_ops readers -> data
+eager: context function -> flowrt
+framework: common_shapes constant_op function importer ops smart_cond tensor_spec tensor_util -> flowrt
+framework: device -> flowrt graph.construction.scopes
+framework: dtypes -> flowrt dtypes
+framework: errors errors_impl -> errors
+framework: graph_util graph_util_impl -> graph_util
+framework: op_def_registry -> graph.op_def
+framework: random_seed -> flowrt random
+framework: sparse_tensor -> flowrt sparse
+framework: tensor_shape -> flowrt graph.shapes
+framework: test_util -> test
+framework: versions -> compat.v1
+layers: base convolutional core layers normalization pooling -> layers
+layers: utils -> layers layers.geometry
+lib: ->
+lib.io: file_io -> gfile io
+lib.io: python_io tf_record -> python_io io
+ops: array_grad array_ops check_ops clip_ops confusion_matrix control_flow_ops data_flow_ops
+    functional_ops gen_array_ops gen_control_flow_ops gen_data_flow_ops gen_logging_ops gen_state_ops
+    gen_string_ops gradients gradients_impl gradients_util histogram_ops io_ops logging_ops manip_ops map_fn
+    parsing_ops partitioned_variables resource_variable_ops script_ops session_ops state_ops template
+    tensor_array_ops variable_scope variables while_v2 -> flowrt
+ops: math_ops gen_math_ops -> flowrt math
+ops: batch_norm_util candidate_sampling_ops ctc_ops embedding_ops gen_nn_ops nn nn_grad nn_impl nn_ops rnn
+    sparse_ops -> nn flowrt sparse
+ops: rnn_cell rnn_cell_impl -> nn.rnn_cell contrib.rnn
+ops: random_ops gen_random_ops stateless_random_ops -> flowrt random
+ops: image_ops image_ops_impl gen_image_ops -> image
+ops: linalg_ops gen_linalg_ops linalg_grad -> flowrt linalg
+ops: summary_ops summary_ops_v2 -> summary
+ops: bitwise_ops -> bitwise
+ops: init_ops -> flowrt initializers
+ops: lookup_ops -> flowrt lookup
+ops: metrics metrics_impl -> metrics
+ops: string_ops -> flowrt strings
+ops.linalg: linalg linalg_impl -> linalg
+ops.losses: losses losses_impl util -> losses
+platform: app -> app
+platform: benchmark googletest test -> test
+platform: flags -> flags
+platform: gfile -> gfile
+platform: tf_logging -> logging
+profiler: model_analyzer option_builder profiler -> profiler
+saved_model: builder constants loader signature_constants signature_def_utils tag_constants -> saved_model
+summary: summary -> summary
+summary: summary_iterator -> train
+summary.writer: writer writer_cache -> summary
+training: adadelta adagrad adagrad_da adam basic_session_run_hooks checkpoint_management checkpoint_utils
+    coordinator device_setter ftrl gradient_descent input learning_rate_decay momentum monitored_session
+    optimizer proximal_adagrad proximal_gradient_descent queue_runner queue_runner_impl rmsprop saver
+    server_lib session_manager session_run_hook slot_creator supervisor sync_replicas_optimizer training
+    training_util -> train
+training: moving_averages -> train.optimizers.moving_averages train
+util: compat -> compat
+util: nest -> nest
+"""
+"""A line ``package: modules -> sources`` for modules of the same sources: paths below flowrt in the order of
+looking up, "flowrt" for flowrt.
+"""
 
 _RENAMED: dict[str, dict[str, str]] = {
     "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"},
 }
-"""What a path calls otherwise than its sources do."""
+"""Names of a path that differ from those of its sources."""
 
 _ABSENT = object()
 
@@ -187,7 +95,7 @@ class InnerPath(ModuleType):
 
     def __init__(self, path: str, sources: str = "") -> None:
         super().__init__(f"{__name__}.{path}", f"Names of {sources or 'the modules below'}.")
-        self.__path__: list[str] = []  # so that the import of what is missing gets to `_MissingPaths`
+        self.__path__: list[str] = []  # makes imports of missing paths reach `_MissingPaths`
         self._path, self._sources = path, sources.split()
 
     def __getattr__(self, name: str) -> Any:
@@ -216,7 +124,7 @@ class InnerPath(ModuleType):
 
 
 class _MissingPaths:
-    """The last finder of all: says what is near where nothing has the path."""
+    """The last finder: suggests similar paths if none exists."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
@@ -225,11 +133,19 @@ class _MissingPaths:
             raise ModuleNotFoundError(str(missing_name(parent.removeprefix("flowrt."), last)))
 
 
+def source_names() -> dict[str, str]:
+    """The sources of each path; packages have none."""
+    sources = {"pywrap_tensorflow": "train"}
+    for line in _PATHS.replace("\n    ", " ").strip().splitlines():
+        package, modules, found = re.split(r":|->", line)
+        sources[package] = ""
+        sources |= {f"{package}.{module}": found.strip() for module in modules.split()}
+    return sources
+
+
 def _make_paths() -> None:
     """Put every path into `sys.modules` and into its package."""
-    packages = dict.fromkeys(_PATHS, "")
-    modules = {f"{package}.{name}": text for package, names in _PATHS.items() for name, text in names.items()}
-    for path, sources in sorted({**packages, **modules, "pywrap_tensorflow": "train"}.items()):
+    for path, sources in sorted(source_names().items()):
         module = InnerPath(path, sources)
         parent, _, last = module.__name__.rpartition(".")
         sys.modules[module.__name__] = module

@@ -1,7 +1,7 @@
-"""Rendezvous knows names: where the two ends of an edge between devices meet, within one step.
+"""Rendezvous: exchange of tensors between devices by name, within one step.
 
 Partitioning cuts each edge between devices into a Send and a Recv that share a key. At run time the
-producer's program sends, the consumer's receives, and neither knows the other:
+producer's program sends, the consumer's receives, and neither depends on the other:
 
     Send on CPU:0 --send(key, value)--> LocalRendezvous <--recv(key)-- Recv on CPU:1
                                           | under the lock: decide
@@ -10,20 +10,20 @@ producer's program sends, the consumer's receives, and neither knows the other:
                                         waiter(value, None)
 
     matching      within a task: keys and the table
-    remote        between tasks: `RemoteTable` (pure), `RemoteRendezvous`: a receive asks the sender's task
-    channel       connections that carry frames
-    grpc          over gRPC, and the negotiation of a faster link
+    remote        between tasks: `RemoteTable` (pure), `RemoteRendezvous`: a receive requests from the sender
+    channel       connections that transport frames
+    grpc          gRPC, and negotiation of a faster link
     local_links   shared memory and sockets; mpi: MPI
     transport     `new_transport`: all of these under one name
     faulty        `FaultyTransport`, for tests: loses, repeats and reorders
 
-Invariants (inline, which neither waits nor aborts, keeps the first and the last):
+Invariants (inline, which neither waits nor aborts, satisfies the first and the last):
 
- - It is recv-driven: `send` never blocks and needs no receiver; its value stays until asked for.
- - Per key, values come out in the order in which they were sent, each to one receive, and receives are
+ - It is recv-driven: `send` never blocks and needs no receiver; its value stays until requested.
+ - Per key, values are received in the order in which they were sent, each by one receive, and receives are
    served in order.
- - A key holds values or waiters, never both; the late party does the matching.
- - `abort` wakes all waiters with the first error and sticks: nothing can be sent or received after it.
+ - A key holds values or waiters, never both; the later party does the matching.
+ - `abort` wakes all waiters with the first error and is permanent: nothing can be sent or received after it.
  - No callback runs while the lock is held.
  - A step that succeeds leaves nothing behind: `check_empty` verifies it.
 """

@@ -1,17 +1,17 @@
-"""`FaultyTransport`: a transport whose connections lose, repeat and reorder what is sent, for tests.
+"""`FaultyTransport`: a transport that loses, repeats and reorders frames, for tests.
 
     FLOWRT_FAULTS="RecvTensor:drop_reply=0.1,delay=0.05;*:duplicate=0.01;seed=7"
 
-A rule is ``message:fault=probability``; ``*`` is every message, and ``fault_reply`` is for the answer to it,
+A rule is ``message:fault=probability``; ``*`` is every message, and ``fault_reply`` applies to its reply,
 ``<message>Reply``. The faults:
 
-    drop        it never leaves
+    drop        it is not sent
     duplicate   it is sent twice
-    delay       it is held back until up to 8 later frames of its connection have left
-    reorder     it leaves after the next one
-    cut         the connection is cut while it leaves, a large one in its middle
+    delay       it is held back until up to 8 later frames of its connection are sent
+    reorder     it is sent after the next one
+    cut         the connection is cut while it is sent, in the middle of a large one
 
-There is no clock in it: equal seeds and equal sequences of frames on a connection have equal faults.
+It uses no clock: equal seeds and equal sequences of frames on a connection give equal faults.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Faults(NamedTuple):
 
 
 def parse_faults(text: str) -> Faults:
-    """Raises `InvalidArgumentError`, which says what was expected."""
+    """Parse a fault specification. Raises `InvalidArgumentError`, with the expected form."""
     rules: list[Rule] = []
     seed = 0
     message = ""
@@ -87,7 +87,7 @@ def with_faults(inner: Transport, describe: Describe, environ: Mapping[str, str]
 
 @final
 class FaultyTransport(Transport):
-    """``inner`` with faults in what its connections send."""
+    """``inner`` with faults in the frames that its connections send."""
 
     def __init__(self, inner: Transport, rules: Sequence[Rule], seed: int, describe: Describe) -> None:
         self._inner = inner
@@ -175,7 +175,7 @@ class _FaultyConnection(Connection):
 
 @final
 class _Renamed:
-    """Tells ``receiver`` of the outer connection what the inner one tells."""
+    """Forwards the inner connection's calls to ``receiver``, as from the outer connection."""
 
     def __init__(self, outer: Connection, receiver: Receiver) -> None:
         self._outer = outer

@@ -1,7 +1,7 @@
 """`RemoteRendezvous`: one step's rendezvous in one task of a cluster.
 
-It is recv-driven here too. A value stays with its producer; the consumer's task asks the producer's task for
-it with one request, and the producer's table parks the request as a waiter like any other:
+It is recv-driven here too. A value stays with its producer; the consumer's task requests it from the
+producer's task, and the producer's table queues the request like any other waiter:
 
     task 0                                              task 1
     send(key, value) -> stays in the table
@@ -10,12 +10,11 @@ it with one request, and the producer's table parks the request as a waiter like
                           the transport takes the bytes -> arrived(key, value) -> Deliver(receive, value)
     delivered(key)     -> the value's memory is free
 
-The table is pure like the local one, and what it decides comes back as actions. In addition to that one's
-rules:
+The table is pure like the local one, and returns actions. In addition to that one's rules:
 
- - a value leaves its task only when it was asked for, and a key is asked for once;
- - a step's part is over (`Drained`) when its programs have ended and all that it made for others has left:
-   until then the memory of its tensors is theirs.
+ - a value is sent only on request, and a key is requested once;
+ - a step's part is over (`Drained`) when its programs have ended and all values for others are sent: until
+   then the memory of its tensors is in use.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class RemoteTable(Generic[W]):
         self._prefix = task + "/"
         self._table: RendezvousTable[W | _Serving[W]] = RendezvousTable()
         self._asked: set[str] = set()
-        """What was asked for and has not arrived."""
+        """Keys requested and not received."""
         self._leaving = 0
         """Values that a transport is still reading."""
         self._is_over = self._end = False
@@ -80,7 +79,7 @@ class RemoteTable(Generic[W]):
         return self._table.recv(key, waiter) or (() if key in self._asked else self.ask((key,)))
 
     def ask(self, keys: Iterable[str]) -> Sequence[Any]:
-        """Request what of ``keys`` other tasks make, all of one task at once, and each key once."""
+        """Request those ``keys`` that other tasks produce, in one request per task, and each key once."""
         if self._table.is_aborted:
             return ()
         by_task: dict[str, list[str]] = {}
@@ -105,17 +104,17 @@ class RemoteTable(Generic[W]):
     # --- other tasks
 
     def serve(self, key: str, waiter: W) -> Sequence[Any]:
-        """Another task asks for ``key``."""
+        """Handle another task's request for ``key``."""
         actions = self._table.recv(key, _Serving(waiter))
         return (self._count(actions[0]),) if actions else actions
 
     def delivered(self) -> Sequence[Any]:
-        """The bytes of a value have left for another task."""
+        """Record that the bytes of a value have been sent to another task."""
         self._leaving -= 1
         return self._drained() if self._end else ()
 
     def arrived(self, key: str, value: Any) -> Sequence[Any]:
-        """Another task's answer. One that nobody asked for, or that came before, changes nothing."""
+        """Handle another task's reply. An unrequested or repeated one changes nothing."""
         if key not in self._asked:  # after an abort nothing is
             return ()
         self._asked.remove(key)
@@ -138,7 +137,7 @@ class RemoteTable(Generic[W]):
         return self._table.pending()
 
     def awaited(self) -> list[str]:
-        """What other tasks were asked for and have not sent."""
+        """Keys requested from other tasks and not received."""
         return list(self._asked)
 
     def check(self) -> None:
@@ -148,7 +147,7 @@ class RemoteTable(Generic[W]):
             raise InternalError(f"rendezvous: expected values to leave once; got {-self._leaving} more")
 
     def _count(self, action: Action[Any]) -> Action[W]:
-        """``action`` with the waiter of another task as it came; what that is given is leaving."""
+        """``action`` with the original waiter of another task; counts values being sent to it."""
         waiter = action[0]
         if type(waiter) is not _Serving:
             return action
@@ -165,10 +164,9 @@ class RemoteTable(Generic[W]):
 
 @final
 class RemoteRendezvous(LocalRendezvous):
-    """The table behind a lock. ``request(task, keys)`` has the values asked for, which come back by
-    `arrived`.
+    """The table behind a lock. ``request(task, keys)`` requests values, which come back by `arrived`.
 
-    Any thread may call anything; nothing is called while the lock is held.
+    Thread-safe; nothing is called while the lock is held.
     """
 
     __slots__ = ("_on_drained", "_request")
@@ -193,7 +191,7 @@ class RemoteRendezvous(LocalRendezvous):
         self._do(self._table.arrived, key, value)
 
     def awaited(self) -> list[str]:
-        """What other tasks were asked for and have not sent."""
+        """Keys requested from other tasks and not received."""
         assert isinstance(self._table, RemoteTable)
         with self._lock:
             return self._table.awaited()

@@ -20,7 +20,7 @@ from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, open_world
 __all__ = ["Bytes", "Connection", "Listener", "Receiver", "Transport", "new_transport"]
 
 HANDSHAKE_S = 10.0
-"""Seconds that a listener gives to one who dialled it."""
+"""Seconds that a listener allows for a handshake."""
 
 
 def new_transport(
@@ -28,20 +28,20 @@ def new_transport(
 ) -> Transport:
     """The transport that ``kind``, else the variable ``FLOWRT_TRANSPORT``, else "auto" names.
 
-    Every kind listens and dials by gRPC. Then, before the first frame, both ends agree on what carries them:
+    Every kind listens and dials by gRPC. Then, before the first frame, both ends agree on a link for frames:
 
      - "grpc": gRPC itself;
      - "unix": a Unix socket, and shared memory for arrays of 64 KiB and more, between processes of one user
        on one host;
-     - "tcp": a TCP socket, with TLS where ``security`` has it;
+     - "tcp": a TCP socket, with TLS if ``security`` has it;
      - "mpi": MPI between ranks of one world, gRPC with others; needs the extra ``mpi``;
-     - "auto": the first of unix, tcp, grpc that can be had within a second each.
+     - "auto": the first of unix, tcp, grpc that succeeds within a second each.
 
-    ``allocate(nbytes)`` gives the memory of arrays that do not arrive in shared memory, aligned to 64 bytes;
-    it is called in reader threads. `ReceiveMemory` is the default.
+    ``allocate(nbytes)`` allocates arrays that do not arrive in shared memory, aligned to 64 bytes; it is
+    called in reader threads. `ReceiveMemory` is the default.
 
     Raises `InvalidArgumentError` for another kind, and for "mpi" with certificates: MPI does not encrypt. For
-    "mpi" also what `open_world` raises.
+    "mpi" also the errors of `open_world`.
     """
     chosen = kind or os.environ.get("FLOWRT_TRANSPORT") or "auto"
     if chosen not in KINDS:

@@ -1,15 +1,14 @@
-"""``flowrt report RUN_DIR``: one HTML file of a run, which needs nothing beside it and can be mailed.
+"""``flowrt report RUN_DIR``: a run as one self-contained HTML file.
 
     event files, flight records, trace files
-        | read_run.py      Run: curves, traced steps, records of tasks, and notes of what could not be read
-        | step_times.py    what devices did with the time of a step; what went from one to another
-        | sections.py      a heading, charts (charts.py, scale.py) and tables each
-        | page.py          the page: template.html, page.css and page.js are put into it
+        | read_run.py      Run: curves, traced steps, records of tasks, and notes of unreadable files
+        | step_times.py    activities of devices during a step; traffic between them
+        | sections.py      one heading with charts (charts.py, scale.py) and tables each
+        | page.py          the page: inlines template.html, page.css and page.js
     report.html
 
-Everything between reading and writing is pure. Text from files comes into the page only through
-`flowrt.report.markup.element`, which escapes it. What a run has not is named in the page, with how to have
-it.
+Everything between reading and writing is pure. Text from files enters the page only through
+`flowrt.report.markup.element`, which escapes it. The page names missing data, and how to record it.
 """
 
 from flowrt.report.page import write_page as write_page

@@ -1,5 +1,5 @@
-"""The charts of a report, as SVG. Colours are classes (``c0`` ... ``c7``, and those of activities), of which
-the page's style says what they are by day and by night. Distances are CSS pixels.
+"""The charts of a report, as SVG. Colours are classes (``c0`` ... ``c7``, and those of activities); the
+page's style defines them for light and dark mode. Distances are CSS pixels.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from flowrt.report.scale import Scale, byte_ticks, duration, number, padded, tic
 
 NUM_COLOURS = 8
 MAX_POINTS = 400
-"""Of a drawn line: one a pixel."""
+"""Maximum number of points of a line: one per pixel."""
 
 MAX_STEPS = 800
-"""Of an area: about one a pixel."""
+"""Maximum number of steps of an area: about one per pixel."""
 
 SMOOTHING = 0.9
 MIN_SMOOTHED = 100
-"""Points from which on the exponential mean of a noisy curve is drawn over it: noise hides where it goes."""
+"""Minimum number of points for a noisy curve to be overlaid with its exponential moving average."""
 
 NOISE = 3.0
 """The length of a noisy curve's way, over its range: a curve that falls has 1."""
 
 ROW = 22
 LABELS = 130
-"""Width of the names beside rows."""
+"""Width of the names left of the rows."""
 
 
 class Frame(NamedTuple):
-    """A chart's plane: ``x`` and ``y`` lay values into its box."""
+    """A chart's plane: ``x`` and ``y`` map values into its box."""
 
     width: float
     height: float
@@ -50,8 +50,8 @@ def curves(
     name_y: Callable[[float], str] = number,
     ticks_y: Callable[..., list[float]] = ticks,
 ) -> Markup:
-    """The points of each name by step. What is no finite number is left out, and the line has a gap.
-    ``name_y`` writes a value, ``ticks_y`` says at which there is a line.
+    """The points of each name by step. Values that are not finite are left out, as gaps in the line.
+    ``name_y`` formats a value, ``ticks_y`` returns the positions of grid lines.
     """
     finite = {name: [p for p in points if math.isfinite(p.value)] for name, points in lines.items()}
     every = [point for points in finite.values() for point in points]
@@ -82,7 +82,7 @@ def areas(
 
 
 class Bar(NamedTuple):
-    """A stretch of a row; ``text`` is what a pointer over it shows."""
+    """A segment of a row; ``text`` is its tooltip."""
 
     start: float
     end: float
@@ -124,7 +124,7 @@ def rows(
 
 
 def merged(bars: Iterable[Bar], pixel: float) -> list[Bar]:
-    """Neighbours of one kind that lie in one ``pixel`` as one: thousands of small ones are seen as little."""
+    """Bars, those of one kind within one ``pixel`` merged: thousands of small ones are hardly visible."""
     found: list[Bar] = []
     for bar in bars:
         last = found[-1] if found else None
@@ -136,7 +136,7 @@ def merged(bars: Iterable[Bar], pixel: float) -> list[Bar]:
 
 
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """At most ``limit`` of the points: of each stretch the lowest and the highest, so that spikes stay."""
+    """The lowest and the highest point of each interval, ``limit`` at most, so that spikes remain."""
     if len(points) <= limit:
         return list(points)
     chunk = math.ceil(len(points) / max(1, limit // 2))
@@ -149,7 +149,7 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
 
 
 def peaks(pairs: Sequence[tuple[float, float]], limit: int = MAX_STEPS) -> list[tuple[float, float]]:
-    """At most ``limit`` steps of an area, each as high as the highest that it stands for."""
+    """An area reduced to at most ``limit`` steps, each the maximum of those it replaces."""
     chunk = max(1, math.ceil(len(pairs) / limit))
     parts = (pairs[start : start + chunk] for start in range(0, len(pairs), chunk))
     return [(part[0][0], max(y for _, y in part)) for part in parts]

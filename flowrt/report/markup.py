@@ -1,4 +1,4 @@
-"""HTML and SVG as values: what is not made here is text, and is escaped."""
+"""HTML and SVG as values: anything not created here is text and is escaped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _VOID = frozenset({"br", "meta"})
 
 
 def element(name: str, *children: Child, **attributes: str | float | None) -> Markup:
-    """``<name attributes>children</name>``. An attribute ``class_`` is ``class``, ``text_anchor`` is
-    ``text-anchor``; one that is None is left out. Numbers have two digits behind the point at most.
+    """``<name attributes>children</name>``. An attribute ``class_`` becomes ``class``, ``text_anchor``
+    becomes ``text-anchor``; None values are left out. Numbers have at most two decimals.
     """
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'

@@ -28,10 +28,10 @@ def make_page(run: Run) -> str:
 
 
 def write_report(directory: Path, target: Path, skip_damaged: bool = False) -> Path:
-    """Write the report of the run in ``directory`` to ``target``, whole or not at all; ``target``.
+    """Atomically write the report of the run in ``directory`` to ``target``, and return ``target``.
 
-    Raises `NotFoundError` for a directory that is none or has nothing to show, `DataLossError` for a damaged
-    file unless ``skip_damaged``, and the `OpError` of a place that cannot be written.
+    Raises `NotFoundError` if ``directory`` is not a directory or has nothing to show, `DataLossError` for a
+    damaged file unless ``skip_damaged``, and the `OpError` of a path that cannot be written.
     """
     return write_page(read_run(directory, skip_damaged), target)
 

@@ -1,7 +1,7 @@
-"""What a run has left in its directory: event files, records of tasks, traces.
+"""The files of a run's directory: event files, records of tasks, traces.
 
-Rules of this file: a file that is damaged is an error, or is read as far as it goes, and a note says where
-it broke. What may not be opened is a note. A directory that has nothing to show at all is an error.
+Rules of this file: a damaged file is an error, or is read up to the damage, and a note names the place. A
+file without read permission is a note. A directory with nothing to show is an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.summary.event_file import WRITE_S, read_events
 
 MAX_TRACES = 50
-"""Traced steps that are looked at, the last ones: each may have 100,000 operations."""
+"""Maximum number of traced steps to read, the last ones: each may have 100,000 operations."""
 
 
 HEAD_BYTES = 4096
 TIMELINE = re.compile(rb'\s*(\{\s*("[^"]*"\s*:\s*"[^"]*"\s*,\s*)*"traceEvents"\s*:|\[\s*\{\s*"ph")')
-"""How a Chrome trace begins: an object with its events, or these alone."""
+"""The beginning of a Chrome trace: an object with its events, or the bare list."""
 
 
 class Point(NamedTuple):
@@ -55,21 +55,19 @@ class Run:
     directory: Path
     skip_damaged: bool = False
     curves: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
-    """Of each scalar's tag, by the folder of the event file: points by step. A file that begins anew, beside
-    another or after it, has a line of its own, ``train (2)``.
+    """Points by step for each scalar's tag and folder of event files. A file that restarts at an earlier step
+    has a separate line, ``train (2)``.
     """
     traces: list[Trace] = field(default_factory=list)
     peaks: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
-    """Of each device, by folder as the curves: the most bytes of results that were alive at once in
-    each traced step, also in those that are not looked at.
-    """
+    """Peak bytes of live results in each traced step, including those not read, by device and folder."""
     records: list[Record] = field(default_factory=list)
     trace_files: list[Path] = field(default_factory=list)
-    """For Perfetto."""
+    """Traces for Perfetto."""
     files: list[Path] = field(default_factory=list)
-    """Those that were read, at least to a part."""
+    """The files that were read, at least in part."""
     notes: list[str] = field(default_factory=list)
-    """What could not be read, a line each."""
+    """One line per file that could not be read."""
     first_time: float | None = None
     last_time: float | None = None
     """Seconds since the epoch."""
@@ -84,14 +82,14 @@ class _Source:
     curves: dict[str, list[Point]] = field(default_factory=dict)
     peaks: dict[str, list[Point]] = field(default_factory=dict)
     restart: int = 0
-    """The step from which a session goes on, where the file says so."""
+    """The step from which a session resumes, if the file says so."""
 
 
 def read_run(directory: Path, skip_damaged: bool = False) -> Run:
-    """What there is below ``directory``; with ``skip_damaged`` what is whole of it, and notes.
+    """Read all below ``directory``; with ``skip_damaged`` only the intact part, with notes.
 
-    Raises `NotFoundError` if that is no directory, or has nothing, and `DataLossError`, with file and place,
-    for an event file or a flight record that is damaged.
+    Raises `NotFoundError` if it is not a directory or has nothing to show, and `DataLossError`, with file and
+    offset, for a damaged event file or flight record.
     """
     if not directory.is_dir():
         what = "a file" if directory.exists() else "nothing"
@@ -127,7 +125,7 @@ def _files_below(run: Run) -> Iterator[Path]:
 
 
 def _look_at_json(run: Run, path: Path) -> None:
-    """A timeline is told by how it begins, whatever its name: ``FLOWRT_TRACE=run.json`` gives it any."""
+    """Add the file if its content is a timeline: ``FLOWRT_TRACE=run.json`` may have any name."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -179,9 +177,9 @@ def _take(run: Run, source: _Source, event: Event) -> None:
 
 
 def _line(lines: dict[str, list[Point]], source: _Source, first: int) -> list[Point]:
-    """Where points of ``source`` from step ``first`` on belong: to the last line of its folder if they go on
-    where that ends, or a session goes on there from a checkpoint; else to a new one. What came behind the
-    checkpoint the first time is forgotten, as in TensorBoard.
+    """The line for points of ``source`` from step ``first`` on: the last line of its folder if they continue
+    it, or a session resumes it from a checkpoint; else a new one. Points after the checkpoint of the previous
+    session are dropped, as in TensorBoard.
     """
     count, name = 1, source.folder
     while (following := f"{source.folder} ({count + 1})") in lines:
@@ -195,19 +193,19 @@ def _line(lines: dict[str, list[Point]], source: _Source, first: int) -> list[Po
 
 
 def _append(points: list[Point], point: Point) -> None:
-    """A step that comes again in one file takes the place of all that came behind it the first time."""
+    """Append a point; a repeated step replaces all points from it on."""
     _cut(points, point.step)
     points.append(point)
 
 
 def _cut(points: list[Point], step: int) -> None:
-    """Forget the points from ``step`` on."""
+    """Remove the points from ``step`` on."""
     while points and points[-1].step >= step:
         points.pop()
 
 
 def _scalar(value: Any) -> float | None:
-    """Of a summary's value; None if it is something else. TensorFlow 2 writes scalars as tensors."""
+    """A summary value's scalar; None if it is something else. TensorFlow 2 writes scalars as tensors."""
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if value.metadata.plugin_data.plugin_name == "scalars" and value.HasField("tensor"):

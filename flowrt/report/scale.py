@@ -1,4 +1,4 @@
-"""Axes: where values lie on paper, round numbers to write beside them, and how they are written."""
+"""Axes: positions of values, round numbers for ticks, and their format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scale(NamedTuple):
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About ``count`` round numbers in [low, high], whose distance is 1, 2, 2.5 or 5 times a power of ten."""
+    """About ``count`` round numbers in [low, high], spaced by 1, 2, 2.5 or 5 times a power of ten."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
     rough = (high - low) / max(1, count)
@@ -49,7 +49,7 @@ def padded(low: float, high: float, part: float = 0.05) -> tuple[float, float]:
 
 
 def number(value: float) -> str:
-    """With four digits at most: ``0.0125``, ``12.5k``, ``3.1e-07``."""
+    """A number with at most four digits: ``0.0125``, ``12.5k``, ``3.1e-07``."""
     size = abs(value)
     if not math.isfinite(value) or size == 0:
         return f"{value:g}"

@@ -1,4 +1,4 @@
-"""The parts of a report: each takes a `Run` and gives its charts and tables, or says what is missing."""
+"""The sections of a report: each returns a `Run`'s charts and tables, or says what is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRACES_BY = (
 
 
 def header(run: Run) -> Markup:
-    """What was looked at, in one line of facts."""
+    """The title and one line of facts."""
     steps = [point.step for lines in run.curves.values() for points in lines.values() for point in points]
     facts = [("files read", str(len(run.files)))]
     if run.first_time and run.last_time:
@@ -58,7 +58,7 @@ def header(run: Run) -> Markup:
 
 
 def notes(run: Run) -> Markup:
-    """What could not be read."""
+    """The files that could not be read."""
     if not run.notes:
         return Markup("")
     lines = [element("li", note) for note in run.notes]
@@ -81,7 +81,7 @@ def curves(run: Run) -> Markup:
 
 
 def step_times(run: Run) -> Markup:
-    """What the streams did, and the last traced step as it went."""
+    """Activities of the streams, and the last traced step's timeline."""
     if not run.traces:
         return _missing("Time of a step", "no traced steps", TRACES_BY)
     steps, last = _steps(run), run.traces[-1]
@@ -173,7 +173,7 @@ def memory(run: Run) -> Markup:
 
 
 def cluster_events(run: Run) -> Markup:
-    """What the tasks' flight recorders have, and what they say of steps that failed."""
+    """Events of the tasks' flight recorders, and their records of failed steps."""
     if not run.records:
         return _missing(
             "Events of the cluster",
@@ -197,7 +197,7 @@ def cluster_events(run: Run) -> Markup:
 
 
 def files(run: Run) -> Markup:
-    """What the report was made of."""
+    """Sources of the report."""
     names = [str(path.relative_to(run.directory)) for path in run.files]
     parts: list[Child] = [element("ul", [element("li", name) for name in names])]
     if run.trace_files:
@@ -208,7 +208,7 @@ def files(run: Run) -> Markup:
 
 
 SECTIONS = (header, notes, curves, step_times, slowest_ops, sent, memory, cluster_events, files)
-"""From the top of the page to its end."""
+"""The sections, from the top of the page to its end."""
 
 
 # --- parts of sections
@@ -219,7 +219,7 @@ def _steps(run: Run) -> list[Step]:
 
 
 def _peaks(run: Run) -> dict[str, list[Point]]:
-    """By device, and by folder if there are several."""
+    """The peaks by device, and by folder if there are several."""
     folders = {folder for each in run.peaks.values() for folder in each}
     return {
         short_device(device) + (f", {folder}" if len(folders) > 1 else ""): points
@@ -289,7 +289,7 @@ def _heat(traffic: Traffic | None, most: float) -> Markup:
 
 
 def _marks(record: Record) -> list[Mark]:
-    """At nanoseconds."""
+    """The events of a record, at nanoseconds."""
     return [
         Mark(
             event.time * 1e9, event.what.value, f"{event.what.value}, step {event.step:x} {event.key}".strip()
@@ -327,7 +327,7 @@ def _missing(title: str, what: str, how: str) -> Markup:
 def _table(
     heads: Sequence[str], rows: Iterable[Sequence[Markup]], number_from: int = 99, kind: str | None = None
 ) -> Markup:
-    """Heads from ``number_from`` on stand over numbers."""
+    """A table; heads from ``number_from`` on are above columns of numbers."""
     top = [
         element("th", head, scope="col", class_="number" if i >= number_from else None)
         for i, head in enumerate(heads)
@@ -337,7 +337,7 @@ def _table(
 
 
 def _legend(names: Sequence[str], classes: Sequence[str] | None = None) -> Markup:
-    """What the colours mean; nothing where there is one."""
+    """The legend of the colours; empty for a single one."""
     if len(names) < 2:
         return Markup("")
     kinds = classes or [f"c{i % charts.NUM_COLOURS}" for i in range(len(names))]

@@ -1,4 +1,4 @@
-"""What the devices did with the time of traced steps, and what went from one to another. All pure sums."""
+"""Activities of devices in traced steps, and traffic between them. All pure sums."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flowrt.profiler.costs import short_device
 from flowrt.profiler.steps import Operation, Step
 
 ACTIVITIES = ("compute", "send", "wait", "copy", "idle")
-"""What a stream may be doing: ``wait`` is for a tensor of another device, ``copy`` brings one that is there
-to where it is read, ``idle`` is what is left of the step.
+"""The activities of a stream: ``wait`` is for a tensor of another device, ``copy`` moves a received one to
+its reader, ``idle`` is the rest of the step.
 """
 
 
@@ -23,7 +23,7 @@ class Activity(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What one device gave another in a step, on the average."""
+    """Mean traffic from one device to another per step."""
 
     source: str
     target: str
@@ -44,7 +44,7 @@ def activities(steps: Sequence[Step]) -> list[Activity]:
 
 
 def activity_of(operation: Operation) -> str:
-    """What an operation's time was."""
+    """The kind of activity of an operation."""
     if operation.is_receive:
         return "wait"
     if operation.is_copy:
@@ -60,7 +60,7 @@ def stream_name(step: Step, operation: Operation) -> str:
 
 
 def traffic(steps: Sequence[Step]) -> list[Traffic]:
-    """By the receives, which know their tensor; one for each pair of devices between which something went."""
+    """The traffic of each pair of devices, from the receives, which know their tensor."""
     counts: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for step in steps:
         for operation in step.operations:

@@ -1,10 +1,10 @@
 """Summaries: ops that describe a step, and the writer that puts them into files for TensorBoard.
 
-    flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops whose values are encoded
-    messages writer.py                       FileWriter: messages with step and time event_file.py, crc32c.py
-    the file format
+    flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops that return messages
+    writer.py                            FileWriter: messages with step and time
+    event_file.py, crc32c.py             the file format
 
-Importing this package imports protobuf, so `import flowrt` leaves it until it is asked for.
+Importing this package imports protobuf, so `import flowrt` defers it to first use.
 """
 
 from typing import Any

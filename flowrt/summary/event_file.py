@@ -1,4 +1,4 @@
-"""Event files: what `FileWriter` writes and TensorBoard reads.
+"""Event files, written by `FileWriter` and read by TensorBoard.
 
 An event file is a TFRecord file of encoded `Event` messages. One record is
 
@@ -8,10 +8,9 @@ An event file is a TFRecord file of encoded `Event` messages. One record is
     crc      uint32, masked CRC-32C of the payload
 
 Rules: the first event carries the file version; a file is only appended to, and a name is never used twice,
-so that a reader may follow a live file; what is flushed are whole records, in one write, of which a reader
-may see a part for a moment; nothing that `add_event` accepted is lost when the process ends in
-order, whether or not anybody called `close`; a reader gives whole records only and names the byte where a
-file is damaged.
+so that a reader may follow a live file; a flush writes whole records, in one write, of which a reader may
+briefly see a part; no event that `add_event` accepted is lost in an orderly exit, even without `close`; a
+reader yields whole records only and names the byte at which a file is damaged.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from flowrt.summary.crc32c import masked_crc32c
 
 FILE_VERSION = "brain.Event:2"
 WRITE_S = 1.0
-"""Longer than a write goes without a byte more in the file: one of 5 MB takes 5 ms, a full disk queue 200."""
+"""Longer than a write makes no progress: one of 5 MB takes 5 ms, a full disk queue 200."""
 
 POLL_S = 0.005
 _LENGTH = struct.Struct("<Q")
@@ -83,10 +82,10 @@ def decode_records(
     file: io.BufferedIOBase, name: str, size: int, reaches: Callable[[int], bool] = lambda end: False
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (byte offset, payload) of every record that begins in the first ``size`` bytes of ``file``, from
-    its start. ``reaches(end)`` says whether the file has grown to ``end`` bytes since it had ``size``.
+    its start. ``reaches(end)``: whether the file has since grown to ``end`` bytes.
 
     Raises DataLossError at a record that is damaged or incomplete, after all records before it; the error
-    calls the file ``name``. No more bytes are ever held than there are, whatever a length field says.
+    calls the file ``name``. Memory is bounded by the file's size, whatever a length field claims.
     """
     offset = 0
     while offset < size:
@@ -126,12 +125,12 @@ def _check(data: bytes, stored: bytes, name: str, record: int, part: str) -> Non
 
 
 def read_events(path: str | os.PathLike[str], patience_s: float = 0.0) -> Iterator[Event]:
-    """Yield every event of the file as it is now, the one with the file version first. For the rest of a last
-    record that somebody is writing it waits until the file has not been written for ``patience_s`` seconds.
+    """Yield every event of the file's current content, starting with the file version. If the last record is
+    still being written, wait for it until the file has not changed for ``patience_s`` seconds.
 
-    Raises NotFoundError when there is no such file, and DataLossError, with the byte offset of the record,
-    where the file is damaged or ends within a record: all events before it have been yielded by then. An
-    empty file has none.
+    Raises NotFoundError if there is no such file, and DataLossError, with the byte offset of the record, if
+    the file is damaged or ends within a record: all events before it have been yielded by then. An empty file
+    has no events.
     """
     name = os.fspath(path)
     try:
@@ -213,11 +212,11 @@ def _create(logdir: str, suffix: str) -> io.FileIO:
 class EventFileWriter:
     """Appends events to a new file ``events.out.tfevents.<seconds>.<host><suffix>`` in ``logdir``.
 
-    ``logdir`` is created when missing. Events are kept in memory until ``max_queue`` of them wait, or
-    ``flush_secs`` seconds have passed since the last flush (looked at when an event is added: there is no
-    thread), or `flush`, `close` or the end of the process. Any thread may call any method.
+    ``logdir`` is created if missing. Events are buffered until there are ``max_queue`` of them, or
+    ``flush_secs`` seconds have passed since the last flush (checked when an event is added: there is no
+    thread), or `flush`, `close` or the end of the process. Thread-safe.
 
-    Raises PermissionDeniedError or FailedPreconditionError when no file can be created in ``logdir``.
+    Raises PermissionDeniedError or FailedPreconditionError if no file can be created in ``logdir``.
     """
 
     def __init__(
@@ -241,11 +240,10 @@ class EventFileWriter:
         return self._logdir
 
     def add_event(self, event: Event) -> None:
-        """Append ``event``. It is encoded now: changing it later does not change the file.
+        """Append ``event``. It is encoded immediately: later changes do not affect the file.
 
-        Raises DTypeError when it is no Event and FailedPreconditionError after `close`: nothing is added
-        then. Raises ResourceExhaustedError when the disk is full: the event is kept, the next flush tries
-        again.
+        Raises DTypeError if it is not an Event and FailedPreconditionError after `close`: nothing is added
+        then. Raises ResourceExhaustedError if the disk is full: the next flush retries.
         """
         if not isinstance(event, Event):
             raise DTypeError(f"add_event: expected a flowrt.Event message; got {type(event).__name__}")
@@ -270,7 +268,7 @@ class EventFileWriter:
                 self._closing()
 
     def reopen(self) -> None:
-        """After `close`: go on in a new file of the same directory. Before it: nothing."""
+        """Continue after `close` in a new file of the same directory; does nothing before it."""
         with self._lock:
             if not self._closing.alive:
                 self._open()

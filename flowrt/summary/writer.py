@@ -18,11 +18,11 @@ from flowrt.summary.event_file import EventFileWriter
 
 
 class FileWriter:
-    """Writes to a new event file in ``logdir``, which is made if need be, for TensorBoard to read.
+    """Writes to a new event file for TensorBoard in ``logdir``, which is created if missing.
 
-    ``graph`` is added at once. Up to ``max_queue`` events wait in memory, ``flush_secs`` seconds at most
-    while others come; see `EventFileWriter`. Any thread may call any method. Raises `PermissionDeniedError`
-    or `FailedPreconditionError` when no file can be created.
+    ``graph`` is added immediately. Up to ``max_queue`` events are buffered, at most ``flush_secs`` seconds
+    while others are added; see `EventFileWriter`. Thread-safe. Raises `PermissionDeniedError` or
+    `FailedPreconditionError` if no file can be created.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class FileWriter:
         self.event_writer.close()
 
     def reopen(self) -> None:
-        """After `close`: go on in a new file of the same directory. Before it: nothing."""
+        """Continue after `close` in a new file of the same directory; does nothing before it."""
         self.event_writer.reopen()
 
     def _add(self, event: Event, global_step: Any) -> None:

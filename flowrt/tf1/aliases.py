@@ -1,12 +1,12 @@
-"""Other names of things: what TensorFlow 1 scripts commonly say, each beside what flowrt calls it.
+"""Aliases: names common in TensorFlow 1 scripts, each mapped to flowrt's name.
 
-Everything here is exported from `flowrt` as it stands. Functions for switches that flowrt does not have
-(eager execution, reference variables) accept the call where the state asked for is the one that flowrt is
-always in.
+Everything here is exported from `flowrt` unchanged. Functions for switches that flowrt does not have (eager
+execution, reference variables) accept calls that request the state that flowrt is always in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from logging import Logger, getLogger
 from typing import Any
@@ -41,12 +41,6 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose, reshape, shape
 from flowrt.graph.ops.elementwise.comparison import less, less_equal
 from flowrt.graph.ops.elementwise.division import floor_div
-from flowrt.graph.ops.state.variable_ops import (
-    resource_scatter_div,
-    resource_scatter_max,
-    resource_scatter_min,
-    resource_scatter_mul,
-)
 from flowrt.graph.ops.text.assertions import check_numerics
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.partial_value import partial_value
@@ -91,55 +85,25 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
     return ref.assign_sub(value, name=name)  # type: ignore[no-any-return]
 
 
-def scatter_update(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
-) -> Tensor:
-    """Set rows of ``ref``; returns the new value.
+def _scatter(method: str, locks: bool = False) -> Callable[..., Tensor]:
+    def scatter(
+        ref: Variable, indices: Any, updates: Any, use_locking: bool = locks, name: str | None = None
+    ) -> Tensor:
+        rows = IndexedSlices(convert_to_tensor(updates, ref.dtype), convert_to_tensor(indices))
+        return getattr(ref, method)(rows, name=name)  # type: ignore[no-any-return]
 
-    Here and in the other scatters an index out of range is an `InvalidArgumentError` when it runs; on a GPU
-    it is left out.
-    """
-    return ref.scatter_update(_slices(ref, indices, updates), name=name)
-
-
-def scatter_add(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref.scatter_add(_slices(ref, indices, updates), name=name)
+    scatter.__name__ = scatter.__qualname__ = method
+    return scatter
 
 
-def scatter_sub(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref.scatter_sub(_slices(ref, indices, updates), name=name)
+scatter_update = _scatter("scatter_update", locks=True)
+scatter_update.__doc__ = """Set rows of ``ref``; returns the new value.
 
-
-def scatter_mul(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_mul, _slices(ref, indices, updates), name)
-
-
-def scatter_div(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_div, _slices(ref, indices, updates), name)
-
-
-def scatter_min(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_min, _slices(ref, indices, updates), name)
-
-
-def scatter_max(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_max, _slices(ref, indices, updates), name)
-
-
-def _slices(ref: Variable, indices: Any, updates: Any) -> IndexedSlices:
-    return IndexedSlices(convert_to_tensor(updates, ref.dtype), convert_to_tensor(indices))
+Here and in the other scatters an index out of range is an `InvalidArgumentError` when it runs; on a GPU
+it is left out.
+"""
+scatter_add, scatter_sub, scatter_mul = map(_scatter, ("scatter_add", "scatter_sub", "scatter_mul"))
+scatter_div, scatter_min, scatter_max = map(_scatter, ("scatter_div", "scatter_min", "scatter_max"))
 
 
 def scatter_nd_update(
@@ -162,7 +126,7 @@ def scatter_nd_sub(
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
-    """Add one to the scalar ``ref``; returns what it was. The step raises `OutOfRangeError` at ``limit``."""
+    """Increment ``ref``, a scalar; returns its old value. The step raises `OutOfRangeError` at ``limit``."""
     return ref.count_up_to(limit, name)
 
 
@@ -172,13 +136,13 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
 
 
 def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
-    """Whether the elements, in row-major order, never fall."""
+    """A scalar bool tensor: true if the elements, in row-major order, never decrease."""
     flat = reshape(convert_to_tensor(x), [-1])
     return reduce_all(less_equal(flat[:-1], flat[1:]), name=name)
 
 
 def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
-    """Whether the elements, in row-major order, always rise."""
+    """A scalar bool tensor: true if the elements, in row-major order, strictly increase."""
     flat = reshape(convert_to_tensor(x), [-1])
     return reduce_all(less(flat[:-1], flat[1:]), name=name)
 
@@ -212,9 +176,7 @@ def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def tables_initializer(name: str = "init_all_tables") -> Operation:
-    """Runs what the script has put into the collection TABLE_INITIALIZERS: initializers of iterators, most
-    often, for there are no lookup tables.
-    """
+    """Run the collection TABLE_INITIALIZERS: mostly iterators, since there are no lookup tables."""
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return group(*initializers, name=name) if initializers else no_op(name=name)
 
@@ -274,15 +236,15 @@ def disable_resource_variables() -> None:
 
 
 def disable_eager_execution() -> None:
-    """There is none."""
+    """Does nothing: flowrt has no eager execution."""
 
 
 def disable_v2_behavior() -> None:
-    """There is none."""
+    """Does nothing: flowrt has no TensorFlow 2 behaviour."""
 
 
 def disable_v2_tensorshape() -> None:
-    """There is none."""
+    """Does nothing: flowrt has no TensorFlow 2 `TensorShape`."""
 
 
 def disable_tensor_equality() -> None:
@@ -298,71 +260,23 @@ def enable_control_flow_v2() -> None:
 
 
 def no_gradient(op_type: str) -> None:
-    """Accepted: an op's definition says whether it has a gradient."""
+    """Does nothing: an op's definition says whether it has a gradient."""
 
 
 NotDifferentiable = NoGradient = no_gradient
 
 __all__ = [
-    "AggregationMethod",
-    "NoGradient",
-    "NotDifferentiable",
-    "all_variables",
-    "arg_max",
-    "arg_min",
-    "assign",
-    "assign_add",
-    "assign_sub",
-    "batch_to_space",
-    "batch_to_space_nd",
-    "control_flow_v2_enabled",
-    "count_up_to",
-    "dimension_at_index",
-    "dimension_value",
-    "disable_control_flow_v2",
-    "disable_eager_execution",
-    "disable_resource_variables",
-    "disable_tensor_equality",
-    "disable_v2_behavior",
-    "disable_v2_tensorshape",
-    "double",
-    "enable_control_flow_v2",
-    "enable_eager_execution",
-    "enable_resource_variables",
-    "enable_v2_behavior",
-    "executing_eagerly",
-    "extract_image_patches",
-    "floor_div",
-    "get_logger",
-    "get_static_value",
-    "half",
-    "init_scope",
-    "initialize_all_tables",
-    "initialize_all_variables",
-    "initialize_local_variables",
-    "initialize_variables",
-    "is_non_decreasing",
-    "is_strictly_increasing",
-    "log_sigmoid",
-    "make_ndarray",
-    "make_tensor_proto",
-    "matrix_transpose",
-    "no_gradient",
-    "resource_variables_enabled",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_nd_add",
-    "scatter_nd_sub",
-    "scatter_nd_update",
-    "scatter_sub",
-    "scatter_update",
-    "shape_n",
-    "space_to_batch",
-    "space_to_batch_nd",
-    "tables_initializer",
-    "unravel_index",
+    "AggregationMethod", "NoGradient", "NotDifferentiable", "all_variables", "arg_max", "arg_min", "assign",
+    "assign_add", "assign_sub", "batch_to_space", "batch_to_space_nd", "control_flow_v2_enabled",
+    "count_up_to", "dimension_at_index", "dimension_value", "disable_control_flow_v2",
+    "disable_eager_execution", "disable_resource_variables", "disable_tensor_equality", "disable_v2_behavior",
+    "disable_v2_tensorshape", "double", "enable_control_flow_v2", "enable_eager_execution",
+    "enable_resource_variables", "enable_v2_behavior", "executing_eagerly", "extract_image_patches",
+    "floor_div", "get_logger", "get_static_value", "half", "init_scope", "initialize_all_tables",
+    "initialize_all_variables", "initialize_local_variables", "initialize_variables", "is_non_decreasing",
+    "is_strictly_increasing", "log_sigmoid", "make_ndarray", "make_tensor_proto", "matrix_transpose",
+    "no_gradient", "resource_variables_enabled", "scatter_add", "scatter_div", "scatter_max", "scatter_min",
+    "scatter_mul", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_sub", "scatter_update",
+    "shape_n", "space_to_batch", "space_to_batch_nd", "tables_initializer", "unravel_index",
     "verify_tensor_all_finite",
-]
+]  # fmt: skip

@@ -2,9 +2,9 @@
 
     optimizers     gradients of a loss and updates of variables; schedules, moving averages
     checkpoints    variables to safetensors shards and back; `Scaffold`
-    coordination   threads that stop together, and those that fill queues
-    hooks          what is done around the runs of a monitored session
-    sessions       sessions that start ready and recover when a task is lost
+    coordination   threads with a common stop, queue runners
+    hooks          callbacks around the steps of a monitored session
+    sessions       sessions that start ready and recover if a task is lost
 
 Queue-based input, `Supervisor` and `SyncReplicasOptimizer` are in `flowrt.tf1.training`.
 """
@@ -18,125 +18,51 @@ from flowrt.distribute.server import Server
 from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.train.checkpoints.checkpoint import CheckpointReader as NewCheckpointReader
 from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint
-from flowrt.train.checkpoints.checkpoint_state import (
-    CheckpointState,
-    get_checkpoint_state,
-    latest_checkpoint,
-    list_variables,
-    load_checkpoint,
-    load_variable,
-    update_checkpoint_state,
-)
+from flowrt.train.checkpoints.checkpoint_state import *
 from flowrt.train.checkpoints.graph_files import write_graph
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination import queue_runner as queue_runner
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
-from flowrt.train.hooks.basic_session_run_hooks import (
-    FeedFnHook,
-    FinalOpsHook,
-    GlobalStepWaiterHook,
-    LoggingTensorHook,
-    NanLossDuringTrainingError,
-    NanTensorHook,
-    SecondOrStepTimer,
-    StopAtStepHook,
-)
+from flowrt.train.hooks.basic_session_run_hooks import *
 from flowrt.train.hooks.profiler_hook import ProfilerHook
 from flowrt.train.hooks.progress_hook import ProgressHook
-from flowrt.train.hooks.recording_hooks import (
-    CheckpointSaverHook,
-    CheckpointSaverListener,
-    StepCounterHook,
-    SummarySaverHook,
-)
-from flowrt.train.hooks.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
-from flowrt.train.optimizers.global_step import (
-    assert_global_step,
-    create_global_step,
-    get_global_step,
-    get_or_create_global_step,
-)
+from flowrt.train.hooks.recording_hooks import *
+from flowrt.train.hooks.session_run_hook import *
+from flowrt.train.optimizers.global_step import *
 from flowrt.train.optimizers.global_step import (
     global_step as global_step,  # the function, over the module of this name
 )
 from flowrt.train.optimizers.gradient_accumulator import GradientAccumulator
 from flowrt.train.optimizers.moving_averages import ExponentialMovingAverage
 from flowrt.train.optimizers.optimizer import Optimizer
-from flowrt.train.optimizers.proximal_optimizers import (
-    AdagradDAOptimizer,
-    ProximalAdagradOptimizer,
-    ProximalGradientDescentOptimizer,
-)
-from flowrt.train.optimizers.schedules import (
-    cosine_decay,
-    cosine_decay_restarts,
-    exponential_decay,
-    inverse_time_decay,
-    linear_cosine_decay,
-    natural_exp_decay,
-    piecewise_constant,
-    polynomial_decay,
-)
-from flowrt.train.optimizers.standard_optimizers import (
-    AdadeltaOptimizer,
-    AdagradOptimizer,
-    AdamOptimizer,
-    AdamWOptimizer,
-    FtrlOptimizer,
-    GradientDescentOptimizer,
-    LAMBOptimizer,
-    LARSOptimizer,
-    MomentumOptimizer,
-    RMSPropOptimizer,
-)
+from flowrt.train.optimizers.proximal_optimizers import *
+from flowrt.train.optimizers.schedules import *
+from flowrt.train.optimizers.schedules import piecewise_constant as piecewise_constant_decay
+from flowrt.train.optimizers.standard_optimizers import *
 from flowrt.train.sessions.device_setter import replica_device_setter
-from flowrt.train.sessions.monitored_session import (
-    MonitoredSession,
-    MonitoredTrainingSession,
-    SingularMonitoredSession,
-)
+from flowrt.train.sessions.monitored_session import *
 from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from flowrt.train.sessions.session_manager import SessionManager
 
-piecewise_constant_decay = piecewise_constant
-
 _OLDER = {
-    "input_batches": (
-        "batch",
-        "batch_join",
-        "maybe_batch",
-        "maybe_batch_join",
-        "maybe_shuffle_batch",
-        "maybe_shuffle_batch_join",
-        "shuffle_batch",
-        "shuffle_batch_join",
-    ),
-    "input_producers": (
-        "input_producer",
-        "limit_epochs",
-        "range_input_producer",
-        "slice_input_producer",
-        "string_input_producer",
-    ),
-    "supervisor": ("Supervisor",),
-    "sync_replicas_optimizer": ("SyncReplicasOptimizer",),
+    "input_batches": "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch "
+    "maybe_shuffle_batch_join shuffle_batch shuffle_batch_join",
+    "input_producers": "input_producer limit_epochs range_input_producer slice_input_producer "
+    "string_input_producer",
+    "supervisor": "Supervisor",
+    "sync_replicas_optimizer": "SyncReplicasOptimizer",
 }
-"""What only older programs use, by its module in `flowrt.tf1.training`, which stands on this package."""
+"""Names that only older programs use, by module in `flowrt.tf1.training`, which builds on this package."""
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _OLDER.items():
-        if name in names:
+        if name in names.split():
             return getattr(importlib.import_module(f"flowrt.tf1.training.{module}"), name)
     raise missing_name("train", name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for names in _OLDER.values() for name in names)})
+    return sorted({*globals(), *" ".join(_OLDER.values()).split()})

@@ -1,8 +1,8 @@
-"""Which strategy a thread builds for, and as which of its replicas.
+"""The strategy and the replica for which a thread builds the graph.
 
 A strategy (`flowrt.distribute.strategies`) enters a context when its scope is opened, when it calls a
-function for a replica, and when it updates a variable's copies. What builds graph and has to know of
-replicas, as optimizers and variables do, asks here, and needs no strategy to be loaded.
+function for a replica, and when it updates a variable's copies. Code that builds graphs and depends on
+replicas, such as optimizers and variables, queries this module, without having to import strategies.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 
 class DistributionContext(NamedTuple):
-    """``strategy``; its ``replica`` (a ReplicaContext) inside a function that runs once a replica, None
-    outside, which is called cross-replica; and the number of the copy that is being updated, or None.
+    """The ``strategy``; its ``replica`` (a ReplicaContext) inside a function that runs once per replica, None
+    outside (cross-replica context); and the index of the copy that is being updated, or None.
     """
 
     strategy: Any
@@ -31,7 +31,7 @@ _thread = _Thread()
 
 
 def distribution_context() -> DistributionContext | None:
-    """The thread's innermost context; None where there is no strategy."""
+    """The thread's innermost context; None without a strategy."""
     return _thread.context
 
 

@@ -84,7 +84,7 @@ def get_variable(
 
 
 def _accepted(getter: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Without the arguments that getters of older scripts do not name."""
+    """Drop the arguments that getters of older scripts do not have."""
     parameters = inspect.signature(getter).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return options
@@ -171,7 +171,7 @@ def _check_shared(variable: Variable, name: str, shape: Any, dtype: Any, reuse: 
 
 
 def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any:
-    """What `Variable` takes: a value, or a function without arguments."""
+    """The initial value for `Variable`: a value, or a function without arguments."""
     if initializer is None:
         if not (dtype.is_floating or dtype.is_integer or dtype is bool_):
             message = f"variable {name!r}: expected an initializer, as its dtype is {dtype.name}; got None"
@@ -217,7 +217,9 @@ def _regularize(variable: Variable, name: str, regularizer: Callable[[Variable],
 
 
 def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Variable:
-    """`get_variable` for a variable that is neither trained nor saved: its collection is LOCAL_VARIABLES."""
+    """Call `get_variable` for a variable that is neither trained nor saved: its collection is
+    LOCAL_VARIABLES.
+    """
     bound = inspect.signature(get_variable).bind(name, *args, **kwargs).arguments
     bound["collections"] = [*(bound.get("collections") or ()), GraphKeys.LOCAL_VARIABLES]
     return get_variable(**{**bound, "trainable": False})

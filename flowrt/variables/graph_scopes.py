@@ -82,5 +82,5 @@ def get_collection_ref(key: Any) -> list[Any]:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether ``x`` is a symbolic tensor or stands for one (a variable, sparse slices)."""
+    """Whether ``x`` is a symbolic tensor or converts to one (a variable, sparse slices)."""
     return isinstance(x, Tensor) or hasattr(x, "__flowrt_tensor__")

@@ -34,9 +34,7 @@ class Template:
                 self._scope = scope
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns, with its variables shared. Raises as it does; then the next call is the
-        first.
-        """
+        """Call the function, sharing its variables. Raises its errors; then the next call is the first."""
         if self._scope is not None:
             with variable_scope(self._scope, reuse=True if self._called else None):
                 return self._call(args, kwargs)
@@ -94,11 +92,11 @@ def make_template(
     custom_getter_: Any = None,
     **kwargs: Any,
 ) -> Template:
-    """``func_`` with ``kwargs`` bound, whose `get_variable` calls make variables at the first call and share
+    """``func_`` with ``kwargs`` bound; its `get_variable` calls create variables in the first call and share
     them later.
 
-    The variables' scope is ``unique_name_``, or ``name_`` made unique at the first call (or with
-    ``create_scope_now_`` at once). A later call that would make a variable raises `InvalidArgumentError`.
+    The variables' scope is ``unique_name_``, or ``name_`` made unique at the first call (or immediately with
+    ``create_scope_now_``). A later call that would create a variable raises `InvalidArgumentError`.
     """
     function = partial(func_, **kwargs) if kwargs else func_
     return Template(name_, function, create_scope_now_, unique_name_, custom_getter_)

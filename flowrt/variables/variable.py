@@ -1,8 +1,8 @@
 """`Variable`: a tensor that keeps its value between runs.
 
-A Variable is a handle operation with an initializer. Wherever it is used as a tensor, a new read is added at
-that point, so that reads and writes happen in the order in which the program states them. A fetch of the
-variable itself is one read, made with it, that comes after all that its step does to the variable.
+A Variable is a handle operation with an initializer. Each use as a tensor adds a new read at that point, so
+that reads and writes happen in program order. A fetch of the variable itself is a single read, created with
+it, that runs after all the step's operations on the variable.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,9 @@ from flowrt.dtypes import DType
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
-from flowrt.graph.construction.python_values import (
-    array_error,
-    index_error,
-    iteration_error,
-    length_error,
-    truth_error,
-)
+from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.effects import AT_END
+from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import pack
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.selection import where_op
@@ -37,6 +32,13 @@ from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.variables.variable_creators import CreatedInScopes
+
+__all__ = [
+    "global_variables", "global_variables_initializer", "GraphKeys", "is_variable_initialized",
+    "local_variables", "local_variables_initializer", "model_variables", "moving_average_variables",
+    "report_uninitialized_variables", "trainable_variables", "Variable", "VariableAggregation",
+    "variables_initializer", "VariableSynchronization",
+]  # fmt: skip
 
 
 class GraphKeys:
@@ -75,13 +77,13 @@ class GraphKeys:
 
 
 class VariableSynchronization(Enum):
-    """When the copies of a variable on several replicas are made equal."""
+    """The time at which the copies of a variable on several replicas are synchronized."""
 
     AUTO, NONE, ON_WRITE, ON_READ = range(4)
 
 
 class VariableAggregation(Enum):
-    """How the writes of several replicas are combined."""
+    """The combination of several replicas' writes."""
 
     NONE, SUM, MEAN, ONLY_FIRST_REPLICA = range(4)
 
@@ -102,11 +104,22 @@ class Reference:
         return id(self._variable)
 
 
-class Variable(metaclass=CreatedInScopes):
+def _scattering(op: OpDef[Operation]) -> Callable[..., Tensor]:
+    """The method that writes the rows of `IndexedSlices` by ``op``, and returns the new value."""
+
+    def scatter(
+        self: Variable, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(op, sparse_delta, name)
+
+    return scatter
+
+
+class Variable(Symbolic, metaclass=CreatedInScopes):
     """A value of the session that operations read and assign.
 
-    ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it.
-    ``trainable`` variables are what optimizers train. ``constraint`` maps the value to an allowed one after
+    ``initial_value`` is anything that converts to a tensor, or a function without arguments that returns it.
+    ``trainable`` variables are trained by optimizers. ``constraint`` maps the value to an allowed one after
     each optimizer step. With ``validate_shape=False`` the shape may change by assignment. Raises
     `InvalidArgumentError` for an initial value of unknown shape (unless ``validate_shape`` is False).
     """
@@ -182,22 +195,22 @@ class Variable(metaclass=CreatedInScopes):
 
     @property
     def handle(self) -> Tensor:
-        """The resource that stands for the variable."""
+        """The resource handle of the variable."""
         return self._handle
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
-        """New operations go to the variable's device, whatever device scope is open."""
+        """Place new operations on the variable's device, whatever device scope is open."""
         graph = self._building
         with graph.device(None), graph.device(self.handle.op.device or None):
             yield
 
     @property
     def _building(self) -> Graph:
-        """Where operations on it go: its graph, or the function inside it that is being built."""
+        """The graph for operations on it: its own, or the function inside it that is being built."""
         return self.handle.graph.building
 
-    # --- what it is
+    # --- properties
 
     @property
     def name(self) -> str:
@@ -239,7 +252,7 @@ class Variable(metaclass=CreatedInScopes):
         return self._is_initialized
 
     def _as_graph_element(self) -> Tensor:
-        """What a fetch of the variable gives: the value at the end of the step."""
+        """The fetch of the variable: its value at the end of the step."""
         return self._snapshot
 
     def __flowrt_tensor__(self) -> Tensor:
@@ -255,19 +268,16 @@ class Variable(metaclass=CreatedInScopes):
         with self._beside():
             name = f"{self.op.name}/ReadVariableOp"
             full_name = f"{self.graph.unique_absolute(name)}/"
-            read: Tensor = variable_ops.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
-            return read
+            return variable_ops.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
 
     def initialized_value(self) -> Tensor:
-        """The initial value: for the initial values of other variables, in whatever order they are
-        initialized.
-        """
+        """The initial value, for initial values of other variables, in any order of initialization."""
         return self.initial_value
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Rows of the value: ``[*indices.shape, *shape[1:]]``; on a GPU 0 for an index out of range."""
         with self._beside():
-            return variable_ops.resource_gather(self.handle, indices, dtype=self._dtype, name=name)  # type: ignore[no-any-return]
+            return variable_ops.resource_gather(self.handle, indices, dtype=self._dtype, name=name)
 
     def eval(self, session: Any = None) -> Any:
         return self._as_graph_element().eval(session=session)
@@ -277,7 +287,7 @@ class Variable(metaclass=CreatedInScopes):
         values = zip(self.copies, self.value_for_copies(value), strict=True)
         (session or _default_session()).assign_variables(dict(values))
 
-    # --- what sessions keep of it: one value, or with a strategy one a copy
+    # --- its values in sessions: one, or with a strategy one per copy
 
     @property
     def copies(self) -> Sequence[Variable]:
@@ -285,11 +295,11 @@ class Variable(metaclass=CreatedInScopes):
         return (self,)
 
     def value_of_copies(self, values: Sequence[Any]) -> Any:
-        """The value, from those of `copies`: what is saved."""
+        """The value to save, computed from those of `copies`."""
         return values[0]
 
     def value_for_copies(self, value: Any) -> Sequence[Any]:
-        """Values for `copies`, so that together they are ``value``: what is restored."""
+        """Values for `copies` that together represent ``value``, to restore."""
         return (value,)
 
     @property
@@ -302,8 +312,8 @@ class Variable(metaclass=CreatedInScopes):
     # --- writing
 
     def check_updated_here(self) -> None:
-        """Raise `FailedPreconditionError` where an update through the handle would leave other copies of the
-        value behind: never, unless a strategy made it.
+        """Raise `FailedPreconditionError` if an update through the handle would make other copies stale:
+        never, unless a strategy created it.
         """
 
     def assign(
@@ -323,15 +333,12 @@ class Variable(metaclass=CreatedInScopes):
         return self._write(variable_ops.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
 
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
-        """What a scalar int32 or int64 variable was before one is added to it.
+        """Increment a scalar int32 or int64 variable; returns its old value.
 
-        When run, raises `OutOfRangeError` once the variable has reached ``limit``.
+        The step raises `OutOfRangeError` if the variable has reached ``limit``.
         """
         with self._beside():
-            counted: Tensor = variable_ops.resource_count_up_to(
-                self.handle, limit=limit, T=self._dtype, name=name
-            )
-            return counted
+            return variable_ops.resource_count_up_to(self.handle, limit=limit, T=self._dtype, name=name)
 
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
         converted = [convert_to_tensor(v, self._dtype) for v in values[-1:]]
@@ -346,40 +353,13 @@ class Variable(metaclass=CreatedInScopes):
         result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
         return result
 
-    def scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_update, sparse_delta, name)
-
-    def scatter_add(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_add, sparse_delta, name)
-
-    def scatter_sub(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_sub, sparse_delta, name)
-
-    def scatter_mul(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_mul, sparse_delta, name)
-
-    def scatter_div(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_div, sparse_delta, name)
-
-    def scatter_min(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_min, sparse_delta, name)
-
-    def scatter_max(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_max, sparse_delta, name)
+    scatter_update = _scattering(variable_ops.resource_scatter_update)
+    scatter_add = _scattering(variable_ops.resource_scatter_add)
+    scatter_sub = _scattering(variable_ops.resource_scatter_sub)
+    scatter_mul = _scattering(variable_ops.resource_scatter_mul)
+    scatter_div = _scattering(variable_ops.resource_scatter_div)
+    scatter_min = _scattering(variable_ops.resource_scatter_min)
+    scatter_max = _scattering(variable_ops.resource_scatter_max)
 
     def set_shape(self, shape: Any) -> None:
         """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a
@@ -391,25 +371,10 @@ class Variable(metaclass=CreatedInScopes):
             op.mutate(attrs={**op.node.attrs, "shape": refined})
 
     def ref(self) -> Reference:
-        """A hashable stand-in for the variable: `Reference.deref` gives it back."""
+        """A hashable reference to the variable: `Reference.deref` returns it."""
         return Reference(self)
 
     experimental_ref = ref
-
-    def __iter__(self) -> NoReturn:
-        raise iteration_error(self)
-
-    def __len__(self) -> NoReturn:
-        raise length_error(self)
-
-    def __bool__(self) -> NoReturn:
-        raise truth_error(self)
-
-    def __index__(self) -> NoReturn:
-        raise index_error(self)
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise array_error(self)
 
     def __repr__(self) -> str:
         return f"<flowrt.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
@@ -417,7 +382,7 @@ class Variable(metaclass=CreatedInScopes):
 
 @contextlib.contextmanager
 def _at_root() -> Iterator[None]:
-    """Variables made inside a function belong to the graph around it all, on the device asked for here."""
+    """Create variables of a function in the root graph, on the device requested here."""
     current = get_default_graph()
     if current is current.root:
         yield
@@ -461,8 +426,7 @@ def model_variables(scope: str | None = None) -> list[Variable]:
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
     """An operation that initializes ``var_list``."""
     initializers = [v.initializer for v in var_list]
-    result: Operation = group(*initializers, name=name) if initializers else no_op(name=name)
-    return result
+    return group(*initializers, name=name) if initializers else no_op(name=name)
 
 
 def global_variables_initializer() -> Operation:
@@ -488,4 +452,4 @@ def report_uninitialized_variables(
         missing = logical_not(pack([v.is_initialized() for v in variables]))
         names = convert_to_tensor([v.op.name for v in variables])
         rows = squeeze_op(where_op(missing), squeeze_dims=[1])
-        return gather_op(names, rows, 0)  # type: ignore[no-any-return]
+        return gather_op(names, rows, 0)

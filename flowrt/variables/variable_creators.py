@@ -1,4 +1,4 @@
-"""`variable_creator_scope`: functions that stand between a call of `Variable` and the variable that it makes.
+"""`variable_creator_scope`: functions that intercept the creation of variables by `Variable`.
 
 A call passes through the thread's creators from the innermost scope to the outermost, each of which may
 change the arguments, call the next one, call it several times, or return something else.
@@ -41,10 +41,10 @@ def variable_creators_set(creators: tuple[Creator, ...]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
-    """Variables made inside are what ``variable_creator(next_creator, **arguments)`` returns.
+    """Create variables inside by ``variable_creator(next_creator, **arguments)``.
 
-    ``arguments`` are all those of `Variable`, by name; ``next_creator(**arguments)`` asks the scope around
-    this one, or at last makes the variable.
+    ``arguments`` are all those of `Variable`, by name; ``next_creator(**arguments)`` calls the enclosing
+    scope's, or finally creates the variable.
     """
     with variable_creators_set((*_thread.creators, variable_creator)):
         yield
@@ -57,7 +57,7 @@ class CreatedInScopes(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Of a call of the class."""
+        """The signature of a call of the class."""
         initializer = inspect.signature(cls.__init__)  # type: ignore[misc]
         return initializer.replace(parameters=list(initializer.parameters.values())[1:])
 

@@ -1,12 +1,10 @@
-"""`variable_scope`: a prefix of variables' names, and defaults for the
-`flowrt.variables.get_variable.get_variable`
-calls in it.
+"""`variable_scope`: a prefix of variables' names, and defaults for the `get_variable` calls in it.
 
 Rules of this file:
-  1. Inner scopes inherit what they do not set. ``reuse`` only ever tightens: inside a reusing scope
-  everything reuses.
-  2. Entering a variable scope also opens a name scope of that name for operations, a fresh one each time:
-  variables stay "scope/w", operations of the second entry are "scope_1/...".
+  1. Inner scopes inherit what they do not set. ``reuse`` is never undone: inside a reusing scope everything
+     reuses.
+  2. Entering a variable scope also opens a new name scope of that name for operations:
+     variables stay "scope/w", operations of the second entry are "scope_1/...".
   3. A graph has one `VariableStore`; the open scope, and the counts that make default names unique, belong to
      (thread, graph).
 """
@@ -24,6 +22,11 @@ from flowrt.dtypes import as_dtype, float32
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 from flowrt.variables.variable import GraphKeys, Variable
+
+__all__ = [
+    "AUTO_REUSE", "get_variable_scope", "no_regularizer", "variable_op_scope", "variable_scope",
+    "VariableScope",
+]  # fmt: skip
 
 
 class _Reuse(Enum):
@@ -61,7 +64,7 @@ class VariableScope:
         self.dtype, self.use_resource = as_dtype(dtype), use_resource
 
     def reuse_variables(self) -> None:
-        """From here on the scope shares existing variables only."""
+        """Make the scope share only existing variables from here on."""
         self.reuse = True
 
     def set_initializer(self, initializer: Any) -> None:
@@ -86,7 +89,7 @@ class VariableScope:
         self.custom_getter = custom_getter
 
     def get_collection(self, name: Any) -> list[Any]:
-        """The items of the collection whose names begin with the scope's."""
+        """The items of the collection with names that begin with the scope's."""
         return get_default_graph().get_collection(name, f"{self.name}/" if self.name else None)
 
     def trainable_variables(self) -> list[Variable]:
@@ -114,9 +117,7 @@ class VariableScope:
 
 
 def nested_getter(inner: Any, outer: Any) -> Any:
-    """``inner`` around ``outer``: what the inner one calls as ``getter`` is the outer one around the true
-    getter.
-    """
+    """``inner`` around ``outer``: the inner one's ``getter`` is the outer one around the true getter."""
     if outer is None:
         return inner
 
@@ -127,7 +128,7 @@ def nested_getter(inner: Any, outer: Any) -> Any:
 
 
 class OpenScopes(NamedTuple):
-    """What a thread's open scope is, to be taken over by another thread."""
+    """The state of a thread's open scope, to be continued by another thread."""
 
     scope: VariableScope
     counts: dict[str, int]
@@ -159,7 +160,7 @@ class _Current(threading.local):
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def close_inner(self, name: str) -> None:
-        """Forget the scopes inside ``name``: when it is entered again, their default names start anew."""
+        """Remove the counts of the scopes inside ``name``: on re-entry their default names restart."""
         for key in self.counts:
             if key.startswith(f"{name}/"):
                 self.counts[key] = 0
@@ -186,7 +187,7 @@ def variable_store(graph: Graph | None = None) -> VariableStore:
 
 
 def get_variable_scope() -> VariableScope:
-    """The open variable scope; at the top the root scope, whose name is empty."""
+    """The open variable scope; at the top the root scope, with an empty name."""
     return variable_store().current.scope
 
 
@@ -213,12 +214,12 @@ def variable_scope(
     constraint: Any = None,
     auxiliary_name_scope: bool = True,
 ) -> Iterator[VariableScope]:
-    """Open a variable scope: a name, which extends the open one; a `VariableScope`, to which it jumps back;
-    or None with a ``default_name``, which is made unique.
+    """Open a variable scope: a name, which extends the open one; a `VariableScope` to re-enter; or None with
+    a ``default_name``, which is made unique.
 
-    ``reuse`` is True (share existing variables), `AUTO_REUSE` (make missing ones) or None (as the outer
-    scope). ``values`` are tensors whose graph is used. With ``auxiliary_name_scope=False`` no name scope is
-    opened. Raises `InvalidArgumentError` or `DTypeError` for arguments that do not fit together.
+    ``reuse`` is True (share existing variables), `AUTO_REUSE` (create missing ones) or None (as the outer
+    scope). The graph of the tensors ``values`` is used. With ``auxiliary_name_scope=False`` no name scope is
+    opened. Raises `InvalidArgumentError` or `DTypeError` for inconsistent arguments.
     """
     if name_or_scope is None and default_name is None:
         raise InvalidArgumentError(
@@ -299,9 +300,7 @@ def _extend(
 
 @contextlib.contextmanager
 def _jump(current: _Current, target: VariableScope, changes: dict[str, Any]) -> Iterator[VariableScope]:
-    """Go back to ``target``, wherever the open scope is; what is opened meanwhile does not count
-    afterwards.
-    """
+    """Re-enter ``target``, whatever the open scope; names opened meanwhile do not count afterwards."""
     outer, counts = current.scope, dict(current.counts)
     scope = target.derive(target.name, target.original_name_scope, **changes)
     current.open(target.name)

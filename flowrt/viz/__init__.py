@@ -1,18 +1,18 @@
-"""Looking at graphs: as built, as compiled, as placed; for people and for viewers.
+"""Views of graphs: as built, as compiled, as placed; for people and for viewers.
 
     Session | Graph | GraphDef or event file | running worker
-        -> sources             Source               what is shown; question: for which fetches and devices
+        -> sources             Source               what is shown; compile_request: fetches and devices
            script, plans                            a script's steps; the plan of a step
            foreign, foreign_specs                   GraphDefs with unknown ops
         -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
            op_facts                                 times and compiled code per operation
-        -> focus, fold, crowds GraphView            cut down; closed groups; very large groups divided
+        -> focus, fold         GraphView            cut down; closed groups
+           clusters                                 very large groups, divided
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
-        -> formats             bytes                one module per format; target: the file that is written
+        -> formats             bytes                one module per format; target: the output file
 
-`export` does all of it, `explain` says in words where everything runs and why, `pass_changes` what each stage
-of the compile changed. Nothing here runs an
-operation, and no format embeds a constant above 1 KiB.
+`export` runs the whole pipeline; `explain` prints where everything runs and why, `pass_changes` what each
+stage of the compile changed. Nothing here runs an operation, and no format embeds a constant above 1 KiB.
 """
 
 from flowrt.viz.explain import explain

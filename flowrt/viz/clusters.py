@@ -1,7 +1,7 @@
-"""Crowds: a box with more children than a reader can take in gets boxes of neighbours in it.
+"""Crowds: a box with too many children for a reader is divided into boxes of neighbours.
 
-Generated code often makes thousands of operations in one scope, called alike or not at all. Those that run
-one after the other are put together, about as many in a box as there are boxes.
+Generated code often creates thousands of operations in one scope, with similar names or none. Consecutive
+ones are grouped, with about as many per box as there are boxes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from flowrt.viz.view import GraphView, GroupKind, GroupView, NodeView
 
 MAX_CHILDREN = 120
-"""Of one box: two screens."""
+"""Maximum number of children of a box: two screens."""
 
 
 def split_clusters(view: GraphView) -> GraphView:
-    """``view`` with no more than `MAX_CHILDREN` children in a group, nor outside of all groups."""
+    """Return ``view`` with at most `MAX_CHILDREN` children per group and at the top level."""
     groups = dict(view.groups)
     nodes = dict(view.nodes)
     for parent, children in _children(view).items():
@@ -26,7 +26,7 @@ def split_clusters(view: GraphView) -> GraphView:
 
 
 def _children(view: GraphView) -> dict[str, list[NodeView | GroupView]]:
-    """Of each group and of "", in the order in which they run."""
+    """The children of each group and of "", in execution order."""
     children: dict[str, list[NodeView | GroupView]] = {}
     seen: set[str] = set()
     for node in view.nodes.values():

@@ -1,7 +1,7 @@
-"""What is looked at: the step of a session, or of a graph that nobody runs yet.
+"""The step to show: of a session, or of a graph without one.
 
-For a graph without a session the devices are those that its operations ask for, whether or not they are on
-this machine: names are all that placement needs.
+For a graph without a session the devices are those that its operations request, whether or not they exist on
+this machine: placement only needs names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import Shape
 
 MASTERS = ("chief", "master", "worker")
-"""Jobs whose first task is the default one, if they are asked for."""
+"""Jobs with the default task as their first one, if requested."""
 
 
 MAX_NAMED = 6
@@ -32,9 +32,7 @@ MAX_NAMED = 6
 
 
 class CompileRequest(NamedTuple):
-    """What is computed (``tensors``, ``targets``) of ``graph``, with the ``feeds``' shapes, compiled for
-    ``options``.
-    """
+    """The ``tensors`` and ``targets`` of ``graph`` compiled with ``options`` for the ``feeds``' shapes."""
 
     graph: Graph
     tensors: tuple[Tensor, ...]
@@ -102,7 +100,7 @@ def _placeholders(roots: list[Operation]) -> dict[Tensor, Shape]:
     return {op.outputs[0]: op.node.outputs[0].shape for op in fed}
 
 
-# --- devices that a graph asks for
+# --- devices that a graph requests
 
 
 def _options_of(graph: Graph) -> CompileOptions:
@@ -111,8 +109,8 @@ def _options_of(graph: Graph) -> CompileOptions:
 
 
 def devices_asked_for(nodes: Iterable[Node]) -> list[DeviceSpec]:
-    """In every task that ``nodes`` name, as many devices of each type as they ask for, and one CPU; of this
-    process if they name none. The default device comes first.
+    """The devices of every task that ``nodes`` name: as many of each type as requested, and one CPU; of this
+    process if they name no task. The default device is first.
     """
     specs = {parse_device(name) for name in set(_requests(nodes))}
     tasks = sorted({_task(spec) for spec in specs if spec.job}, key=_task_rank) or [_task(DeviceSpec())]
@@ -130,7 +128,7 @@ def devices_asked_for(nodes: Iterable[Node]) -> list[DeviceSpec]:
 
 
 def _requests(nodes: Iterable[Node]) -> Iterator[str]:
-    """What the nodes ask for, those in functions too."""
+    """The devices that the nodes request, including those in functions."""
     for node in nodes:
         yield node.device
         for function in owned_subgraphs(node.attrs):

@@ -2,8 +2,8 @@
 
     Session | Graph | GraphDef file | CompileRequest -> Explanation -> str
 
-The devices and the reasons are of the real placement, the programs of a real plan: of the session that is
-asked, else of a session like it that is made for this and runs nothing.
+The devices and the reasons come from the real placement, the programs from a real plan: of the given session,
+else of an equivalent one that is created for this and runs nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flowrt.viz.sources import WORKER, Foreign, ask_worker, on_its_devices, read
 
 
 class Placed(NamedTuple):
-    """Where one operation runs, and why. ``name`` of what is in a function begins with its owner's."""
+    """One operation's device, and the reason. In a function, ``name`` begins with its owner's."""
 
     name: str
     op: str
@@ -42,8 +42,8 @@ class Placed(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """``step`` says what is computed and fed; ``devices`` is empty, and ``unplanned`` says why, where the
-    devices are not of this process.
+    """The placement and programs of a step. ``step`` names the fetches and feeds; if the devices are not of
+    this process, ``devices`` is empty and ``unplanned`` gives the reason.
     """
 
     step: str
@@ -61,11 +61,11 @@ def explain(
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Explanation:
     """The step of ``what`` that computes ``fetches``: see `flowrt.viz.compile_request.compile_request`. A
-    string is the path of a GraphDef, or the address of a running worker, ``grpc://host:port``, of which all
-    that it has compiled is explained. Variables that no step has placed are placed by this one, as if it ran;
-    nothing runs.
+    string is the path of a GraphDef, or the address of a running worker, ``grpc://host:port``; then all it
+    has compiled is explained. Variables that no step has placed are placed by this one; nothing runs.
 
-    Raises as `Session.run` where the step does not compile, and as `flowrt.viz.sources.source_of`.
+    Raises the errors of `Session.run` if the step does not compile, and those of
+    `flowrt.viz.sources.source_of`.
     """
     if isinstance(what, str) and what.startswith(WORKER):
         return _of_worker(what, fetches)
@@ -141,8 +141,8 @@ def _explained(
     assigned: Mapping[str, str],
     prefix: str,
 ) -> Iterator[Placed]:
-    """The nodes of ``placed``, each with those of its functions behind it: these are placed as graphs of
-    their own, their parameters with the arguments.
+    """The nodes of ``placed``, each followed by those of its functions: these are placed as separate graphs,
+    with their parameters colocated with the arguments.
     """
     reasons = placement_reasons(before, placed, devices, assigned)
     parameters = dict.fromkeys(placed.feeds if prefix else (), "a parameter")

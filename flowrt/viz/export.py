@@ -24,7 +24,7 @@ from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 LEGIBLE_BOXES = 80
-"""What a reader can take in: a drawing is folded to at most as many where nobody says how deep."""
+"""Maximum number of boxes in a legible drawing: it is folded to at most as many if no depth is given."""
 
 RADIUS = 2
 
@@ -45,18 +45,18 @@ def export(
 ) -> str:
     """Write ``what`` (see `flowrt.viz.sources.source_of`) to ``path``; returns the path.
 
-    ``format`` is one of `FORMATS`, if None the one whose suffix ``path`` has; ``view`` one of `VIEWS`.
-    ``depth`` says how many levels of scopes are drawn, ``focus`` the operation or scope whose surroundings of
-    ``radius`` edges are all that is drawn. Of ``step_stats``, the ``StepStats`` of a traced step or of
-    several (``RunMetadata.step_stats``, `flowrt.profiler.recent_step_stats`), the HTML page has the times of
-    the last that is this step; without one times are estimated. The file at ``path`` is replaced when all is
-    well, and only then.
+    ``format`` is one of `FORMATS`, by default from the suffix of ``path``; ``view`` one of `VIEWS`. ``depth``
+    is the number of levels of scopes to draw; ``focus`` restricts the drawing to an operation or scope and
+    its surroundings of ``radius`` edges. ``step_stats`` is the ``StepStats`` of one traced step or of several
+    (``RunMetadata.step_stats``, `flowrt.profiler.recent_step_stats`): the HTML page has the times of the last
+    one of this step; without one they are estimated. The file at ``path`` is written atomically.
 
     Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
-    that a format has no use for, a ``depth`` below 1, a ``radius`` below 0, and a ``path`` that is no file's,
-    or that of ``what``, `DTypeError` where one of the two is no whole number, or for ``step_stats`` that are
-    none, `ResourceExhaustedError` where the graph is too large for it, `UnavailableError` and
-    `FailedPreconditionError` without the program or library that a format needs, and as `Session.run`.
+    that a format does not support, a ``depth`` below 1, a ``radius`` below 0, and a ``path`` that is not a
+    regular file, or that of ``what``, `DTypeError` if one of the two is not an integer, or for invalid
+    ``step_stats``, `ResourceExhaustedError` if the graph is too large for the format, `UnavailableError` and
+    `FailedPreconditionError` without the program or library that a format needs, and the errors of
+    `Session.run`.
     """
     chosen = check_export(what, path, format, view, depth, focus, radius)
     messages = several(step_stats, "export")
@@ -101,7 +101,7 @@ def _check_least(name: str, value: object, least: int) -> None:
 
 
 def format_for(path: str | os.PathLike[str]) -> str:
-    """The format whose files are called like ``path``, by the longest suffix. Raises `NotFoundError`."""
+    """The format of ``path``, by the longest matching suffix. Raises `NotFoundError`."""
     name = Path(path).name
     fitting = [key for key, row in FORMATS.items() if name.endswith(row.suffix)]
     if "tfevents" in name:
@@ -125,7 +125,7 @@ def _chosen(name: str) -> Format:
 def picture(
     source: Source, view: str, format: Format, depth: int | None, focus: str | None, radius: int
 ) -> Picture:
-    """What ``format`` is given. Raises `ResourceExhaustedError` where its viewer could not take it."""
+    """The input of ``format``. Raises `ResourceExhaustedError` if its viewer could not handle it."""
     parts = source.parts(view)
     drawn = GraphView({}, (), {})
     if format.has_view:
@@ -144,7 +144,7 @@ def picture(
 
 
 def _folded(view: GraphView, depth: int | None) -> GraphView:
-    """``view`` with ``depth`` levels; if it is None with as many as leave it legible, but one at least."""
+    """``view`` with ``depth`` levels; if None, with as many as remain legible, at least one."""
     if depth is not None:
         return fold(with_series(view), depth)
     if len(view.nodes) <= LEGIBLE_BOXES:

@@ -9,8 +9,8 @@ from flowrt.viz.view import GraphView, around, held_groups
 
 
 def focus(view: GraphView, name: str, radius: int) -> GraphView:
-    """The operation ``name``, or all of the scope ``name``, and what is at most ``radius`` edges away, in
-    whichever direction. Raises `NotFoundError`, with the nearest names, for one that is not there.
+    """The operation ``name``, or all of the scope ``name``, and its neighbourhood of at most ``radius`` edges
+    in either direction. Raises `NotFoundError`, with the nearest names, for an unknown name.
     """
     found = _named(view, name)
     neighbours: dict[str, list[str]] = {node: [] for node in view.nodes}

@@ -1,4 +1,4 @@
-"""Folding: a view with closed groups, each one node, and the edges between what is left bundled."""
+"""Folding: a view with closed groups, each drawn as one node, and bundled edges between them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COUNTED = (GroupKind.SCOPE, GroupKind.FUNCTION)
 
 def fold(view: GraphView, depth: int) -> GraphView:
     """``view`` with ``depth`` levels of scopes and functions: those of the last level are closed, one node
-    each, but for those of only one operation. Boxes of devices and series do not count as levels. A series is
-    closed wherever it stands.
+    each, except groups of a single operation. Boxes of devices and series do not count as levels. A series is
+    always closed.
     """
     closed = _closed(view.groups, depth)
     stands_in: dict[str, str] = {}
@@ -38,7 +38,7 @@ def fold(view: GraphView, depth: int) -> GraphView:
         stands_in[name] = box or name
         if not box:
             nodes[name] = node
-        elif view.groups[box].num_ops == 1:  # its only operation says more
+        elif view.groups[box].num_ops == 1:  # its only operation is more informative
             stands_in[name] = name
             nodes[name] = node._replace(group=view.groups[box].parent)
         elif box not in nodes:
@@ -50,19 +50,19 @@ def fold(view: GraphView, depth: int) -> GraphView:
 
 
 def levels(groups: Groups) -> int:
-    """How many levels there are."""
+    """The number of levels."""
     return max(_levels(groups).values())
 
 
 def _levels(groups: Groups) -> dict[str, int]:
     found = {"": 0}
-    for name, group in groups.items():  # a group comes before what it holds
+    for name, group in groups.items():  # a group precedes its contents
         found[name] = found[group.parent] + (group.kind in _COUNTED)
     return found
 
 
 def _closed(groups: Groups, depth: int) -> dict[str, str]:
-    """For each group the outermost closed one that it is, or is in; "" for those that stay open."""
+    """The outermost closed group that each group is or is in; "" for open ones."""
     found: dict[str, str] = {}
     level = _levels(groups)
     for name, group in groups.items():
@@ -73,14 +73,12 @@ def _closed(groups: Groups, depth: int) -> dict[str, str]:
 
 
 def _box(group: GroupView, first: NodeView) -> NodeView:
-    """A closed group; ``first`` of its nodes tells the device, until another has a different one."""
+    """A closed group; its device is that of its ``first`` node, until another node has a different one."""
     return NodeView(group.name, group.label, "", group.parent, first.device, {}, (), "", group.num_ops)
 
 
 def _bundled(view: GraphView, stands_in: Mapping[str, str]) -> list[EdgeView]:
-    """One edge for all that go from one box to the same other, and one for those that are transfers. Edges
-    inside a box are not drawn.
-    """
+    """One edge for all from one box to another, and one for the transfers. Inner edges are not drawn."""
     found: dict[tuple[str, str, bool], EdgeView] = {}
     for edge in view.edges:
         source, target = stands_in[edge.source], stands_in[edge.target]
@@ -109,8 +107,8 @@ def _joined(a: EdgeView, b: EdgeView) -> EdgeView:
 
 
 def with_series(view: GraphView) -> GraphView:
-    """``view`` with a group around each `MIN_SERIES` or more scopes that stand in one group, are called alike
-    but for a number (``layer``, ``layer_1``, …) and have the same kinds and numbers of operations.
+    """``view`` with a group around each `MIN_SERIES` or more scopes in one group that have equal names but
+    for a number (``layer``, ``layer_1``, …) and the same kinds and numbers of operations.
     """
     makes = _makes(view)
     alike: dict[tuple[str, str, frozenset[tuple[str, int]]], list[GroupView]] = {}
@@ -133,7 +131,7 @@ def with_series(view: GraphView) -> GraphView:
 
 
 def _makes(view: GraphView) -> dict[str, Counter[str]]:
-    """For each group how many operations of each type are in it."""
+    """The number of operations of each type in each group."""
     found: dict[str, Counter[str]] = {name: Counter() for name in view.groups}
     for node in view.nodes.values():
         for group in around(view.groups, node.group):

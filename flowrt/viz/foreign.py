@@ -1,6 +1,6 @@
-"""A GraphDef as it is written, where flowrt has no such ops: it cannot be built then, but be looked at.
+"""A GraphDef with ops that flowrt does not have: it cannot be built but can be drawn.
 
-Nothing is checked but what a drawing needs: names that are all different, and edges that lead to nodes.
+Checks only what a drawing needs: names are unique, and edges end at nodes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FunctionDef = Any
 
 
 def read_foreign(graph_def: GraphDef) -> Subgraph:
-    """The nodes of ``graph_def``, whatever their ops are; in its order where it has a cycle.
+    """The nodes of ``graph_def``, with any ops; in file order if it has a cycle.
 
-    Raises `InvalidArgumentError` for names that are not all different, and for inputs that are no nodes;
+    Raises `InvalidArgumentError` for duplicate names and for inputs that are not nodes;
     `ResourceExhaustedError` for more than `MAX_NODES`.
     """
     reader = _Reader(graph_def)
@@ -55,7 +55,7 @@ def read_foreign(graph_def: GraphDef) -> Subgraph:
 
 
 def _num_nodes(graph: Subgraph, known: dict[Subgraph, int]) -> int:
-    """With those of functions as often as they are owned."""
+    """The number of nodes, with those of a function counted once per owner."""
     if graph not in known:
         inner = [function for node in graph for function in owned_subgraphs(node.attrs)]
         known[graph] = len(graph) + sum([_num_nodes(function, known) for function in inner])
@@ -63,7 +63,7 @@ def _num_nodes(graph: Subgraph, known: dict[Subgraph, int]) -> int:
 
 
 def needed(graph: Subgraph, fetches: Iterable[Any]) -> Subgraph:
-    """What of ``graph`` the operations and tensors need that ``fetches`` names. Raises `NotFoundError`."""
+    """The subgraph of ``graph`` for the operations and tensors ``fetches`` names. Raises `NotFoundError`."""
     waiting = [str(getattr(fetch, "name", fetch)).partition(":")[0] for fetch in fetches]
     for name in waiting:
         if name not in graph.nodes:
@@ -102,7 +102,7 @@ def _global_ref(text: str) -> Ref:
 
 
 def _number(text: str) -> int:
-    """Which output. Raises `InvalidArgumentError`."""
+    """The index of an output. Raises `InvalidArgumentError`."""
     if text.isdecimal() and len(text) < 6 and int(text) < MAX_LIST_LENGTH:
         return int(text)
     raise InvalidArgumentError(f"expected outputs below {MAX_LIST_LENGTH}; got {text[:200]!r}")
@@ -163,7 +163,7 @@ class _Reader:
         return replace(op, attrs={**op.attrs, **kinds}) if kinds else op, attrs
 
     def _attribute(self, key: str, message: Any) -> tuple[str, Any]:
-        """Kind and value; text for what flowrt has no value for."""
+        """Kind and value; as text if flowrt cannot represent it."""
         try:
             value = decode_attr(message, key, None)
         except OpError:
@@ -175,7 +175,7 @@ class _Reader:
         return kind_of_message(message), value
 
     def _function(self, name: FunctionName) -> Any:
-        """The function, or its name where there is none to show."""
+        """The function, or its name if it cannot be shown."""
         if name in self._functions:
             return self._functions[name]
         if name not in self._library or name in self._open or len(self._open) == MAX_NESTING:
@@ -228,7 +228,7 @@ def _dtype(number: int) -> DType:
 
 
 def _one_shape(attrs: Any) -> Shape:
-    """Of a function's argument, as far as the file tells it."""
+    """The shape of a function's argument, if the file has it."""
     try:
         shapes: tuple[Shape, ...] = decode_attr(attrs[OUTPUT_SHAPES], OUTPUT_SHAPES, "list(shape)")
         (shape,) = shapes
@@ -239,12 +239,12 @@ def _one_shape(attrs: Any) -> Shape:
 
 @final
 class _Places:
-    """The numbers of outputs in a function, where a file says "node:output:index"."""
+    """The indices of outputs in a function, for references of the form "node:output:index"."""
 
     def __init__(self, function_def: FunctionDef) -> None:
         self._ops = {node_def.name: find_op(node_def.op) for node_def in function_def.node_def}
         self.outputs: dict[str, dict[str, int]] = {}
-        """Of each node that is read the names of its outputs, and how many tensors each has at least."""
+        """The names of the outputs of each node that is read, each with its minimum number of tensors."""
         texts = [text for node_def in function_def.node_def for text in node_def.input]
         for text in (*texts, *function_def.ret.values()):
             name, output, index = _parts(text)
@@ -270,7 +270,7 @@ def _parts(text: str) -> tuple[str, str, int]:
 
 
 def _unknown_op(name: str, outputs: Mapping[str, int]) -> OpDef:
-    """An op of which the outputs are known that somebody reads by name."""
+    """An op with the outputs that are read by name."""
     arguments = [
         Argument(output, None, UNKNOWN, f"_num_{output}" if count > 1 else None, False, False, count > 1)
         for output, count in outputs.items()

@@ -1,7 +1,7 @@
-"""What is known of the tensors of a graph that flowrt cannot build: `with_specs`.
+"""Dtypes and shapes of the tensors of a graph that flowrt cannot build: `with_specs`.
 
-Dtypes and shapes are those that the file tells, and those that the ops' own rules find for the operations
-that flowrt knows. Nothing is checked: where a rule finds no sense in what it gets, its result is unknown.
+They come from the file, and for known operations from the ops' inference rules. Nothing is checked: if a rule
+rejects its inputs, its result is unknown.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from flowrt.graph.shapes import Shape, merge
 from flowrt.graph.topology import sort_topologically
 
 UNKNOWN = DType("unknown", 0, np.object_)
-"""The dtype of what an unknown operation gives; TensorFlow's number for "invalid"."""
+"""The dtype of an unknown operation's outputs; TensorFlow's number for "invalid"."""
 
 UNCHECKED = (OpError, TypeError, ValueError, LookupError, AttributeError)
-"""What a rule raises for attributes and inputs that nobody checked."""
+"""Errors that a rule may raise for unchecked attributes and inputs."""
 
 
 def with_specs(graph: Subgraph, given: Mapping[str, TensorSpec] = {}) -> Subgraph:
@@ -50,7 +50,7 @@ def with_specs(graph: Subgraph, given: Mapping[str, TensorSpec] = {}) -> Subgrap
 
 def _with_outputs(node: Node, nodes: Mapping[str, Node], num_read: int) -> Node:
     inputs = [_spec(nodes, ref) for ref in node.inputs]
-    same = node.op is not while_op  # what a loop changes may change its shape, too
+    same = node.op is not while_op  # the shape of a loop variable may change, too
     known = [spec if same else spec._replace(shape=None) for spec in inputs]
     node = with_functions(node, lambda function: _with_arguments(function, known))
     node = node.replace(attrs={**_types(node, inputs), **node.attrs})
@@ -84,13 +84,13 @@ def _with_arguments(function: Subgraph, inputs: Sequence[TensorSpec]) -> Subgrap
 
 
 def _spec(nodes: Mapping[str, Node], ref: Ref) -> TensorSpec:
-    """What is known of ``ref`` by now: nothing if it closes a cycle."""
+    """The current spec of ``ref``; unknown if it closes a cycle."""
     outputs = nodes[ref[0]].outputs if ref[0] in nodes else ()
     return outputs[ref[1]] if ref[1] < len(outputs) else TensorSpec(UNKNOWN, None)
 
 
 def _num_read(graph: Subgraph) -> dict[str, int]:
-    """How many outputs of each node are read, those before the last one that is."""
+    """The number of outputs to assume for each node: one more than the highest index read."""
     found: dict[str, int] = {}
     for name, index in (*[ref for node in graph for ref in node.inputs], *graph.fetches):
         found[name] = max(found.get(name, 0), index + 1)
@@ -109,7 +109,7 @@ def _outputs(
 
 
 def _inferred(node: Node, inputs: Sequence[TensorSpec], nodes: Mapping[str, Node]) -> tuple[TensorSpec, ...]:
-    """By the op's own rule; dtypes alone where that finds none."""
+    """The outputs by the op's own rule; dtypes alone if it fails."""
     dtypes: Sequence[Any] = ()
     try:
         dtypes = output_dtypes(node.op, node.attrs)
@@ -123,7 +123,7 @@ def _inferred(node: Node, inputs: Sequence[TensorSpec], nodes: Mapping[str, Node
 
 
 def _sensible(spec: TensorSpec) -> TensorSpec:
-    """``spec`` without what a damaged attribute put there."""
+    """Return ``spec`` with the damage from malformed attributes removed."""
     found: tuple[Any, Any] = spec
     dtype, shape = found
     sizes = shape if isinstance(shape, tuple) else ("",)

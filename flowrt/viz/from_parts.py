@@ -1,7 +1,7 @@
-"""From the parts of a graph to a `GraphView`: scopes from names, edges from inputs, transfers from pairs.
+"""Conversion of a graph's parts to a `GraphView`: scopes by names, edges by inputs, transfers by pairs.
 
 {"": subgraph}                 no boxes of devices: the graph as it was built, or placed
-{device: its subgraph, ...}    one box a device; from each _Send to its _Recv goes a transfer
+{device: its subgraph, ...}    one box per device; a transfer from each _Send to its _Recv
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from flowrt.viz.view import (
 )
 
 Parts: TypeAlias = Mapping[str, Subgraph]
-"""By device, or under "" all of it."""
+"""The subgraph of each device, or the whole graph under ""."""
 
 _ADDED = re.compile(r"(.)/_(copy|control)/[^/:]+(:0)?")
-"""The end of the name of what `flowrt.graph.passes.placement.partition` makes for another device."""
+"""The end of the name of a node that `flowrt.graph.passes.placement.partition` adds for another device."""
 
 _FIRST = re.compile(r"(.+)/first/\1/")
-"""In front of a loop, what `flowrt.graph.passes.prepare.lower` makes of its condition."""
+"""The prefix of a loop's first condition, created by `flowrt.graph.passes.prepare.lower`."""
 
 MAX_TEXT = 200
 """Characters of an attribute's text; a longer one ends in "…"."""
 
 GRAPH = "_graph"
-"""Of a _Send and a _Recv: the scope that the graph has in which they are, if several are shown."""
+"""Attribute of a _Send and a _Recv: the scope of their graph, if several are shown."""
 
 PAIR = ("tensor_name", "send_device", "recv_device")
 """The attributes that a _Send and its _Recv have in common."""
@@ -82,8 +82,8 @@ class _Builder:
         self.groups[name] = GroupView(name, label, kind, parent, 0)
 
     def add(self, subgraph: Subgraph, base: str, device: str, owner: str) -> dict[str, str]:
-        """Put the nodes of ``subgraph`` into the group ``base``. Returns their names in the view.
-        ``owner`` is the operation, by its own name, whose function this is.
+        """Put the nodes of ``subgraph`` into the group ``base``. Returns their names in the view. ``owner``
+        is the name of the operation that owns this function.
         """
         names = self._names(subgraph, base if owner else "", owner)
         local = {node.name: _place(node, owner) for node in subgraph}
@@ -106,7 +106,7 @@ class _Builder:
         return names
 
     def _names(self, subgraph: Subgraph, base: str, owner: str) -> dict[str, str]:
-        """In a function the owner's name is said once."""
+        """The names in the view; in a function, the owner's name appears only once."""
         if not owner:
             return {name: name for name in subgraph.nodes}
         inner = {name: name.removeprefix(f"{owner}/") for name in subgraph.nodes}
@@ -155,8 +155,8 @@ class _Builder:
             ends.setdefault(tuple([node.attrs[key] for key in PAIR]), []).append(name)
 
     def connect_pairs(self) -> None:
-        """Draw the transfers. Loops that send tensors of one name are met in the order in which they run.
-        Where one end is in another task, a node stands for that.
+        """Draw the transfers. Loops that send tensors of the same name are matched in execution order. If one
+        end is in another task, a node represents that task.
         """
         for key in dict.fromkeys([*self._sends, *self._receives]):
             sends, receives = self._sends.get(key, []), self._receives.get(key, [])
@@ -172,7 +172,7 @@ class _Builder:
         self.edges.append(EdgeView(*ends, EdgeKind.TRANSFER, plain_name(tensor), known, nbytes, how))
 
     def _elsewhere(self, device: str) -> str:
-        """The node that stands for a device whose part is not here."""
+        """The node that represents a device with no part shown."""
         name = f"elsewhere:{device}"
         if name not in self.nodes:
             self.nodes[name] = NodeView(name, short_device(device), "elsewhere", "", "", {}, (), "")
@@ -180,8 +180,8 @@ class _Builder:
 
 
 def _place(node: Node, owner: str) -> str:
-    """The name that a node has where it is drawn, in a function of ``owner``. The parts of a loop on several
-    devices stand beside each other.
+    """The name of a node in the drawing, in a function of ``owner``. The parts of a loop on several devices
+    are adjacent.
     """
     if node.op.name in ("_Send", "_Recv"):
         name = _end_of_transfer(node)
@@ -192,7 +192,7 @@ def _place(node: Node, owner: str) -> str:
 
 
 def _end_of_transfer(node: Node) -> str:
-    """A _Send stands beside the producer, a _Recv outside of all scopes but those of a collective."""
+    """The place of a _Send next to its producer; of a _Recv, outside all scopes but a collective's."""
     scope, slash, tensor = plain_name(node.attrs["tensor_name"]).rpartition("/")
     if node.op.name == "_Send":
         return f"{scope}{slash}send {tensor}"
@@ -217,7 +217,7 @@ def is_full(device: str) -> bool:
 
 
 def _scopes(names: Iterable[str]) -> set[str]:
-    """All scopes that ``names`` stand in."""
+    """All scopes in ``names``."""
     found: set[str] = set()
     for name in names:
         scope = name.rpartition("/")[0]
@@ -228,7 +228,7 @@ def _scopes(names: Iterable[str]) -> set[str]:
 
 
 def transport(send_device: str, recv_device: str) -> str:
-    """How a tensor goes from one device to the other, as far as the names tell."""
+    """The transport of a tensor from one device to the other, as far as the device names determine it."""
     (sender, _, source), (receiver, _, target) = (
         device.partition("/device:") for device in (send_device, recv_device)
     )
@@ -271,7 +271,7 @@ class AttrTexts:
         """See `short_attrs`."""
         key = id(node.attrs), node.op.name
         if key not in self._known:
-            self._known[key] = node.attrs, short_attrs(node)  # who is kept keeps his id
+            self._known[key] = node.attrs, short_attrs(node)  # a kept dict keeps its id
         return self._known[key][1]
 
 
@@ -294,7 +294,7 @@ def _short(node: Node, key: str, value: Any) -> str:
     kind = attr_kind(node.op, key)
     try:
         return _clipped(str(value) if kind is None else format_value(kind, value))
-    except (OpError, KeyError):  # what has no text form: a Python function, a dtype that flowrt lacks
+    except (OpError, KeyError):  # without a text form: a Python function, a dtype that flowrt lacks
         return _clipped(str(value))
 
 

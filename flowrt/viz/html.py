@@ -1,10 +1,10 @@
-"""HTML: one file with the graph in all stages of its compile, to open, mail and keep. It needs no network.
+"""HTML: one self-contained file with the graph in all stages of its compilation.
 
     stages -> page_data -> JSON -> gzip -> base64
     page/*.js, style.css, template.html -> one script, one style, their hashes -> the file
 
-The page's own policy allows the two inline texts by their hash and nothing else: whatever a name says,
-nothing is loaded and nothing runs. Names are texts in the data, which are decoded there and set as text.
+The page's content security policy allows only the two inline texts, by hash: whatever a name contains,
+nothing is loaded or run. Names are strings in the data, decoded there and set as text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOTES = {
     "partitioned": "One part a device. On each cut edge a _Send and a _Recv.",
     "scheduled": "What one compiled loop can do is one operation; each has its stream.",
 }
-"""By the name of a pass, or of a stage without one."""
+"""Notes by the name of a pass, or of a stage without one."""
 
 
 def encode_html(picture: Picture) -> bytes:
@@ -78,8 +78,8 @@ def write_html(
     """Write the page of a step to ``path``; returns the path. For ``fetches`` and ``feed_dict`` see
     `flowrt.viz.compile_request.compile_request`.
 
-    It is what `flowrt.viz.export` writes, with a title of one's own. With the ``run_metadata`` of a traced
-    step its times are measured, not estimated. Raises as `Session.run` where the step does not compile, and
+    Same as `flowrt.viz.export`, with a custom title. With the ``run_metadata`` of a traced step its times are
+    measured, not estimated. Raises the errors of `Session.run` if the step does not compile, and
     `FailedPreconditionError` without igraph.
     """
     check_target(path)
@@ -96,7 +96,7 @@ def write_html(
 
 
 def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:
-    """It opens at the last stage of the phase that has the view's name, at the first if there is none."""
+    """The page's data. It opens at the last stage of the phase named like the view, else at the first."""
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     shown = [
@@ -123,11 +123,11 @@ def page(data: dict[str, Any]) -> bytes:
     )
 
 
-# --- what the stages say
+# --- texts of the stages
 
 
 def _names(stages: Sequence[Stage]) -> list[str]:
-    """Of a stage that optimises its pass, of the first of another phase the phase."""
+    """The names of the stages: the pass for an optimization, the phase for another phase's first stage."""
     phases = [stage.phase for stage in stages]
     return [
         stage.phase if stage.phase != "optimised" and stage.phase not in phases[:i] else stage.name
@@ -140,7 +140,7 @@ def _note(stage: Stage) -> str:
 
 
 def _view(stage: Stage, texts: AttrTexts) -> GraphView:
-    """With each node's stream, where there are several."""
+    """The view with each node's stream, if there are several."""
     view = view_of(stage.parts, texts)
     if not any(stage.streams.values()):
         return view
@@ -162,7 +162,7 @@ def _text(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a Content-Security-Policy has it."""
+    """A hash in the format of a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -171,7 +171,7 @@ _IMPORT = re.compile(r'^import .* from "\./(\w+\.js)";\n', re.MULTILINE)
 
 @cache
 def _script() -> str:
-    """The modules of the page as one: each behind those that it imports, without its imports and exports."""
+    """The modules of the page as one script: each after its imports, without import and export statements."""
     ordered: dict[str, str] = {}
 
     def add(name: str) -> None:

@@ -1,11 +1,11 @@
-"""Where the children of one box stand: a layered layout (Sugiyama). The door to igraph (extra ``viz``).
+"""Layered layout (Sugiyama) of the children of one box, with igraph (extra ``viz``).
 
-    edges -> layers: the longest way, once igraph has broken the circles
-          -> columns: igraph orders each layer against crossings and sets like things below each other
-          -> lanes: edges over many layers go around, beside what they pass
+    edges -> layers: the longest path, after igraph has broken the cycles
+          -> columns: igraph orders each layer to avoid crossings and aligns connected boxes
+          -> lanes: edges over many layers are routed around the boxes they pass
 
-A layout says order, not pixels: boxes grow when they are opened, and the page stacks them
-(`page/arrange.js`). An edge over several layers holds a column in each, so that no box stands in its way; all
+A layout gives order, not pixels: boxes grow when they are opened, and the page stacks them
+(`page/arrange.js`). An edge over several layers reserves a column in each, so that it crosses no box; all
 edges of one producer share theirs.
 """
 
@@ -20,23 +20,23 @@ from flowrt.errors import FailedPreconditionError
 Edge: TypeAlias = tuple[int, int]
 
 MAX_PASSED = 3
-"""Layers that an edge may pass between the boxes. The long ones of a training step, from the forward to the
-backward half, would push the chain of layers apart.
+"""Maximum number of layers that an edge may pass between boxes. The long ones of a training step, from the
+forward to the backward half, would push the chain of layers apart.
 """
 
 LANE = 0.5
-"""Columns between two lanes: as many edges go around as there are layers in a network."""
+"""Columns between two lanes: a network has about as many edges in lanes as layers."""
 
 GRID_WIDTH = 6
-"""Columns, at least, of what has no edges."""
+"""Minimum number of columns for children without edges."""
 
 SWEEPS = 24
 """Passes over the layers against crossings; more changed none of the graphs of the examples."""
 
 
 class Layout(NamedTuple):
-    """For each child its layer, from the top, and its column, in which it is as wide as one; and for each
-    edge over several layers the columns that it holds in those between.
+    """The layer of each child, from the top, and its column, one per child in width; for each edge over
+    several layers, the columns reserved in those between.
     """
 
     layers: list[int]
@@ -57,14 +57,14 @@ def load_igraph() -> Any:
 
 
 def side_by_side(count: int) -> Layout:
-    """``count`` children in a row: devices, between which edges go both ways."""
+    """A row of ``count`` children: devices, with edges in both directions."""
     return Layout([0] * count, [float(child) for child in range(count)], {})
 
 
 def lay_out(count: int, edges: Collection[Edge]) -> Layout:
-    """The layout of ``count`` children with ``edges`` between their numbers.
+    """The layout of ``count`` children with ``edges`` between their indices.
 
-    Children without an edge stand in rows below the others. Raises `FailedPreconditionError` without igraph.
+    Children without an edge follow in rows below. Raises `FailedPreconditionError` without igraph.
     """
     linked = sorted({end for edge in edges for end in edge if edge[0] != edge[1]})
     number = {child: i for i, child in enumerate(linked)}
@@ -92,8 +92,8 @@ def _linked_layout(count: int, edges: Sequence[Edge]) -> Layout:
     short_ones = set(short)
     pieces, numbers = _pieces(count, layers, short)
     levels = layers + [layers[source] + step for source, step in numbers]
-    # Each piece goes to the next layer: where it has to cut edges itself, igraph 1.0 writes beyond its memory
-    # if the graph is in several parts.
+    # Each piece ends at the next layer: if igraph 1.0 has to cut edges itself, it writes out of bounds for a
+    # graph with several components.
     graph = load_igraph().Graph(len(levels), pieces, directed=True)
     found = graph.layout_sugiyama(layers=levels, maxiter=SWEEPS).coords
     columns = _apart(levels, [x for x, *_ in found[: len(levels)]])
@@ -121,15 +121,15 @@ def _apart(levels: Sequence[int], columns: Sequence[float]) -> list[float]:
 
 
 def _passed(layers: Sequence[int], edge: Edge) -> int:
-    """How many layers lie between its ends."""
+    """The number of layers between its ends."""
     return layers[edge[1]] - layers[edge[0]] - 1
 
 
 def _lanes(
     layers: Sequence[int], levels: Sequence[int], columns: Sequence[float], long: Sequence[Edge]
 ) -> dict[Edge, float]:
-    """The column of each long edge: beside all that stands in the layers that it passes, on the nearer side,
-    the shorter ones further in.
+    """The column of each long edge: outside all boxes of the layers that it passes, on the nearer side, the
+    shorter ones further in.
     """
     first: dict[int, float] = {}
     last: dict[int, float] = {}
@@ -153,8 +153,8 @@ def _lanes(
 
 
 def _layers(count: int, edges: Sequence[Edge]) -> list[int]:
-    """The longest way to each child, without the edges that close circles; but what has no input stands right
-    above the first that reads it.
+    """The longest path to each child, ignoring the edges that close cycles; a child without input is placed
+    right above its first reader.
     """
     graph = load_igraph().Graph(count, edges, directed=True)
     graph.delete_edges(graph.feedback_arc_set(method="eades"))
@@ -169,8 +169,8 @@ def _layers(count: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _pieces(count: int, layers: Sequence[int], short: Sequence[Edge]) -> tuple[list[Edge], dict[Edge, int]]:
-    """The edges cut so that each goes to the next layer, and the numbers of the places between, by producer
-    and steps below it.
+    """The edges cut into pieces from layer to layer, and the indices of the points between, by producer and
+    steps below it.
     """
     numbers: dict[Edge, int] = {}
     pieces: dict[Edge, None] = {}

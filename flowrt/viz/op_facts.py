@@ -1,9 +1,8 @@
-"""What is known of operations beside the graph: how long they take, what was compiled for them, what they are
-fused in.
+"""Facts about operations that are not in the graph: times, compiled code, fusion groups.
 
-    the last stage       -> estimated seconds, groups
-    StepStats            -> measured seconds
-    a plan of a session  -> each operation's instructions, with where its operands are
+the last stage       -> estimated seconds, groups
+StepStats            -> measured seconds
+a plan of a session  -> each operation's instructions, with the locations of operands
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from flowrt.profiler.steps import read_step
 from flowrt.viz.stages import Stage
 
 Code: TypeAlias = Mapping[str, Sequence[str]]
-"""By the name of an operation the texts that run it: lines of programs, and of a group its loop."""
+"""The texts that run each operation, by name: program lines, and for a group its loop."""
 
 
 class OpFacts(NamedTuple):
-    """By the name of the operation: seconds a step, the texts that run it, and the operation that stands for
-    the group in which it is fused.
+    """Facts by operation name: seconds per step, the texts that run it, and the operation that represents its
+    fusion group.
     """
 
     seconds: Mapping[str, float] = {}
     seconds_are: str = ""
-    """Where they come from: "estimated", "measured"."""
+    """Source of the times: "estimated", "measured"."""
     code: Mapping[str, Sequence[str]] = {}
     unplanned: str = ""
-    """Why there is no code."""
+    """The reason if there is no code."""
     fused: Mapping[str, str] = {}
 
 
 def facts_of(last: Stage) -> OpFacts:
-    """What ``last`` alone tells, the stage in which everything has its device and its group."""
+    """Facts from ``last`` alone, the stage in which every node has its device and its group."""
     seconds = {
         node.name: _estimated(part, node)
         for part in _all_parts(list(last.parts.values()))
@@ -52,26 +51,26 @@ def facts_of(last: Stage) -> OpFacts:
 
 
 PRODUCTS_FASTER = 10
-"""Times that a library's product takes an operation less than a loop over memory does. By this digits_cnn is
-estimated at 36 ms a step, and takes 25.
+"""Speed of a library's product per operation, relative to a loop over memory. With it digits_cnn is estimated
+at 36 ms per step, and takes 25.
 """
 
 
 def _estimated(part: Subgraph, node: Node) -> float:
-    """A schedule only has to rank (`node_seconds`); a reader looks at the shares."""
+    """Estimated seconds of a node: scheduling needs only a ranking (`node_seconds`), a reader the shares."""
     seconds = node_seconds(part, node)
     return CALL_SECONDS + (seconds - CALL_SECONDS) / PRODUCTS_FASTER if node.op.cost is not None else seconds
 
 
 ALIKE = 0.5
-"""Of the operations of two steps the share that both have, from which on they are taken for the same one."""
+"""Minimum Jaccard index of two steps' operations to count as the same step."""
 
 
 def step_like(steps: Sequence[Any], stages: Sequence[Stage]) -> Any:
-    """Of the ``StepStats`` of ``steps`` the last that traces the step of ``stages``, with its groups of
-    operations or before they were compiled; None where there is none.
+    """The last of ``steps``, ``StepStats``, that traces the step of ``stages``, with its groups of operations
+    or before they were compiled; None if there is none.
 
-    Steps are told from each other by their operations: by the Jaccard index of these.
+    Steps are compared by the Jaccard index of their operations.
     """
     expected = [
         {
@@ -92,8 +91,8 @@ def step_like(steps: Sequence[Any], stages: Sequence[Stage]) -> Any:
 
 
 def measured_seconds(step_stats: Any) -> dict[str, float]:
-    """From a ``StepStats`` message; of an operation that ran several times, or on several devices, all
-    together. A receive has none: what it waited is the time of others.
+    """Times from a ``StepStats`` message, summed over several runs or devices of an operation. A receive has
+    none: its wait belongs to the producer.
     """
     seconds: dict[str, float] = {}
     for cost in node_costs([read_step(step_stats)]):
@@ -103,7 +102,7 @@ def measured_seconds(step_stats: Any) -> dict[str, float]:
 
 
 def program_texts(plan: Plan) -> Code:
-    """By operation the lines of ``plan``'s programs that run it; a fused group's are followed by its loop."""
+    """The lines of ``plan``'s programs by operation; those of a fused group are followed by its loop."""
     texts: dict[str, list[str]] = {}
     for program in plan.programs:
         _, *lines = str(program).splitlines()
@@ -134,5 +133,5 @@ def _all_parts(parts: Sequence[Subgraph]) -> Iterator[Subgraph]:
 
 
 def _costs_nothing(node: Node) -> bool:
-    """Whether nothing runs for it: it is there already, or a view of what is."""
+    """Whether no instruction runs for it: its result exists already, or is a view."""
     return node.op.name in ("Const", "_Feed", "NoOp") or node.op.effect is Effect.HANDLE or node.op.alias

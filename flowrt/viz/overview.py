@@ -1,9 +1,8 @@
-"""An overview of a graph as it runs, as an SVG that needs no other program: one band a device, time from left
-to right.
+"""An overview of a graph as it runs, drawn as an SVG: one band per device, time from left to right.
 
-Operations are drawn together by name scope: on each device one box for all whose scopes agree in the first
-``depth`` parts. Constants, Send and Recv are not drawn; a tensor that goes from one device to another is a
-dashed edge. An operation that owns functions has a box of its own, around a picture of them.
+Operations are grouped by name scope: on each device one box for all operations with the same first ``depth``
+scope parts. Constants, Send and Recv are not drawn; a transfer between devices is a dashed edge. An operation
+that owns functions has a separate box, around a picture of them.
 
     session, fetches -> partitions -> collapse -> lay_out -> write_svg
 """
@@ -31,10 +30,10 @@ Partitions: TypeAlias = Mapping[str, Subgraph]
 """``{device: its part}``."""
 
 MAX_BOXES = 60
-"""What a reader can take in: `write_svg` collapses further until there are no more boxes."""
+"""Maximum number of boxes in a readable picture: `write_svg` collapses further until it is met."""
 
 Key: TypeAlias = tuple[str, str]
-"""Of a box: device and scope."""
+"""The key of a box: device and scope."""
 
 Point: TypeAlias = tuple[float, float]
 
@@ -54,8 +53,8 @@ class Box(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Boxes, and for each pair of connected ones what connects them: "send", "data" or "control" (the first
-    that holds), and how many edges. In a picture of functions their labels are in the place of devices.
+    """Boxes, and for each connected pair the kind of connection: "send", "data" or "control" (the first that
+    applies), and the number of edges. In a picture of functions their labels replace the devices.
     """
 
     boxes: dict[Key, Box]
@@ -63,24 +62,24 @@ class Picture(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many boxes there are, those in boxes among them."""
+        """The number of boxes, including nested ones."""
         return sum(1 + (box.inner.size if box.inner else 0) for box in self.boxes.values())
 
 
-# --- what there is to draw
+# --- content of the picture
 
 
 def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partitions:
     """The compiled parts of the step that computes ``fetches``, with its placeholders fed; nothing runs.
 
-    A `Graph` is placed on the devices that its operations ask for. Raises as `Session.run`.
+    A `Graph` is placed on the devices that its operations request. Raises the errors of `Session.run`.
     """
     return Step("", compile_request(session_or_graph, fetches)).parts("partitioned")
 
 
 def collapse(parts: Partitions, depth: int = 2, scope: str = "") -> Picture:
-    """One box for the operations whose scopes, behind ``scope``, agree in the first ``depth`` parts; with
-    depth 0, for those of one type.
+    """One box for the operations with the same first ``depth`` scope parts after ``scope``; with depth 0, for
+    those of one type.
     """
     boxes: dict[Key, Box] = {}
     for device, part in parts.items():
@@ -112,7 +111,7 @@ def _functions_of(node: Node, depth: int) -> Picture | None:
 def _box_name(node: Node, depth: int, scope: str) -> str:
     name = node.name.removeprefix(scope)
     if node.op.effect is Effect.NESTED:
-        return f"{name}()"  # alone: what has the same scope is not of its functions
+        return f"{name}()"  # separate: operations of the same scope are not in its functions
     if depth == 0:
         return node.op.name
     parts = name.split("/")
@@ -122,7 +121,7 @@ def _box_name(node: Node, depth: int, scope: str) -> str:
 
 
 def _producers(parts: Partitions, device: str, node: Node) -> Iterator[tuple[str, Node, str]]:
-    """(device, node, kind of edge) of what ``node`` reads or waits for, seen through Recv and constants."""
+    """(device, node, kind of edge) of each input of ``node``, looking through Recv and constants."""
     for name in dict.fromkeys(ref[0] for ref in node.inputs):
         yield from _origin(parts, device, name, "data")
     for name in node.controls:
@@ -133,7 +132,7 @@ def _origin(parts: Partitions, device: str, name: str, kind: str) -> Iterator[tu
     node = parts[device].nodes[name]
     if node.op.name == "_Recv":
         sender = node.attrs["tensor_name"].rpartition(":")[0]
-        if node.attrs["send_device"] in parts:  # else it is the other device's copy of a loop
+        if node.attrs["send_device"] in parts:  # else it belongs to the other device's copy of a loop
             yield from _origin(parts, node.attrs["send_device"], sender, "send")
     elif node.op.name == "Const":
         for control in node.controls:
@@ -164,10 +163,8 @@ def write_graph_picture(
 
 
 def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:
-    """Draw the collapsed parts, at most `MAX_BOXES` boxes, time from left to right, one band a device;
-    returns ``path``.
-
-    Pointing at a box shows its operations.
+    """Draw the collapsed parts, at most `MAX_BOXES` boxes, time from left to right, one band per device;
+    returns ``path``. Tooltips list the operations of a box.
     """
     picture = collapse(parts, depth)
     while picture.size > MAX_BOXES and depth > 0:
@@ -185,8 +182,8 @@ _COLORS = ("#dbe9f9", "#fbe5d0", "#dff1dc", "#f6dde6", "#e6e0f5", "#fdf3c8", "#d
 
 
 class Layout(NamedTuple):
-    """Places in pixels: left upper corner and size of each box, with the layout of what is in it; top and
-    height of each device's band, and the whole size.
+    """Positions in pixels: upper left corner and size of each box, with the layout of its contents; top and
+    height of each device's band, and the total size.
     """
 
     corners: dict[Key, Point]
@@ -206,11 +203,10 @@ class Layout(NamedTuple):
 
 
 def lay_out(picture: Picture) -> Layout:
-    """Columns by level: a box stands right of all that it reads, except where boxes read each other in a
-    circle.
+    """Columns by level: a box is to the right of its inputs, except in cycles.
 
-    In a column, the boxes of a device stand in the order of the boxes they read, which keeps edges short, and
-    in the middle of the device's band.
+    Within a column, the boxes of a device are ordered like their inputs, which keeps edges short, and centred
+    in the device's band.
     """
     inner = {key: lay_out(box.inner) for key, box in picture.boxes.items() if box.inner}
     sizes: dict[Key, Point] = {
@@ -256,7 +252,7 @@ def _stack_height(keys: Sequence[Key], sizes: Mapping[Key, Point]) -> float:
 
 
 def _column_lefts(columns: Mapping[Key, int], sizes: Mapping[Key, Point]) -> tuple[list[float], float]:
-    """Where each column begins, and the width of the whole."""
+    """The left edge of each column, and the total width."""
     widths = [0.0] * (max(columns.values(), default=0) + 1)
     for key, column in columns.items():
         widths[column] = max(widths[column], sizes[key][0])
@@ -273,7 +269,7 @@ def _columns(picture: Picture) -> dict[Key, int]:
     inputs: dict[Key, list[Key]] = {key: [] for key in picture.boxes}
     for source, target in picture.edges:
         inputs[target].append(source)
-    while pending:  # boxes whose inputs have places; in a circle, the one with the fewest that have none
+    while pending:  # boxes with placed inputs; in a cycle, the one with the fewest unplaced
         key = min(pending, key=lambda k: (sum(s in pending for s in inputs[k]), order[k]))
         columns[key] = max((columns[s] + 1 for s in inputs[key] if s in columns), default=0)
         pending.remove(key)
@@ -341,7 +337,7 @@ Curve: TypeAlias = list[Point]
 
 
 def _forward(layout: Layout, source: Key, target: Key) -> Curve:
-    """From the right side of a box to the left side of another, over boxes between them in the same row."""
+    """A curve from a box's right side to another's left side, over boxes between them in the same row."""
     (x1, y1), (x2, y2) = layout.right(source), layout.left(target)
     bend = max(GAP_X, (x2 - x1) / 3)
     passed = (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0
@@ -350,7 +346,7 @@ def _forward(layout: Layout, source: Key, target: Key) -> Curve:
 
 
 def _backward(layout: Layout, source: Key, target: Key) -> Curve:
-    """From bottom to bottom of a box further left; to a box above or below, between the sides that face."""
+    """A curve between the bottoms for a box further left; between facing sides for one above or below."""
     (left1, top1), (width1, height1) = layout.corners[source], layout.sizes[source]
     (left2, top2), (width2, height2) = layout.corners[target], layout.sizes[target]
     up, down = top2 + height2 + GAP_Y < top1, top2 > top1 + height1 + GAP_Y
@@ -377,5 +373,5 @@ def _svg_box(box: Box, corner: Point, size: Point, color: str, inner: Iterable[s
 
 
 def _short(name: str, limit: int = 22) -> str:
-    """The end of a long name: what differs stands there."""
+    """The end of a long name, which is the distinctive part."""
     return name if len(name) <= limit else "…" + name[-limit + 1 :]

@@ -1,12 +1,11 @@
-"""What the HTML page knows, as small JSON: every text, tensor and operation once, and of a stage only what it
-changed.
+"""The HTML page's data as compact JSON: every text, tensor and operation once, and stages as deltas.
 
-    stages -> one tree for those without boxes of devices, one for those with
-           -> items (the graph itself, groups, operations) with their places
-           -> records (what a stage says of an operation), edges; a stage drops some and adds others
+    stages -> one tree for those without device boxes, one for those with
+           -> items (the graph itself, groups, operations) with their positions
+           -> records (an operation's data in a stage), edges; a stage removes some and adds others
 
-Arrays hold one column of all rows, and numbers of rows stand for texts: 20,000 operations in nine stages are
-3 MB so, and 0.4 MB compressed.
+Arrays hold one column of all rows, and texts are row indices: 20,000 operations in nine stages take 3 MB, and
+0.4 MB compressed.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ T = TypeVar("T", bound=Hashable)
 
 
 class PageStage(NamedTuple):
-    """One stage of the compile: ``note`` says in a sentence what happens in it; ``is_pass``: it is one of
-    several that optimise.
+    """One stage of the compilation: ``note`` describes it in a sentence; ``is_pass``: it is one of several
+    optimizations.
     """
 
     name: str
@@ -118,7 +117,7 @@ class _Encoder:
         return [[self.strings.row(name) for name in values], list(values.values())]
 
     def record(self, item: int, node: NodeView) -> tuple[Hashable, ...]:
-        """What a stage says of the operation ``item``, in numbers."""
+        """The data of the operation ``item`` in a stage, as row indices."""
         return (
             item,
             self.strings.row(node.op),
@@ -135,7 +134,7 @@ EDGE = ("source", "target", "kind", "index", "transport")
 
 @final
 class _Tree:
-    """The items of some stages, which stand in the same boxes, with their places."""
+    """The items of stages with the same boxes, and their positions."""
 
     def __init__(self, encoder: _Encoder, view: GraphView) -> None:
         self._encoder = encoder
@@ -153,7 +152,7 @@ class _Tree:
         self._last: tuple[set[int], set[int]] = set(), set()
 
     def stage(self, stage: PageStage, tree: int) -> dict[str, Any]:
-        """``stage`` as what it drops of the one before and what it adds."""
+        """Encode ``stage`` as removals from the previous one and additions."""
         items, record = self._op_item, self._encoder.record
         records = {self._records.row(record(items[name], node)) for name, node in stage.view.nodes.items()}
         edges = {self._edges.row(self._edge(edge)) for edge in stage.view.edges}
@@ -221,8 +220,8 @@ class _Tree:
 
 
 def union(views: Sequence[GraphView]) -> GraphView:
-    """All that any of ``views`` has. An operation stands where it stands deepest: a scope of its own name may
-    come later.
+    """The union of ``views``. An operation's deepest position counts: a scope with its name may be added
+    later.
     """
     nodes: dict[str, NodeView] = {}
     groups: dict[str, GroupView] = {}
@@ -236,7 +235,7 @@ def union(views: Sequence[GraphView]) -> GraphView:
 
 
 def lifted(edges: Iterable[Sequence[int]], parents: Sequence[int]) -> dict[int, set[Edge]]:
-    """For each item the edges between its children: those of ``edges`` between what is in them."""
+    """The edges between the children of each item that ``edges`` between their contents imply."""
     depths = [0] * len(parents)
     for item, parent in enumerate(parents[1:], 1):
         depths[item] = depths[parent] + 1

@@ -1,4 +1,4 @@
-"""The plan of a step that is looked at: of the session that is asked, else of one like it, made for this.
+"""The plan of a step to show: of the given session, else of an equivalent one created for this.
 
     CompileRequest -> Session.plan_of -> settled Plan -> read(plan)
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 def read_plan(
     asked: CompileRequest, read: Callable[[Plan], T], session: BaseSession | None = None
 ) -> tuple[T | None, str]:
-    """What ``read`` makes of the plan of ``asked`` in ``session``; None, and why, where the devices are not
-    of this process. Raises as `Session.run` where the step does not compile.
+    """The result of ``read`` for the plan of ``asked`` in ``session``; None, and the reason, if the devices
+    are not of this process. Raises the errors of `Session.run` if the step does not compile.
     """
     if session is not None:
         return _read(session, asked, read)

@@ -1,4 +1,4 @@
-"""Running a script to see what it asks of its sessions."""
+"""Recording of the steps that a script's sessions run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOGGER = logging.getLogger("flowrt")
 
 
 def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[CompileRequest]:
-    """What the sessions of the script at ``path`` compile while it runs as the program, with ``arguments``;
-    what was asked last is last. The script runs to its end, or until Ctrl-C.
+    """The steps that the sessions of the script at ``path`` compile while it runs as the main program, with
+    ``arguments``; the latest is last. The script runs to its end, or until Ctrl-C.
 
-    Raises `NotFoundError` where there is no such file, and `InvalidArgumentError` where no session ran
-    anything, or the script raised: with the script's line and what it raised.
+    Raises `NotFoundError` if there is no such file, and `InvalidArgumentError` if no session ran anything or
+    the script raised: with the script's line and the error.
     """
     if not Path(path).is_file():
         raise NotFoundError(f"{path}: expected a Python file; there is none")
@@ -48,7 +48,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
             pass  # the user has seen enough
         except SystemExit as end:
             ended_with = end.code
-        except Exception as error:  # whatever a script raises
+        except Exception as error:  # a script may raise anything
             LOGGER.debug("%s raised", path, exc_info=True)
             raise InvalidArgumentError(f"{_where(path, error)}: {_told(error)}") from None
         finally:
@@ -60,7 +60,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
 
 
 def _where(path: str, error: Exception) -> str:
-    """``file:line`` in the script, where ``error`` came from."""
+    """The ``file:line`` in the script at which ``error`` originated."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -69,7 +69,7 @@ def _where(path: str, error: Exception) -> str:
 
 
 def _told(error: Exception) -> str:
-    """``ValueError: what is wrong``, of which the first line."""
+    """The first line of ``ValueError: message``."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return ": ".join(filter(None, (type(error).__name__, _line(text))))
 
@@ -92,10 +92,10 @@ def _program(words: Sequence[str]) -> Iterator[None]:
 
 
 def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -> CompileRequest:
-    """Of what a script asked, among the steps that compute ``fetches``, the one that needs most of its graph,
-    of those that read variables if there are any: so the training step mostly, and not the initializer.
+    """The largest of a script's steps that compute ``fetches``, by the size of the graph needed; if any read
+    variables, among those: so usually the training step, not the initializer.
 
-    Raises `NotFoundError`, with all the steps, where none computes ``fetches``.
+    Raises `NotFoundError`, with all the steps, if none computes ``fetches``.
     """
     fitting = [one for one in asked if {*fetches} <= set(_names(one))]
     if not fitting:
@@ -107,7 +107,7 @@ def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -
 
 
 def only(asked: CompileRequest, fetches: Collection[str]) -> CompileRequest:
-    """``asked`` with those of its fetches that ``fetches`` names, and with the feeds that these need."""
+    """Return ``asked`` with only the fetches that ``fetches`` names, and the feeds that these need."""
     part = asked._replace(
         tensors=tuple([t for t in asked.tensors if t.name in fetches or t.op.name in fetches]),
         targets=tuple([op for op in asked.targets if op.name in fetches]),
@@ -117,7 +117,7 @@ def only(asked: CompileRequest, fetches: Collection[str]) -> CompileRequest:
 
 
 def _names(asked: CompileRequest) -> Iterator[str]:
-    """What may be said for one of its fetches."""
+    """The accepted names of its fetches."""
     for tensor in asked.tensors:
         yield tensor.name
         yield tensor.op.name

@@ -1,7 +1,7 @@
-"""Where a graph comes from: a session, a graph, a file, a running worker. And the three views of it.
+"""Sources of graphs: a session, a graph, a file, a running worker. The three views of each:
 
-logical        as it was built, or what of it the fetches need
-placed         as it runs, every node on its device
+logical        as it was built, or the subgraph the fetches need
+placed         as it runs, with every node on its device
 partitioned    cut by device, with a _Send and a _Recv on every cut edge
 """
 
@@ -44,20 +44,20 @@ from flowrt.viz.stages import Change, Stage, built, stages_of
 VIEWS = ("logical", "placed", "partitioned")
 
 MAX_FILE_BYTES = 2**31 - 1
-"""Of a GraphDef: protobuf takes no more."""
+"""Maximum size of a GraphDef: protobuf's limit."""
 
 WORKER = "grpc://"
-"""How the address of a running worker begins."""
+"""The prefix of a running worker's address."""
 
 WORKER_MS = 4_000
-"""Milliseconds for a worker to be reached. It runs already, so that nobody need be told of a wait (5 s)."""
+"""Milliseconds to reach a worker. It is already running, so the wait is too short to be logged (5 s)."""
 
 GraphDef = Any  # the message of flowrt.protos.graph_pb2
 
 
 class Source(Protocol):
-    """``title`` says what it is, ``parts(view)`` gives one of `VIEWS`, ``stages()`` those of its compile,
-    ``code()`` for each operation that runs the texts that run it, and why there are none.
+    """``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation,
+    ``code()`` the texts that run each operation, and the reason if there are none.
     """
 
     title: str
@@ -71,7 +71,7 @@ class Source(Protocol):
 
 @final
 class Step:
-    """The step of a session, or of a graph that nobody runs yet."""
+    """The step of a session, or of a graph without one."""
 
     def __init__(self, title: str, asked: CompileRequest, session: BaseSession | None = None) -> None:
         self.title, self._asked, self._session = title, asked, session
@@ -90,8 +90,8 @@ class Step:
         return stages_of(self._asked)
 
     def code(self) -> tuple[Code, str]:
-        """Of a plan that is made for this, where the session has none yet. What cannot be planned here, for
-        want of memory for instance, can be drawn all the same.
+        """The texts from a plan, created for this if the session has none yet. A step that cannot be planned
+        here, for lack of memory for instance, can still be drawn.
         """
         try:
             found, why = read_plan(self._asked, program_texts, self._session)
@@ -106,7 +106,7 @@ def _placed(asked: CompileRequest) -> Subgraph:
 
 @final
 class Task:
-    """What a running worker has compiled: the parts of its sessions, which are placed already."""
+    """The compilation results of a running worker: the parts of its sessions, which are already placed."""
 
     def __init__(self, title: str, placed: Sequence[Subgraph]) -> None:
         self.title = title
@@ -130,7 +130,7 @@ class Task:
 
 @final
 class Foreign:
-    """A GraphDef with operations that flowrt has not, as it is written. ``reason`` says what is foreign."""
+    """A GraphDef with operations that flowrt does not have, unchanged. ``reason`` names what is foreign."""
 
     def __init__(self, title: str, graph: Subgraph, reason: str) -> None:
         self.title, self.graph, self.reason = title, graph, reason
@@ -152,7 +152,7 @@ class Foreign:
 
 
 def on_its_devices(graph: Subgraph) -> Subgraph:
-    """``graph`` with every operation where it asks to be, and otherwise on the default device."""
+    """Return ``graph`` with every operation on the device that it requests, else on the default device."""
     default = devices_asked_for(graph)[0]
 
     @cache
@@ -163,7 +163,7 @@ def on_its_devices(graph: Subgraph) -> Subgraph:
 
 
 def _side_by_side(graphs: Sequence[Subgraph]) -> Subgraph:
-    """One subgraph; of several, the nodes of each are in a scope of its own."""
+    """One subgraph; with several, the nodes of each are in a separate scope."""
     if len(graphs) == 1:
         return graphs[0]
     moved = [_in_scope(node, f"graph_{number}/") for number, graph in enumerate(graphs) for node in graph]
@@ -191,11 +191,11 @@ def source_of(
     fetches: Any = None,
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Source:
-    """``what``: a session, a graph, a question, the path of a GraphDef (``.pb``, ``.pbtxt``) or of an event
-    file, or the address of a running worker, ``grpc://host:port``. For ``fetches`` and ``feed_dict`` see
+    """The source of ``what``: a session, a graph, a question, a GraphDef's path (``.pb``, ``.pbtxt``), an
+    event file's, or a running worker's address, ``grpc://host:port``. ``fetches``, ``feed_dict``: see
     `compile_request`.
 
-    Raises as `compile_request` and `read_source`, and `UnavailableError` where no worker answers.
+    Raises the errors of `compile_request` and `read_source`, and `UnavailableError` if no worker answers.
     """
     if isinstance(what, CompileRequest):
         return Step(title_of(what), what)
@@ -217,11 +217,10 @@ def _task_at(target: str, fetches: Any) -> Task:
 
 
 def ask_worker(target: str, fetches: Any = None) -> DescribedTask:
-    """What the worker at ``target`` has compiled, which is all or nothing: it has parts of steps, and knows
-    no ``fetches``.
+    """Everything that the worker at ``target`` has compiled: parts of steps, without ``fetches``.
 
-    Raises `InvalidArgumentError` for some, `UnavailableError` where no worker answers, and `NotFoundError`
-    where it has compiled nothing.
+    Raises `InvalidArgumentError` for ``fetches``, `UnavailableError` if no worker answers, and
+    `NotFoundError` if it has compiled nothing.
     """
     if fetches is not None:
         raise InvalidArgumentError(f"{target}: expected no fetch: a worker shows all that it has compiled")
@@ -236,11 +235,11 @@ def ask_worker(target: str, fetches: Any = None) -> DescribedTask:
 
 def read_source(path: str, fetches: Any = None) -> Graph | Foreign:
     """The graph in a GraphDef file, text if its name ends in ``.pbtxt``, or the last one in an event file.
-    One that flowrt cannot build is `Foreign`: all of it, or what the operations and tensors need that
+    One that flowrt cannot build is `Foreign`: all of it, or the subgraph for the operations and tensors that
     ``fetches`` names.
 
     Raises `NotFoundError` for a missing file, `DataLossError` for a damaged event file,
-    `ResourceExhaustedError` above the limits and `InvalidArgumentError` for anything else that is no graph.
+    `ResourceExhaustedError` above the limits and `InvalidArgumentError` for any other invalid file.
     """
     reader = next((read for is_it, read in _READERS if is_it(Path(path).name)), _read_binary)
     message = reader(path)
@@ -264,7 +263,7 @@ def _imported(message: GraphDef) -> Graph:
 
 
 def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> Foreign:
-    """Raises ``reason``, why it cannot be built, for what cannot be drawn either."""
+    """A `Foreign`. Raises ``reason``, why it cannot be built, if it cannot be drawn either."""
     try:
         graph = read_foreign(message)
     except InvalidArgumentError:
@@ -277,7 +276,7 @@ def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> For
 
 
 def _without_line(node: Node) -> Node:
-    """``node`` as nobody's: the line that read the file did not make it."""
+    """Return ``node`` without its source line: the line that read the file did not create it."""
 
     def change(function: Subgraph) -> Subgraph:
         return function.with_nodes([_without_line(inner) for inner in function])

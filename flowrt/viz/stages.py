@@ -1,4 +1,4 @@
-"""The stages of a compile: what the real passes made of a real request, one after the other.
+"""The stages of a compilation: the results of the real passes for a real request, in order.
 
     built -> pruned -> optimised (each pass that changed something) -> placed -> partitioned -> scheduled
 
@@ -29,7 +29,7 @@ _PHASE_OF = {stage.name: stage.state.value for stage in PIPELINE}
 
 
 class Change(NamedTuple):
-    """What a stage did to the one before, by the names of nodes (outside of functions), in order."""
+    """Changes of a stage to the previous one, as names of nodes (outside functions), in order."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -37,10 +37,10 @@ class Change(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """``phase`` is one of `PHASES`, ``name`` the pass (of the second round ``simplify 2``) or the phase.
+    """``phase`` is one of `PHASES`, ``name`` the pass (``simplify 2`` in the second round) or the phase.
 
-    ``parts``: see `flowrt.viz.from_parts`. Of the last stage, scheduled, ``streams`` tells each node's stream
-    of its device, and ``fused`` the node that stands for a group, by the name of each member.
+    ``parts``: see `flowrt.viz.from_parts`. In the last stage, scheduled, ``streams`` gives each node's stream
+    on its device, and ``fused`` the node that represents a group, by the name of each member.
     """
 
     phase: str
@@ -55,10 +55,10 @@ def stages(
     source: BaseSession | Graph, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None
 ) -> list[Stage]:
     """The stages of the step that `Session.run` would compile; a `Graph` is compiled for the devices that its
-    operations ask for.
+    operations request.
 
     ``fetches`` None: all operations that nothing reads; ``feed_dict`` None: all placeholders that are needed.
-    Raises as `Session.run`, with what came before the pass that failed nowhere to be seen.
+    Raises the errors of `Session.run`, without the stages before the failed pass.
     """
     return stages_of(compile_request(source, fetches, feed_dict))
 
@@ -87,7 +87,7 @@ def built(graph: Graph) -> Subgraph:
 
 
 class _Recorder(Observer):
-    """``stages``: what was shown so far, of passes only those that changed something."""
+    """Records the ``stages``; of passes only those that changed something."""
 
     def __init__(self, whole: Subgraph) -> None:
         self.stages = [Stage("built", "built", {"": whole}, Change((), (), ()))]
@@ -133,7 +133,7 @@ def _facts(node: Node) -> tuple[Any, ...]:
 
 
 def _fused(parts: list[Subgraph]) -> dict[str, str]:
-    """By the name of each member of a group, in functions too, that of the node that stands for it."""
+    """The node that represents each group, by the name of each member, including those in functions."""
     found: dict[str, str] = {}
     for part in parts:
         for node in part:

@@ -1,4 +1,4 @@
-"""The file that is written: looked at before the work begins, replaced when all is well."""
+"""The output file: checked before the work begins, replaced only on success."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ PathLike = str | os.PathLike[str]
 
 
 def check_target(path: PathLike, source: object = None) -> None:
-    """Raises `NotFoundError` for a directory that is not there, and `InvalidArgumentError` for what is there
-    and must not be replaced: a directory, a device (/dev/stdout), and ``source``, if that is a path.
+    """Raises `NotFoundError` for a missing directory, and `InvalidArgumentError` for an existing path that
+    must not be replaced: a directory, a device (/dev/stdout), and ``source``, if that is a path.
     """
     target = os.fspath(path)
     wrong = f"{target}: cannot write it: expected"
@@ -29,8 +29,8 @@ def check_target(path: PathLike, source: object = None) -> None:
 
 
 def write_target(path: PathLike, data: bytes) -> str:
-    """Make ``data`` the content of the file at ``path``, or of the one that it is a link to; returns the
-    path. Raises the `OpError` of a place that cannot be written; what was there is there still.
+    """Replace the content of the file at ``path``, or of the target of a link, by ``data``; returns the path.
+    Raises the `OpError` of a place that cannot be written; the old content then remains.
     """
     target = os.fspath(path)
     with typed_os_errors(f"{target}: cannot write it"):

@@ -1,15 +1,14 @@
-"""`GraphView`: a graph as it is drawn. Pure data, which every format reads and none writes.
+"""`GraphView`: a graph as drawn. Pure data, read by every format and changed by none.
 
-A view is made of the parts of a graph (`flowrt.viz.from_parts`) and may then be cut down (`flowrt.viz.focus`)
-and folded (`flowrt.viz.fold`); what comes out is a view again.
+A view is built from the parts of a graph (`flowrt.viz.from_parts`); focusing (`flowrt.viz.focus`) and folding
+(`flowrt.viz.fold`) return views again.
 
 Rules of this file:
-  1. Nodes and groups are found by names that do not change: those of the operations and of their scopes.
-     What stands in a function has the name of the owner and the function's label before its own,
-     ``while:body/add``.
-  2. A node stands in one group, a group in one other, or in none: "". An operation whose name is also that of
-     a scope stands in this scope.
-  3. Attributes are short texts: of an array above `MAX_EMBEDDED` bytes only dtype and shape are told.
+  1. Nodes and groups have stable names: those of the operations and of their scopes. Names in a function are
+     prefixed with the owner's name and the function's label, ``while:body/add``.
+  2. A node is in one group, a group in one other, or in none: "". An operation with the name of a scope is in
+     this scope.
+  3. Attributes are short texts: for an array above `MAX_EMBEDDED` bytes only dtype and shape.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import NamedTuple, TypeAlias
 from flowrt.graph.shapes import Shape
 
 MAX_EMBEDDED = 1024
-"""Bytes of a constant whose value is shown, and written into a file that is made to be looked at."""
+"""Maximum size in bytes of a constant to show, and to embed in a file for viewing."""
 
 
 class TensorView(NamedTuple):
     """``dtype`` by name; ``shape`` has None for unknown dimensions and is None for an unknown rank;
-    ``nbytes`` is None where the shape does not tell.
+    ``nbytes`` is None if it does not follow from the shape.
     """
 
     dtype: str
@@ -40,7 +39,7 @@ class TensorView(NamedTuple):
 
 class NodeView(NamedTuple):
     """One operation, or a closed group of ``num_ops``: then ``op`` is "". ``label`` is the last part of the
-    name, ``group`` the group that it stands in, ``source`` the user's ``file:line`` or "".
+    name, ``group`` its group, ``source`` the user's ``file:line`` or "".
     """
 
     name: str
@@ -60,12 +59,12 @@ class EdgeKind(StrEnum):
     CONTROL = "control"
     DATA = "data"
     TRANSFER = "transfer"
-    """A tensor that goes from one device to another."""
+    """A tensor transferred between devices."""
 
 
 class EdgeView(NamedTuple):
-    """``num_edges`` from ``source`` to ``target``: ``tensor`` ("node:0") and its facts are of the first that
-    has one, ``nbytes`` of all together (0 where unknown). ``transport`` says how a transfer goes.
+    """``num_edges`` from ``source`` to ``target``: ``tensor`` ("node:0") and its facts are those of the first
+    edge with a tensor, ``nbytes`` the sum (0 if unknown). ``transport`` is how a transfer is carried.
     """
 
     source: str
@@ -87,7 +86,7 @@ class GroupKind(StrEnum):
 
 
 class GroupView(NamedTuple):
-    """``parent`` is the group around it, or ""; ``num_ops`` counts what is in it and in what it holds."""
+    """``parent`` is the enclosing group, or ""; ``num_ops`` counts its operations, nested ones included."""
 
     name: str
     label: str
@@ -101,7 +100,7 @@ Groups: TypeAlias = Mapping[str, GroupView]
 
 
 class GraphView(NamedTuple):
-    """``nodes`` by name in the order in which they run, ``groups`` by name, a group before what it holds."""
+    """``nodes`` by name in execution order, ``groups`` by name, a group before its contents."""
 
     nodes: Nodes
     edges: Sequence[EdgeView]
@@ -117,7 +116,7 @@ def around(groups: Groups, name: str) -> Iterator[GroupView]:
 
 
 def held_groups(view: GraphView) -> dict[str, GroupView]:
-    """Those groups of ``view`` that hold nodes, with their counts."""
+    """The groups of ``view`` that hold nodes, with their counts."""
     counts: dict[str, int] = {}
     for node in view.nodes.values():
         for group in around(view.groups, node.group):

@@ -149,15 +149,15 @@ def test_a_stream_that_forgets_its_work_is_found(cpu: Target, monkeypatch: pytes
     monkeypatch.setattr(HostExecutor, "_memset", lambda *arguments: None)
     kept = streams.check_streams(cpu).failures
     assert [failure.partition(".")[0] for failure in kept] == [
-        "Of the fills of one stream the last one counts",
-        "A stream that waits for another's event sees what was before it",
+        "The last of several fills of a stream wins",
+        "A stream that waits for another's event sees the work before it",
     ]
 
 
 def test_an_error_that_does_not_stick_is_found(cpu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InlineStream, "fail", lambda self, error: None)
     (failure,) = streams.check_streams(cpu).failures
-    assert failure.startswith("A stream that failed refuses more work")
+    assert failure.startswith("A failed stream rejects more work")
 
 
 def test_bytes_that_change_on_the_way_are_found(cpu: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,7 @@ class Task:
             "graphs": worker._graphs,
             "steps": worker._steps,
             "master sessions": master._sessions,
-            "rounds": master._rounds,
+            "rounds": master._pending,
             "controls": self.steps._controls,
             "values that leave": self.ended,
             "requests without an answer": self._unanswered,

@@ -398,7 +398,7 @@ def test_connections_are_closed_before_their_calls_end(
 ) -> None:
     """Else peers would take who stops for one that died: a listener that closes ends every call of gRPC's."""
     closed: list[str] = []
-    for what in ("_links", "_listener"):
+    for what in ("_connections", "_listener"):
         part = getattr(cluster[1], what)
 
         def close(*arguments: Any, what: str = what, really: Any = part.close) -> None:
@@ -407,7 +407,7 @@ def test_connections_are_closed_before_their_calls_end(
 
         monkeypatch.setattr(part, "close", close)
     cluster[1].stop()
-    assert closed == ["_links", "_listener"]
+    assert closed == ["_connections", "_listener"]
 
 
 def test_a_server_of_no_such_task() -> None:

@@ -202,7 +202,7 @@ def test_killed_while_its_variables_are_saved(pool: ThreadPoolExecutor, tmp_path
             session.run(counters.step, options=options())
             tasks.workers[0].freeze()
             save = pool.submit(saver.save, session, str(tmp_path / "model"), 2)
-            wait_until(lambda: tasks.servers[0]._master._rounds, "the save has begun", SOON_S)
+            wait_until(lambda: tasks.servers[0]._master._pending, "the save has begun", SOON_S)
             tasks.workers[0].end(signal.SIGKILL)
             check_lost(lambda: save.result(SOON_S), tasks.workers[0].task)
         assert tf.train.latest_checkpoint(str(tmp_path)) == whole

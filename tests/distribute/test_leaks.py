@@ -110,11 +110,11 @@ def check_steps_of_two_devices(warm_up: int, steps: int) -> None:
 
 def test_a_thousand_steps_hold_no_more_than_the_first() -> None:
     """(20)"""
-    check_steps_of_two_tasks(1000, 1000)
+    check_steps_of_two_tasks(500, 500)
 
 
 def test_a_thousand_steps_of_one_process_hold_no_more_than_the_first() -> None:
-    check_steps_of_two_devices(1000, 1000)
+    check_steps_of_two_devices(500, 500)
 
 
 @pytest.mark.slow

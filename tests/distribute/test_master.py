@@ -145,7 +145,7 @@ def ready(master: Conversation) -> Conversation:
 
 
 def is_idle(master: m.Master) -> bool:
-    return not master._sessions and not master._rounds
+    return not master._sessions and not master._pending
 
 
 # --- sessions
@@ -447,7 +447,7 @@ def test_a_step_is_one_message_a_task_and_the_own_part_is_last(ready: Conversati
 def test_a_step_with_the_wrong_number_of_feeds_is_refused_and_nobody_is_asked(ready: Conversation) -> None:
     body = pb.RunStep(session=ready.session, callable=ready.callable)
     assert ready.ask(body, ["a"]) == ["answer client#1 3: InvalidArgumentError"]
-    assert not ready.master._rounds
+    assert not ready.master._pending
 
 
 def test_steps_have_different_numbers(ready: Conversation) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowrt.graph import op_def
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, attr_float, define_op, sample
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, define_op, sample
 
 MEETING = threading.Barrier(2)
 
@@ -29,7 +29,7 @@ def _defined(name: str, kernel) -> Iterator[OpDef]:
     op = define_op(
         name,
         "x: float32 -> float32",
-        attrs={"seconds": attr_float()},
+        attrs="seconds: float",
         shape=lambda s: [s.shapes[0]],
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -332,3 +333,35 @@ def test_dimensions_become_one_where_every_operand_goes_through_them_in_one_stri
     dims, strides, keeps_rows, expected
 ):
     assert coalesced(dims, strides, keeps_rows) == expected
+
+
+def test_threads_that_run_at_once_have_a_plan_compiled_once(monkeypatch):
+    """The tier may go while another thread counts its run: nobody sees it half gone."""
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    compiled, beside = [], tiers.compile_beside
+    monkeypatch.setattr(
+        tiers, "compile_beside", lambda work, nodes: (compiled.append(nodes), beside(work, nodes))
+    )
+    x = tf.placeholder(tf.float32, [8])
+    with tf.Session() as session:
+        y = tf.exp(x) * 2.0 + 1.0
+        expected = session.run(y, {x: np.ones(8)})
+        compiled.clear()
+        with ThreadPoolExecutor(8) as pool:
+            for value in pool.map(lambda _: session.run(y, {x: np.ones(8)}), range(400)):
+                np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert len(compiled) == 1
+
+
+def test_a_plan_that_cannot_be_compiled_leaves_the_first_one_and_is_not_tried_again():
+    tried, taken = [], []
+
+    def make():
+        tried.append(1)
+        raise tf.errors.ResourceExhaustedError("no memory for two plans")
+
+    tier, is_done = tiers.NextTier(make, nodes=10), threading.Event()
+    for _ in range(2 * tiers.RUNS_BEFORE_COMPILING):
+        tier.count_run(lambda plan: (taken.append(plan), is_done.set()))
+    assert is_done.wait(WAIT_S)
+    assert (tried, taken) == ([1], [None])

@@ -317,8 +317,7 @@ def spread(monkeypatch):
     "net, device",
     [
         *((net, device) for net in NETS if net != DEEP for device in ("/device:NULL:0", "/cpu:0")),
-        (DEEP, "/device:NULL:0"),
-        pytest.param(DEEP, "/cpu:0", marks=pytest.mark.slow),
+        *(pytest.param(DEEP, device, marks=pytest.mark.slow) for device in ("/device:NULL:0", "/cpu:0")),
     ],
 )
 def test_a_training_step_takes_little_more_than_its_largest_moment(net, device):

@@ -16,12 +16,24 @@ import pytest
 
 from flowrt import dtypes
 from flowrt.dtypes import as_dtype, variant
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.derivatives.gradients import apply_vjp, gradients
 from flowrt.graph.derivatives.jvp import apply_jvp
 from flowrt.graph.evaluate import kernel_arguments
-from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, OpDef, Rule, Sample, registered_ops
+from flowrt.graph.op_def import (
+    BY_EXECUTOR,
+    NONDIFFERENTIABLE,
+    Effect,
+    OpDef,
+    Rule,
+    Sample,
+    Ufunc,
+    define_op,
+    registered_ops,
+)
+from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.surface import all as all_ops
 from flowrt.graph.passes.placement.place import supports
 from flowrt.graph.shapes import compatible
@@ -268,6 +280,15 @@ def test_samples_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) 
 def test_the_list_of_executor_ops_is_closed() -> None:
     assert {o.name for o in registered_ops().values() if o.kernel is BY_EXECUTOR} <= EXECUTOR_OPS
     assert not any(isinstance(o.shape, Rule) for o in registered_ops().values())
+
+
+def test_an_op_is_not_half_defined() -> None:
+    rules: dict[str, Any] = {"shape": unchanged, "vjp": NONDIFFERENTIABLE, "samples": lambda rng: ()}
+    for missing in rules:
+        given = {key: rule for key, rule in rules.items() if key != missing}
+        with pytest.raises(InvalidArgumentError, match="'HalfAnOp'; one is missing"):
+            define_op("HalfAnOp", "x: float32 -> float32", kernel=Ufunc("negative"), doc="", **given)
+    assert "HalfAnOp" not in registered_ops()
 
 
 def test_every_module_of_ops_is_loaded_by_all() -> None:

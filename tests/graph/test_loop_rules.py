@@ -19,7 +19,7 @@ from flowrt.device.loops.loop_program import DTYPES, FUNCTIONS, LoopBuilder, Loo
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import kernel_arguments
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, OpDef, attr_bool, define_op, op_def, registered_ops
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, OpDef, define_op, op_def, registered_ops
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.resources.variables import VariableResource
@@ -444,7 +444,7 @@ def refused(loop: Loop) -> str:
         define_op(
             "TestLoopRules",
             "x: float32 -> float32",
-            attrs={"halved": attr_bool(False)},
+            attrs="halved: bool = False",
             shape=lambda s: [s.shapes[0]],
             kernel=lambda xp, x: x,
             vjp=NONDIFFERENTIABLE,

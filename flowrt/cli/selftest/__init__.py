@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_section(name: str, target: Target) -> bool:
-    """Run one section, print what it found, and return whether all was well."""
+    """Run one section, print its result, and return whether it passed."""
     start = time.perf_counter()
     try:
         summary, failures = SECTIONS[name](target)

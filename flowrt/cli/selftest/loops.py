@@ -41,7 +41,7 @@ def check_loops(target: Target) -> Result:
 
 
 def loop_of(call: Call) -> Node | None:
-    """The operation as a group of its own; None where it is none."""
+    """The operation as a group with only itself; None if it cannot be fused."""
     operations = [*(tensor.op for tensor in call.operation.inputs), call.operation]
     nodes = {operation.name: operation.node for operation in operations}
     subgraph = Subgraph(nodes, fetches=tuple([tensor.ref for tensor in call.operation.outputs]))
@@ -49,7 +49,7 @@ def loop_of(call: Call) -> Node | None:
 
 
 def check_loop(target: Target, call: Call, loop: Node) -> str | None:
-    """What is wrong with what ``loop`` gives, or None."""
+    """The error in the results of ``loop``, or None."""
     try:
         found = run_loop(target, loop, [np.asarray(v) for v in inputs_of(call, loop)])
     except Exception as error:  # noqa: BLE001 (the other loops are worth running)

@@ -21,7 +21,7 @@ SELFTEST = Owner("selftest", None)
 
 
 def check_memory(target: Target) -> Result:
-    """Raises nothing: what an allocator raises is a failure."""
+    """Test the allocators. Raises nothing: an allocator's error is a failure."""
     failures = []
     for check in (fuzz_allocator, check_pool):
         try:
@@ -60,7 +60,7 @@ def fuzz_allocator(target: Target) -> list[str]:
 
 
 def _drain(allocator: BFCAllocator, live: list[int]) -> list[str]:
-    """Give everything back: what is left then was lost."""
+    """Free everything: blocks still in use afterwards are leaks."""
     for address in live:
         allocator.deallocate(address)
     for stream in "ab":
@@ -75,7 +75,7 @@ def _drain(allocator: BFCAllocator, live: list[int]) -> list[str]:
 
 
 def check_pool(target: Target) -> list[str]:
-    """Take blocks from the device's memory, give half of them back, take more: none may overlap."""
+    """Allocate blocks from the device's memory, free half of them, allocate more: none may overlap."""
     rng, pool = Random(1), target.device.pool
     blocks = [pool.allocate(rng.randint(1, POOL_MAX_BYTES), SELFTEST) for _ in range(POOL_BLOCKS)]
     rng.shuffle(blocks)

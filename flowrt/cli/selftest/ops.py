@@ -50,7 +50,7 @@ def check_ops(target: Target) -> Result:
             node = call.operation.node
             is_supported = supports(node, target.device.device_type)
             if is_supported and not (target.computes or all(is_static(o.shape) for o in node.outputs)):
-                counts["left out"] += 1  # without values nobody knows how large the outputs are
+                counts["left out"] += 1  # without values the size of the outputs is not known
                 continue
             wrong = check_call(hard if is_supported else soft, call, values_count=target.computes)
             counts["failed" if wrong else "passed" if is_supported else "host-only"] += 1
@@ -62,7 +62,7 @@ def check_ops(target: Target) -> Result:
 
 
 def build_calls(target: Target) -> Iterator[Call]:
-    """The samples as operations of the default graph that ask for the device."""
+    """The samples as operations of the default graph that request the device."""
     for op in registered_ops().values():
         for sample in op.samples(np.random.default_rng(0)):
             yield build_call(op, sample, target.name)
@@ -91,8 +91,8 @@ def build_call(op: OpDef, sample: Sample, device_name: str) -> Call:
 
 
 def check_call(session: Session, call: Call, *, values_count: bool) -> str | None:
-    """What is wrong with what ``session`` gives for ``call``, or None. Without ``values_count``, and for
-    draws without a seed, only dtypes and shapes are looked at.
+    """The error in the results of ``session`` for ``call``, or None. Without ``values_count``, and for
+    unseeded random ops, only dtypes and shapes are compared.
     """
     tensors = [t for t in call.operation.outputs if t.dtype.name not in ("resource", "variant")]
     try:
@@ -132,7 +132,7 @@ def reference(call: Call, tensors: list[Tensor]) -> list[Any]:
 
 
 def difference(got: Any, expected: Any, values_count: bool) -> str | None:
-    """How ``got`` differs from ``expected`` beyond the dtype's tolerance, or None."""
+    """The difference of ``got`` from ``expected`` beyond the dtype's tolerance, or None."""
     if (got.dtype, got.shape) != (expected.dtype, expected.shape):
         return f"expected {expected.dtype}{list(expected.shape)}; got {got.dtype}{list(got.shape)}"
     if not values_count:

@@ -1,4 +1,4 @@
-"""Section ``steps``: what a step costs on the device, from nothing to a training step."""
+"""Section ``steps``: the time of a step on the device, from an empty one to a training step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL_REPEATS, LARGE_REPEATS = 300, 8
 
 
 def check_steps(target: Target) -> Result:
-    """Time an empty run, an addition of two scalars, and a training step, whose loss has to fall."""
+    """Time an empty run, an addition of two scalars, and a training step, which must decrease the loss."""
     empty_s, add_s = time_small_steps(target)
     adam_s, launch_s, first_loss, last_loss = time_training(target, captures=True)
     layers = "-".join(map(str, WIDTHS))
@@ -44,7 +44,7 @@ def check_steps(target: Target) -> Result:
 
 
 def time_small_steps(target: Target) -> tuple[float, float]:
-    """Seconds of a run of nothing, and of one that is fed a scalar and gives back its successor."""
+    """Seconds of an empty run, and of one that is fed a scalar and returns its successor."""
     with Graph() as graph, device(target.name):
         nothing, x = no_op(), placeholder(float32, [])
         successor = add(x, constant(1.0))

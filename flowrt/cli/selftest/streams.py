@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 def check_streams(target: Target) -> Result:
-    """Try each promise. Those about bytes are left out on a device that has none."""
+    """Check each promise. Those about bytes are skipped on a device without memory."""
     promises = [*PROMISES, *(PROMISES_OF_BYTES if target.computes else ())]
     failures = []
     for promise in promises:
@@ -26,7 +26,7 @@ def check_streams(target: Target) -> Result:
             failures.append(f"{promise.__doc__} {type(error).__name__}: {error}")
         else:
             if not is_kept:
-                failures.append(f"{promise.__doc__} It is not so.")
+                failures.append(f"{promise.__doc__} Violated.")
     kept = len(promises) - len(failures)
     return Result(f"{len(promises)} promises of streams and events: {kept} kept", tuple(failures))
 
@@ -50,7 +50,7 @@ def callbacks_come_in_order(executor: StreamExecutor) -> bool:
 
 
 def error_sticks(executor: StreamExecutor) -> bool:
-    """A stream that failed refuses more work with the first error; another stream goes on."""
+    """A failed stream rejects more work with its first error; another stream continues."""
     failed, other = executor.create_stream("failed"), executor.create_stream("other")
     executor.host_callback(failed, _fail)
     told = _is_refused(lambda: executor.block_host_until_done(failed, TIMEOUT_S))
@@ -60,7 +60,7 @@ def error_sticks(executor: StreamExecutor) -> bool:
 
 
 def memory_is_given_back_once(executor: StreamExecutor) -> bool:
-    """Memory is given back once, and not used afterwards."""
+    """Memory is freed once, and not used afterwards."""
     memory, stream = executor.allocate(NBYTES), executor.create_stream("first")
     executor.deallocate(memory)
     again = _is_refused(lambda: executor.deallocate(memory))
@@ -68,7 +68,7 @@ def memory_is_given_back_once(executor: StreamExecutor) -> bool:
 
 
 def copies_keep_bytes(executor: StreamExecutor) -> bool:
-    """Bytes come back from the device as they went."""
+    """Bytes are unchanged after a round trip to the device."""
     there = np.random.default_rng(0).integers(0, 256, NBYTES, np.uint8)
     back = np.empty_like(there)
     stream = executor.create_stream("first")
@@ -83,7 +83,7 @@ def copies_keep_bytes(executor: StreamExecutor) -> bool:
 
 
 def work_of_a_stream_is_in_order(executor: StreamExecutor) -> bool:
-    """Of the fills of one stream the last one counts."""
+    """The last of several fills of a stream wins."""
     stream, back = executor.create_stream("first"), np.empty(NBYTES, np.uint8)
     memory = executor.allocate(NBYTES)
     for value in range(16):
@@ -95,7 +95,7 @@ def work_of_a_stream_is_in_order(executor: StreamExecutor) -> bool:
 
 
 def streams_wait_for_events(executor: StreamExecutor) -> bool:
-    """A stream that waits for another's event sees what was before it."""
+    """A stream that waits for another's event sees the work before it."""
     first, second = executor.create_stream("first"), executor.create_stream("second")
     source, target = executor.allocate(NBYTES), executor.allocate(NBYTES)
     back = np.empty(NBYTES, np.uint8)

@@ -1,4 +1,4 @@
-"""What the sections of the self-test are given, and what they give back."""
+"""Arguments and results of the self-test's sections."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph
 
 MAX_DEVICES = 1024
-"""To have a CPU or a pretended device of a high number is to make all below it: this many take 0.1 s."""
+"""Maximum number of devices: a CPU or simulated device requires all with lower indices; these take 0.1 s."""
 
 
 class Result(NamedTuple):
-    """What a section found: one line, and one line a failure."""
+    """The result of a section: one line, and one line per failure."""
 
     summary: str
     failures: tuple[str, ...] = ()
@@ -32,9 +32,7 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """The device under test: ``name`` is for device scopes, ``device`` a `Device` of its own, beside those of
-    sessions.
-    """
+    """The device under test: ``name`` is for device scopes, ``device`` is a `Device` outside of sessions."""
 
     name: str
     device: Device
@@ -45,8 +43,8 @@ class Target:
         return self.device.executor.platform != "null"
 
     def session(self, graph: Graph, *, soft: bool = False, captures: bool = True) -> Session:
-        """A session that has the device and runs what the script says, unoptimised. ``captures``: a step that
-        allows it is launched as one, where the device can.
+        """A session that has the device and runs the script's graph unoptimised. ``captures``: a step that
+        allows it is captured and launched as one, if the device supports that.
         """
         count = {self.device.device_type: (self.device.spec.device_index or 0) + 1}
         as_written = GraphOptions(optimizer_options=OptimizerOptions(opt_level=OptimizerOptions.L0))
@@ -59,9 +57,9 @@ class Target:
 
 @contextmanager
 def open_target(spec: DeviceSpec) -> Iterator[Target]:
-    """The device that ``spec`` names (where it leaves something open, the first CPU), closed at the end.
+    """The device that ``spec`` names (with missing parts, the first CPU), closed at the end.
 
-    Raises `NotFoundError`, with the reason, when there is none in this process.
+    Raises `NotFoundError`, with the reason, if there is none in this process.
     """
     wanted = DeviceSpec(device_type=spec.device_type or "CPU", device_index=spec.device_index or 0)
     if not spec.matches(wanted.replace(job="localhost", replica=0, task=0)):
@@ -99,7 +97,7 @@ def _request(wanted: DeviceSpec) -> DeviceRequest:
 
 
 def describe_error(error: Exception) -> str:
-    """``error`` in one line, with the place of the raise where it is not a typed error that tells its own."""
+    """Describe ``error`` in one line, with the place of the raise unless its message has a location."""
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     if isinstance(error, OpError):
         return text

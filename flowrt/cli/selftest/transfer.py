@@ -32,7 +32,7 @@ def check_transfer(target: Target) -> Result:
 
 
 def measure(target: Target, empty: Callable[..., Any]) -> tuple[float, float, bool]:
-    """Bytes a nanosecond to the device and back, and whether what came back is what went."""
+    """Bytes per nanosecond to the device and back, and whether the bytes survived the round trip."""
     executor = target.device.executor
     stream, memory = executor.create_stream("copies"), executor.allocate(NBYTES)
     there, back = empty((NBYTES,), np.uint8), empty((NBYTES,), np.uint8)

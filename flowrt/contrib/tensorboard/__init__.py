@@ -1,3 +1,3 @@
-"""``flowrt.contrib.tensorboard``: what TensorBoard's plugins read."""
+"""``flowrt.contrib.tensorboard``: files for TensorBoard's plugins."""
 
 from flowrt.contrib.tensorboard import plugins as plugins

@@ -1,16 +1,15 @@
-"""`CudaExecutor`: an NVIDIA GPU through CuPy. The one module that imports CuPy.
+"""`CudaExecutor`: an NVIDIA GPU through CuPy. The only module that imports CuPy.
 
 It runs on CuPy 13 and 14 for CUDA 12 and 13. Matrix products are cuBLAS's (`flowrt.device.cuda.cuda_blas`).
-CuPy
-14 has no cuDNN any more, and CuPy 13's is for cuDNN 8, so convolutions are flowrt's own: patches and a matrix
-product (``flowrt/graph/ops/nn/conv.py``).
+CuPy 14 no longer supports cuDNN, and CuPy 13 only cuDNN 8, so convolutions are flowrt's own: patches and a
+matrix product (``flowrt/graph/ops/nn/conv.py``).
 
 Rules of this file:
 
-  1. Nothing is imported, and no driver is touched, before somebody asks for a device.
-  2. Several executors may share one GPU: all state is the executor's, but what is CuPy's (the current stream,
-     the allocator of a thread, cuBLAS's handles, pinned memory).
-  3. An `activate` context puts the thread's CuPy in order and back: device, stream and allocator.
+  1. Nothing is imported, and no driver is loaded, before a device is requested.
+  2. Several executors may share one GPU: all state belongs to the executor, except CuPy's own (the current
+     stream, the allocator of a thread, cuBLAS's handles, pinned memory).
+  3. An `activate` context sets the thread's CuPy state (device, stream and allocator) and restores it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from flowrt.errors import (
 ArrayAllocator: TypeAlias = Callable[[int, Stream], DeviceMemory]
 
 
-# --- what there is
+# --- discovery
 
 
 class GpuDescription(NamedTuple):
@@ -56,7 +55,7 @@ class GpuDescription(NamedTuple):
 
 
 def visible_devices() -> list[GpuDescription]:
-    """The GPUs that this process may use; empty where there is none, for whatever reason."""
+    """The GPUs that this process may use; empty if there is none, for whatever reason."""
     try:
         cupy = load_cupy()
     except FailedPreconditionError:
@@ -72,8 +71,8 @@ def _describe(runtime: Any, ordinal: int) -> GpuDescription:
 
 
 def load_cupy() -> Any:
-    """The module ``cupy``, with at least one device to use. Raises `FailedPreconditionError` that says why
-    there is none, as `why_no_gpu` does.
+    """The module ``cupy``, with at least one usable device. Raises `FailedPreconditionError` with the reason
+    otherwise, as from `why_no_gpu`.
     """
     reason = why_no_gpu()
     if reason is not None:
@@ -96,10 +95,10 @@ def load_nccl() -> Any:
 
 
 def why_no_gpu() -> str | None:
-    """Why this process has no GPU: CuPy is not installed or cannot be imported, no driver,
-    ``CUDA_VISIBLE_DEVICES`` hides all. None where it has one.
+    """Reason why this process has no GPU: CuPy is not installed or cannot be imported, no driver,
+    ``CUDA_VISIBLE_DEVICES`` hides all. None if it has one.
 
-    The reasons that cost nothing to find (0.1 ms) come first; importing CuPy takes about a second.
+    The cheap checks (0.1 ms) come first; importing CuPy takes about a second.
     """
     reason = _reason_against_cuda()
     if reason is not None:
@@ -113,7 +112,7 @@ def why_no_gpu() -> str | None:
 
 
 def _reason_against_cuda() -> str | None:
-    """Why there can be no GPU, as far as one can tell without CuPy."""
+    """Reason why there can be no GPU, as far as it is known without CuPy."""
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed. Install flowrt[cuda12] or flowrt[cuda13], as your driver's CUDA is"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -127,10 +126,10 @@ def _reason_against_cuda() -> str | None:
 
 
 def cuda_array_to_host(array: Any) -> np.ndarray[Any, Any]:
-    """A host copy of ``array``, of any library, by its ``__cuda_array_interface__``: one transfer, behind the
-    stream that the interface names, and done on return.
+    """A host copy of ``array``, of any library, by its ``__cuda_array_interface__``: one transfer, ordered
+    after the stream that the interface names, and complete on return.
 
-    Raises `FailedPreconditionError` without CuPy or a GPU, `InvalidArgumentError` when CuPy cannot read it.
+    Raises `FailedPreconditionError` without CuPy or a GPU, `InvalidArgumentError` if CuPy cannot read it.
     """
     cupy = load_cupy()
     try:
@@ -149,10 +148,9 @@ def cuda_array_to_host(array: Any) -> np.ndarray[Any, Any]:
 class CudaExecutor(StreamExecutor):
     """The GPU ``ordinal`` of `visible_devices`. Several executors of one GPU are virtual devices.
 
-    Raises `FailedPreconditionError` where there is no GPU at all, `InvalidArgumentError` where there is none
-    of this ordinal.
+    Raises `FailedPreconditionError` without any GPU, `InvalidArgumentError` without one of this ordinal.
 
-    After an illegal access, CUDA refuses all work of the process: then every stream fails, of all executors.
+    After an illegal access, CUDA rejects all work of the process: then every stream of all executors fails.
     """
 
     platform = "cuda"
@@ -168,7 +166,7 @@ class CudaExecutor(StreamExecutor):
             raise InvalidArgumentError(f"{name}: expected a GPU of 0 to {count - 1}; got {ordinal}")
         self.xp = ArrayModule(cupy, CudaBlas(cupy, _describe(self._runtime, ordinal).compute_capability))
         self._device = self.xp.cuda.Device(ordinal)
-        """A context: inside, the device is the thread's current one, which CUDA calls ask for silently."""
+        """A context: inside, the device is the thread's current one, which CUDA calls use implicitly."""
         self._event_manager = EventManager(name)
         self._streams: WeakSet[CudaStream] = WeakSet()
         self._allocate_array: ArrayAllocator | None = None
@@ -184,10 +182,10 @@ class CudaExecutor(StreamExecutor):
         return free, total
 
     def set_allocator(self, allocate: ArrayAllocator) -> None:
-        """Have CuPy's arrays made inside `activate` take their memory from ``allocate(nbytes, stream)``.
+        """Make CuPy's arrays inside `activate` take their memory from ``allocate(nbytes, stream)``.
 
-        The array keeps the `DeviceMemory`, whose ``keep`` gives it back; that happens while work of the
-        stream may still use it. Without an allocator it is CuPy's own pool.
+        The array holds the `DeviceMemory`, freed through its ``keep``, possibly while work of the stream
+        still uses it. Without an allocator, CuPy's own pool is used.
         """
         self._allocate_array = allocate
 
@@ -231,7 +229,7 @@ class CudaExecutor(StreamExecutor):
         with self._device:
             try:
                 found = self._over(array)
-            except Exception:  # noqa: BLE001 (whatever the array's library raises)
+            except Exception:  # noqa: BLE001 (the array's library may raise anything)
                 return None
             if found.device.id != self.ordinal:
                 return None
@@ -303,7 +301,7 @@ class CudaExecutor(StreamExecutor):
         return CudaEvent(native, self._runtime.eventQuery, self._runtime.CUDARuntimeError)
 
     def elapsed_ns(self, first: Event, last: Event) -> int:
-        """To half a microsecond: CUDA says milliseconds, as a float."""
+        """Elapsed time, to half a microsecond: CUDA returns milliseconds, as a float."""
         events = cast(CudaEvent, first).native, cast(CudaEvent, last).native
         milliseconds: float = self.xp.cuda.get_elapsed_time(*events)
         return round(milliseconds * 1e6)
@@ -325,7 +323,7 @@ class CudaExecutor(StreamExecutor):
         cast(CudaStream, stream).wait_for(event)
 
     def _host_callback(self, stream: Stream, function: Callable[[], Any]) -> None:
-        """The device goes on meanwhile: rule 3 of `flowrt.device.cuda.cuda_stream`."""
+        """The device continues meanwhile: rule 3 of `flowrt.device.cuda.cuda_stream`."""
         stream = cast(CudaStream, stream)
         self._check_not_captured("host_callback", stream)
         event = self.create_event()
@@ -358,9 +356,9 @@ class CudaExecutor(StreamExecutor):
     # --- work
 
     def memcpy_from_peer(self, stream: Stream, target: DeviceMemory, source: DeviceMemory) -> None:
-        """Copy ``source`` of another CUDA executor to ``target``: directly where the GPUs reach each other,
-        else the driver takes it through the host. Both are of one size. The caller has ``stream`` wait for
-        what writes ``source``, and keeps it until ``stream`` has passed.
+        """Copy ``source`` of another CUDA executor to ``target``: directly if the GPUs have peer access, else
+        the driver copies through the host. Both have the same size. The caller makes ``stream`` wait for
+        writes to ``source``, and keeps it alive until ``stream`` has passed.
 
         Raises `InvalidArgumentError` for memory of another kind.
         """
@@ -431,14 +429,14 @@ class CudaExecutor(StreamExecutor):
         return getattr(self._thread, "stream", None)
 
     def compiles_loops(self) -> bool:
-        """CuPy brings CUDA's compiler along, or finds it: its own kernels need it."""
+        """Always true: CuPy includes or finds CUDA's compiler, which its own kernels need."""
         return True
 
     def compile_kernels(self, text: str, names: Sequence[str]) -> list[Callable[..., None]]:
-        """The kernels ``names`` of ``text``, CUDA C, as CuPy compiles it: once a process, and kept on disk.
-        Inside `activate`, ``kernel((blocks,), (threads,), arrays)`` puts one on the current stream.
+        """The kernels ``names`` of ``text``, CUDA C, compiled by CuPy: once per process, and cached on disk.
+        Inside `activate`, ``kernel((blocks,), (threads,), arrays)`` launches one on the current stream.
 
-        Raises `InternalError`, with the compiler's words, for a text that it refuses.
+        Raises `InternalError`, with the compiler's message, for invalid text.
         """
         with self._device:
             module = self.xp.RawModule(code=text)
@@ -454,13 +452,14 @@ class CudaExecutor(StreamExecutor):
         return bool(self._runtime.streamQuery(cast(CudaStream, stream).native.ptr) != NOT_READY)
 
     def capture(self, stream: Stream, run: Callable[[], Any]) -> CudaGraph | None:
-        """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None
-        if it cannot be captured, which `flowrt.device.cuda.cuda_graph` explains. Nothing of it is done yet.
+        """Capture the work of ``run()`` on ``stream``, to be launched by calling the result, any number of
+        times; None if it cannot be captured, which `flowrt.device.cuda.cuda_graph` explains. Nothing is
+        executed yet.
         """
         self._check_stream(stream)
         stream = cast(CudaStream, stream)
         self._check_not_captured("capture", stream)
-        # Relaxed: in the other modes a cudaMalloc of the pool, or another thread that asks an event, ends it.
+        # Relaxed: in other modes a cudaMalloc of the pool, or another thread's event query, invalidates it.
         with self.activate(stream):
             return capture(stream, run, self._runtime.streamCaptureModeRelaxed)
 

@@ -1,14 +1,14 @@
-"""`CudaBlas`: products of CuPy's matrices by cuBLAS, as exact as `flowrt.device.matmul_precision` says.
+"""`CudaBlas`: products of CuPy's matrices by cuBLAS, with the precision of `flowrt.device.matmul_precision`.
 
-CuPy's own ``matmul``, in 13.6 as in 14.2, will not do: it has no bfloat16 for factors of float32, knows
-TensorFloat-32 for single matrices only, copies what is transposed in a batch, and calls no cuBLAS while a
-stream is captured, so that no step with a product in it would become a CUDA graph.
+CuPy's own ``matmul``, in 13.6 and 14.2, is unsuitable: it has no bfloat16 for factors of float32, supports
+TensorFloat-32 for single matrices only, copies transposed batches, and calls no cuBLAS while a stream is
+captured, so that no step with a product could become a CUDA graph.
 
-So cuBLAS's functions are called here, with CuPy's handles: those of the library that CuPy has loaded. Should
-they not be found in it, CuPy's wrappers of them are called, and steps with products are not captured.
+So cuBLAS's functions are called directly, with CuPy's handles, in the library that CuPy has loaded. If they
+are not found in it, CuPy's wrappers are called, and steps with products are not captured.
 
-A matrix in C order is, to cuBLAS, which reads columns, its own transpose. So C = A B is asked for as
-C^T = B^T A^T: the same memory, the factors in the other order.
+To cuBLAS, which is column-major, a matrix in C order is its transpose. So C = A B is computed as C^T = B^T
+A^T: the same memory, the factors in the other order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AS_IS, TRANSPOSED = 0, 1
 """cublasOperation_t"""
 
 DEFAULT_ALGORITHM, ALLOCATION_FAILED = -1, 3
-"""Of cublasGemmAlgo_t and cublasStatus_t."""
+"""Values of cublasGemmAlgo_t and cublasStatus_t."""
 
 FLOAT32_COMPUTE = {MatmulPrecision.HIGHEST: 68, MatmulPrecision.HIGH: 77, MatmulPrecision.MEDIUM: 75}
 FLOAT16_COMPUTE, FLOAT64_COMPUTE = dict.fromkeys(MatmulPrecision, 68), dict.fromkeys(MatmulPrecision, 70)
@@ -40,11 +40,11 @@ ROUNDS_FROM = (8, 0)
 """The compute capability of the first GPUs that can round factors of float32; older ones never do."""
 
 
-# --- what cuBLAS is told
+# --- arguments of cuBLAS
 
 
 class _Kind(NamedTuple):
-    """Of a dtype."""
+    """cuBLAS constants for a dtype."""
 
     data_type: int
     """cudaDataType"""
@@ -52,7 +52,7 @@ class _Kind(NamedTuple):
     one: int
     """The address of the factor of the product: on the host, of the dtype that sums have."""
     zero: int
-    """That of the factor of what the result's memory had before."""
+    """Zero scalar for the previous contents of the result (beta)."""
     keep: Any
     """The array that has both."""
 
@@ -74,20 +74,20 @@ _KINDS = {
 
 
 class _Factor(NamedTuple):
-    """Matrices where they lie. Steps are in elements."""
+    """Matrices in place. Steps are in elements."""
 
     address: int
     operation: int
     step: int
-    """From one column, as cuBLAS reads them, to the next."""
+    """Distance between columns, in cuBLAS's column-major view."""
     batch_step: int
-    """From one matrix to the next; 0 where all are the same."""
+    """Distance between matrices; 0 if all are the same."""
     keep: Any
     """The array."""
 
 
 def _factor(x: Any, batch: tuple[int, ...]) -> _Factor | None:
-    """``x`` as a factor in products of ``batch``; None where cuBLAS cannot read it as it lies."""
+    """``x`` as a factor in products of ``batch``; None if cuBLAS cannot read its layout."""
     layout, batch_step = _layout(x), _batch_step(x, batch)
     if layout is None or batch_step is None:
         return None
@@ -106,7 +106,7 @@ def _layout(x: Any) -> tuple[int, int] | None:
 
 
 def _batch_step(x: Any, batch: tuple[int, ...]) -> int | None:
-    """From one matrix of the ``batch`` to the next; None where they are not evenly spaced."""
+    """Distance between matrices of the ``batch``; None if they are not evenly spaced."""
     sizes = x.shape[:-2]
     if math.prod(sizes) == 1:
         return 0
@@ -128,7 +128,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
         *_HEAD, *_MATRICES, *_MATRICES, _POINTER, *_MATRICES, _SIZE, *_TAIL,
     ),
 }  # fmt: skip
-"""The types that each function takes; all give a status."""
+"""Argument types of each function; all return a status."""
 
 
 class Functions(NamedTuple):
@@ -140,7 +140,7 @@ class Functions(NamedTuple):
 
 
 def load_library(cupy: Any) -> ctypes.CDLL:
-    """The module of CuPy's that is linked with cuBLAS: what it is linked with is looked up through it."""
+    """CuPy's module that is linked with cuBLAS: symbols of linked libraries are looked up through it."""
     return ctypes.CDLL(cupy.cuda.cublas.__file__)
 
 
@@ -201,7 +201,7 @@ class CudaBlas:
         return out
 
     def _factor(self, x: Any, batch: tuple[int, ...]) -> _Factor:
-        """``x``, or a copy in C order where cuBLAS cannot read it as it lies."""
+        """``x``, or a copy in C order if cuBLAS cannot read its layout."""
         found = _factor(x, batch)
         if found is None:
             sizes = x.shape[:-2] if math.prod(x.shape[:-2]) == 1 else batch

@@ -1,13 +1,12 @@
-"""`capture`: the work of a stream as a CUDA graph, which one call launches again.
+"""`capture`: the work of a stream as a CUDA graph, relaunched by one call.
 
-What can be captured is work on fixed addresses that asks nothing of the host. What cannot, and makes
-`capture` give up: waiting for a stream, host callbacks, reading a value (``float(x)``, ``x.get()``), waiting
-for an event that was recorded before, a stream that waited for this one and was not waited for in turn, a
-function that raises.
+Work on fixed addresses that does not involve the host can be captured. `capture` fails on: waiting for a
+stream, host callbacks, reading a value (``float(x)``, ``x.get()``), waiting for an event recorded earlier, a
+stream that waited for this one and was not joined, a function that raises.
 
 The first run of some work compiles kernels, loads modules and creates cuBLAS's handles, so run the work once
-before it is captured. What it allocates on the way is its own until the graph is gone: no piece is used
-twice, so a graph of large temporaries needs more memory than the same work from a pool.
+before it is captured. Memory allocated during capture belongs to the graph: no piece is reused, so a graph of
+large temporaries needs more memory than the same work from a pool.
 """
 
 from __future__ import annotations
@@ -25,25 +24,24 @@ LOGGER = logging.getLogger(__name__)
 class CudaGraph:
     """Captured work: calling it launches all of it, on the stream that it was captured from.
 
-    It reads and writes the addresses that the work had: inputs are changed by copying into their memory. One
-    launch follows the other. The memory that the work allocated goes back when the graph dies, in the order
-    of the stream.
+    It reads and writes fixed addresses: inputs are changed by copying into their memory. Launches are
+    serialized. The memory that the work allocated is freed when the graph is destroyed, in stream order.
     """
 
     def __init__(self, stream: CudaStream, native: Any, kept: list[Any]) -> None:
         self._stream, self._native, self._kept = stream, native, kept
 
     def __call__(self) -> None:
-        """Launch the work; returns at once. Raises the stream's error, if it failed."""
+        """Launch the work; returns immediately. Raises the stream's error, if it failed."""
         self._stream.check()
         self._stream.issue(self._native.launch, self._stream.native)
 
 
 def capture(stream: CudaStream, run: Callable[[], Any], mode: int) -> CudaGraph | None:
-    """What ``run()`` puts on ``stream``, with nothing of it done yet; None if it cannot be captured.
+    """Capture the work of ``run()`` on ``stream`` without executing it; None if it cannot be captured.
 
-    ``run`` is called inside the stream's `activate` context. Either way the stream is as it was, and a
-    function that raises does not fail it: run it again, uncaptured, to see its error. ``mode`` is a
+    ``run`` is called inside the stream's `activate` context. Either way the stream is unchanged, and an error
+    of the function does not fail it: run it again, uncaptured, to see the error. ``mode`` is a
     ``cudaStreamCaptureMode``.
     """
     work = Capture()
@@ -53,12 +51,12 @@ def capture(stream: CudaStream, run: Callable[[], Any], mode: int) -> CudaGraph 
     native = None
     try:
         run()
-    except Exception as error:  # noqa: BLE001 - whoever runs it uncaptured is told
+    except Exception as error:  # noqa: BLE001 - the uncaptured run raises it
         failure = error
     finally:
         try:
             native = stream.native.end_capture()
-        except RuntimeError as error:  # the driver gave the capture up: it says so at the end only
+        except RuntimeError as error:  # the driver invalidated the capture, and reports it only at the end
             failure = failure or error
         work.end()
     if failure is not None:

@@ -1,25 +1,24 @@
-"""CUDA C of a `LoopProgram`: a kernel for its elements, and one that ends sums over all rows. Pure; nothing
-here needs CUDA.
+"""CUDA C of a `LoopProgram`: a kernel for its elements, and one that completes sums over all rows. Pure;
+nothing here needs CUDA.
 
-    void flowrt_loop(const float *p0, float *p1, ...)         one pointer an operand
-    void flowrt_sums(const double *s0, float *r0, ...)        for each sum its parts, and the result
+    void flowrt_loop(const float *p0, float *p1, ...)         one pointer per operand
+    void flowrt_sums(const double *s0, float *r0, ...)        partial sums and result, per sum
 
-A block's threads form lanes of neighbours. A lane takes a row, its threads take turns at the columns, then it
-goes on to another row. A program without rows has rows of one column: each thread is a lane. A row is worked
-off in stages (`flowrt.device.loops.loop_stages`), one loop over its columns each; a reduction along it is a
-tree in
-shared memory. What a lane adds up of its rows, column by column, is a part of the sum over all rows;
-what a block adds up of everything is a part of the total.
+A block's threads form groups of neighbours, called lanes. A lane processes a row, with its threads striding
+over the columns, then another row. A program without rows has rows of one column: each thread is a lane. A
+row is processed in stages (`flowrt.device.loops.loop_stages`), one loop over its columns each; a reduction
+along it is a tree in shared memory. A lane's sum over its rows, column by column, is a partial sum over all
+rows; a block's sum over all elements is a partial total.
 
 Rules of this file:
 
   1. Dimensions and strides are numbers in the text: the compiler divides by constants, and arguments are
      addresses only.
-  2. All threads of a block meet the same barriers: a lane without a row has one without columns.
-  3. What is added to what depends on shapes only, so results are the same in every run. A thread adds up its
-     own share in the values' dtype; shares are added up in float64.
-  4. There are no checks: no step waits for the host to look. Where one would fail, an operation's rule gives
-     what its kernel gives on a GPU.
+  2. All threads of a block reach the same barriers: a lane without a row has one without columns.
+  3. The order of summation depends on shapes only, so results are reproducible. A thread sums its share in
+     the values' dtype; shares are summed in float64.
+  4. There are no checks, since they would synchronize with the host. Where one would fail, an operation's
+     rule returns the same as its kernel on a GPU.
 """
 
 from __future__ import annotations
@@ -37,22 +36,24 @@ LOOP, SUMS = "flowrt_loop", "flowrt_sums"
 """The names of the kernels."""
 
 THREADS, MAX_THREADS = 256, 1024
-"""Of a block: what is usual, and for rows as long as that."""
+"""Threads of a block: the default, and for rows of at least that length."""
 
 COLUMNS_A_THREAD = 4
-"""From how many on a lane has more than one: a level of a tree costs as much as an element or two."""
+"""Minimum columns for several threads per lane: a level of a tree costs as much as an element or two."""
 
 MAX_BLOCKS, MAX_SUMMING_BLOCKS = 4096, 256
-"""What fills the largest GPU some times over; and where each lane makes a part of a sum, to be read again."""
+"""Grid-size cap, for full occupancy of the largest GPU; and for lanes that each write a partial sum to be
+read again.
+"""
 
 INT_ELEMENTS = 1 << 30
-"""A domain below this is counted in 32 bits, in which a division takes a quarter of the time of 64."""
+"""A domain below this size is indexed in 32 bits, where a division takes a quarter of the time of 64."""
 
 _OPERATIONS = cuda_text.OPERATIONS | {"load", "load_at", "column", "columns"}
 
 
 class Sum(NamedTuple):
-    """Of the program's operand ``operand``, a sum, `LOOP` writes parts: [parts, columns] of ``dtype``."""
+    """Partial sums that `LOOP` writes for the sum in operand ``operand``: [parts, columns] of ``dtype``."""
 
     operand: int
     parts: int
@@ -67,9 +68,7 @@ class CudaLoop(NamedTuple):
 
     text: str
     operands: tuple[int, ...]
-    """Those of the program that `LOOP` takes the addresses of, in order; `SUMS` takes each sum's parts and
-    result.
-    """
+    """Operands with addresses passed to `LOOP`, in order; `SUMS` takes each sum's parts and result."""
     blocks: int
     threads: int
     sums: tuple[Sum, ...]
@@ -79,10 +78,10 @@ class CudaLoop(NamedTuple):
 def cuda_loop(
     program: LoopProgram, dims: Sequence[int], strides: Sequence[Sequence[int]], dtypes: Sequence[str]
 ) -> CudaLoop | None:
-    """The kernels of ``program`` over the domain ``dims``, of two dimensions or more and no empty one, the
-    last of which is the columns'. ``strides[i]`` are those of operand i, in elements, one a dimension;
-    ``dtypes[i]`` is its array's dtype, which a total is rounded to. None for a program with an instruction
-    that is not known here.
+    """The kernels of ``program`` over the domain ``dims``, non-empty, of two dimensions or more, the last of
+    which is the columns'. ``strides[i]`` are those of operand i, in elements, one per dimension;
+    ``dtypes[i]`` is its array's dtype, to which a total is rounded. None for a program with an unsupported
+    instruction.
     """
     if any(op not in _OPERATIONS for op, *_ in program.instructions):
         return None
@@ -209,7 +208,7 @@ class _Emitter:
                     self._put(output, "0")
 
     def _emit_addresses(self) -> None:
-        """Of each operand in this row."""
+        """Emit the address of each operand in this row."""
         rest, inner = "row", self._rows
         for i, size in enumerate(self._dims):
             inner //= size
@@ -222,7 +221,7 @@ class _Emitter:
                 self._say(f"{self._pointer(operand)}const a{operand} = p{operand}{offsets};")
 
     def _emit_row_values(self, stage: int) -> None:
-        """What the stage needs that has one value a row, and is no reduction."""
+        """Emit the values of the stage with one value per row, except reductions."""
         for number, instruction in enumerate(self._instructions):
             is_reduction = instruction.op.startswith("row_")
             if instruction.is_row and self._stages[number] == stage and not is_reduction:
@@ -253,7 +252,7 @@ class _Emitter:
             self._emit_reduction(number)
 
     def _emit_reduction(self, number: int) -> None:
-        """Of the lane's threads' shares."""
+        """Emit a reduction of the shares of the lane's threads."""
         op, _, dtype, *_ = self._instructions[number]
         type_ = cuda_text.WIDE[dtype] if op == "row_sum" else cuda_text.TYPES[dtype]
         shares = f"({type_})r{number}, {cuda_text.functor(op)}, ({type_} *)shared"
@@ -307,7 +306,7 @@ class _Emitter:
     # --- the kernel of the sums
 
     def _emit_sums(self, sums: Sequence[Sum]) -> int:
-        """Returns how many blocks it takes."""
+        """Emit the kernel; returns its number of blocks."""
         parameters, begin = [], 0
         for i, each in enumerate(sums):
             result = cuda_text.STORED[self._dtypes[each.operand]]

@@ -1,15 +1,15 @@
-"""`CudaStream` and `CudaEvent`: CUDA's own, with errors that stick and host callbacks in their order.
+"""`CudaStream` and `CudaEvent`: CUDA's own, with sticky errors and ordered host callbacks.
 
 Rules of this file:
 
-  1. An event is asked, never waited for: a thread that sleeps in the driver cannot meet a deadline.
-  2. The driver never calls Python. CuPy asks an event with the interpreter's lock held, so a thread of the
-     driver that needs this lock inside ``cudaLaunchHostFunc`` may wait for a thread that waits for the
-     driver. Instead the device's `EventManager` calls a `Callback` when an event before it has passed.
-  3. So the device does not wait for callbacks: what is behind one on a stream may run before it. Those who
-     can see the difference on the host do wait: events behind it are pending until it has returned, callbacks
-     behind it come later, on its stream and on streams that waited for it, and they fail if it failed.
-  4. What is issued while a stream is captured must not change the stream: errors are raised, not kept.
+  1. An event is polled, never waited for: a thread that blocks in the driver cannot meet a deadline.
+  2. The driver never calls Python. CuPy queries an event with the GIL held, so a driver thread that needs the
+     GIL inside ``cudaLaunchHostFunc`` may wait for a thread that waits for the driver. Instead the device's
+     `EventManager` calls a `Callback` when an event before it has passed.
+  3. So the device does not wait for callbacks: later work on a stream may run before one. On the host the
+     order is kept: later events are pending until the callback has returned, and later callbacks, on its
+     stream and on streams that waited for it, run after it and fail if it failed.
+  4. Work issued during a capture must not change the stream: errors are raised, not kept.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Capture:
         """Memory that the graph has the addresses of."""
         self.streams: list[CudaStream] = []
         self.events: list[tuple[CudaStream, CudaEvent]] = []
-        """Recorded on the way: none of them can be asked until it is recorded again, behind the capture."""
+        """Events recorded during the capture: they cannot be polled until recorded again after it."""
 
     def add_stream(self, stream: CudaStream) -> None:
-        """Have what is issued on ``stream`` from here on belong to the capture."""
+        """Make work issued on ``stream`` from here on part of the capture."""
         stream.capture = self
         self.streams.append(stream)
 
     def end(self) -> None:
-        """Let go of the streams, as they were. Call it when the driver has ended the capture."""
+        """Restore the streams. To be called when the driver has ended the capture."""
         for stream in self.streams:
             stream.capture = None
         for stream, event in self.events:
@@ -60,7 +60,7 @@ class CudaStream(Stream):
         super().__init__(executor, name)
         self.native, self._device = native, device
         self.behind: tuple[Callback, ...] = ()
-        """The callbacks that new work comes after; others come before one of these."""
+        """The callbacks that new work must follow; earlier ones precede one of these."""
         self.capture: Capture | None = None
 
     def issue(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -74,7 +74,7 @@ class CudaStream(Stream):
             self.fail(as_op_error(f"{self.executor.name}: {self.name}", error))
 
     def wait_for(self, event: CudaEvent) -> None:
-        """Have what comes after wait for ``event``.
+        """Make later work wait for ``event``.
 
         Raises `FailedPreconditionError` in a capture for an event from outside: a replay could not wait.
         """
@@ -90,13 +90,13 @@ class CudaStream(Stream):
 
 @final
 class CudaEvent(Event):
-    """A CUDA event without timing, and the callbacks that it is behind."""
+    """A CUDA event without timing, and the callbacks that it follows."""
 
     def __init__(
         self, native: Any, query: Callable[[int], int], error_of: Callable[[int], Exception]
     ) -> None:
-        """``native`` is CuPy's event; ``query(native.ptr)`` gives its CUDA status, and ``error_of`` the
-        exception for one. ``native.done`` is of no use: it is false for ever where the device is broken.
+        """``native`` is CuPy's event; ``query(native.ptr)`` returns its CUDA status, and ``error_of`` the
+        exception for one. ``native.done`` is unusable: it stays false if the device has failed.
         """
         self.native, self._query, self._error_of = native, query, error_of
         self._stream: CudaStream | None = None
@@ -105,7 +105,7 @@ class CudaEvent(Event):
         self.behind: tuple[Callback, ...] = ()
 
     def record(self, stream: CudaStream) -> None:
-        """Put the event behind what is on ``stream`` now."""
+        """Record the event after the current work of ``stream``."""
         self._stream, self.capture = stream, stream.capture
         stream.behind = self.behind = tuple(call for call in stream.behind if not call.has_succeeded)
         if stream.capture is not None:
@@ -114,16 +114,16 @@ class CudaEvent(Event):
 
     @property
     def error(self) -> OpError | None:
-        """What a callback failed with that the event is behind."""
+        """The error of a callback that the event follows."""
         return next((call.error for call in self.behind if call.error is not None), None)
 
     def poll(self) -> EventStatus:
         if self._stream is None:
             return EventStatus.UNKNOWN
         if self.capture is not None:
-            return EventStatus.PENDING  # the driver refuses to say, and would drop the capture
+            return EventStatus.PENDING  # polling is not allowed, and would invalidate the capture
         status = self._query(self.native.ptr)
-        if status == NOT_READY:  # also where a callback has failed: the device goes on with what it has
+        if status == NOT_READY:  # even if a callback has failed: the device continues with its work
             return EventStatus.PENDING
         if self.error is not None:
             return EventStatus.ERROR
@@ -145,7 +145,7 @@ class Callback:
     """A function that is called on the host when a stream gets there, or left out when it does not."""
 
     def __init__(self, stream: CudaStream, event: CudaEvent, function: Callable[[], Any]) -> None:
-        """``event`` is recorded on ``stream`` where the function stands."""
+        """``event`` is recorded at the function's position on ``stream``."""
         self._stream, self._event, self._function = stream, event, function
         self.has_succeeded = False
         self.error: OpError | None = None
@@ -160,7 +160,7 @@ class Callback:
     def _call(self) -> None:
         try:
             self._function()
-        except Exception as error:  # noqa: BLE001 - it is the stream's
+        except Exception as error:  # noqa: BLE001 - raised by the stream
             self._stream.fail(error)
             self.error = self._stream.error
         else:

@@ -14,7 +14,7 @@ from flowrt.device.loops.loop_program import COMPARISONS, FUNCTIONS, Instruction
 TYPES = {"bool": "bool", "int32": "int", "int64": "long long", "float32": "float", "float64": "double"}
 STORED = {**TYPES, "bool": "unsigned char"}
 WIDE = {**TYPES, "float32": "double"}
-"""What shares of a sum are added up in."""
+"""Accumulation dtype of shares of a sum."""
 
 _INFIX = {
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
@@ -70,7 +70,7 @@ __device__ inline double sigmoid(double x) {
 
 
 def expression(instruction: Instruction, source: str, arguments: Sequence[str]) -> str:
-    """What ``instruction`` is of the named ``arguments``, the first of which has the dtype ``source``."""
+    """The expression for ``instruction`` with the named ``arguments``; the first has the dtype ``source``."""
     op, dtype = instruction.op, instruction.dtype
     if op == "const":
         return literal(instruction.data, dtype)
@@ -110,11 +110,11 @@ OPERATIONS = (
     frozenset(_INFIX) | frozenset(_FUNCTORS) | frozenset(_MATH) | COMPARISONS
     | {"const", "spread", "select", "cast", "bits", "from_bits", "sigmoid", "not", "neg", "abs"}
 )  # fmt: skip
-"""What `expression` knows; reductions are the functors of two values."""
+"""Operations supported by `expression`; reductions are functors of two values."""
 
 
 def functor(op: str) -> str:
-    """What combines two values, of an instruction or a reduction along the row."""
+    """Functor that combines two values, for an instruction or a reduction along the row."""
     return f"{_FUNCTORS[op]}()"
 
 

@@ -2,12 +2,12 @@
 
 Rules of this file:
 
-  1. An inline stream has done its work when the call returns. A threaded one has a worker, a daemon thread
-     that starts with the first work and ends with `close` or with the stream: between two pieces of work it
-     holds the queue, not the stream.
-  2. A wait for an event is for the `_Mark` that the event had then: recording the event again moves the
-     event, not those who wait. What a mark waits for was issued before it, so waits make no circle.
-  3. A fork's child has no workers. Its threaded streams start their own; those that had work on their way
+  1. An inline stream completes its work before the call returns. A threaded one has a worker, a daemon thread
+     that starts with the first work and ends with `close` or with the stream: between work items it holds the
+     queue, not the stream.
+  2. A wait for an event is for the event's current `_Mark`: recording the event again does not affect earlier
+     waits. A mark waits only for work issued before it, so waits cannot form a cycle.
+  3. After a fork, the child has no workers. Its threaded streams start their own; those with pending work
      have failed, since the work stayed with the parent.
 """
 
@@ -61,8 +61,8 @@ class _Mark:
         self.status = EventStatus.PENDING
         self.error: OpError | None = None
         self._waiting: list[Callable[[], object]] = []
-        """For each waiter, what wakes it and raises nothing. 0.2 us where nobody waits; a `threading.Event`
-        takes 1.6.
+        """Wake-up functions of waiters; never raise. 0.2 us without waiters; a `threading.Event` takes
+        1.6.
         """
 
     def settle(self, error: OpError | None) -> None:
@@ -90,7 +90,7 @@ class _Mark:
         if self.status is not EventStatus.PENDING:
             try:
                 self._waiting.remove(function)
-            except ValueError:  # `settle` was quicker
+            except ValueError:  # `settle` was first
                 return
             function()
 
@@ -138,7 +138,7 @@ class InlineStream(HostStream):
         try:
             with np.errstate(all="ignore"):
                 self._do(work)
-        except Exception as error:  # noqa: BLE001 (the next to use the stream is told)
+        except Exception as error:  # noqa: BLE001 (raised at the stream's next use)
             self.fail(error)
         except BaseException as error:  # Ctrl-C is for the caller too
             self.fail(error)
@@ -150,10 +150,10 @@ class InlineStream(HostStream):
 
 @final
 class ThreadedStream(HostStream):
-    """Does its work on a thread of its own, in order."""
+    """Runs its work on a separate thread, in order."""
 
     # Python 3.11, 2 cores: a launch takes the caller 1 us, or 4 when the thread sleeps; the function runs 10
-    # us after the call, or 40 when both cores are busy. The first launch takes 100 us, for the thread.
+    # us after the call, or 40 when both cores are busy. The first launch takes 100 us, to start the thread.
 
     def __init__(self, executor: StreamExecutor, name: str) -> None:
         super().__init__(executor, name)
@@ -166,7 +166,9 @@ class ThreadedStream(HostStream):
         self._queue: SimpleQueue[tuple[ThreadedStream, Work] | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
         self._n_issued = self._n_done = 0
-        """Pieces of work, without marks: when somebody waits for a mark, all before it is counted."""
+        """Numbers of work items, without marks: when an awaited mark is reached, earlier items are
+        counted.
+        """
 
     def put(self, work: Work) -> None:
         with self._lock:
@@ -188,10 +190,10 @@ class ThreadedStream(HostStream):
         return worker
 
     def do_next(self, work: Work) -> None:
-        """On the worker only: ``work`` is the next from the queue."""
+        """Run ``work``, the next item of the queue; on the worker only."""
         try:
             self._do(work)
-        except BaseException as error:  # noqa: BLE001 (the next to use the stream is told)
+        except BaseException as error:  # noqa: BLE001 (raised at the stream's next use)
             self.fail(error)
         self._n_done += not isinstance(work, _Mark)
 
@@ -218,7 +220,7 @@ class ThreadedStream(HostStream):
             worker.join()
 
     def begin_in_child(self) -> None:
-        """In a fork's child, whose one thread this is: begin anew, without the parent's work."""
+        """Restart in a fork's child, on its only thread, without the parent's work."""
         queue, is_idle = self._queue, self._n_issued == self._n_done
         self._begin()
         if not is_idle:
@@ -244,7 +246,7 @@ def _work(queue: SimpleQueue[tuple[ThreadedStream, Work] | None]) -> None:
 
 
 def _work_once(queue: SimpleQueue[tuple[ThreadedStream, Work] | None]) -> bool:
-    """In a function of its own: its end lets go of the stream."""
+    """Run one item, in a separate function so that its end releases the stream."""
     item = queue.get()
     if item is None:
         return False
@@ -291,8 +293,8 @@ class HostExecutor(StreamExecutor):
         self._memory = HostMemory(name)
 
     def memory_info(self) -> tuple[int, int]:
-        """Of the machine, or of this process's control group (version 2) where that allows less. Its page
-        cache counts as used there, so what is free may be more.
+        """Memory of the machine, or of this process's control group (version 2) if that is less. The group's
+        page cache counts as used, so more may be available.
         """
         free, total = _machine_memory()
         limit, used = _group_memory()
@@ -302,7 +304,7 @@ class HostExecutor(StreamExecutor):
         return memory_of(self, array)
 
     def create_stream(self, name: str = "compute", threaded: bool = False) -> HostStream:
-        """An inline stream, or one with a thread of its own, which starts with its first work."""
+        """An inline stream, or one with a separate thread, which starts with its first work."""
         self._check_open()
         return ThreadedStream(self, name) if threaded else InlineStream(self, name)
 
@@ -393,7 +395,7 @@ def _issue(stream: Stream, work: Work) -> None:
 
 
 def _pass(stream: Stream, mark: _Mark) -> None:
-    """Wait on ``stream`` for ``mark``, and fail with what it failed with."""
+    """Wait on ``stream`` for ``mark``, and propagate its error."""
     mark.wait()
     if mark.error is not None:
         stream.fail(mark.error)
@@ -411,7 +413,7 @@ def _machine_memory() -> tuple[int, int]:
 
 
 def _group_memory() -> tuple[int | None, int]:
-    """The control group's limit in bytes, None for none, and what its processes use."""
+    """The control group's limit in bytes (None for none), and its current use."""
     try:
         groups = Path("/proc/self/cgroup").read_text("ascii").splitlines()
         path = next(line.removeprefix("0::/") for line in groups if line.startswith("0::/"))

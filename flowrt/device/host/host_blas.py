@@ -1,13 +1,12 @@
-"""How OpenBLAS's threads, which multiply NumPy's matrices, wait for work.
+"""Spin time of OpenBLAS's threads, which compute NumPy's matrix products.
 
-Behind a product they look for the next one for 2**26 cycles, 25 ms, on cores that loops need. So they sleep
-after 0.1 ms, as oneDNN's do (`flowrt.device.onednn.onednn`), unless the user's environment says otherwise:
-the next
-of several products finds them awake, and what else comes finds its cores. Loops' threads sleep at once
+After a product they spin for 2**26 cycles, 25 ms, on cores that loops need. So they are made to sleep after
+0.1 ms, as oneDNN's do (`flowrt.device.onednn.onednn`), unless the user's environment overrides it: the next
+of several products finds them awake, and other work finds idle cores. Loop threads sleep at once
 (`flowrt.device.llvm.work_stealing`).
 
-OpenBLAS asks the environment when it is loaded, and its threads learn it when they start. NumPy has loaded it
-long before, so it is told to ask again, and its threads are ended; the next product starts them.
+OpenBLAS reads the environment when it is loaded, and its threads when they start. NumPy has loaded it long
+before, so it is made to read it again, and its threads are ended; the next product restarts them.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ LOGGER = logging.getLogger(__name__)
 
 TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 SPINS = "18"
-"""For 2**18 cycles of the processor's clock."""
+"""Log2 of the number of clock cycles to spin."""
 
 _told: set[str] = set()
-"""The files of the libraries whose threads sleep soon, or stay as they are."""
+"""Files of the libraries already configured, or left unchanged."""
 
 
 def limit_blas_threads(n_threads: int) -> None:
-    """Have products use as many threads from now on."""
+    """Limit products to this number of threads from now on."""
     threadpoolctl.threadpool_limits(n_threads, "blas")
 
 

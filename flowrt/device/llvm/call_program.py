@@ -1,15 +1,15 @@
-"""Programs of calls: compiled calls with loops and branches around them, walked by machine code.
+"""Programs of calls: compiled calls with loops and branches, executed by a machine-code interpreter.
 
-A program is a tree of `Part`s, laid out as a table of records, which a small machine works off: calls, one
-behind the other, and jumps between them. So a nest of loops on small tensors takes as long as their
-arithmetic does: 3 ns a call, 2 a jump.
+A program is a tree of `Part`s, flattened to a table of records: calls in sequence, and jumps between them.
+The interpreter's overhead is 3 ns per call and 2 per jump, so a nest of loops on small tensors takes as long
+as its arithmetic.
 
-The machine pauses when it has made as many iterations as it was allowed, however deep in the nest it is, and
-goes on from there when it is called again: a step can be ended between. All that it needs for that is the
-number of a record, because values lie in memory and not in it.
+The interpreter pauses after the given number of iterations, at any depth of the nest, and resumes there when
+it is called again: a step can be ended in between. Its only state is the index of a record, because all
+values are in memory.
 
-    walk(table, begin, iterations)      begin is not looked at
-    the table                           where it has paused, 0 if it has not; how many iterations were left;
+    walk(table, begin, iterations)      begin is ignored
+    the table                           position of the pause, 0 if none; number of iterations left;
                                         the records
 """
 
@@ -28,10 +28,10 @@ from flowrt.device.llvm.llvm_text import with_fields
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PAUSED_AT, LEFT = 0, 1
-"""Of a table, and of a `Resumable`'s."""
+"""Words of a table, and of a `Resumable`'s."""
 
 _START = 1
-"""The record at which a program begins: 0 says that there is no pause."""
+"""Index of a program's first record: 0 means that there is no pause."""
 
 
 class Repeat(NamedTuple):
@@ -52,7 +52,7 @@ class Choose(NamedTuple):
 
 
 class Guarded(NamedTuple):
-    """A call behind which the machine pauses if the call has set ``status``, an int64."""
+    """A call after which the interpreter pauses if it has set ``status``, an int64."""
 
     call: Call
     status: memoryview
@@ -93,7 +93,7 @@ def may_pause(parts: Parts) -> bool:
     )
 
 
-# --- records: what to do, up to two addresses, up to two numbers
+# --- records: an operation, up to two addresses, up to two numbers
 
 _CALLS, _JUMP, _UNLESS, _AGAIN, _CHOOSE, _RESUME, _GUARD, _END, _CALLS_AGAIN = range(9)
 
@@ -297,13 +297,13 @@ class _Assembler:
             function, (table, *_) = part.call
             self._keeps.append(part.call)
             self._nanoseconds += table.nanoseconds
-            self._say(_RESUME, function.__self__, table)  # type: ignore[attr-defined]  # a compiled one
+            self._say(_RESUME, function.__self__, table)  # type: ignore[attr-defined]  # compiled
         if skip is not None:
             self._go_on_here(skip)
 
     def _repeat(self, top: int, again: int) -> None:
-        """The end of an iteration that began at ``top``: one record with the calls in front of it, if there
-        are any, because a record costs 1.4 ns.
+        """End an iteration that began at ``top``: merged with preceding calls into one record, if possible,
+        because a record costs 1.4 ns.
         """
         last = self._records[-1]
         if last[0] == _CALLS and len(self._records) > top:

@@ -1,8 +1,7 @@
-"""Calls of compiled loops, one behind the other: as one call, by machine code that walks a table of them.
+"""Sequences of calls of compiled loops as one call, by machine code that iterates over a table of them.
 
-From Python a call takes 30 ns, and 60 more for the interpreter to come to it; from here 3. So a sequence of
-small loops takes as long as their arithmetic does. A sequence is called as a loop is, and may stand in
-another one.
+From Python a call takes 30 ns, plus 60 of interpreter overhead; from here 3. So a sequence of small loops
+takes as long as their arithmetic. A sequence is called like a loop, and may be nested.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 CALL_NS = 3.0
 
 RELEASING_NS = 20e3
-"""From how long on a call lets other Python threads run."""
+"""Minimum duration of calls that release the GIL."""
 
 TEXT = with_fields("""
 %Call = type { ptr, ptr, i64, i64 }
@@ -58,9 +57,9 @@ def _functions() -> dict[str, CompiledLoop]:
 
 @final
 class Table(int):
-    """The address of a compiled loop's words, int64, and all that they point to, which it keeps.
+    """The address of a compiled loop's int64 words; keeps the arrays they point to alive.
 
-    ``nanoseconds``: about how long the loop takes one thread.
+    ``nanoseconds``: estimated time of the loop on one thread.
     """
 
     words: np.ndarray[Any, Any]
@@ -93,7 +92,7 @@ def in_sequence(calls: Sequence[Call]) -> Call:
 
 
 def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
-    """``calls``, those that are compiled and stand side by side as one."""
+    """``calls``, with adjacent compiled ones merged."""
     found: list[Call] = []
     for are_compiled, run in itertools.groupby(calls, is_compiled):
         several = list(run)

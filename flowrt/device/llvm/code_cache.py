@@ -1,13 +1,13 @@
-"""`CodeCache`: bytes by key in a folder that processes share, so that what one compiled the next need not.
+"""`CodeCache`: a persistent cache of machine code, shared by processes.
 
-An entry is machine code, and to load it is to run it. Rules of this file:
+Entries are machine code that is executed when loaded. Rules of this file:
 
-  1. The folder and every entry belong to this user, and nobody else may write them; else they are not used.
-  2. An entry says which key it is for, and its length and SHA-256 are those of its payload; else it is
-     removed and counts as absent. It is written beside its place and renamed: no reader sees a part, whenever
-     a writer is killed.
-  3. A cache only saves time. Where it cannot be read or written all goes on without, and one line of the log
-     says so.
+  1. The folder and every entry belong to this user, and no one else may write them; else they are not used.
+  2. An entry contains its key, and the length and SHA-256 of its payload; if they do not match it is removed
+     and counts as absent. It is written to a temporary file and renamed: readers never see a partial entry,
+     whenever a writer is killed.
+  3. A cache only saves time. If it cannot be read or written, everything works without it, and one log line
+     reports it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER = struct.Struct("<8s32sQ32s")
 
 LIMIT_BYTES = 256 << 20  # a fused group's code has 2-20 KiB
 UNFINISHED, UNFINISHED_FOR_S = ".unfinished", 3600
-"""What a writer that was killed leaves, by its suffix; no writer takes an hour."""
+"""Suffix of files left by killed writers, and their minimum age; no writer takes an hour."""
 
 ADVICE = "FLOWRT_CACHE_DIR can name another folder"
 
@@ -65,18 +65,18 @@ def _chosen_folder() -> Path | None:
 
 @final
 class CodeCache:
-    """Entries in ``folder`` of at most ``limit_bytes`` bytes; those unused for the longest time go first.
+    """Entries in ``folder`` of at most ``limit_bytes`` bytes; the least recently used are evicted first.
 
-    Keys are SHA-256 digests, 64 lower-case hexadecimal digits. ``folder`` None: nothing is found or kept. Any
-    thread of any process may call; each further process at work may add a sixteenth of the limit. Nothing
-    here raises for what the disk holds or refuses.
+    Keys are SHA-256 digests, 64 lower-case hexadecimal digits. ``folder`` None: nothing is found or kept.
+    Thread-safe and process-safe; each additional active process may exceed the limit by a sixteenth. Disk
+    contents and disk errors never raise.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int) -> None:
         self._folder = None if folder is None else _private(folder)
         self._limit_bytes = limit_bytes
         self._room = 0
-        """How many bytes may be written before it is time to look at the folder again."""
+        """Number of bytes that may be written before the folder is checked again."""
 
     def get(self, key: str) -> bytes | None:
         """The payload that was last put under ``key``, or None. It counts as used now."""
@@ -99,8 +99,8 @@ class CodeCache:
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
-        """Keep ``payload`` under ``key``, instead of what was there; not if it alone passes the limit, nor
-        where a folder is, whose files may be somebody's.
+        """Store ``payload`` under ``key``, replacing an old entry; not if it alone exceeds the limit, nor
+        where there is a folder, which may contain a user's files.
         """
         content = _packed(key, payload)
         if self._folder is None or len(content) > self._limit_bytes:
@@ -121,19 +121,19 @@ class CodeCache:
         self._folder = None
 
     def _make_room(self, folder: Path) -> int:
-        """Remove what is too much, and say how many bytes may come before the next look."""
+        """Evict entries over the limit; returns the number of bytes to write before the next check."""
         _remove_unfinished(folder)
         entries = sorted(_entries(folder), key=lambda entry: entry.used_ns)
         total = sum(entry.nbytes for entry in entries)
         for entry in entries:
             if total <= self._limit_bytes:
                 break
-            entry.path.unlink(missing_ok=True)  # who has it open reads on; another may have removed it
+            entry.path.unlink(missing_ok=True)  # open handles stay valid; another process may have removed it
             total -= entry.nbytes
         return min(self._limit_bytes - total, self._limit_bytes // 16)
 
 
-# --- whose a file is
+# --- ownership of files
 
 
 def _private(folder: Path) -> Path | None:
@@ -163,9 +163,10 @@ def _is_ours(found: os.stat_result, path: Path) -> bool:
 
 
 def _read_private(path: Path) -> bytes | None:
-    """All of the file, which counts as used now; None if it is no file of this user's alone.
+    """The contents of the file, marked as used now; None if it is not a file owned and writable by this user
+    only.
 
-    It is opened once, and what is asked and read is what was opened: no other can come between.
+    It is opened once, and the checks apply to the opened file, so that it cannot be swapped in between.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -188,7 +189,7 @@ def _packed(key: str, payload: bytes) -> bytes:
 
 
 def _unpacked(key: str, content: bytes) -> bytes | None:
-    """The payload, or None if ``content`` is not what was packed for ``key``."""
+    """The payload, or None if ``content`` was not packed for ``key``."""
     payload = content[HEADER.size :]
     return payload if content == _packed(key, payload) else None
 
@@ -213,7 +214,7 @@ class _Entry(NamedTuple):
 
 
 def _entries(folder: Path) -> Iterator[_Entry]:
-    """The folder's entries. What else is there is none of ours, and stays."""
+    """The folder's entries. Other files are ignored and kept."""
     with os.scandir(folder) as found:
         for file in found:
             if _ENTRY.fullmatch(file.name) and not file.is_dir(follow_symlinks=False):
@@ -223,7 +224,7 @@ def _entries(folder: Path) -> Iterator[_Entry]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what writers left that were killed."""
+    """Remove files left by killed writers."""
     for path in folder.glob(f"*{UNFINISHED}"):
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - UNFINISHED_FOR_S:

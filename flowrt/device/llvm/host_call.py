@@ -1,9 +1,9 @@
 """Machine code as built-in functions of Python.
 
-A call through `ctypes` takes 390 ns; a built-in function takes 30, or 60 if it gives up the GIL (Python
-3.11). So the way from Python into a loop is machine code too, compiled once: it takes the arguments out of
-their Python objects and calls the loop, whose address is the function's ``self``. It uses only what CPython's
-stable ABI promises.
+A call through `ctypes` takes 390 ns; a built-in function takes 30, or 60 if it releases the GIL (Python
+3.11). So the wrapper that Python calls is machine code too, compiled once: it unpacks the arguments from
+their Python objects and calls the loop, with its address as the function's ``self``. It uses only CPython's
+stable ABI.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from flowrt.device.llvm.llvm_text import with_fields
 
 
 class LoopCall(Protocol):
-    """A loop as a built-in function. For what is not three integers of 64 bits it calls nothing, and raises
-    `TypeError`, `OverflowError` or `SystemError`.
+    """A loop as a built-in function. For arguments other than three 64-bit integers it calls nothing, and
+    raises `TypeError`, `OverflowError` or `SystemError`.
     """
 
     __self__: LoopAddress
@@ -52,7 +52,7 @@ declare ptr @PyLong_AsVoidPtr(ptr)
 declare void @Py_IncRef(ptr)
 """
 
-# 128 is METH_FASTCALL: the arguments come as an array.
+# 128 is METH_FASTCALL: the arguments are passed as an array.
 _METHOD = Template(
     with_fields("""
 @$method = global { ptr, ptr, i32, ptr } { ptr @name, ptr @call_$method, i32 128, ptr null }
@@ -99,7 +99,7 @@ TEXT = (
 
 
 def python_symbols() -> dict[str, int]:
-    """The addresses of what `TEXT` takes from Python."""
+    """The addresses of the CPython symbols that `TEXT` uses."""
     functions = {name: getattr(ctypes.pythonapi, name) for name in _PYTHON}
     addresses = {name: ctypes.cast(found, ctypes.c_void_p).value or 0 for name, found in functions.items()}
     return addresses | {"_Py_NoneStruct": id(None)}

@@ -1,14 +1,15 @@
-"""The host's compiler: a loop as LLVM IR becomes a function of this process. The one door to llvmlite.
+"""The host's compiler: from LLVM IR of a loop to a function of this process. The only module that imports
+llvmlite.
 
     text -> object code -> linked machine code -> two built-in functions
             12 ms, or      0.2 ms
             0.1 from disk
 
-Measured on 2 cores for a fused exp (0.5 KB of IR, 2 KB of object code). A loop that is compiled already and
-still in use is the same `CompiledLoop`.
+Measured on 2 cores for a fused exp (0.5 KB of IR, 2 KB of object code). A loop that is already compiled and
+in use is shared as one `CompiledLoop`.
 
-LLVM is entered by one thread at a time. A fork waits for that thread: the child finds LLVM whole, can call
-what was compiled, and can compile.
+Only one thread at a time uses LLVM. A fork waits for that thread: in the child LLVM is consistent, compiled
+code can be called, and more can be compiled.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ LOGGER = logging.getLogger(__name__)
 OLDEST_LLVM = (20,)  # llvmlite 0.45: before, pointers had types
 
 SHOWN_LINES = 8
-"""Of a text that LLVM refuses, in the error."""
+"""Number of lines of a text that LLVM rejects shown in the error."""
 
 
 @final
 class CompiledLoop:
-    """A loop's machine code, there as long as this object or one of its two functions is.
+    """A loop's machine code, freed with this object and its two functions.
 
-    ``call`` lets other Python threads run meanwhile (60 ns and the loop); ``call_holding_gil`` does not (30
-    ns): getting the GIL back can take 5 ms where another thread computes in Python, so it is for loops below
-    about 20 us. Any threads may call at once, each with ranges and operands of its own.
+    ``call`` releases the GIL (60 ns plus the loop); ``call_holding_gil`` does not (30 ns): reacquiring the
+    GIL can take 5 ms if another thread computes in Python, so it is for loops below about 20 us. Thread-safe,
+    for separate ranges and operands.
     """
 
     __slots__ = ("__weakref__", "call", "call_holding_gil")
@@ -58,9 +59,8 @@ class CompiledLoop:
 def compile_loop(text: str) -> CompiledLoop:
     """The function of ``text``: LLVM IR of one ``void @flowrt_loop(ptr table, i64 begin, i64 end)``.
 
-    It may need of other libraries what C's and its mathematical one have. Any thread may call. Raises
-    `InternalError`, with LLVM's words, for a text that is not that; `FailedPreconditionError` where
-    `is_available` is false.
+    It may call the C and math libraries. Thread-safe. Raises `InternalError`, with LLVM's message, for
+    invalid text; `FailedPreconditionError` if `is_available` is false.
     """
     key = hashlib.sha256(text.encode()).digest()
     loop = _loops.get(key)
@@ -73,8 +73,8 @@ def compile_loop(text: str) -> CompiledLoop:
 
 
 def compile_functions(text: str, names: Sequence[str]) -> dict[str, CompiledLoop]:
-    """Those of LLVM IR that has several functions with a loop's arguments. As `compile_loop`, but that each
-    call makes new ones.
+    """The functions of LLVM IR that contains several, with a loop's arguments. Like `compile_loop`, but
+    without sharing.
     """
     with _lock:
         return _compiler().compile(text, names)
@@ -88,7 +88,7 @@ def is_available() -> bool:
 
 @cache
 def why_unavailable() -> str | None:
-    """Why this process cannot compile, or None."""
+    """Reason why this process cannot compile, or None."""
     with _lock:  # a fork waits: its child would find half of the package
         reason = _what_is_wrong() if is_installed() else "expected the package; it is not installed"
     if reason is None:
@@ -99,7 +99,7 @@ def why_unavailable() -> str | None:
 
 
 def why_unusable() -> str | None:
-    """Why the llvmlite that is installed cannot be used, or None."""
+    """Reason why the installed llvmlite cannot be used, or None."""
     return why_unavailable() if is_installed() else None
 
 
@@ -122,8 +122,8 @@ def _what_is_wrong() -> str | None:
 
 @cache
 def vector_registers() -> tuple[int, int]:
-    """Of this processor: how many float32 one has, and how many there are. Raises `FailedPreconditionError`
-    where `is_available` is false.
+    """Vector registers of this processor: the number of float32 in one, and of registers. Raises
+    `FailedPreconditionError` if `is_available` is false.
     """
     with _lock:
         features = _load_llvm().get_host_cpu_features()
@@ -182,7 +182,7 @@ class _Compiler:
         return Library(number, {name: tracker[name] for name in exported}, compiler, _dropped)
 
     def _object_code(self, text: str) -> bytes:
-        """From disk, else made and put there."""
+        """Object code from disk, otherwise compiled and stored there."""
         key = self._key(text)
         code = code_cache().get(key)
         if code is None:
@@ -207,7 +207,7 @@ class _Compiler:
         """Object code of ``text``. Raises `InternalError`."""
         llvm = self._llvm
         try:
-            # A context of its own: the global one would keep each constant of each loop.
+            # A separate context: the global one would keep every constant of every loop.
             with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
                 module.triple, module.data_layout = self._target.triple, str(self._target.target_data)
                 module.verify()
@@ -235,10 +235,10 @@ _OPTIMISATIONS = {
 
 
 def _features(llvm: Any) -> str:
-    """What the processor can do, as LLVM names it.
+    """Features of the processor, under LLVM's names.
 
-    LLVM keeps to 256 of 512 bits even on processors that do not slow down for the wide ones. Those from Ice
-    Lake on do not: a fused exp of 65,536 floats takes 10.9 us with 512 bits and 15.5 with 256.
+    LLVM uses 256 of 512 bits even on processors without a slowdown for wide vectors. Those from Ice Lake on
+    have none: a fused exp of 65,536 floats takes 10.9 us with 512 bits and 15.5 with 256.
     """
     features = llvm.get_host_cpu_features()
     wide = ",-prefer-256-bit" if features.get("avx512vbmi2") else ""
@@ -254,16 +254,16 @@ def _refused(text: str, error: RuntimeError) -> InternalError:
     )
 
 
-# --- what the process has
+# --- state of the process
 
 _lock = threading.RLock()
 _loops: WeakValueDictionary[bytes, CompiledLoop] = WeakValueDictionary()
 _numbers = itertools.count()
 _linked: dict[int, tuple[Any, Any]] = {}
-"""By its number, what LLVM has of each library, and the compiler's session that it belongs to."""
+"""LLVM's handles of each library, and the compiler's session that it belongs to, by number."""
 _dropped: deque[int] = deque()
-"""Machine code that nobody needs any more. The next compile frees it: to free it at once, whoever drops a
-loop would wait for the compile that is under way.
+"""Unused machine code, freed by the next compile: freeing it at once would make the releasing thread wait for
+a running compile.
 """
 
 

@@ -1,10 +1,10 @@
-"""A few threads that share one loop's elements with the thread that calls it.
+"""A small pool of threads that share one loop's elements with the calling thread.
 
 Rules of this file:
 
-  1. One loop at a time: a caller that finds the threads at work does its loop alone; the cores are busy.
-  2. When the caller returns, all is done and nobody is at its memory.
-  3. A fork's child has no threads, and starts its own when it needs them.
+  1. One loop at a time: a caller that finds the threads busy runs its loop alone.
+  2. When the call returns, all work is done and no thread accesses its memory.
+  3. After a fork, the child has no threads, and starts its own when needed.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ _libc = ctypes.CDLL(None)
 
 
 def run_in_parallel(call: LoopCall, table_address: int, begin: int, end: int, grain: int) -> None:
-    """``call(table_address, b, e)`` for pieces ``[b, e)`` that make up ``[begin, end)``, each once, on
-    several threads at once. Returns when all are done. ``call`` is a `CompiledLoop`'s.
+    """Run ``call(table_address, b, e)`` for chunks ``[b, e)`` that partition ``[begin, end)``, on several
+    threads in parallel. Returns when all are done. ``call`` is a `CompiledLoop`'s.
 
-    All pieces but the last have a multiple of ``grain`` elements, at least 1. Measured on 2 cores: 20-45 us
+    All chunks but the last have a multiple of ``grain`` elements, at least 1. Measured on 2 cores: 20-45 us
     more than half of the loop, most of it for waking the other core, so loops from 80 us on are worth it.
     """
     _pool.run(call, table_address, begin, end, grain)
 
 
 def set_num_threads(n_threads: int) -> None:
-    """How many threads, the caller's too, work on one loop from now on; 0 for as many as `usable_cpus`.
+    """Set the number of threads, including the caller's, that work on one loop; 0 for `usable_cpus`.
 
-    Waits for the loop that is being done, if there is one.
+    Waits for the current loop, if there is one.
     """
     _pool.resize(n_threads or usable_cpus())
 
 
 def num_threads() -> int:
-    """How many threads, the caller's too, work on one loop."""
+    """Number of threads, including the caller's, that work on one loop."""
     return _pool.n_threads
 
 
 def usable_cpus() -> int:
-    """How many CPUs this process can keep busy: those it may run on, or fewer where its control group
-    (version 2) has less time of them.
+    """Number of CPUs that this process can keep busy: those it may run on, or fewer if its control group
+    (version 2) has a smaller quota.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cpus, math.ceil(min(_quotas(), default=cpus))))
@@ -84,8 +84,8 @@ class _Worker:
         self._thread.start()
 
     def keep_off(self, cpu: int) -> None:
-        """Run on other CPUs from now on. Where two share a cache and one is busy, Linux wakes a thread on the
-        busy one as soon as on the idle one, and moves it milliseconds later.
+        """Run on other CPUs from now on. If two CPUs share a cache and one is busy, Linux wakes a thread on
+        the busy one as readily as on the idle one, and migrates it milliseconds later.
         """
         if cpu != self._avoided_cpu:
             self._avoided_cpu = cpu
@@ -114,7 +114,7 @@ class HostPool:
         self._team = WorkStealingPool()
 
     def run(self, call: LoopCall, table_address: int, begin: int, end: int, grain: int) -> None:
-        """As `run_in_parallel`."""
+        """Run a loop: see `run_in_parallel`."""
         n_threads = min(self.n_threads, (end - begin) // grain)
         if n_threads < 2 or not self._is_free.acquire(blocking=False):
             call(table_address, begin, end)
@@ -136,7 +136,9 @@ class HostPool:
                 self._workers.pop().end()
 
     def _ready(self, n_workers: int) -> int:
-        """Have workers, off the caller's CPU: as many, or fewer where the system has no more threads."""
+        """Start workers, not on the caller's CPU: as many, or fewer if the system cannot create more
+        threads.
+        """
         with suppress(RuntimeError):
             while len(self._workers) < n_workers:
                 self._workers.append(_Worker(self._team, len(self._workers) + 1))

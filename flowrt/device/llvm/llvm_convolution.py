@@ -2,17 +2,17 @@
 
     void flowrt_loop(ptr table, i64 begin, i64 end)
 
-Nothing is copied out before: both functions keep a tile of sums in vector registers, and go over the windows'
-numbers; each is broadcast and multiplied with some vectors of the other operand. Measured on 2 cores for
+Nothing is copied first: both functions keep a tile of sums in vector registers, and iterate over the windows'
+elements; each is broadcast and multiplied with some vectors of the other operand. Measured on 2 cores for
 [64, 14, 14, 32] by 5x5x32x64: 4.6 ms, its gradients 4.6 and 5.1. A matrix product over copied windows, by
-OpenBLAS, takes 5.2 for the product alone, and 7 or more with the copies.
+OpenBLAS, takes 5.2 for the product alone, and 7 or more including the copies.
 
-The table holds int64: three addresses, then `Sizes` in order. Images are padded already. Numbers of a window
-that are neighbours in a row of the image are one run: the whole row of the window, or, with dilation, the
-channels of one tap.
+The table holds int64: three addresses, then `Sizes` in order. Images are already padded. Contiguous elements
+of a window in a row of the image are one run: the whole row of the window, or, with dilation, the channels of
+one tap.
 
-Rule of this file: the tile, and the step between its numbers, are part of the text, so that addresses take no
-registers; all else is read from the table, so that few functions serve all shapes.
+Rule of this file: the tile, and the step between its elements, are part of the text, so that addresses take
+no registers; all else is read from the table, so that few functions serve all shapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowrt.device.llvm.llvm_text import FUNCTION, TileWriter
 
 
 class Tile(NamedTuple):
-    """``height`` by ``vectors`` vectors of ``lanes`` floats that are summed up at once."""
+    """A tile of sums: ``height`` by ``vectors`` vectors of ``lanes`` floats."""
 
     height: int
     vectors: int
@@ -36,29 +36,29 @@ class Tile(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What is in the table behind the addresses, in elements."""
+    """Words of the table after the addresses, in elements."""
 
     images: int
     rows: int
-    """Of an output."""
+    """Number of rows of an output."""
     columns: int
     filters: int
     taps: int
     """Rows of a window."""
     runs: int
-    """In a row of a window."""
+    """Number of runs per row of a window."""
     run: int
     image_step: int
-    """Of an input, from one image to the next."""
+    """Distance between images of an input."""
     row_step: int
-    """From one output's window to that of the output below."""
+    """Distance from an output's window to that of the output below."""
     tap_step: int
-    """From one row of a window to the next."""
+    """Distance between rows of a window."""
     run_step: int
     column_step: int
-    """From one output's window to its neighbour's."""
+    """Distance from an output's window to its neighbour's."""
     block: int
-    """Rows of outputs that are done for all tiles of a filter before the next: what the first cache holds."""
+    """Rows of outputs processed for all tiles of a filter before the next block: the first-level cache's."""
 
 
 def forward_function(tile: Tile, column_step: int) -> str:
@@ -71,8 +71,8 @@ def forward_function(tile: Tile, column_step: int) -> str:
 
 
 def filter_function(tile: Tile) -> str:
-    """Addresses: images, gradients of outputs, filter. A loop over the tiles of the filter, to which is added
-    what the images give; runs have numbers, and filters, for whole tiles.
+    """Addresses: images, gradients of outputs, filter. A loop over the tiles of the filter, to which the
+    images' contributions are added; runs have elements, and filters, for whole tiles.
     """
     return _Writer(tile).filter()
 
@@ -93,7 +93,7 @@ class _Writer(TileWriter):
             x_row = self._at("%x", (image, n.image_step), (within, n.row_step))
             y_row = self._at("%y", (self._product(row, n.columns), n.filters), (filter, 1))
             with self._loop("0", n.columns, tile.height) as column:
-                first = self._minimum(column, last)  # the last tile may do again what the one before did
+                first = self._minimum(column, last)  # the last tile may overlap the one before
                 sums = self._zeros(tile.height, self._widths)
                 x_window = self._at(x_row, (first, column_step))
                 with self._loop("0", n.taps) as tap, self._loop("0", n.runs) as run:

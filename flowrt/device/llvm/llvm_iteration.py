@@ -1,16 +1,15 @@
-"""LLVM IR of a nest of loops over scalars: one function, in which all values are in registers. Pure.
+"""LLVM IR of a nest of loops over scalars: one function with all values in registers. Pure.
 
     void flowrt_loop(ptr table, i64, i64 iterations)
 
-A nest is a tree: basic blocks of arithmetic, each a `LoopProgram`, with loops and choices between them.
-Values that go from one basic block to another, or from one iteration to the next, are *cells*. The table has
-where the function has paused, 0 if it has not; how many of ``iterations`` were left; and the address of each
-cell.
+A nest is a tree: basic blocks of arithmetic, each a `LoopProgram`, with loops and branches between them.
+Values passed from one block to another, or from one iteration to the next, are *cells*. The table has the
+position of the pause, 0 if none; the number of ``iterations`` left; and the address of each cell.
 
-The function makes the iterations of the outermost loop, at least one: who calls has looked whether it begins.
-When it has made as many as it may, of all loops together, it pauses: it writes the cells to memory, and the
-number of the loop in which it is. Called again, it reads them, and goes on at that loop's next iteration. A
-body of a few instructions takes a few nanoseconds, where a call of each kernel takes 300 each.
+The function runs the iterations of the outermost loop, at least one: the caller has evaluated the first
+condition. After the given number, of all loops together, it pauses: it writes the cells to memory, and the
+number of the current loop. Called again, it reads them, and resumes at that loop's next iteration. A body of
+a few instructions takes a few nanoseconds, while calling each kernel takes 300.
 """
 
 from __future__ import annotations
@@ -25,15 +24,11 @@ HEAD = 2
 """Words of the table before the addresses."""
 
 OUTERMOST = 1 << 32
-"""What says that the outermost loop has paused. It is no other loop's number, so the function begins anew: in
-its next iteration.
-"""
+"""Pause position for the outermost loop. Not a loop number, so the function starts with a new iteration."""
 
 
 class BasicBlock(NamedTuple):
-    """A program of which every value is a row's, and the cell of each of its operands: all are read before
-    the first is put.
-    """
+    """A program with row values only, and the cells of its operands: all are read before one is written."""
 
     program: LoopProgram
     cells: tuple[int, ...]
@@ -81,7 +76,7 @@ class _Emitter(Writer):
         """The variable of each cell, or the value of one that is read only."""
         self._left = ""
         self._points: list[str] = []
-        """The labels at which the function goes on behind a pause; the first is its beginning."""
+        """The labels at which the function resumes after a pause; the first is its beginning."""
 
     def run(self) -> str:
         cells = range(len(self._nest.dtypes))

@@ -3,16 +3,16 @@
     void flowrt_loop(ptr table, i64 begin, i64 end)
 
 The table holds int64: the operands' addresses, the domain's dimensions, each operand's strides, in elements,
-one a dimension, and a grain; of a matrix with rows of its own those of a row. ``begin`` and ``end`` are a
-part of dimension 0: threads share the work by it. A part that begins at ``i`` has its sums over rows, or over
-everything, at place ``i / grain`` of their operand.
+one per dimension, and a grain; for a matrix indexed by row, the strides of a row. ``begin`` and ``end`` are a
+part of dimension 0, by which threads share the work. A part that begins at ``i`` has its sums over rows, or
+over everything, at index ``i / grain`` of their operand.
 
-A row is worked off in stages (`flowrt.device.loops.loop_stages`), one loop over its columns each.
+A row is processed in stages (`flowrt.device.loops.loop_stages`), one loop over its columns each.
 
 Rules of this file:
 
   1. Addresses are arguments of an inner function, where they are ``noalias``: results are written to memory
-     that no other operand shares. Without that the vectoriser asks at run time, for each pair.
+     that no other operand shares. Without that the vectoriser adds a run-time check for each pair.
   2. A float32 sum is added up in blocks of `BLOCK`, and the blocks in float64: its error is that of a block,
      for any length, as with NumPy's pairwise sums.
 """
@@ -32,9 +32,8 @@ _COMBINE = {"row_sum": "add", "row_prod": "mul", "row_max": "max", "row_min": "m
 
 
 def llvm_function(program: LoopProgram, accesses: Sequence[str]) -> str:
-    """The text of a module with `FUNCTION`. ``accesses[i]`` says how operand i lies in the domain, a letter a
-    dimension: ``0`` it is the same all along, ``1`` its elements are neighbours (in the last dimension only),
-    ``s`` it has any stride.
+    """The text of a module with `FUNCTION`. ``accesses[i]`` is the access pattern of operand i, a letter per
+    dimension: ``0`` broadcast, ``1`` contiguous (in the last dimension only), ``s`` any stride.
     """
     return _Emitter(program, accesses).run()
 
@@ -51,9 +50,9 @@ class _Emitter(Writer):
         self._rows: dict[int, str] = {}
         """The names of row values that are there."""
         self._bases: dict[int, str] = {}
-        """Where each operand begins, for this part."""
+        """Start of each operand for this part."""
         self._addresses: dict[int, str] = {}
-        """Of each operand in this row."""
+        """Address of each operand in this row."""
         self._totals: dict[Output, str] = {}
         """The accumulators of sums over everything, and of checks."""
 
@@ -110,7 +109,7 @@ class _Emitter(Writer):
                 self._put_row(output)
 
     def _emit_row_values(self, stage: int) -> None:
-        """What the stage needs that has one value a row, and is no reduction."""
+        """Emit the values of the stage with one value per row, except reductions."""
         for number, instruction in enumerate(self._instructions):
             if instruction.is_row and self._stages[number] == stage and number not in self._rows:
                 if instruction.op == "load":
@@ -281,7 +280,7 @@ class _Emitter(Writer):
         return self._read(self._address(operand, column), self._program.dtypes[operand])
 
     def _load_at(self, operand: int, row: str, column: str) -> str:
-        """The element of a row of the operand, whose rows lie one behind the other."""
+        """The element of a row of the operand, which is row-major."""
         before = self._let(f"mul nsw i64 {row}, %d{self._rank - 1}")
         return self._load(operand, self._let(f"add nsw i64 {before}, {column}"))
 

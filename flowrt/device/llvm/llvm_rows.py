@@ -1,14 +1,14 @@
-"""LLVM IR that copies rows by number, as text. Pure; nothing here needs LLVM.
+"""LLVM IR that copies rows by index, as text. Pure; nothing here needs LLVM.
 
     void flowrt_loop(ptr table, i64 begin, i64 end)
 
-`gather` copies a matrix's rows to results, `scatter` values to a matrix's rows. The table of both: the
-addresses of the matrix, the numbers, and the results or values; how many rows the matrix has, and the bytes
-of one; a word that is set where a number is refused, and the first such number. That of `scatter` goes on
-with the address of a byte a row, which is set to `WRITTEN`, and a word: 1 if a row is refused whose byte is
-not 0.
+`gather` copies a matrix's rows to results, `scatter` copies values to a matrix's rows. The table of both has
+the addresses of the matrix, the indices, and the results or values; the number of rows of the matrix, and the
+bytes of one; a word that is set if an index is rejected, and the first such index. That of `scatter`
+continues with the address of one byte per row, which is set to `WRITTEN`, and a word: 1 to reject rows with a
+byte other than 0.
 
-``begin`` and ``end`` count numbers. Rows are copied as bytes: there is a text for each type of number only.
+``begin`` and ``end`` count indices. Rows are copied as bytes: the text depends only on the type of index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from string import Template
 from flowrt.device.llvm.llvm_text import FUNCTION, TYPES, with_fields
 
 REFUSED, NUMBER = 5, 6
-"""The words of the table that say whether a number was refused, and which."""
+"""Words of the table that report whether an index was rejected, and which."""
 
 WRITTEN = 2
 

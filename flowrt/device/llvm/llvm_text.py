@@ -1,6 +1,7 @@
-"""LLVM IR of instructions: the text of what one value is made of. Pure; nothing here needs LLVM.
+"""LLVM IR of single instructions, as text. Pure; nothing here needs LLVM.
 
-Rule of this file: variables are ``alloca``s. LLVM makes registers of them, and the text needs no phi nodes.
+Rule of this file: variables are ``alloca``s. LLVM promotes them to registers, and the text needs no phi
+nodes.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def with_fields(text: str) -> str:
 
 
 class Writer:
-    """Writes one function, line by line: ``lines``, with ``allocas`` to stand before them and ``declared``
-    functions outside. ``instructions`` are the program's.
+    """Writes one function, line by line: ``lines``, preceded by ``allocas``, with ``declared`` functions
+    outside. ``instructions`` are the program's.
     """
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
@@ -78,7 +79,7 @@ class Writer:
 
     @contextmanager
     def _loop(self, begin: str, end: str, step: int | str = 1) -> Iterator[str]:
-        """What is emitted inside is done for each number; the context gives its name."""
+        """Context of a loop body, emitted for each number; yields the counter's name."""
         self._count += 1
         label = self._count
         counter = self._variable("i64", begin)
@@ -156,8 +157,8 @@ class Writer:
         return self._unary(op, dtype, arguments)
 
     def _freedom(self, instruction: Instruction) -> str:
-        """Whether it may be contracted with a product. Not where a row's extreme is taken away: ``a * b``
-        less that, itself ``a * b``, is 0, where ``fma`` leaves the rounding error, 1e31 at times, of which
+        """Flag that permits contraction with a product. Not if a row's extreme is subtracted: ``a * b`` minus
+        the extreme, itself ``a * b``, is 0, where ``fma`` leaves the rounding error, possibly 1e31, for which
         exp is infinite.
         """
         sources = [self._instructions[number].op for number in instruction.args]

@@ -1,10 +1,9 @@
-"""Stacks of rows in memory: machine code that copies a value to the top, and takes one from there.
+"""Stacks of rows in memory: machine code that pushes a value, and one that pops a row.
 
-Both are called as a loop is, and stand in sequences and programs of calls. What they cannot do they leave to
-who called: `push` where the memory ends, `take` where there is no row. They set the status word then, and
-change nothing else.
+Both are called like a loop, also in sequences and programs of calls. They fail if there is no memory (`push`)
+or no row (`take`): then they set the status word, and change nothing else.
 
-    push, take(table, begin, end)       begin and end are not looked at
+    push, take(table, begin, end)       begin and end are ignored
 
 The words of a table are named below. A row is copied as bytes.
 """
@@ -24,13 +23,13 @@ from flowrt.device.llvm.llvm_text import with_fields
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 TOP, END, STATUS = 0, 1, 2
-"""Of a table: the address behind the last row, which changes; where the memory ends; the status. Behind them
-come the address of the value, the bytes of a row, and the addresses of two numbers: how many rows the list
-has that is on the top, and of a `take` what has to be 0 besides.
+"""Words of a table: the address after the last row, which changes; the end of the memory; the status. They
+are followed by the address of the value, the bytes of a row, and the addresses of two numbers: the number of
+rows of the list on the top, and, for a `take`, a number that must be 0.
 """
 
 NS, NS_PER_BYTE = 5.0, 0.06
-"""Of one row."""
+"""Time per row and per byte."""
 
 TEXT = with_fields("""
 %Stack = type { ptr, ptr, i64, ptr, i64, ptr, ptr }
@@ -93,8 +92,8 @@ def _functions() -> dict[str, CompiledLoop]:
 
 
 def pushing(value: Array, length: Array) -> Call:
-    """Pushes ``value``, whose bytes lie side by side. ``length``, an int64 without dimensions, is counted up.
-    Who calls says in the table where the rows are.
+    """A call that pushes ``value``, which must be contiguous. ``length``, an int64 scalar, is incremented.
+    The caller sets the memory for rows in the table.
     """
     return _call("push", value, [length])
 

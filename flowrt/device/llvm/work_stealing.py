@@ -1,15 +1,15 @@
-"""`WorkStealingPool`: machine code with which threads share one loop's elements in pieces.
+"""`WorkStealingPool`: machine-code work stealing among threads that share one loop's elements in chunks.
 
-In Python a thread could begin a piece, and say that it is done, only when it has the GIL: measured on 2 cores
-that takes 80 us more a loop, and up to 5 ms where another thread computes in Python.
+In Python, a thread could begin and report a chunk only with the GIL: measured on 2 cores, that takes 80 us
+more per loop, and up to 5 ms if another thread computes in Python.
 
 Rules of this file:
 
-  1. Member 0 is who has a loop. The others sleep on a semaphore each, and never spin: they would take cores
-     from BLAS's threads.
-  2. Each member first does the pieces of its share, the same elements each time, which may still be in its
-     core's cache; then those that others have not begun.
-  3. Who comes late finds no piece left, and reads nothing of a loop that is being set up.
+  1. Member 0 is the calling thread. The others sleep on one semaphore each, and never spin: they would take
+     cores from BLAS's threads.
+  2. Each member first runs the chunks of its share, the same elements each time, which may still be in its
+     core's cache; then it steals chunks that others have not begun.
+  3. A late member finds no chunk left, and reads nothing of a loop that is being set up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowrt.device.llvm.llvm_text import with_fields
 MAX_MEMBERS = 256
 
 PIECES_EACH = 4
-"""Pieces a share, so that a member that comes late, or whose core others use, does less."""
+"""Chunks per share, so that a late member, or one on a busy core, runs fewer."""
 
 TEXT = with_fields("""
 ; The loop and its table, begin, end, elements a piece, members, members at work, the first piece's number;
@@ -180,10 +180,10 @@ advance:
 
 WORD, TEAM_WORDS, SHARE_WORDS = 8, 16, 16
 LOOP, TABLE, PIECE, MEMBERS = 0, 1, 4, 5
-"""Which word of a WorkStealingPool is what."""
+"""Word indices of a WorkStealingPool."""
 
 NEXT, ENDED, SEMAPHORE = 0, 2, 3
-"""Which word of a Share is what."""
+"""Word indices of a Share."""
 
 NOTHING = 1 << 62
 
@@ -192,7 +192,7 @@ _libc = ctypes.CDLL(None)
 
 @cache
 def _functions() -> dict[str, LoopCall]:
-    """Those of `TEXT`, which are called as loops are."""
+    """The functions of `TEXT`, which are called like loops."""
     return {name: function.call for name, function in compile_functions(TEXT, ("share", "work")).items()}
 
 
@@ -209,7 +209,7 @@ class WorkStealingPool:
             self._words[_word(member, NEXT)] = NOTHING
 
     def admit(self, member: int) -> None:
-        """Before `work`: the member is to sleep."""
+        """Reset the member's state; call it before `work`."""
         self._words[_word(member, ENDED)] = 0
         _libc.sem_init(self._semaphore(member), 0, 0)
 
@@ -225,7 +225,7 @@ class WorkStealingPool:
     def share(
         self, call: LoopCall, table_address: int, begin: int, end: int, grain: int, n_members: int
     ) -> None:
-        """Do the loop with members 0 (this thread) to ``n_members - 1``, of whom there are at least two."""
+        """Run the loop with members 0 (this thread) to ``n_members - 1``; there must be at least two."""
         words = self._words
         words[LOOP], words[TABLE], words[MEMBERS] = call.__self__, table_address, n_members
         words[PIECE] = grain * math.ceil((end - begin) / (n_members * PIECES_EACH * grain))

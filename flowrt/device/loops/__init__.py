@@ -1,7 +1,7 @@
-"""What a loop over the elements of arrays computes, as data.
+"""Loops over the elements of arrays, as data.
 
 loop_program   `LoopProgram`: typed scalar SSA
 loop_formats   float32 and float64: bits, limits, polynomials
-loop_math      exp, tanh and their like, written as arithmetic
-loop_stages    how many passes over a row a program needs
+loop_math      exp, tanh etc., expanded to arithmetic
+loop_stages    number of passes over a row
 """

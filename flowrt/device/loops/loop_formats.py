@@ -1,8 +1,7 @@
-"""The two floating-point formats, and of each what the functions of `flowrt.device.loops.loop_math` go by:
-bits,
-ranges, and the coefficients of their polynomials, lowest power first.
+"""Parameters of the two floating-point formats used by `flowrt.device.loops.loop_math`: bits, ranges, and the
+coefficients of polynomials, lowest power first.
 
-The polynomials are minimax fits (Remez, in 200 bits) whose own errors are below 0.1 ulp.
+The polynomials are minimax fits (Remez, in 200 bits) with errors below 0.1 ulp.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Format(NamedTuple):
     exp_range: tuple[float, float]
     """Below it is nothing but 0, above it nothing but infinity."""
     saturation: float
-    """From here on ``tanh(x / 2)``, so also ``expm1(-x)``, is 1 but for its sign."""
+    """Argument from which ``tanh(x / 2)``, and thus ``expm1(-x)``, is ±1."""
     exp: tuple[float, ...]
     """``(e**r - 1 - r) / r**2`` in r, |r| <= ln 2 / 2."""
     tanh: tuple[float, ...]
@@ -39,7 +38,7 @@ class Format(NamedTuple):
     erf_far: tuple[float, ...]
     """``ln(1 - erf(x))`` in x, from the bound to the end, its error weighted by ``1 - erf(x)``."""
     erf_end: float
-    """From here on erf is 1."""
+    """Argument from which erf is 1."""
 
 
 FORMATS = {

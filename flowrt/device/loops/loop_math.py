@@ -1,19 +1,20 @@
-"""The math functions of loops, written as their arithmetic.
+"""Math functions of loops, expanded to arithmetic.
 
-`expand_functions` replaces every one of `FUNCTIONS` in a `LoopProgram`, so that a back end needs to know a
-machine's instructions only, and its vectoriser sees no call. Rules of this file:
+`expand_functions` replaces every one of `FUNCTIONS` in a `LoopProgram`, so that a back end needs only machine
+instructions, and its vectoriser sees no call. Rules of this file:
 
-  1. No branches: both sides are computed, `select` takes one. Exponents are made and taken by integers.
-  2. float32 is computed in float32; only `pow` and the range reduction of `sin` and `cos` go through float64.
-     One function serves both dtypes, its coefficients are in a table (`flowrt.device.loops.loop_formats`).
-  3. A sum whose error matters takes its product through an explicit `fma`, or has an exact product: results
-     keep their bounds whether or not a back end contracts ``a * b + c``.
+  1. No branches: both sides are computed, `select` chooses one. Exponents are built and extracted as
+     integers.
+  2. float32 is computed in float32; only `pow` and the range reduction of `sin` and `cos` use float64. One
+     function serves both dtypes; its coefficients are in a table (`flowrt.device.loops.loop_formats`).
+  3. A sum with a critical error uses an explicit `fma`, or has an exact product: results keep their bounds
+     whether or not a back end contracts ``a * b + c``.
   4. NaN gives NaN, infinities and signed zeros are IEEE 754's (C's Annex F), underflow is gradual.
 
 The docstrings give errors in ulp of the exact result, for float32 and float64: the largest found, in float32
-over all values where a function does anything (`pow`: 10**6 pairs), in float64 over 10**6 values. Sources:
-Cody and Waite, "Software Manual for the Elementary Functions" (1980); Muller et al., "Handbook of
-Floating-Point Arithmetic" (2nd ed., 2018).
+over all values of the non-trivial range (`pow`: 10**6 pairs), in float64 over 10**6 values. Sources: Cody and
+Waite, "Software Manual for the Elementary Functions" (1980); Muller et al., "Handbook of Floating-Point
+Arithmetic" (2nd ed., 2018).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def expand_functions(program: LoopProgram) -> LoopProgram:
         arguments = [values[number] for number in instruction.args]
         rule = _RULES.get(instruction.op)
         values.append(rule(b, *arguments) if rule else _copy(b, instruction, arguments))
-    for output in program.outputs:  # stand-ins: they keep what the outputs need, and say what it is called
+    for output in program.outputs:  # stand-ins: they keep the names and dependencies of outputs
         b.put(values[output.value], b.operand(values[output.value].dtype))
     built = b.build()
     outputs = [old._replace(value=new.value) for old, new in zip(program.outputs, built.outputs, strict=True)]
@@ -74,7 +75,7 @@ def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[Value]) 
 # --- coefficients of float64 alone
 
 _TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
-"""2/3, and what float64 leaves of it."""
+"""2/3, and its rounding error in float64."""
 _LOG_FIFTH = (
     *(0.40000000000002284, 0.2857142857008533, 0.22222222522625035, 0.18181784117815072),
     *(0.15386769365124892, 0.1325652561632246, 0.13199143317910492),
@@ -82,8 +83,9 @@ _LOG_FIFTH = (
 """``(ln((1 + s) / (1 - s)) - 2 s - 2/3 s**3) / s**5`` in s², for `_log_in_two`."""
 
 _HALF_PI = (1.5707963267948983, -1.7151244994428829e-15, 8.4784276603689e-32)
-"""π/2 in three parts. The first has 48 bits behind the point: times a whole number below 2**48 and taken from
-what it is near to, it leaves no error."""
+"""π/2 in three parts. The first has 48 fractional bits: its products with whole numbers below 2**48,
+subtracted from a nearby number, are exact.
+"""
 _LARGEST_ANGLE = 2.0**48
 
 
@@ -118,10 +120,10 @@ def _fast_two_sum(a: Value, c: Value) -> tuple[Value, Value]:
 
 
 def _nearest(b: LoopBuilder, x: Value, factor: float) -> tuple[Value, Value]:
-    """``x * factor`` rounded to a whole number: as a float, and as an integer that is right in its low half.
+    """``x * factor`` rounded to a whole number: as a float, and as an integer that is correct in its low
+    half.
 
-    The sum with 1.5 * 2**fraction_bits, whose last place is 1, does the rounding; its bits end in the
-    integer.
+    Adding 1.5 * 2**fraction_bits, with a last place of 1, rounds; its low bits are the integer.
     """
     magic = 1.5 * 2.0 ** FORMATS[x.dtype].fraction_bits
     shifted = b.fma(x, factor, magic)
@@ -149,7 +151,7 @@ def _split(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
 
 
 def _split_any(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
-    """As `_split`, for subnormal x too, and e is a float."""
+    """The same as `_split`, for subnormal x too; e is a float."""
     form = FORMATS[x.dtype]
     tiny = x < form.least_normal
     m, e = _split(b, b.select(tiny, x * 2.0**form.fraction_bits, x))
@@ -197,7 +199,7 @@ def _tanh(b: LoopBuilder, x: Value) -> Value:
     form = FORMATS[x.dtype]
     size = abs(x)
     size = b.select(size > form.saturation / 2, form.saturation / 2, size)
-    whole, n = _nearest(b, size - 0.0867, 2 / math.log(2))  # n = 0 up to 1/4, n = 1 beyond 1/2
+    whole, n = _nearest(b, size - 0.0867, 2 / math.log(2))  # n = 0 up to 1/4, n = 1 above 1/2
     h = b.fma(whole, -form.ln2[0] / 2, size)
     h = b.fma(whole, -form.ln2[1] / 2, h)
     square = h * h
@@ -258,7 +260,7 @@ def _log_of_parts(b: LoopBuilder, f: Value, e: Value) -> Value:
 
 
 def _log_edges(b: LoopBuilder, value: Value, x: Value, pole: float) -> Value:
-    """``value`` with the edges of a logarithm whose pole is at ``x = pole``."""
+    """``value`` with the edge cases of a logarithm with its pole at ``x = pole``."""
     finite = b.select(x < math.inf, value, x)
     return b.select(x > pole, finite, b.select(x.equals(pole), b.const(-math.inf, x.dtype), math.nan))
 
@@ -270,7 +272,7 @@ def _log(b: LoopBuilder, x: Value) -> Value:
 
 
 def _log1p(b: LoopBuilder, x: Value) -> Value:
-    """As `_log` of ``1 + x``, whose rounding error is added to the fraction. 1.39 and 1.35 ulp."""
+    """`_log` of ``1 + x``, with the rounding error of the sum added to the fraction. 1.39 and 1.35 ulp."""
     total, error = _two_sum(x, b.const(1.0, x.dtype))
     m, e = _split(b, total)
     scale = _power_of_two(b, 1 - e) * 0.5  # 2**-e itself is subnormal for the largest x
@@ -288,7 +290,7 @@ def _rsqrt(b: LoopBuilder, x: Value) -> Value:
     product = x * y
     residual = b.fma(-b.fma(x, y, -product), y, b.fma(-product, y, 1.0))
     better = b.fma(y * 0.5, residual, y)
-    return b.select(abs(residual) < 1.0, better, y)  # 0, infinity and what is below 0 have a NaN there
+    return b.select(abs(residual) < 1.0, better, y)  # NaN there for 0, infinity and negative values
 
 
 def _log_in_two(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
@@ -361,7 +363,7 @@ def _quarter_turns(b: LoopBuilder, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _sine(b: LoopBuilder, x: Value, quarters: int) -> Value:
-    """The sine of x and so many quarter turns: ± sin r or ± cos r of the rest of quarter turns."""
+    """The sine of x and a number of quarter turns: ± sin r or ± cos r of the remainder r."""
     form = FORMATS[x.dtype]
     n, r, low = _quarter_turns(b, b.select(abs(x) <= _LARGEST_ANGLE, x, math.inf))
     n = n + quarters
@@ -374,12 +376,12 @@ def _sine(b: LoopBuilder, x: Value, quarters: int) -> Value:
 
 
 def _sin(b: LoopBuilder, x: Value) -> Value:
-    """1.2 ulp for |x| <= 2**48, where Cody and Waite's reduction ends; NaN beyond."""
+    """1.2 ulp for |x| <= 2**48, the limit of Cody and Waite's reduction; NaN beyond."""
     return b.select(x.equals(0.0), x, _sine(b, x, 0))  # -0 stays
 
 
 def _cos(b: LoopBuilder, x: Value) -> Value:
-    """As `_sin`."""
+    """The cosine: see `_sin`."""
     return _sine(b, x, 1)
 
 

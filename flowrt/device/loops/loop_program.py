@@ -1,21 +1,21 @@
-"""Loops as data: what a fused group of operations computes, as one scalar program for all its elements.
+"""Loops as data: a fused group of operations as one scalar program for all elements.
 
     e = b.exp(x - b.row_max(x)); e / b.row_sum(e)       an op's rule, over `Value`s
       -> LoopProgram                                    load, row_max, sub, exp, row_sum, div, store
       -> machine code for the host (`flowrt.device.llvm.llvm_loops`), CUDA C for a GPU
 
 A program runs over a domain of rows and columns. An *element* value is computed for every (row, column), a
-*row* value once a row: an operand that is the same along the row, a constant, a reduction along the row, or
-what follows from such. So softmax takes three loops over a row, with two row values between them. Without
-reductions along rows it does not matter where a row begins. An operand may be a matrix with rows of its own,
-which a value numbers: an embedding's.
+*row* value once per row: an operand broadcast along the row, a constant, a reduction along the row, or a
+function of these. Softmax thus needs three loops over a row, with two row values between them. Without
+reductions along rows the row boundaries do not matter. An operand may be a matrix indexed by row with a
+value: an embedding.
 
 Rules of this file:
 
-  1. Instructions are in order: an argument stands before its user. Equal instructions are one.
-  2. Arithmetic is that of the dtype: integers wrap, floats are IEEE's, and a NaN stays one. A back end may
-     contract ``a * b + c``, but for the difference to a row's extreme, and add up a row in any order; it may
-     do nothing else.
+  1. Instructions are in order: arguments precede their users. Equal instructions are merged.
+  2. Arithmetic is that of the dtype: integers wrap, floats follow IEEE 754, and NaNs propagate. A back end
+     may contract ``a * b + c``, except for the difference from a row's extreme, and sum a row in any order;
+     nothing else.
   3. An operand that is also a result (a variable that is updated) is read before it is written, element by
      element.
 """
@@ -33,15 +33,15 @@ import numpy as np
 from flowrt.errors import InternalError
 
 DTYPES = ("bool", "int32", "int64", "float32", "float64")
-"""What loops compute with, by their NumPy names."""
+"""Supported dtypes, by their NumPy names."""
 
 ARITHMETIC = frozenset(
     ["add", "sub", "mul", "div", "rem", "neg", "abs", "min", "max", "fma", "sqrt", "floor", "ceil", "round"]
     + ["trunc", "copysign", "and", "or", "xor", "not", "shl", "shr"]
 )
-"""What a machine does in an instruction or two, but for the remainder of floats, which is C's ``fmod``:
-results have the arguments' dtype. ``div`` of integers cuts towards zero, and ``rem`` has the first one's
-sign: by 0, and by -1, which the lowest integer overflows, they must not be asked for.
+"""Operations of one or two machine instructions, except the remainder of floats, which is C's ``fmod``:
+results have the arguments' dtype. ``div`` of integers truncates towards zero, and ``rem`` has the first one's
+sign: the divisors 0 and -1 (which overflows for the lowest integer) are undefined.
 """
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -49,7 +49,7 @@ COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 FUNCTIONS = frozenset(
     {"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "pow"}
 )
-"""What a back end takes from a library of its own (`flowrt.device.loops.loop_math` on the host)."""
+"""Functions that a back end implements by its own library (`flowrt.device.loops.loop_math` on the host)."""
 
 EXTREMES = frozenset({"row_max", "row_min"})
 
@@ -61,7 +61,7 @@ def is_float(dtype: str) -> bool:
 
 
 def neutral(op: str, dtype: str) -> float | int | bool:
-    """What a reduction of nothing gives."""
+    """Identity element of a reduction."""
     if op in ("row_sum", "row_prod"):
         return int(op == "row_prod")
     if is_float(dtype):
@@ -80,16 +80,16 @@ class Instruction(NamedTuple):
     dtype: str
     data: Any
     is_row: bool
-    """Whether it has one value a row."""
+    """Whether it has one value per row."""
 
 
 class Store(Enum):
-    """What becomes of a value."""
+    """Treatment of an output value."""
 
     PUT = "put"
-    """It is the result's element, or the row's."""
+    """Stored as the result's element, or the row's."""
     SUM_ROWS = "sum_rows"
-    """The result has one element a column: the sum over the rows."""
+    """The result has one element per column: the sum over the rows."""
     SUM_ALL = "sum_all"
     """The result is one number: the sum over all rows and columns, or over all rows of a row's value. Of
     floats it is a float64.
@@ -99,7 +99,7 @@ class Store(Enum):
 
 
 class Output(NamedTuple):
-    """What operand number ``operand`` is made of."""
+    """Source of operand number ``operand``."""
 
     store: Store
     value: int
@@ -143,7 +143,7 @@ def _reflected(op: str) -> Callable[[Value, Number], Value]:
 
 @final
 class Value:
-    """A value of a program that is being built. Arithmetic with Python numbers takes them in its dtype."""
+    """A value of a program under construction. Python numbers in arithmetic are converted to its dtype."""
 
     __slots__ = ("builder", "dtype", "is_row", "number")
 
@@ -159,7 +159,7 @@ class Value:
     equals, differs = _binary("eq"), _binary("ne")
     __and__, __or__, __xor__ = _binary("and"), _binary("or"), _binary("xor")
     __lshift__, __rshift__ = _binary("shl"), _binary("shr")
-    """To the right the sign stays."""
+    """Shifts; to the right the sign stays."""
 
 
 class Matrix(NamedTuple):
@@ -184,7 +184,7 @@ class LoopBuilder:
         self._dtypes: list[str] = []
         self._outputs: list[Output] = []
         self._status: int | None = None
-        """The operand that says whether a check failed."""
+        """The operand that reports whether a check failed."""
 
     def operand(self, dtype: str) -> int:
         """A new operand's number."""
@@ -196,7 +196,7 @@ class LoopBuilder:
         return self._add("load", (), self._dtypes[operand], operand, is_row)
 
     def load_at(self, operand: int, row: Value) -> Value:
-        """The element of this column in a row of the operand, which has rows of its own: see `Matrix`."""
+        """The element of this column in a row of the operand, a matrix indexed by row: see `Matrix`."""
         row = self.cast(row, "int64")
         return self._add("load_at", (row.number,), self._dtypes[operand], operand, False)
 
@@ -223,7 +223,7 @@ class LoopBuilder:
         outputs = [output._replace(value=renumbered[output.value]) for output in self._outputs]
         return LoopProgram(tuple(kept), tuple(self._dtypes), tuple(outputs), self._status)
 
-    # --- what rules call
+    # --- operations for rules
 
     def const(self, value: float | int | bool, dtype: str) -> Value:
         """A number, rounded to ``dtype``."""
@@ -238,11 +238,11 @@ class LoopBuilder:
         return self._add("spread", (value.number,), value.dtype, None, False) if value.is_row else value
 
     def columns(self) -> Value:
-        """How many elements a row has, int64."""
+        """Number of elements of a row, int64."""
         return self._add("columns", (), "int64", None, True)
 
     def check(self, condition: Value) -> None:
-        """If ``condition`` is false for any element, nothing that the program gives may be used."""
+        """Mark all results as invalid if ``condition`` is false for any element."""
         if self._status is None:
             self._status = self.operand("int64")
         self._outputs.append(Output(Store.CHECK, condition.number, self._status))
@@ -253,7 +253,7 @@ class LoopBuilder:
         return instruction.data if instruction.op == "const" else None
 
     def cast(self, value: Value, dtype: str) -> Value:
-        """``value`` in ``dtype``, as C casts it. A float that does not fit its integer gives any integer."""
+        """``value`` cast to ``dtype`` as in C. A float out of range gives an arbitrary integer."""
         return (
             value if value.dtype == dtype else self._add("cast", (value.number,), dtype, None, value.is_row)
         )

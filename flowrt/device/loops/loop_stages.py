@@ -1,8 +1,8 @@
-"""Stages: how many loops over its columns a row needs, and what each computes.
+"""Stages: the loops over a row's columns that a program needs, and the values of each.
 
-A reduction along the row ends a stage, and what depends on its result belongs to a later one: softmax has
-three, for the maximum, the sum and the quotients. What an earlier stage has computed is computed again,
-unless that is dear: then it lies meanwhile where a later stage puts a result.
+A reduction along the row ends a stage, and values that depend on its result belong to a later one: softmax
+has three, for the maximum, the sum and the quotients. Values of an earlier stage are recomputed, unless that
+is expensive: then they are stored temporarily in the memory of a later stage's result.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ KEPT_COST = 8
 
 @final
 class Stage:
-    """What one loop over the columns computes: ``needed`` values in order, for ``outputs`` and
-    ``reductions`` along the row.
-    """
+    """A loop over the columns: the ``needed`` values in order, for ``outputs`` and row ``reductions``."""
 
     def __init__(self) -> None:
         self.outputs: list[Output] = []
@@ -29,9 +27,7 @@ class Stage:
 
 
 def stages_of(program: LoopProgram) -> list[int]:
-    """For each instruction the loop that first computes it; for a row value the loop before which it is
-    there.
-    """
+    """Index of the first loop that computes each instruction; for a row value, of the loop after it."""
     stages: list[int] = []
     for op, args, *_ in program.instructions:
         stage = max([stages[a] for a in args], default=0)
@@ -57,7 +53,7 @@ def loops_of(program: LoopProgram, stages: Sequence[int]) -> dict[int, Stage]:
 
 
 def _closure(program: LoopProgram, ends: Iterable[int]) -> list[int]:
-    """The element values that ``ends`` come from, and they, in order."""
+    """The element values that ``ends`` depend on, and themselves, in order."""
     found: set[int] = set()
     pending = list(ends)
     while pending:

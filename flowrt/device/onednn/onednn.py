@@ -1,18 +1,17 @@
-"""oneDNN, a library of convolutions and matrix products, through its C API of version 3: the one door to it.
+"""oneDNN, a library of convolutions and matrix products, through its C API of version 3: the only module that
+loads it.
 
-It comes with the package ``onednn-cpu-gomp`` (extra ``onednn``) and is loaded when a plan first has work for
-it. Without it, with another version, or with ``FLOWRT_ONEDNN=off``, everything is computed without it.
+It is part of the package ``onednn-cpu-gomp`` (extra ``onednn``) and is loaded when a plan first needs it. It
+is optional, and not used in another version or with ``FLOWRT_ONEDNN=off``.
 
-Its threads are those of OpenMP (libgomp), as many as `flowrt.device.llvm.host_pool.num_threads` says. How
-they
-wait for work decides how all else runs (2 cores): where they spin without end, a NumPy product between two
-convolutions takes 4.0 ms instead of 1.4; where they sleep at once, to wake them takes as long as a small
-product. So they spin for 0.1 ms, unless the user's environment says otherwise. OpenBLAS's threads, left
-alone (`flowrt.device.host.host_blas`), spin for 25 ms after a product, and a convolution behind it takes 6.8
-ms
-instead of 3.2: this is why products of matrices go to oneDNN too.
+Its threads are those of OpenMP (libgomp), `flowrt.device.llvm.host_pool.num_threads` of them. Their waiting
+policy affects everything else (2 cores): if they spin forever, a NumPy product between two convolutions takes
+4.0 ms instead of 1.4; if they sleep at once, waking them takes as long as a small product. So they spin for
+0.1 ms, unless the user's environment overrides it. OpenBLAS's threads, by default
+(`flowrt.device.host.host_blas`), spin for 25 ms after a product, and a following convolution takes 6.8 ms
+instead of 3.2: this is why oneDNN computes matrix products too.
 
-The names here are the library's: a primitive is a computation that was prepared, a descriptor says what of.
+The names here are the library's: a primitive is a prepared computation, a descriptor its parameters.
 """
 
 from __future__ import annotations
@@ -44,19 +43,21 @@ VERSION = 3
 
 VARIABLE = "FLOWRT_ONEDNN"
 SWITCH = {"on": True, "off": False, "1": True, "0": False}
-"""Whether oneDNN may be used, by what the variable says, in capitals or not."""
+"""Whether oneDNN may be used, by the variable's value, case-insensitively."""
 
 SPINS = "5000"
-"""How often a waiting thread of libgomp looks before it sleeps: 0.1 ms."""
+"""Number of spins of a waiting libgomp thread before it sleeps: 0.1 ms."""
 
 SUCCESS, OUT_OF_MEMORY, INVALID_ARGUMENTS, UNIMPLEMENTED = range(4)
 """dnnl_status_t"""
 
 CPU, IN_ORDER, FLOAT32, ANY_LAYOUT, USER_SCRATCHPAD = 1, 1, 3, 1, 1
-"""Of dnnl_engine_kind_t, dnnl_stream_flags_t, dnnl_data_type_t, dnnl_format_tag_t, dnnl_scratchpad_mode_t."""
+"""Values of dnnl_engine_kind_t, dnnl_stream_flags_t, dnnl_data_type_t, dnnl_format_tag_t,
+dnnl_scratchpad_mode_t.
+"""
 
 QUERY_IMPLEMENTATION, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 8, 136, 255
-"""Of dnnl_query_t: impl_info_str, scratchpad_md, exec_arg_md."""
+"""Values of dnnl_query_t: impl_info_str, scratchpad_md, exec_arg_md."""
 
 MAX_RANK = 12
 
@@ -96,7 +97,7 @@ class _Version(ctypes.Structure):
 
 @final
 class Handle:
-    """An object of the library, which goes with this one."""
+    """An object of the library, destroyed with this one."""
 
     __slots__ = ("_destroy", "address")
 
@@ -124,7 +125,7 @@ def is_available() -> bool:
 
 @cache
 def why_unavailable() -> str | None:
-    """Why oneDNN is not used, or None. Raises what `is_switched_on` raises."""
+    """Reason why oneDNN is not used, or None. Raises as `is_switched_on`."""
     if not is_switched_on():
         return f"{VARIABLE}={os.environ[VARIABLE]} switches it off"
     try:
@@ -137,9 +138,7 @@ def why_unavailable() -> str | None:
 
 
 def why_unusable() -> str | None:
-    """Why the oneDNN that is installed, and switched on, cannot be used, or None. Raises what
-    `is_switched_on` raises.
-    """
+    """Reason why oneDNN, installed and switched on, cannot be used, or None. Raises as `is_switched_on`."""
     return why_unavailable() if is_switched_on() and is_installed() else None
 
 
@@ -152,7 +151,7 @@ def is_installed() -> bool:
 
 
 def version() -> str:
-    """Of the library, as "3.2.0". Raises `FailedPreconditionError` where there is none."""
+    """Version of the library, as "3.2.0". Raises `FailedPreconditionError` if there is none."""
     return library().version
 
 
@@ -168,7 +167,7 @@ def library() -> Library:
 
 
 def _path() -> str:
-    """Where the package has put the library. It is in no folder that is searched for libraries."""
+    """Path of the library in the package, which is not on the library search path."""
     try:
         files = distribution(PACKAGE).files or ()
     except PackageNotFoundError:
@@ -200,14 +199,15 @@ def _short_spins() -> Iterator[None]:
 class Library:
     """The functions of the library that flowrt uses, and an engine: the processor.
 
-    Creating functions raise `Unsupported` for what the library does not have; all others, and all of them
-    when memory is short, an error of flowrt's.
+    Creating functions raise `Unsupported` for unsupported parameters; all others, and all of them when memory
+    is short, a flowrt error.
     """
 
     def __init__(self, path: str) -> None:
         self._functions, self._quick = ctypes.CDLL(path), ctypes.PyDLL(path)
-        """The same; one lets other Python threads run during a call, which costs 0.1 us, or up to 5 ms where
-        another computes in Python."""
+        """The library twice: the first releases the GIL during a call, which costs 0.1 us, or up to 5 ms if
+        another thread computes in Python.
+        """
         self.version = _checked_version(self._functions)
         self._set_threads = ctypes.PyDLL(path).omp_set_num_threads
         self._threads = threading.local()
@@ -227,11 +227,11 @@ class Library:
     # --- objects
 
     def create(self, kind: str, *arguments: Any) -> Handle:
-        """What ``dnnl_<kind>_create(&object, *arguments)`` makes. Handles stand for their objects."""
+        """The result of ``dnnl_<kind>_create(&object, *arguments)``. Handles are passed as their objects."""
         return self._made(f"dnnl_{kind}_create", f"dnnl_{kind}_destroy", arguments)
 
     def descriptor(self, shape: Sequence[int], strides: Sequence[int] | None) -> Handle:
-        """Of a float32 array; without ``strides``, in elements, of one whose layout the library chooses."""
+        """Descriptor of a float32 array; without ``strides``, in elements, the library chooses the layout."""
         rank, destroy = len(shape), "dnnl_memory_desc_destroy"
         if strides is None:
             arguments: tuple[Any, ...] = (rank, numbers(shape), FLOAT32, ANY_LAYOUT)
@@ -240,12 +240,12 @@ class Library:
         return self._made("dnnl_memory_desc_create_with_strides", destroy, arguments)
 
     def primitive_descriptor(self, kind: str, *arguments: Any) -> Handle:
-        """Of a ``kind`` of primitive whose scratchpad the caller has, on this processor."""
+        """Descriptor of a ``kind`` of primitive with a scratchpad from the caller, on this processor."""
         create, destroy = f"dnnl_{kind}_primitive_desc_create", "dnnl_primitive_desc_destroy"
         return self._made(create, destroy, (self._engine, *arguments, self._attributes))
 
     def reorder_descriptor(self, source: Address, target: Address) -> Handle:
-        """Of a primitive that copies from one layout to another."""
+        """Descriptor of a primitive that copies from one layout to another."""
         ends = ctypes.c_void_p(source), self._engine, ctypes.c_void_p(target), self._engine
         return self._made(
             "dnnl_reorder_primitive_desc_create", "dnnl_primitive_desc_destroy", (*ends, self._attributes)
@@ -319,15 +319,15 @@ class Library:
         _check("dnnl_sgemm", max(map(self._sgemm, *arguments), default=SUCCESS))
 
     def use_threads(self, count: int) -> None:
-        """Have what this thread makes or runs use ``count`` threads."""
+        """Make primitives created or run by this thread use ``count`` threads."""
         if getattr(self._threads, "count", 0) != count:
             self._set_threads(count)
             self._threads.count = count
 
 
 def threads_to_use(work: int) -> int:
-    """How many threads ``work`` multiplications of this thread may have. After a fork libgomp waits for the
-    parent's threads for ever if the thread that lives on asks for more than itself.
+    """Number of threads for ``work`` multiplications of this thread. After a fork, libgomp waits forever for
+    the parent's threads if the surviving thread requests more than one.
     """
     return 1 if work < MIN_SHARED or threading.get_ident() == _forked_thread else num_threads()
 
@@ -359,7 +359,7 @@ _forked_thread: int | None = None
 
 
 def _begin_in_child() -> None:
-    global _forked_thread  # noqa: PLW0603 (of this process)
+    global _forked_thread  # noqa: PLW0603 (one per process)
     if library.cache_info().currsize:
         _forked_thread = threading.get_ident()
 

@@ -1,8 +1,8 @@
 """Products of large matrices by oneDNN's BLAS: float32 arrays [..., m, k] and [..., k, n] to [..., m, n].
 
-It packs blocks of the matrices, so that they are read from the caches in the order in which they are needed
-(K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008). The
-library's primitive (`flowrt.device.onednn.primitives.matrix_product`) reads them as they lie.
+It packs blocks of the matrices, so that they are read from the caches sequentially (K. Goto and R. van de
+Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008). The library's primitive
+(`flowrt.device.onednn.primitives.matrix_product`) reads them in place.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Array: TypeAlias = np.ndarray[Any, Any]
 ITEMSIZE = 4
 
 BY_ROWS, BY_COLUMNS = b"N", b"T"
-"""Which elements of a matrix are neighbours, in the words of BLAS."""
+"""Contiguous dimension of a matrix, in BLAS's terms."""
 
 
 class _Matrix(NamedTuple):
-    """How a matrix lies, or each of a batch: its rows or columns begin ``leading`` elements apart."""
+    """Layout of a matrix, or of each in a batch: rows or columns begin ``leading`` elements apart."""
 
     order: bytes
     leading: int
 
 
 def multiply(a: Array, b: Array, out: Array) -> None:
-    """Write ``a @ b`` to ``out``, whose batch theirs are broadcast to. Raises `Unsupported` for matrices that
-    have neighbours neither in rows nor in columns, for an ``out`` that has none in rows, and for no columns
-    of ``a``.
+    """Write ``a @ b`` to ``out``; their batches are broadcast to its batch. Raises `Unsupported` for matrices
+    contiguous neither in rows nor in columns, for an ``out`` not contiguous in rows, and if ``a`` has no
+    columns.
     """
     *batch, m, n = out.shape
     k = a.shape[-1]
@@ -53,7 +53,7 @@ def multiply(a: Array, b: Array, out: Array) -> None:
 
 
 def _addresses(array: Array, batch: Sequence[int]) -> list[int]:
-    """Where the matrices of an array begin that is broadcast to ``batch``."""
+    """Start addresses of the matrices of an array broadcast to ``batch``."""
     strides = np.broadcast_to(array, (*batch, *array.shape[-2:])).strides[:-2]
     places = np.indices(batch).reshape(len(batch), math.prod(batch))
     addresses: list[int] = (array.ctypes.data + np.array(strides, np.intp) @ places).tolist()

@@ -1,13 +1,13 @@
-"""oneDNN's primitives on arrays: convolution and its gradients, mean pooling and its gradient, products of
-matrices, which it takes as they lie (those that have to be packed: `flowrt.device.onednn.onednn_blas`).
+"""oneDNN's primitives on arrays: convolution and its gradients, mean pooling and its gradient, and matrix
+products without packing (for those with packing see `flowrt.device.onednn.onednn_blas`).
 
-A primitive is made for certain shapes and layouts, which takes milliseconds (the library writes machine code
-for them), and is kept. It may want an operand in a layout of its own: then the operand is copied there on the
-way in, or from there on the way out. Filters always are: measured for [64, 14, 14, 32] by 5x5x32x64, the
-gradients take 3.2 ms instead of 15.4 and 5.9, and the copy 0.1. So are images that do not lie channels-last.
+A primitive is created for certain shapes and layouts, which takes milliseconds (the library generates machine
+code for them), and is cached. It may require its own layout for an operand: then an input is copied to that
+layout, or an output from it. Filters always are: measured for [64, 14, 14, 32] by 5x5x32x64, the gradients
+take 3.2 ms instead of 15.4 and 5.9, and the copy 0.1. So are images that are not channels-last.
 
 Shapes here are the library's: images ``[n, c, *spatial]``, filters ``[g, f, c, *taps]`` with f and c of one
-of g groups; how an array lies is a matter of strides alone.
+of g groups; strides alone determine the layout of an array.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 _P = ParamSpec("_P")
 _Plan: TypeAlias = "tuple[Callable[[list[Handle]], Handle], Sequence[_Operand]]"
-"""What gives a primitive's descriptor from those of its operands, and these."""
+"""A function from the operands' descriptors to the primitive's, and the operands."""
 
 MAX_PRIMITIVES = 1024
-"""How many are kept. One has 10 to 100 KB, most of it machine code."""
+"""Number of cached primitives. Each has 10 to 100 KB, most of it machine code."""
 
 FORWARD = 64
-"""Of dnnl_prop_kind_t: for training, so that it is a hint for the gradients, which ask for one."""
+"""Value of dnnl_prop_kind_t: for training, so that it can be the hint that the gradients require."""
 
 DIRECT, MEAN_INSIDE = 1, 0x3FF
-"""Of dnnl_alg_kind_t: convolution_direct, pooling_avg_exclude_padding."""
+"""Values of dnnl_alg_kind_t: convolution_direct, pooling_avg_exclude_padding."""
 
 SOURCE, TARGET, FILTER, SCRATCHPAD = 1, 17, 33, 80
 SOURCE_GRADIENT, TARGET_GRADIENT, FILTER_GRADIENT = 129, 145, 161
@@ -54,8 +54,8 @@ ITEMSIZE = 4
 
 
 class Layout(NamedTuple):
-    """How a float32 array lies: shape and strides in bytes, as NumPy has them, in the library's order of
-    dimensions; and whether the library may have the array in another layout.
+    """Layout of a float32 array: shape and strides in bytes, as in NumPy, in the library's order of
+    dimensions; and whether the library may choose another layout.
     """
 
     shape: tuple[int, ...]
@@ -63,12 +63,12 @@ class Layout(NamedTuple):
     is_free: bool = False
 
     def descriptor(self) -> Handle:
-        """Raises `Unsupported` for strides that are not of whole elements, or do not go forwards."""
+        """The library's descriptor. Raises `Unsupported` for strides that are fractional or negative."""
         strides, least = [], 1
         for size, nbytes in zip(reversed(self.shape), reversed(self.strides), strict=True):
             stride, rest = divmod(nbytes, ITEMSIZE)
             if size == 1 and stride < 1:
-                stride, rest = least, 0  # nobody goes along it
+                stride, rest = least, 0  # unused stride
             if stride < 1 or rest:
                 raise Unsupported("strides")
             strides.append(stride)
@@ -76,12 +76,12 @@ class Layout(NamedTuple):
         return library().descriptor(self.shape, strides[::-1])
 
     def wanted(self, given: Handle) -> Handle:
-        """What a primitive is asked for: ``given``, our descriptor, if it has to be."""
+        """Descriptor requested for a primitive: ``given``, unless the layout is free."""
         return library().descriptor(self.shape, None) if self.is_free else given
 
 
 class Axis(NamedTuple):
-    """Windows along one axis, as in `flowrt.graph.ops.nn.windows`, with the padding behind the axis too."""
+    """Windows along one axis, as in `flowrt.graph.ops.nn.windows`, with the padding after the axis too."""
 
     taps: int
     stride: int
@@ -98,8 +98,8 @@ def layout_of(array: Array, is_free: bool = False) -> Layout:
 
 
 def _primitive(work: Callable[..., int]) -> Callable[[Callable[_P, _Plan]], Callable[_P, Primitive]]:
-    """Of a function that plans a primitive one that makes it, or finds it made. ``work`` says how many
-    multiplications or additions it has.
+    """Decorator of functions that plan primitives: the result makes the primitive, or finds it made.
+    ``work`` is the number of its multiplications or additions.
     """
 
     def decorate(plan: Callable[..., _Plan]) -> Any:
@@ -182,7 +182,7 @@ def _pooling_work(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> int:
 
 @_primitive(_pooling_work)
 def mean_pooling(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
-    """The mean of each window over its elements that lie within ``x``."""
+    """The mean of each window over its elements inside ``x``."""
     return lambda given: _pooled(given, axes), (_Operand(SOURCE, x), _Operand(TARGET, y, True))
 
 
@@ -214,7 +214,7 @@ def matrix_product(a: Layout, b: Layout, c: Layout) -> _Plan:
 
 
 def _windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
-    """Strides, dilations (the library's are 0 where there are none), padding before and after."""
+    """Strides, dilations (0 in the library if there is none), padding before and after."""
     return (
         numbers([a.stride for a in axes]),
         numbers([a.dilation - 1 for a in axes]),
@@ -232,7 +232,7 @@ def _pooling_windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
 
 
 class _Operand(NamedTuple):
-    """An array of a primitive: which of its arguments, and how the caller's lies."""
+    """An array of a primitive: its argument number, and the caller's layout."""
 
     argument: int
     layout: Layout
@@ -240,7 +240,7 @@ class _Operand(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """Where a primitive wants an operand, if not where it is: a descriptor, and what copies."""
+    """Layout that a primitive requires for an operand: a descriptor, and the copying primitive."""
 
     operand: int
     descriptor: Address
@@ -250,7 +250,7 @@ class _Copy(NamedTuple):
 
 @final
 class Primitive:
-    """A computation on arrays of certain layouts. Any threads may call it at once."""
+    """A computation on arrays of certain layouts. Thread-safe."""
 
     def __init__(
         self, n_threads: int, describe: Callable[[list[Handle]], Handle], operands: Sequence[_Operand]
@@ -309,7 +309,7 @@ class _Execution:
         self._steps = self._in_order()
 
     def _in_order(self) -> list[tuple[Handle, Any]]:
-        """What to execute with which arguments: copies in, the primitive, copies out."""
+        """Primitives to execute with their arguments: copies in, the primitive, copies out."""
         primitive = self._primitive
         used = {o.argument: m for o, m in zip(primitive.operands, self._memories, strict=True)}
         if len(self._inner) > len(primitive.copies):

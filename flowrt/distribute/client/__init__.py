@@ -1,5 +1,5 @@
-"""A session whose target is a cluster.
+"""Client side of a session that targets a cluster.
 
 cluster_steps    requests to its master
-cluster_runtime  takes the place of the local runtime
+cluster_runtime  replacement of the local runtime
 """

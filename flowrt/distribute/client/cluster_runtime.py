@@ -1,10 +1,10 @@
-"""What stands behind a `Session` whose target is a cluster: its master, here or elsewhere.
+"""Back end of a `Session` that targets a cluster: its master, in this process or another.
 
     Session.run -> ClusterStep.run -> master: RunStep -> fetches
 
-A session compiles nothing itself. It extends its master's graph by what a request needs and the master does
-not have, asks for a callable, once for each way of asking, and then sends one small message a step. The
-master of a server in this process is asked by calls, any other by a connection.
+A session compiles nothing itself. It extends its master's graph by missing nodes, creates a callable, once
+per signature, and then sends one small message per step. The master of a server in this process is called
+directly, any other through a connection.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from flowrt.rendezvous.transport import new_transport
 LOGGER = logging.getLogger(__name__)
 
 FEEDING = DeviceRequest(gpus=0)
-"""What a session of a cluster has in this process: where feeds are prepared."""
+"""Devices of a cluster session in this process, where feeds are prepared."""
 
 
 @final
@@ -93,11 +93,11 @@ class _There:
         """See `flowrt.distribute.wire.peer.Owner`."""
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:
-        """See `flowrt.distribute.wire.peer.Owner`: a client is asked whether it is alive."""
+        """See `flowrt.distribute.wire.peer.Owner`: peers ask a client whether it is alive."""
         peer.answer(request_id, Message(pb.Done()), None)
 
     def lost(self, peer: Peer, error: OpError) -> None:
-        """See `flowrt.distribute.wire.peer.Owner`: what was asked is settled by the peer."""
+        """See `flowrt.distribute.wire.peer.Owner`: the peer settles pending requests."""
 
     def new_reply(self) -> Reply:
         reply = Reply()
@@ -121,8 +121,8 @@ class _There:
 @final
 class ClusterRuntime:
     """A session of the master at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another
-    form of target, and `UnavailableError`, naming who is missing and why, when there is no master or no
-    cluster.
+    form of target, and `UnavailableError`, naming the missing tasks and the reasons, if there is no master or
+    no cluster.
     """
 
     def __init__(self, target: str, config: ConfigProto) -> None:
@@ -135,15 +135,15 @@ class ClusterRuntime:
         self.devices: Sequence[Device] = local_devices(FEEDING)
         self._graph = SentGraph()
         self._released: deque[int] = deque()
-        """Partial runs whose handles are gone; a handle may die anywhere, so the next setup tells the
-        master.
+        """Partial runs with freed handles. A handle may be destroyed anywhere, so the next setup reports it
+        to the master.
         """
         self._gone: deque[int] = deque()
-        """Callables that nobody has: what a session has not run for long, it forgets. The next one that is
-        made tells the master.
+        """Unused callables: a session drops those it has not run for long. The next new one reports them to
+        the master.
         """
         self._extension: tuple[Extension, Reply] | None = None
-        """What the master was asked to take, until its answer was heard."""
+        """Extension sent to the master, until its reply arrives."""
         self._extending = threading.Lock()
         self._lock = threading.Lock()
         self._session = ""
@@ -152,7 +152,7 @@ class ClusterRuntime:
     # --- asking
 
     def ask(self, message: Message) -> Message:
-        """Raises the error that came instead of an answer."""
+        """Send a request; returns the reply, or raises the error sent instead."""
         reply = self._link.new_reply()
         self._link.ask(message, reply)
         self._wait(reply)
@@ -170,7 +170,7 @@ class ClusterRuntime:
 
     @property
     def session(self) -> str:
-        """The master's name of this session, which begins when first asked for."""
+        """The master's name of this session, which is created on first use."""
         with self._lock:
             if not self._session:
                 body = pb.CreateSession(
@@ -185,10 +185,10 @@ class ClusterRuntime:
                     self._session = self.ask(Message(body)).body.session
             return self._session
 
-    # --- what a session asks
+    # --- requests of a session
 
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> ClusterStep:
-        """Have what the request needs placed, cut and compiled by the tasks that have a part of it."""
+        """Have the request placed, partitioned and compiled by the tasks involved."""
         feeds = dict(zip(request.feeds, shapes, strict=True))
         fetches, targets = request.fetches.tensors, request.fetches.targets
         subgraph = extract(graph, fetches, targets, feeds, request.done)
@@ -198,7 +198,7 @@ class ClusterRuntime:
         return ClusterStep(self.session, self._link, subgraph, answer.body.callable, self._gone.append)
 
     def _release(self) -> None:
-        """Have the tasks forget what nobody will run."""
+        """Release unused callables in the tasks."""
         for _ in range(len(self._gone)):
             body = pb.ReleaseCallable(session=self.session, callable=self._gone.popleft())
             self._link.ask(Message(body), self._link.new_reply())
@@ -216,9 +216,9 @@ class ClusterRuntime:
         return calls
 
     def _extend(self, graph: Graph, subgraph: Subgraph, feeds: Sequence[Tensor]) -> None:
-        """Send the master what its graph lacks for ``subgraph``."""
+        """Send the master the nodes that its graph lacks for ``subgraph``."""
         with self._extending:
-            self._hear_of_extension()  # of one whose caller was interrupted
+            self._hear_of_extension()  # left by an interrupted caller
             extension = self._graph.extension(graph, subgraph, feeds)
             if extension is None:
                 return
@@ -236,8 +236,8 @@ class ClusterRuntime:
         self._graph.extended(extension, reply.open().body.version)
 
     def compile_options(self) -> CompileOptions:
-        """See `flowrt.executor.session.local_runtime.Runtime`: what the master and the tasks compile for, as
-        far as a client knows.
+        """See `flowrt.executor.session.local_runtime.Runtime`: compile options of the master and the tasks,
+        as far as a client knows them.
         """
         names = [name for name, _, _ in self.list_devices()]
         optimises = self._optimises()
@@ -252,7 +252,7 @@ class ClusterRuntime:
         return bool(self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0)
 
     def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Feeds in a GPU's memory come to the host, and travel from there."""
+        """Copy feeds in GPU memory to the host, for sending."""
         host = self.devices[0]
         return bring(arrays, [host] * len(arrays), self.devices)
 
@@ -273,11 +273,11 @@ class ClusterRuntime:
         return [(d.name, d.device_type, d.memory_limit) for d in answer.body.devices]
 
     def reset(self, containers: Sequence[str]) -> None:
-        """Drop the variables in ``containers``, of all if there are none, in all tasks."""
+        """Drop the variables in ``containers`` in all tasks; of all containers if empty."""
         self.ask(Message(pb.Reset(containers=containers)))
 
     def close(self) -> None:
-        """End the session. What it cannot tell its master any more, that one notices itself."""
+        """End the session. If the master cannot be reached, it detects the end itself."""
         _open.discard(self)
         try:
             if self._session:

@@ -1,6 +1,6 @@
-"""What a session of a cluster runs: requests to its master.
+"""Executable requests of a cluster session, sent to its master.
 
-ClusterStep   a callable, in the place of a plan: RunStep
+ClusterStep   a callable, in place of a plan: RunStep
 RemoteCalls   a step in several calls: PartialRun
 """
 
@@ -33,19 +33,17 @@ class MasterLink(Protocol):
         """A reply with the number of the next request."""
 
     def ask(self, message: Message, reply: Reply) -> None:
-        """Send a request whose answer settles ``reply``."""
+        """Send a request; the answer settles ``reply``."""
 
     def is_silent(self) -> bool:
-        """Whether the master has said nothing for so long that it must be gone; all replies are settled
-        then.
-        """
+        """Whether the master has been silent so long that it must be gone; all replies are then settled."""
 
     def close(self) -> None: ...
 
 
 def run_remotely(link: MasterLink, message: Message, control: StepControl) -> Message:
-    """The answer to a request that runs a step. Who ends the step by ``control`` ends it in all tasks; an
-    interrupt does.
+    """The reply to a request that runs a step. Ending the step by ``control``, or an interrupt, ends it in
+    all tasks.
     """
     reply = link.new_reply()
 
@@ -59,7 +57,7 @@ def run_remotely(link: MasterLink, message: Message, control: StepControl) -> Me
         link.ask(message, reply)
         while not reply.is_there(1.0):
             link.is_silent()
-    except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
+    except BaseException as error:  # Ctrl-C: the step must not continue without the caller
         if not isinstance(error, OpError):
             cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
         raise
@@ -67,15 +65,15 @@ def run_remotely(link: MasterLink, message: Message, control: StepControl) -> Me
 
 
 def timeout_ms_of(control: StepControl) -> int:
-    """What is left of the time that a step has, as its request says it: 0 if it has any time."""
+    """Remaining time of a step, in a request's encoding: 0 for no limit."""
     remaining = control.remaining_s()
     return 0 if remaining is None else max(1, round(remaining * 1000))
 
 
 @final
 class ClusterStep:
-    """A request that the master knows as ``callable``: a session uses it like a
-    `flowrt.executor.plan.plan.Plan`. ``gone(callable)`` is called when nobody has it any more.
+    """A request that the master has as ``callable``: a session uses it like a
+    `flowrt.executor.plan.plan.Plan`. ``gone(callable)`` is called when it is no longer used.
     """
 
     is_straight = is_direct = False
@@ -102,7 +100,7 @@ class ClusterStep:
     def run(
         self, feeds: Sequence[Any], control: StepControl, recorder: StepRecorder | None = None
     ) -> list[Any]:
-        """One step: the fetches' values. Raises the root cause of what ends it."""
+        """Run one step; returns the fetched values. Raises the root cause of a failure."""
         body = pb.RunStep(
             session=self._session,
             callable=self._callable,
@@ -115,18 +113,18 @@ class ClusterStep:
         return [scalar_or_array(value) for value in answer.tensors]
 
     def let_go(self) -> None:
-        """Its memory is the tasks'."""
+        """No-op: the memory belongs to the tasks."""
 
     def close(self) -> None:
-        """It will not be run again."""
+        """Release it; it will not run again."""
         self._gone()
 
 
 @final
 class RemoteCalls:
-    """The calls of a step that the master knows as ``partial_run``: see
-    `flowrt.executor.partial.partial_run.Calls`.
-    ``bring``: see `flowrt.executor.session.local_runtime.Runtime`; ``run_controlled`` is the session's.
+    """The calls of a step that the master has as ``partial_run``: see
+    `flowrt.executor.partial.partial_run.Calls`. ``bring``: see
+    `flowrt.executor.session.local_runtime.Runtime`; ``run_controlled`` is the session's.
     """
 
     def __init__(
@@ -161,7 +159,7 @@ class _RemoteCall:
     def run(
         self, feeds: Sequence[Any], control: StepControl, recorder: StepRecorder | None = None
     ) -> list[Any]:
-        """The values of what it fetches. Raises the root cause of what ends it."""
+        """Run the call; returns the fetched values. Raises the root cause of a failure."""
         self._body.timeout_ms = timeout_ms_of(control)
         answer = run_remotely(self._link, Message(self._body, feeds), control)
         return [scalar_or_array(value) for value in answer.tensors]

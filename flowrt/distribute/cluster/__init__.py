@@ -1,10 +1,10 @@
-"""Which tasks there are, and the rules between them.
+"""The tasks of a cluster, and the rules between them.
 
 cluster_spec          jobs, tasks, addresses
-bind_policy           where a task may listen and dial
+bind_policy           addresses where a task may listen and dial
 certificates, tokens  a private CA; the shared secret
-timeouts, threads     how long tasks wait for each other; threads for work that may block
-graph_limits          what a graph from another process may contain
+timeouts, threads     timeouts between tasks; threads for work that may block
+graph_limits          limits on graphs from other processes
 containers            resources shared by the sessions of a task
 exit_codes            exit statuses of the commands
 """

@@ -1,4 +1,4 @@
-"""Where a task may listen and whom it may dial: beyond this host only with TLS and proof of who one is."""
+"""Bind policy: a task may listen and dial outside this host only with TLS and authentication."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _HINT = (
 def checked_security(
     security: Security | None, bind: str, addresses: Sequence[str], insecure: bool
 ) -> Security:
-    """What the environment says where ``security`` is None. Raises as `load_security`, `check_bind` of
-    ``bind`` and `check_dial` of ``addresses``.
+    """The security settings, from the environment if ``security`` is None. Raises as `load_security`,
+    `check_bind` of ``bind`` and `check_dial` of ``addresses``.
     """
     security = load_security(os.environ, Path.home()) if security is None else security
     check_bind(bind, security, insecure)
@@ -35,8 +35,8 @@ def checked_security(
 
 
 def check_bind(address: str, security: Security, insecure: bool = False) -> None:
-    """Whether a task may listen at ``address``, a ``host:port``; with ``insecure`` it may, and a warning is
-    logged. Raises `PermissionDeniedError` where strangers could reach it and nothing keeps them out.
+    """Check that a task may listen at ``address``, a ``host:port``; with ``insecure`` it always may, with a
+    logged warning. Raises `PermissionDeniedError` if strangers could connect.
     """
     if security.protects or is_loopback(parse_address(address).host):
         return
@@ -51,8 +51,8 @@ def check_bind(address: str, security: Security, insecure: bool = False) -> None
 
 
 def check_dial(address: str, security: Security, insecure: bool = False) -> None:
-    """Whether the token may go to ``address``. Raises `PermissionDeniedError` where it could be read on the
-    way.
+    """Check that the token may be sent to ``address``. Raises `PermissionDeniedError` if it could be
+    intercepted.
     """
     if security.token is None or security.uses_tls or insecure or is_loopback(parse_address(address).host):
         return
@@ -63,9 +63,7 @@ def check_dial(address: str, security: Security, insecure: bool = False) -> None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether all addresses of ``host`` are this host's own. A name that nobody knows is taken for another
-    host's.
-    """
+    """Whether all addresses of ``host`` are this host's own. An unknown name counts as another host's."""
     bare = host.strip("[]")
     try:
         return ipaddress.ip_address(bare.partition("%")[0]).is_loopback
@@ -84,8 +82,8 @@ def _look_up(host: str) -> set[str]:
 
 
 def _unknown_name(address: str) -> str:
-    """What an error about ``address`` begins with: a misspelt name looks like another host's. Empty for a
-    known one.
+    """Start of an error about ``address`` if its name is unknown: a misspelt name looks like another host's.
+    Empty otherwise.
     """
     host = parse_address(address).host
     try:

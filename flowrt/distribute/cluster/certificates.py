@@ -1,8 +1,8 @@
-"""Certificates for the tasks of a cluster: a private authority, and who a certificate says its owner is.
+"""Certificates for the tasks of a cluster: a private CA, and the task identity in a certificate.
 
-A certificate names its task by the URI ``flowrt://worker/0`` among its alternative names, beside the hosts at
-which it is reached, so whoever has it can be that task and no other; or several tasks, where one launcher
-starts them with the same files. They are made with the command ``openssl``; the keys (P-256) never leave the
+A certificate names its task by the URI ``flowrt://worker/0`` among its alternative names, in addition to the
+task's hosts, so its owner can act as that task and no other; or several tasks, if one launcher starts them
+with the same files. They are created with the command ``openssl``; the keys (P-256) never leave the
 directory.
 """
 
@@ -30,7 +30,7 @@ from flowrt.errors import (
 
 DAYS = 365
 OPENSSL_S = 30.0
-"""A key and a signature take it 10 ms; only a machine without random numbers takes longer."""
+"""A key and a signature take 10 ms; only a machine without entropy takes longer."""
 
 _URI = re.compile(r"flowrt://([A-Za-z][A-Za-z0-9_]*)/([0-9]{1,9})")
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
@@ -50,7 +50,7 @@ class Task:
 @final
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Those of a certificate: ``first`` to ``last`` of ``job``."""
+    """Tasks of a certificate: ``first`` to ``last`` of ``job``."""
 
     job: str
     first: int
@@ -61,7 +61,7 @@ class Tasks:
 
     @property
     def stem(self) -> str:
-        """Of the names of its files."""
+        """Stem of its file names."""
         return f"{self.job}_{self._indices}"
 
     @property
@@ -77,12 +77,11 @@ class Tasks:
 
 
 def init_certificates(folder: Path, tasks: Mapping[Tasks, Sequence[str]]) -> list[Path]:
-    """Make ``ca.pem`` and ``ca.key`` in ``folder`` unless they are there, and ``JOB_INDEX.pem`` and ``.key``
-    for each of ``tasks``, which are mapped to the host names and addresses that reach them. The new files.
+    """Create ``ca.pem`` and ``ca.key`` in ``folder`` unless they exist, and ``JOB_INDEX.pem`` and ``.key``
+    for each of ``tasks``, which maps them to their host names and addresses. Returns the new files.
 
-    Keys have mode 0600. Before anything is made, raises `AlreadyExistsError` for tasks that have a
-    certificate, `InvalidArgumentError` for a host that cannot be one, and `NotFoundError` where there is no
-    ``openssl``.
+    Keys have mode 0600. Before anything is created, raises `AlreadyExistsError` for tasks that have a
+    certificate, `InvalidArgumentError` for an invalid host, and `NotFoundError` without ``openssl``.
     """
     names = {each: ",".join([*each.uris, *map(_alternative_name, hosts)]) for each, hosts in tasks.items()}
     if shutil.which("openssl") is None:
@@ -119,7 +118,7 @@ def _make_certificate(folder: Path, task: Tasks, names: str) -> list[Path]:
 
 
 def _alternative_name(host: str) -> str:
-    """As openssl's ``subjectAltName`` has it."""
+    """The host in the form of openssl's ``subjectAltName``."""
     try:
         return f"IP:{ip_address(host.strip('[]'))}"
     except ValueError:
@@ -147,9 +146,9 @@ def tasks_of_certificate(names: Iterable[str]) -> list[Task]:
 
 
 def check_claim(names: Sequence[str], task: str) -> None:
-    """Whether a peer whose certificate has the alternative ``names`` may be ``task``
-    (``/job:worker/replica:0/task:0``; empty for a session's process, which is none). No names: it showed no
-    certificate, and there is nothing to hold it to. Raises `PermissionDeniedError`.
+    """Check that a peer with the alternative ``names`` in its certificate may be ``task``
+    (``/job:worker/replica:0/task:0``; empty for a session's process, which is not a task). No names: it
+    presented no certificate, and is not checked. Raises `PermissionDeniedError`.
     """
     if not names or not task:
         return

@@ -1,8 +1,8 @@
-"""Which tasks a cluster has, and where each of them listens.
+"""The tasks of a cluster and their addresses.
 
 A cluster has jobs, a job has tasks, a task has an index and an address. ``{"ps": ["a:1"], "worker": ["b:1",
-"c:1"]}`` names all tasks of both jobs; ``{"worker": {2: "c:1"}}`` is sparse and names those that one task
-needs to know.
+"c:1"]}`` lists all tasks of both jobs; ``{"worker": {2: "c:1"}}`` is sparse and lists those that one task
+needs.
 """
 
 from __future__ import annotations
@@ -56,14 +56,13 @@ def _address_hint(text: str) -> str:
 
 @final
 class ClusterSpec:
-    """The tasks of a cluster by job, as ``tf.train.ClusterSpec``. Never changes.
+    """The tasks of a cluster by job, as ``tf.train.ClusterSpec``. Immutable.
 
     ``cluster`` maps the name of a job to the addresses of its tasks: a list, or a mapping from index to
-    address where not all of them are known; or it is another ``ClusterSpec``. An address is ``host:port``
-    and belongs to one task only; port 0 is whatever the system gives out, and may appear again.
+    address if not all are known; or it is another ``ClusterSpec``. An address is ``host:port`` and belongs to
+    one task only; port 0 is chosen by the system, and may be repeated.
 
-    Raises `InvalidArgumentError` for a name, index or address that cannot be one, `DTypeError` for another
-    type.
+    Raises `InvalidArgumentError` for an invalid name, index or address, `DTypeError` for another type.
     """
 
     __slots__ = ("_jobs",)
@@ -86,7 +85,7 @@ class ClusterSpec:
         return list(self._jobs)
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks of the job are known. Raises `InvalidArgumentError` for no such job."""
+        """Number of known tasks of the job. Raises `InvalidArgumentError` for an unknown job."""
         return len(self._tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
@@ -129,7 +128,7 @@ class ClusterSpec:
         return bool(self._jobs)
 
     def __len__(self) -> int:
-        """How many tasks are known, of all jobs."""
+        """Number of known tasks of all jobs."""
         return sum(map(len, self._jobs.values()))
 
     def __eq__(self, other: object) -> bool:

@@ -1,8 +1,8 @@
-"""The resources of one task: what its sessions share, and what is each one's own.
+"""The resources of one task: those shared by its sessions, and those private to each.
 
-A variable belongs to a container, not to a session: two sessions that name it alike, on the same device, have
-the same variable. That is how the workers of between-graph replication share their parameters. A session that
-is isolated has containers of its own. What a random op draws is a session's own in any case.
+A variable belongs to a container, not to a session: two sessions that use the same name, on the same device,
+have the same variable. This is how the workers of between-graph replication share their parameters. An
+isolated session has its own containers. Random streams are always private to a session.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Containers:
         self._missing = missing
         self._lock = threading.RLock()
         self._shared: dict[tuple[str, Hashable], Any] = {}
-        """By container and (device, name)."""
+        """Shared resources by container and (device, name)."""
         self._own: dict[str, dict[Hashable, Any]] = {}
-        """Of each session."""
+        """Private resources of each session."""
         self._isolated: set[str] = set()
 
     def open(self, session: str, is_isolated: bool) -> None:
@@ -41,8 +41,8 @@ class Containers:
                 self._isolated.add(session)
 
     def close(self, session: str, lost: OpError | None = None) -> None:
-        """Let go of what is the session's own. ``lost``: nobody closed it; who had it is gone. That is told
-        to resources with a method ``lose``.
+        """Release the session's private resources. ``lost``: the session was not closed, but its client is
+        gone; this is reported to resources with a method ``lose``.
         """
         with self._lock:
             gone = self._own.pop(session, {})
@@ -52,24 +52,24 @@ class Containers:
         _call(gone.values(), "close")
 
     def lose_task(self, task: str, error: OpError) -> None:
-        """``task`` is missing. That is told to what sessions share and has a method ``lose_task``; what is
-        made later is told then.
+        """Report that ``task`` is missing, to shared resources with a method ``lose_task``, including those
+        created later.
         """
         with self._lock:
             shared = list(self._shared.values())
         _call(shared, "lose_task", task, error)
 
     def clear(self, containers: Collection[str]) -> None:
-        """Drop what sessions share in ``containers``, ``""`` the default one; in all if there are none."""
+        """Drop the shared resources in ``containers`` (``""`` is the default one), or all if empty."""
         with self._lock:
             keys = [key for key in self._shared if not containers or key[0] in containers]
             gone = [self._shared.pop(key) for key in keys]
         _call(gone, "close")
 
     def of(self, session: str) -> Callable[[Device, Node], Any]:
-        """``resource(device, node)`` of a session: the object behind a stateful node, made when first asked
-        for. It raises `ResourceExhaustedError`, and `InvalidArgumentError` for a variable that another
-        session made with another shape or dtype.
+        """``resource(device, node)`` of a session: the object of a stateful node, created on first use. It
+        raises `ResourceExhaustedError`, and `InvalidArgumentError` for a variable that another session
+        created with another shape or dtype.
         """
         return functools.partial(self._resource, session)
 
@@ -109,7 +109,7 @@ def _check(node: Node, resource: Any) -> None:
 
 
 def _call(resources: Collection[Any], method: str, *arguments: Any) -> None:
-    """On those that have it."""
+    """Call the method on resources that have it."""
     for resource in resources:
         if call := getattr(resource, method, None):
             call(*arguments)

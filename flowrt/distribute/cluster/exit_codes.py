@@ -1,4 +1,4 @@
-"""What the processes of a cluster tell the shell that started them."""
+"""Exit statuses of the processes of a cluster."""
 
 from __future__ import annotations
 

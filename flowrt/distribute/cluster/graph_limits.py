@@ -1,7 +1,7 @@
-"""What a graph that came from another process may be: of registered ops, without privileges, not too large.
+"""Limits on graphs from other processes: registered ops only, no privileges, bounded size.
 
-Every limit is checked before the graph is compiled, in Python integers, on the graph and on the functions
-inside it. What the bytes of a message may be is `flowrt.distribute.wire.messages`' business.
+Every limit is checked before the graph is compiled, in Python integers, on the graph and its inner functions.
+The bytes of messages are checked by `flowrt.distribute.wire.messages`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _HINTS = {
         " Server(allowed_ops=[{op!r}])"
     ),
 }
-"""What to do instead. Leave (``allowed_ops``) does not bring a Python function to another process."""
+"""Advice in errors. Permission (``allowed_ops``) does not transfer a Python function to another process."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GraphLimits:
-    """Of one graph with all its functions."""
+    """Limits of one graph with all its functions."""
 
     nodes: int = 100_000
     functions: int = 1000
@@ -54,9 +54,9 @@ class GraphLimits:
     name_length: int = 1024
     rank: int = 64
     elements: int = 2**40
-    """Of one tensor; unknown dimensions count as 1."""
+    """Elements of one tensor; unknown dimensions count as 1."""
     constant_bytes: int = 2**31
-    """Of all constants together, each counted whole: one repeated value too, which is stored once."""
+    """Total size of constants, including the full size of repeated values, which are stored once."""
 
 
 DEFAULT_LIMITS = GraphLimits()
@@ -65,12 +65,12 @@ DEFAULT_LIMITS = GraphLimits()
 def check_remote_graph(
     subgraph: Subgraph, allowed_ops: Collection[str] = (), limits: GraphLimits = DEFAULT_LIMITS
 ) -> None:
-    """Whether this process may run ``subgraph`` for another. ``allowed_ops``: names of ops that it runs
-    although they call Python or touch files.
+    """Check that this process may run ``subgraph`` for another. ``allowed_ops``: names of ops that are
+    permitted although they call Python or access files.
 
-    Raises `PermissionDeniedError` for another such op, `ResourceExhaustedError` beyond a limit and
-    `InvalidArgumentError` for a name that cannot be one and a graph that breaks the rules of
-    `flowrt.graph.passes.prepare.verify`; they name the node. Takes about 5 us a node.
+    Raises `PermissionDeniedError` for another such op, `ResourceExhaustedError` over a limit and
+    `InvalidArgumentError` for an invalid name and a graph that violates the rules of
+    `flowrt.graph.passes.prepare.verify`; they name the node. Takes about 5 us per node.
     """
     _Check(allowed_ops, limits).check_subgraph(subgraph, 0)
     try:
@@ -81,7 +81,7 @@ def check_remote_graph(
 
 @final
 class _Check:
-    """Counts what is in one graph while it goes through it."""
+    """Accumulates the sizes of one graph during the traversal."""
 
     def __init__(self, allowed_ops: Collection[str], limits: GraphLimits) -> None:
         self._allowed_ops, self._limits = allowed_ops, limits

@@ -1,7 +1,7 @@
-"""`Threads`: threads for work that may wait, as many as there is such work at a time.
+"""`Threads`: an unbounded thread pool for work that may block.
 
-A pool with a bound can deadlock here: a step waits for a tensor whose request would need a thread of the
-pool. An idle thread takes new work in about 30 us; starting one takes 80.
+A bounded pool can deadlock here: a step waits for a tensor, and its request would need a thread of the pool.
+An idle thread takes new work in about 30 us; starting one takes 80.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import final
 
 @final
 class Threads:
-    """``submit(work)`` runs it on a thread. What it raises goes to ``threading.excepthook``."""
+    """``submit(work)`` runs it on a thread. Its errors are passed to ``threading.excepthook``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -24,7 +24,7 @@ class Threads:
         self._is_closed = False
 
     def submit(self, work: Callable[[], object]) -> None:
-        """After `close` nothing happens."""
+        """Run ``work`` on an idle thread or a new one; after `close` do nothing."""
         with self._lock:
             if self._is_closed:
                 return
@@ -53,7 +53,7 @@ class Threads:
         try:
             while (work := mailbox.get()) is not None:
                 work()
-                del work  # what it holds is not this thread's to keep
+                del work  # do not keep its objects alive
                 with self._lock:
                     if self._is_closed:
                         return

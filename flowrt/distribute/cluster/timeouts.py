@@ -1,14 +1,11 @@
-"""How long the tasks of a cluster wait for each other: what the environment says, in seconds.
+"""Timeouts between the tasks of a cluster, in seconds, from the environment.
 
-| variable | default | |
-|---|---|---|
-| FLOWRT_CONNECT_TIMEOUT | 60 | a new session waits for tasks that are not up yet |
-| FLOWRT_HEARTBEAT | 2 | between two questions whether a task is alive |
-| FLOWRT_LOST_AFTER | 10 | a peer that has said nothing for so long is gone |
-| FLOWRT_JOB_GRACE | 10 | a worker waits for the next session of a program that is no task |
-| FLOWRT_DRAIN | 5 | running steps may go on in a worker that is told to end |
+| variable | default | | |---|---|---| | FLOWRT_CONNECT_TIMEOUT | 60 | a new session waits for tasks that are
+not up yet | | FLOWRT_HEARTBEAT | 2 | interval between heartbeats | | FLOWRT_LOST_AFTER | 10 | a peer that was
+silent for so long is lost | | FLOWRT_JOB_GRACE | 10 | a worker waits for the next session of a program that
+is not a task | | FLOWRT_DRAIN | 5 | running steps may continue in a draining worker |
 
-All are read when a server or a session is made. Raises `InvalidArgumentError` for what is no time.
+All are read when a server or a session is created. Raises `InvalidArgumentError` for invalid times.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ from flowrt.errors import InvalidArgumentError
 CONNECT_S, HEARTBEAT_S, LOST_S, JOB_GRACE_S, DRAIN_S = 60.0, 2.0, 10.0, 10.0, 5.0
 
 DIAL_S = 5.0
-"""For one attempt. A task that was there before is dialled once: what it knew of a session has gone with it,
-and to wait for its next life would only make the error late.
+"""Timeout of one attempt. A task that was up before is dialled once: its session state is lost with it, and
+waiting for its restart would only delay the error.
 """
 
 MIN_S = 0.01
@@ -36,14 +33,16 @@ _within_s = ContextVar("within", default=math.inf)
 
 
 class Liveness(NamedTuple):
-    """How a peer that is gone without a word is noticed."""
+    """Heartbeat settings, for detecting silently lost peers."""
 
     heartbeat_s: float
     lost_s: float
 
 
 def liveness() -> Liveness:
-    """Raises `InvalidArgumentError` where a peer would be given up before it was asked twice."""
+    """The heartbeat settings. Raises `InvalidArgumentError` if a peer would be given up before two
+    heartbeats.
+    """
     found = Liveness(_seconds("FLOWRT_HEARTBEAT", HEARTBEAT_S), _seconds("FLOWRT_LOST_AFTER", LOST_S))
     if found.lost_s < 2 * found.heartbeat_s:
         raise InvalidArgumentError(
@@ -62,14 +61,14 @@ def drain_s() -> float:
 
 
 def connect_timeout_s() -> float:
-    """``FLOWRT_CONNECT_TIMEOUT``, or less where `connecting_within` says so."""
+    """``FLOWRT_CONNECT_TIMEOUT``, or less within `connecting_within`."""
     return max(0.1, min(_seconds("FLOWRT_CONNECT_TIMEOUT", CONNECT_S), _within_s.get()))
 
 
 @contextmanager
 def connecting_within(seconds: float) -> Iterator[None]:
     """A context in which new sessions of this thread wait no longer than ``seconds`` for their tasks, or than
-    one attempt to reach them takes.
+    a single connection attempt.
     """
     outer = _within_s.set(min(max(seconds, DIAL_S), _within_s.get()))
     try:

@@ -1,4 +1,4 @@
-"""A cluster's token: 256 random bits that all its tasks and sessions know, in a file of one user."""
+"""A cluster's token: 256 random bits shared by all its tasks and sessions, in a private file."""
 
 from __future__ import annotations
 

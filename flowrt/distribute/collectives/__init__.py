@@ -1,31 +1,31 @@
 """Collectives between the devices of one process, of a cluster's tasks, or of several sessions.
 
     all_reduce(values)         one operation for all ranks of this graph      graph/ops/collective
-       | at compile time, when every rank has its device
+       | at compile time, after placement
     lower_collectives          an algorithm: named, or the cheapest           graph/collectives, graph/passes
        |-- expanded            slices, sums and copies on the ranks' devices; between two devices of one graph
-       |                       the step's sends and receives, to another graph `_GroupSend` and `_GroupRecv`
-       '-- native              a start and a wait per rank; in between the rank's `Communicator` does the work
+       |                       the step's sends and receives, to other graphs `_GroupSend` and `_GroupRecv`
+       '-- native              a start and a wait per rank; in between the rank's `Communicator` runs it
                                (if the whole group is in one process, the step itself: no `join` needed)
-    run                        as any step
+    run                        like any step
 
-The functions here build graph. ``values`` has one tensor per rank of this graph, each on its rank's own
-device; results are on these devices, in the same order. With ``group=None`` the values are the whole group:
-one graph, run by one session, with any devices of its process or cluster. A `Group` has ranks in other
-graphs too, each run by its own session: every graph builds the same collectives in the same order, and
-every process calls `join` before its session runs.
+The functions here build graph operations. ``values`` has one tensor per rank of this graph, each on its
+rank's device; results are on these devices, in the same order. With ``group=None`` the values are the whole
+group: one graph, run by one session, with any devices of its process or cluster. A `Group` has ranks in other
+graphs too, each run by its own session: every graph builds the same collectives in the same order, and every
+process calls `join` before its session runs.
 
 All take ``lowering``: "auto" (the cost model chooses), the name of an algorithm (see
 `flowrt.graph.collectives.algorithms.ALGORITHMS`), or "native"; and ``name``.
 
-    parts, reduction, membership, plan          pure: cuts, sums, who takes part, which collectives a step has
-    futex, shared_memory_segment                a word to sleep on; memory for the ranks of a host
-    shared_memory_rounds, shared_memory         ranks in step around that segment
+    parts, reduction, membership, plan          pure: chunks, sums, members, the collectives of a step
+    futex, shared_memory_segment                wait on a memory word; memory for the ranks of a host
+    shared_memory_rounds, shared_memory         synchronized ranks around that segment
     in_process, nccl, mpi, over_peers           ranks as threads; on GPUs; in an MPI world; on any hosts
-    mesh_forming, mesh                          how ranks find each other; a connection between each two
-    communicator, communicator_thread           blocking collectives on arrays; the thread that makes them
+    mesh_forming, mesh                          connecting the ranks; a connection between each two
+    communicator, communicator_thread           blocking collectives on arrays; their thread
     communicator_registry                       communicators by name
-    member, group                               what operations call; `Group` and `join`
+    member, group                               interface for operations; `Group` and `join`
     probe                                       ``flowrt-worker --probe``: latency between tasks
 """
 
@@ -58,10 +58,10 @@ def all_reduce(
     lowering: str = "auto",
     name: str = "AllReduce",
 ) -> list[Tensor]:
-    """For each rank the reduction of all ranks' values: "sum", "mean", "prod", "min" or "max".
+    """The reduction of all ranks' values for each rank: "sum", "mean", "prod", "min" or "max".
 
     The values have one dtype and shape, and so do the results; a mean of integers is rounded down. Raises
-    `InvalidArgumentError`, showing both, for values that differ, and for a reduction that is not there.
+    `InvalidArgumentError`, showing both, for mismatching values, and for an unknown reduction.
     """
     tensors = _tensors(values, group, name)
     return _collective(
@@ -94,8 +94,8 @@ def all_gather(
     lowering: str = "auto",
     name: str = "AllGather",
 ) -> list[Tensor]:
-    """For each rank all ranks' values one behind the other along ``axis``. In one graph they may be of
-    different sizes there; between graphs they have one shape.
+    """All ranks' values for each rank, concatenated along ``axis``. In one graph their sizes may differ
+    there; between graphs they have one shape.
     """
     tensors = _tensors(values, group, name)
     return _collective(
@@ -111,7 +111,7 @@ def gather(
     lowering: str = "auto",
     name: str = "Gather",
 ) -> Tensor:
-    """As `all_gather`, on the rank ``root`` only; in a graph without that rank as `reduce`."""
+    """The same as `all_gather`, on the rank ``root`` only; in a graph without that rank like `reduce`."""
     tensors = _tensors(values, group, name)
     return _to_root(collectives.gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
 
@@ -124,7 +124,7 @@ def reduce_scatter(
     lowering: str = "auto",
     name: str = "ReduceScatter",
 ) -> list[Tensor]:
-    """For rank i part i of the reduction, cut along ``axis`` as by ``numpy.array_split``."""
+    """Part i of the reduction for rank i, split along ``axis`` as by ``numpy.array_split``."""
     tensors = _tensors(values, group, name)
     attrs = {"reduction": reduction, "axis": _axis(axis, tensors)}
     return _collective(collectives.reduce_scatter_op, [tensors], len(tensors), group, lowering, name, **attrs)
@@ -137,7 +137,7 @@ def all_to_all(
     lowering: str = "auto",
     name: str = "AllToAll",
 ) -> list[Tensor]:
-    """For rank i part i of every rank's value, cut along ``axis``, one behind the other along it."""
+    """Part i of every rank's value for rank i, split along ``axis`` and concatenated along it."""
     tensors = _tensors(values, group, name)
     return _collective(
         collectives.all_to_all_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
@@ -152,11 +152,11 @@ def broadcast(
     lowering: str = "auto",
     name: str = "Broadcast",
 ) -> list[Tensor]:
-    """The value of the rank ``root`` for each rank, on ``devices``, one a rank of this graph.
+    """The value of the rank ``root`` for each rank, on ``devices``, one per rank of this graph.
 
-    A graph that has not the root gives a pair (dtype, shape) in place of the value, or a tensor of that dtype
-    and shape, at whose elements nothing looks: by it, its graph takes part in the gradient of the root's
-    value. Its own gradient is zero. Raises `InvalidArgumentError` for one without a static shape.
+    A graph without the root passes a pair (dtype, shape) in place of the value, or a tensor of that dtype and
+    shape, with ignored elements: through it, its graph takes part in the gradient of the root's value. Its
+    own gradient is zero. Raises `InvalidArgumentError` for one without a static shape.
     """
     given, attrs = _from_root(value, root, group, name)
     return _from_one(collectives.broadcast_op, given, devices, group, lowering, name, root=root, **attrs)
@@ -171,8 +171,8 @@ def scatter(
     lowering: str = "auto",
     name: str = "Scatter",
 ) -> list[Tensor]:
-    """For rank i, on device i of ``devices``, part i of the value of ``root``, cut along ``axis``. See
-    `broadcast` for graphs that have not the root.
+    """Part i of the value of ``root`` for rank i, on device i of ``devices``, split along ``axis``. See
+    `broadcast` for graphs without the root.
     """
     given, attrs = _from_root(value, root, group, name)
     attrs |= {"axis": _axis(axis, given), "root": root}
@@ -182,8 +182,8 @@ def scatter(
 def barrier(
     devices: Sequence[str], group: Group | None = None, lowering: str = "auto", name: str = "Barrier"
 ) -> list[Operation]:
-    """For each rank, on ``devices``, an operation that is done when all ranks have begun theirs. A rank
-    begins when the operations are done that control dependencies around this call name.
+    """One operation per rank, on ``devices``, which finishes when all ranks have begun theirs. A rank begins
+    when the enclosing control dependencies are done.
     """
     graph = get_default_graph()
     signals = []
@@ -202,7 +202,7 @@ def barrier(
 
 
 def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tensor]:
-    """``values`` as tensors. Raises `InvalidArgumentError` if they are not one a rank, and `DTypeError`."""
+    """``values`` as tensors. Raises `InvalidArgumentError` unless there is one per rank, and `DTypeError`."""
     if not isinstance(values, (list, tuple)) or not values:
         raise InvalidArgumentError(
             f"{name}: expected a list with one value a rank; got {values!r}", source=user_line()
@@ -280,7 +280,7 @@ def _to_root(
 
 
 def _from_root(value: Any, root: int, group: Group | None, name: str) -> tuple[list[Tensor], dict[str, Any]]:
-    """The value, and what a graph says that has not the root's."""
+    """The value, and the attrs of a graph without the root."""
     if isinstance(value, tuple):
         dtype, shape = value
         return [], {"T": dtype, "shape": as_shape(shape)}

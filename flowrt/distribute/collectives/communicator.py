@@ -1,22 +1,22 @@
-"""`Communicator`: the collectives of one rank of a group, on arrays, by blocking calls.
+"""`Communicator`: blocking collectives of one rank of a group, on arrays.
 
     every rank   all_reduce(array, out=out)
        | the array is checked, made contiguous and flat; the call gets its number
     the medium   _all_reduce(flat, flat_out, reduction)       threads, shared memory, connections, MPI, NCCL
-       | the ranks see that they make the same call, then move and join the elements
+       | the ranks check that their calls match, then exchange and reduce the elements
     every rank   out
 
 Rules of this file:
 
-  1. All ranks make the same calls in the same order, each on one thread at a time. Who does not is told: all
-     ranks raise one error that shows both calls.
-  2. The first error ends the communicator: it reaches all ranks, and sticks. Half a collective cannot be made
-     whole again; a new group can.
-  3. No call waits for ever: a rank that does not come is named after `Membership.timeout_s` seconds, a rank
-     that died as soon as its connections are.
-  4. What all ranks get is the same, bit for bit: each element is joined once, in one order.
+  1. All ranks make the same calls in the same order, each on one thread at a time. On a mismatch, all ranks
+     raise one error that shows both calls.
+  2. The first error permanently ends the communicator on all ranks. A partial collective cannot be recovered;
+     a new group can be formed.
+  3. No call waits forever: a rank that does not arrive is reported after `Membership.timeout_s` seconds, a
+     dead rank as soon as its connections are lost.
+  4. All ranks get bitwise equal results: each element is reduced once, in one order.
 
-A blocking call needs a thread that nobody else needs: `CommunicatorThread` is one.
+Blocking calls need a dedicated thread: `CommunicatorThread`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from flowrt.errors import (
 )
 
 Array: TypeAlias = Any
-"""Of NumPy; for NCCL of CuPy."""
+"""A NumPy array; a CuPy array for NCCL."""
 
 
 @final
 @dataclass(slots=True)
 class Traffic:
-    """What this rank has sent: bytes of arrays, and messages that carried them."""
+    """Totals of this rank's sends: bytes of arrays, and messages that contain them."""
 
     bytes_sent: int = 0
     messages_sent: int = 0
@@ -60,15 +60,16 @@ class Traffic:
 
 
 class Communicator(ABC):
-    """One rank's end of a group of `size` ranks. Where a method says shape [n, ...], all ranks give the same.
+    """One rank's end of a group of `size` ranks. If a method requires shape [n, ...], it is equal for all
+    ranks.
 
     Results go to ``out``, a C-contiguous array of the result's shape and dtype, or to a new array; ``out``
-    may be ``array`` itself, but may not overlap it otherwise. ``name`` is the call's, for errors; all ranks
-    must give the same.
+    may be ``array`` itself, but may not overlap it otherwise. ``name`` is the call's, for errors; it must be
+    equal for all ranks.
 
-    All collectives raise `InvalidArgumentError` or `DTypeError` for arguments that are wrong in themselves,
-    and have done nothing then; for what is below, they end the communicator: `InvalidArgumentError` where the
-    ranks disagree, `DeadlineExceededError` where one does not come, `UnavailableError` where one died.
+    All collectives raise `InvalidArgumentError` or `DTypeError` for invalid arguments, without any effect;
+    other errors end the communicator: `InvalidArgumentError` if the ranks disagree, `DeadlineExceededError`
+    if one does not arrive, `UnavailableError` if one died.
     """
 
     kind: ClassVar[str]
@@ -76,7 +77,7 @@ class Communicator(ABC):
     xp: Any = np
     """The module of its arrays."""
     uses_links: ClassVar[bool] = False
-    """Whether a call goes over the group's links, where it meets who waits for a message."""
+    """Whether calls use the group's links, shared with other messages."""
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
@@ -95,7 +96,7 @@ class Communicator(ABC):
     def all_reduce(
         self, array: Array, reduction: str = "sum", out: Array | None = None, name: str = ""
     ) -> Array:
-        """What the ranks' arrays [...] join to, on all ranks: "sum", "mean", "prod", "min" or "max"."""
+        """The reduction of the ranks' arrays [...] on all ranks: "sum", "mean", "prod", "min" or "max"."""
         array = self._input(array)
         check_reduction(reduction, array.dtype)
         out = self._output(out, array.shape, array.dtype)
@@ -107,7 +108,7 @@ class Communicator(ABC):
     def reduce(
         self, array: Array, root: int = 0, reduction: str = "sum", out: Array | None = None, name: str = ""
     ) -> Array | None:
-        """As `all_reduce`, but the result is only ``root``'s; the others get None."""
+        """The same as `all_reduce`, but only ``root`` gets the result; the others get None."""
         array = self._input(array)
         check_reduction(reduction, array.dtype)
         result = self._root_output(root, out, array.shape, array.dtype)
@@ -117,7 +118,7 @@ class Communicator(ABC):
 
     @final
     def broadcast(self, array: Array, root: int = 0, out: Array | None = None, name: str = "") -> Array:
-        """The array of ``root``; those of the others say only its shape and dtype."""
+        """The array of ``root``; those of the others determine only its shape and dtype."""
         array = self._input(array)
         self._check_root(root)
         out = self._output(out, array.shape, array.dtype)
@@ -127,7 +128,7 @@ class Communicator(ABC):
 
     @final
     def all_gather(self, array: Array, out: Array | None = None, name: str = "") -> Array:
-        """The ranks' arrays [n, ...] behind each other: [size * n, ...]."""
+        """The ranks' arrays [n, ...], concatenated: [size * n, ...]."""
         array = self._with_rows(array)
         out = self._output(out, (array.shape[0] * self.size, *array.shape[1:]), array.dtype)
         with self._calling(_call_of("all_gather", array, name)):
@@ -136,7 +137,7 @@ class Communicator(ABC):
 
     @final
     def gather(self, array: Array, root: int = 0, out: Array | None = None, name: str = "") -> Array | None:
-        """As `all_gather`, but the result is only ``root``'s; the others get None."""
+        """The same as `all_gather`, but only ``root`` gets the result; the others get None."""
         array = self._with_rows(array)
         shape = (array.shape[0] * self.size, *array.shape[1:])
         result = self._root_output(root, out, shape, array.dtype)
@@ -146,8 +147,8 @@ class Communicator(ABC):
 
     @final
     def scatter(self, array: Array | None, root: int = 0, out: Array | None = None, name: str = "") -> Array:
-        """Part ``rank`` of the array [size * n, ...] of ``root``: [n, ...]. The others give None, and an
-        ``out``, which says the shape.
+        """Part ``rank`` of the array [size * n, ...] of ``root``: [n, ...]. The others pass None, and an
+        ``out``, which determines the shape.
         """
         self._check_root(root)
         if self.rank == root:
@@ -167,7 +168,7 @@ class Communicator(ABC):
     def reduce_scatter(
         self, array: Array, reduction: str = "sum", out: Array | None = None, name: str = ""
     ) -> Array:
-        """Part ``rank`` of what the ranks' arrays [size * n, ...] join to: [n, ...]."""
+        """Part ``rank`` of the reduction of the ranks' arrays [size * n, ...]: [n, ...]."""
         array = self._parted(array)
         check_reduction(reduction, array.dtype)
         out = self._output(out, (array.shape[0] // self.size, *array.shape[1:]), array.dtype)
@@ -177,7 +178,7 @@ class Communicator(ABC):
 
     @final
     def all_to_all(self, array: Array, out: Array | None = None, name: str = "") -> Array:
-        """Part ``rank`` of each rank's array [size * n, ...], behind each other: [size * n, ...]."""
+        """Part ``rank`` of each rank's array [size * n, ...], concatenated: [size * n, ...]."""
         array = self._parted(array)
         if out is array:
             raise InvalidArgumentError(f"{self}: all_to_all: expected an out that is not the array")
@@ -204,7 +205,7 @@ class Communicator(ABC):
 
     @final
     def close(self) -> None:
-        """Release what it holds, when no call is under way. The others may go on until they need this rank.
+        """Release its resources, when no call is active. The others may continue until they need this rank.
         Idempotent.
         """
         self._end(CancelledError(f"{self} was closed: expected no call after it"))
@@ -221,7 +222,7 @@ class Communicator(ABC):
     def __str__(self) -> str:
         return f"{self.membership}, {self.kind}"
 
-    # --- what a medium does; arrays are flat
+    # --- implemented by each medium; arrays are flat
 
     @abstractmethod
     def _all_reduce(self, array: Array, out: Array, reduction: str) -> None: ...
@@ -270,7 +271,7 @@ class Communicator(ABC):
         return is_first
 
     def _check(self) -> None:
-        """Raises what has ended the communicator."""
+        """Raise the error that has ended the communicator."""
         if self._error is not None:
             raise copy_to_raise(self._error)
 

@@ -1,13 +1,13 @@
-"""`open_communicator`: the communicators by their names.
+"""`open_communicator`: communicators by name.
 
     local           threads of one process                          in_process
     shared_memory   processes of one host                           shared_memory
     grpc            any processes, over the clusters' transports    over_peers
     mpi             the ranks of an MPI world                       mpi
-    nccl            GPUs, one a rank                                nccl
-    auto            shared_memory where all ranks are on one host, else grpc
+    nccl            GPUs, one per rank                                nccl
+    auto            shared_memory if all ranks are on one host, else grpc
 
-A name that others use and flowrt has nothing for is refused by name, never replaced in silence.
+Names used elsewhere that flowrt does not support raise an error, and are never replaced silently.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ELSEWHERE = ("gloo", "hccl", "oneccl", "rccl", "ucc")
 
 
 def open_communicator(kind: str, membership: Membership, transport: Transport | None = None) -> Communicator:
-    """This rank's communicator of the group, when all ranks have come; all must give the same ``kind``.
-    ``transport``: of the kinds that connect ranks by their addresses (all but local and mpi).
+    """This rank's communicator of the group, once all ranks have arrived; all must use the same ``kind``.
+    ``transport``: for kinds that connect ranks by their addresses (all but local and mpi).
 
-    Raises `UnavailableError` for a kind that flowrt does not have here, `InvalidArgumentError` for a name
-    that is none, and what forming the group raises: `form_mesh`, `share_segment`.
+    Raises `UnavailableError` for a kind that is not supported here, `InvalidArgumentError` for an unknown
+    name, and errors of forming the group: `form_mesh`, `share_segment`.
     """
     if kind == "local":
         return join_in_process(membership)
@@ -50,7 +50,9 @@ def open_communicator(kind: str, membership: Membership, transport: Transport | 
 
 
 def check_kind(kind: str) -> None:
-    """Raises `UnavailableError` for one of `ELSEWHERE`, `InvalidArgumentError` for a name that is none."""
+    """Check the kind. Raises `UnavailableError` for one of `ELSEWHERE`, `InvalidArgumentError` for an unknown
+    name.
+    """
     if kind in ELSEWHERE:
         raise UnavailableError(f"communicator {kind}: unavailable; flowrt has {', '.join(KINDS)}")
     if kind not in KINDS:
@@ -58,7 +60,7 @@ def check_kind(kind: str) -> None:
 
 
 def communicator_over(mesh: Mesh, kind: str) -> Communicator:
-    """This rank's communicator of a group whose links are there, which close with it; on an error at once."""
+    """This rank's communicator of a group with existing links, which are closed with it, and on an error."""
     try:
         return _BY_MESH[_agreed(mesh) if kind == "auto" else kind](mesh)
     except BaseException as error:
@@ -69,7 +71,7 @@ def communicator_over(mesh: Mesh, kind: str) -> Communicator:
 
 
 def _agreed(mesh: Mesh) -> str:
-    """What rank 0 chooses: a link that is a Unix socket shows that its ends are on one host, of one user."""
+    """Rank 0's choice: links over Unix sockets prove that all ranks are on one host, of one user."""
     if mesh.membership.rank:
         payload = mesh.receive(0, "choosing a communicator").payload
         return "" if payload is None else payload.tobytes().decode()

@@ -1,11 +1,11 @@
-"""`CommunicatorThread`: the one thread on which a communicator's calls are made.
+"""`CommunicatorThread`: the single thread on which a communicator's calls are made.
 
     a program      submit(call, done)      returns at once; the program waits for the key of the result
     the thread     call(communicator)      in the order of submission, and blocks for the other ranks
                    done(value, error)      sends the value to the step's rendezvous, or aborts it
 
-So a collective that waits for a rank holds neither a program nor a thread of a pool, and goes on beside what
-the device computes meanwhile.
+So a collective that waits for a rank blocks neither a program nor a pool thread, and overlaps with
+computation on the device.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class CommunicatorThread:
         self._thread.start()
 
     def submit(self, call: Call, done: Done) -> None:
-        """Have ``call(communicator)`` made behind those that were submitted before. What it raises is
-        ``done``'s; after an error all that follow have it too.
+        """Queue ``call(communicator)`` after those submitted before. Its error is passed to ``done``; after
+        an error, all later calls get it too.
         """
         with self._changed:
             if not self._is_closed:
@@ -47,14 +47,14 @@ class CommunicatorThread:
         done(None, _closed(self.communicator))
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Whether no call is under way or waits, within ``timeout_s`` seconds: then nobody is at the memory
-        of what was submitted.
+        """Whether no call is active or queued, within ``timeout_s`` seconds: then the memory of submitted
+        arrays is no longer accessed.
         """
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls and not self._is_busy, timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the communicator and the thread; what has not begun gets `CancelledError`. Idempotent."""
+        """End the communicator and the thread; queued calls get `CancelledError`. Idempotent."""
         with self._changed:
             self._is_closed = True
             calls, self._calls = list(self._calls), deque()
@@ -74,12 +74,12 @@ class CommunicatorThread:
                 value = call(self.communicator)
             except OpError as raised:
                 error = raised
-            except Exception as raised:  # noqa: BLE001 (the submitter's)
+            except Exception as raised:  # noqa: BLE001 (raised for the submitter)
                 error = InternalError(f"{self.communicator}: {raised!r}")
                 error.__cause__ = raised
                 self.communicator.abort(error)
             done(value, error)
-            del item, call, done, value  # what they hold is not this thread's to keep
+            del item, call, done, value  # do not keep their objects alive
 
     def _next(self) -> tuple[Call, Done] | None:
         with self._changed:

@@ -1,8 +1,8 @@
-"""Linux's futex: a thread sleeps on a word of memory, which other processes may share, until it changes.
+"""Linux's futex: a thread sleeps on a word of memory, possibly shared with other processes, until it changes.
 
-The kernel compares and goes to sleep as one step, and has all stores before `wake` seen: so nobody sleeps
-through a change that was followed by a `wake`. x86-64 only. See futex(2); Franke, Russell and Kirkwood,
-"Fuss, futexes and furwocks" (2002).
+The kernel compares and sleeps atomically, and `wake` publishes all earlier stores: so no change followed by a
+`wake` is missed. x86-64 only. See futex(2); Franke, Russell and Kirkwood, "Fuss, futexes and furwocks"
+(2002).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class _Timespec(ctypes.Structure):
 
 _wait = ctypes.CDLL(None).syscall
 _wait.argtypes = _ARGUMENTS
-_wake = ctypes.PyDLL(None).syscall  # it returns at once: to let go of the interpreter would take longer
+_wake = ctypes.PyDLL(None).syscall  # it returns at once: releasing the GIL would take longer
 _wake.argtypes = _ARGUMENTS
 
 
 def wait_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while the 32 bits at ``address`` are the lowest of ``value``, for ``timeout_s`` seconds at most,
-    until somebody calls `wake`, or a signal comes.
+    """Sleep while the 32 bits at ``address`` equal the lowest of ``value``, for at most ``timeout_s``
+    seconds, until a `wake`, or a signal.
     """
     timeout = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     _wait(_FUTEX, address, _WAIT, value & 0xFFFFFFFF, ctypes.addressof(timeout))
 
 
 def wake(address: int) -> None:
-    """Wake all who sleep on the word at ``address``, behind the stores that came before."""
+    """Wake all threads that sleep on the word at ``address``, after publishing earlier stores."""
     _wake(_FUTEX, address, _WAKE, _EVERYBODY, None)

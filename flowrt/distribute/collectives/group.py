@@ -1,6 +1,6 @@
 """`Group`: ranks in several graphs; and `join`, which connects this process's ranks to the others.
 
-every process    with join(group, addresses):      listens, dials, waits until all ranks have come
+every process    with join(group, addresses):      listens, dials, waits until all ranks have arrived
                      session.run(...)               operations find their `GroupMember` by group and rank
 """
 
@@ -32,9 +32,9 @@ _WITHOUT_LINKS = ("local", "mpi")
 @final
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of ``size`` ranks of which one graph has ``ranks``, in the order of its values; other graphs
-    have the others. All graphs give the same ``key``, ``size`` and ``tasks``: a number a rank, alike for
-    ranks of one task; by default each rank is in a task of its own. Raises `InvalidArgumentError`.
+    """A group of ``size`` ranks, with ``ranks`` in this graph, in the order of its values; other graphs have
+    the others. All graphs use the same ``key``, ``size`` and ``tasks``: one number per rank, equal for ranks
+    of one task; by default each rank is in a separate task. Raises `InvalidArgumentError`.
     """
 
     key: str
@@ -86,13 +86,13 @@ def join(
     timeout_s: float = TIMEOUT_S,
     transport: Transport | None = None,
 ) -> JoinedGroup:
-    """Have this process's ranks, ``group.ranks``, reach those of other processes, which join at the same
-    time. Returns when all have come.
+    """Connect this process's ranks, ``group.ranks``, to those of other processes, which join at the same
+    time. Returns when all have arrived.
 
-    ``addresses`` are ``host:port`` of all ranks, by rank, for groups to listen at; ``kind`` is the
-    communicator (`open_communicator`), alike for all. A rank that does not answer for ``timeout_s`` seconds,
+    ``addresses`` are the ``host:port`` of all ranks, by rank, where groups listen; ``kind`` is the
+    communicator (`open_communicator`), equal for all. A rank that does not answer for ``timeout_s`` seconds,
     now or later, is named in a `DeadlineExceededError`. Raises as `open_communicator`, and
-    `AlreadyExistsError` where this process has joined a group of this key.
+    `AlreadyExistsError` if this process has joined a group of this key.
     """
     check_kind(kind)
     transport = transport or new_transport()

@@ -1,10 +1,10 @@
-"""`local`: ranks that are threads of one process. Nothing is copied to be shared.
+"""`local`: ranks that are threads of one process. Nothing is copied for sharing.
 
-    every thread   show its arrays  --meeting-->  do its part of all of them  --meeting-->  return
+    every thread   publish arrays  --barrier-->  compute its part of all of them  --barrier-->  return
 
-At the first meeting all arrays are there; at the second all parts are done, and nobody looks at another's
-arrays any more. Each rank does one part of the elements, for all: it reads every array once, and writes every
-result once, while the part is in its cache.
+After the first barrier all arrays are available; after the second all parts are done, and other ranks' arrays
+are no longer read. Each rank computes one part of the elements, for all: it reads every array once, and
+writes every result once, while the part is in its cache.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from flowrt.distribute.collectives.reduction import join
 from flowrt.errors import AlreadyExistsError, OpError, UnavailableError, copy_to_raise
 
 CACHED_BYTES = 1 << 20
-"""What the ranks' arrays have together in a piece that is joined and handed out at once: half of a level 2
-cache of 2 MiB.
-"""
+"""Total size of the ranks' arrays in a piece that is reduced at once: half of a level 2 cache of 2 MiB."""
 
 
 class Shown(NamedTuple):
-    """What a rank brings to a meeting."""
+    """Arrays that a rank publishes at a barrier."""
 
     text: bytes
     array: Array | None
@@ -38,7 +36,7 @@ class Shown(NamedTuple):
 
 @final
 class Meeting:
-    """Where ``size`` threads wait for each other, again and again. Any thread may call anything."""
+    """A reusable barrier of ``size`` threads. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -48,8 +46,8 @@ class Meeting:
         self._error: OpError | None = None
 
     def synchronise(self, rank: int, shown: Any, timeout_s: float) -> dict[int, Any]:
-        """What the ranks have shown, by rank: that of all, or of those who came within ``timeout_s`` seconds.
-        Raises the error that `abort` was given, unless all had come before.
+        """The values published by the ranks, by rank: of all, or of those that arrived within ``timeout_s``
+        seconds. Raises the error passed to `abort`, unless all had arrived before.
         """
         mailbox = threading.Lock()
         mailbox.acquire()
@@ -71,13 +69,13 @@ class Meeting:
         return here
 
     def abort(self, error: OpError) -> None:
-        """Have all who wait, and all who come, raise ``error``; the first stays."""
+        """Make all present and future waiters raise ``error``; the first one is kept."""
         with self._lock:
             self._error = self._error or error
             self._wake()
 
     def _wake(self) -> None:
-        """With the lock."""
+        """Wake the waiters; the lock is held."""
         for mailbox in self._asleep:
             mailbox.release()
         self._asleep = []
@@ -180,7 +178,7 @@ class InProcessCommunicator(Communicator):
         return found
 
     def _join(self, arrays: list[Any], own: slice, reduction: str) -> Iterator[tuple[slice, Array]]:
-        """Each piece of ``own``, and what it joins to, until the next is asked for."""
+        """Each piece of ``own`` with its reduction, valid until the next iteration."""
         # Not in an out, which may be one of the arrays that are still to be read.
         length = max(1, CACHED_BYTES // (arrays[0].itemsize * self.size))
         scratch = np.empty(min(length, own.stop - own.start), arrays[0].dtype)
@@ -209,12 +207,12 @@ class InProcessCommunicator(Communicator):
 
 _forming_lock = threading.Lock()
 _forming: dict[tuple[str, int], tuple[Meeting, set[int]]] = {}
-"""Groups of which some ranks have not come yet, by key and size."""
+"""Groups with ranks still missing, by key and size."""
 
 
 def join_in_process(membership: Membership) -> InProcessCommunicator:
-    """The communicator of one rank of a group whose ranks all are in this process. Does not wait for the
-    others. A key may be used again when all ranks of a group have come.
+    """The communicator of one rank of a group inside this process. Does not wait for the others. A key may be
+    reused when all ranks of a group have arrived.
     """
     place = (membership.key, membership.size)
     with _forming_lock:

@@ -1,10 +1,11 @@
-"""`GroupMember`: what operations of one rank of a group call; `flowrt.distribute.collectives.group` makes it.
+"""`GroupMember`: the interface of one rank of a group for operations; created by
+`flowrt.distribute.collectives.group`.
 
     _GroupStart, _GroupWait    the communicator's collectives
     _GroupSend, _GroupRecv     messages over the links below the communicator
 
-All of it is done by the communicator's thread, in the order in which operations ask. Who waits for a result
-ends with its step, whatever the thread is waiting for.
+All of it runs on the communicator's thread, in the order of the requests. A wait for a result ends with its
+step, whatever the thread is waiting for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from flowrt.graph.resources.step_context import wait_until
 
 
 class _Result:
-    """Of something that the thread was asked for, when it is there."""
+    """Result of a request to the thread."""
 
     value: Any = None
     error: OpError | None = None
@@ -36,8 +37,7 @@ class _Result:
 @final
 class GroupMember:
     """One rank's end of a group: see `flowrt.graph.resources.groups.Member`. Closes ``communicator``, which
-    closes
-    ``mesh``, the links below it; None where it has none.
+    closes ``mesh``, the links below it (None if there are none).
     """
 
     def __init__(self, communicator: Communicator, mesh: Mesh | None) -> None:
@@ -45,14 +45,14 @@ class GroupMember:
         self._thread = CommunicatorThread(communicator)
         self._changed = Condition()
         self._started: dict[str, _Result] = {}
-        """The collectives that nobody has waited for yet."""
+        """Collectives that are not awaited yet."""
         self._compares_plan = False
 
     # --- messages
 
     def send(self, peer: int, edge: str, array: Any) -> None:
         mesh = self._links()
-        flat = np.array(array, order="C").reshape(-1)  # a copy: the step goes on, and writes there
+        flat = np.array(array, order="C").reshape(-1)  # a copy: the step continues, and overwrites it
 
         def send(communicator: Communicator) -> None:
             mesh.send(peer, edge.encode(), flat)
@@ -75,7 +75,7 @@ class GroupMember:
     # --- collectives
 
     def compare_first_plan(self) -> None:
-        """Have the ranks compare the first plan that comes, before they begin with what it says."""
+        """Make the ranks compare their first plans, before they execute them."""
         self._compares_plan = True
 
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class GroupMember:
             self._compares_plan = False
             self._ask(lambda communicator: check_plan(communicator, plan))
         left = self._started.get(edge)
-        if left is not None and left.error is None:  # one with an error is of a step that failed
+        if left is not None and left.error is None:  # one with an error belongs to a failed step
             raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
         call = _CALLS[kind]
         self._started[edge] = self._ask(lambda communicator: call(communicator, array, attrs, edge))
@@ -95,7 +95,7 @@ class GroupMember:
     # --- the thread
 
     def _ask(self, call: Callable[[Communicator], Any]) -> _Result:
-        """Have the thread do it. An error ends the group: what follows has no sense without it."""
+        """Submit a call to the thread. An error ends the group: later calls depend on it."""
         result = _Result()
 
         def done(value: Any, error: OpError | None) -> None:
@@ -109,7 +109,7 @@ class GroupMember:
         return result
 
     def _value(self, result: _Result) -> Any:
-        """What it was asked for, when it is there. Raises its error, and what ends the step."""
+        """The result, once available. Raises its error, and the error that ends the step."""
         with self._changed:
             wait_until(lambda: result.is_there, self._changed.wait)
         if result.error is not None:
@@ -123,7 +123,7 @@ class GroupMember:
         return functools.partial(self._value, self._ask(self._meet_at_end))
 
     def _meet_at_end(self, communicator: Communicator) -> None:
-        """Who is not there may be in a collective of the communicator, or wait for a message."""
+        """Wait for all ranks; missing ones may be in a collective of the communicator or await a message."""
         if self._mesh is None or communicator.uses_links:
             communicator.barrier(END_OF_DATA)
             return

@@ -1,7 +1,8 @@
-"""Who takes part in a group, and what its ranks have to agree on. Pure.
+"""Membership of a group, and agreement between its ranks. Pure.
 
-The ranks of a group make the same calls in the same order. Each call has a number and a text, and every rank
-sees those of the others before it uses their bytes: where they differ, all raise one error that shows both.
+The ranks of a group make the same calls in the same order. Each call has a number and a text, which every
+rank compares with those of the others before it uses their bytes: on a mismatch, all raise one error that
+shows both.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from flowrt.errors import (
 from flowrt.rendezvous.channel.lifeline import CLOSED
 
 TIMEOUT_S = 60.0
-"""For how long a rank waits for another that lives. One that dies is noticed at once."""
+"""Time that a rank waits for another live one. A dead one is detected at once."""
 
 END_OF_DATA = ";end of data"
-"""The name of the call which ranks make that have come to the end of their data: no other has a semicolon."""
+"""Name of the call of ranks that have reached the end of their data: no other has a semicolon."""
 
 MAX_TEXT = 240
 """Bytes of a call's text: with its length it has 256 in shared memory."""
@@ -85,7 +86,7 @@ class Call(NamedTuple):
         return " ".join(filter(None, parts))
 
     def text(self, number: int) -> bytes:
-        """What is compared: ``number`` says which of the group's calls it is. At most `MAX_TEXT` bytes."""
+        """The text to compare, with the ``number`` of the call in the group. At most `MAX_TEXT` bytes."""
         text = f"{number}: {self}".encode()
         if len(text) <= MAX_TEXT:
             return text
@@ -97,8 +98,8 @@ class Call(NamedTuple):
 
 
 def disagree(membership: Membership, texts: Sequence[tuple[int, bytes]]) -> OpError:
-    """Of ranks that call different collectives: ``texts`` are some ranks with their calls. Where one has come
-    to the end of its data it is an `OutOfRangeError`, else an `InvalidArgumentError`.
+    """The error for ranks that call different collectives: ``texts`` are some ranks with their calls. If one
+    has reached the end of its data it is an `OutOfRangeError`, else an `InvalidArgumentError`.
     """
     calls = "; ".join(f"{membership.name_of(rank)} {text.decode(errors='replace')}" for rank, text in texts)
     if any(END_OF_DATA.encode() in text for _, text in texts):
@@ -109,7 +110,7 @@ def disagree(membership: Membership, texts: Sequence[tuple[int, bytes]]) -> OpEr
 
 
 def missing(membership: Membership, ranks: Collection[int], doing: str) -> DeadlineExceededError:
-    """Of ``ranks`` that did not come in time."""
+    """The error for ``ranks`` that did not arrive in time."""
     names = ", ".join(membership.name_of(rank) for rank in sorted(ranks))
     return DeadlineExceededError(
         f"{membership}: {membership.name_of(membership.rank)} in {doing}: expected all {membership.size} "
@@ -118,6 +119,6 @@ def missing(membership: Membership, ranks: Collection[int], doing: str) -> Deadl
 
 
 def lost_rank(membership: Membership, rank: int, why: OpError) -> UnavailableError:
-    """Of a ``rank`` whose process or network died."""
+    """The error for a ``rank`` with a dead process or network."""
     hint = "; it ended; did it run fewer steps?" if why.message.endswith(CLOSED) else ""
     return UnavailableError(f"{membership}: {membership.name_of(rank)} was lost: {why.message}{hint}")

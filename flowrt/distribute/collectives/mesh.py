@@ -1,10 +1,10 @@
 """`Mesh`: a connection between each two ranks of a group, over the transports of clusters.
 
-    DATA     in order; waits at the other rank until that asks for it
-    ABORT    the error that has ended the group on another rank: known at once, whoever is waited for
-    (lost)   the process or the network of the other rank died: known when that rank is waited for
+    DATA     in order; queued at the other rank until received
+    ABORT    the error that has ended the group on another rank: raised at once, in any wait
+    (lost)   the process or the network of the other rank died: raised in waits for that rank
 
-How the ranks find each other is in `flowrt.distribute.collectives.mesh_forming`.
+The ranks are connected by `flowrt.distribute.collectives.mesh_forming`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener
 
 COPIED_BYTES = 64 << 10
-"""Up to this size what is sent is copied, and may be changed at once."""
+"""Arrays up to this size are copied, and may be modified at once."""
 
 LINGER_S = 5.0
-"""Who refuses a rank waits so long for the others: they would find nobody, and wait for all of their time."""
+"""Time that a refusing rank stays for the others: otherwise they would find no one, and wait for the full
+timeout.
+"""
 
 DATA, ABORT = b"D", b"A"
 """The first byte of a frame's header."""
@@ -44,7 +46,7 @@ class Arrived(NamedTuple):
 
 
 Item: TypeAlias = Arrived | OpError | None
-"""Of an inbox: what arrived; that the rank was lost; None: look at the mesh's error."""
+"""Inbox item: a message; the loss of the rank; None: check the mesh's error."""
 
 
 @final
@@ -112,49 +114,47 @@ class Mesh:
             self._unsent -= 1
 
     def check(self) -> None:
-        """Raises what the mesh was aborted with, and that a rank was lost."""
+        """Raise the error that the mesh was aborted with, or the loss of a rank."""
         for error in (self._error, *self.lost.values()):
             if error is not None:
                 raise copy_to_raise(error)
 
     def kind_of(self, rank: int) -> str:
-        """What carries the link to ``rank``, as `Connection.kind`."""
+        """Kind of the link to ``rank``, as `Connection.kind`."""
         return self._connections[rank].kind
 
     def kinds(self) -> set[str]:
-        """What carries the links."""
+        """Kinds of the links."""
         return {connection.kind for connection in self._connections.values()}
 
     # --- the end
 
     def on_abort(self, tell: Callable[[OpError], object]) -> None:
-        """Have ``tell`` called once, in any thread, with the error that the mesh was, or will be, aborted
-        with.
-        """
+        """Call ``tell`` once, in any thread, with the error that the mesh was, or will be, aborted with."""
         with self._changed:
             self._on_abort, error = tell, self._error
         if error is not None:
             tell(error)
 
     def abort(self, error: OpError) -> None:
-        """Tell all ranks, and who waits here. The first error stays."""
+        """Send the error to all ranks, and wake waits here. The first error is kept."""
         self._end(error)
         status = encode_status(error, self.membership.name_of(self.membership.rank)).SerializeToString()
         for connection in self._links():
-            with suppress(UnavailableError):  # who is gone needs not know
+            with suppress(UnavailableError):  # lost ranks need not be notified
                 connection.send(ABORT + status)
 
     def close(self) -> None:
-        """End all connections; what is sent still arrives. Idempotent."""
+        """End all connections; sent frames still arrive. Idempotent."""
         for connection in self._links():
             connection.close()
         if self._listener is not None:
             self._listener.close()
 
-    # --- what the links tell, in reader threads
+    # --- callbacks of the links, in reader threads
 
     def arrived(self, rank: int, header: bytes, payload: list[Bytes]) -> None:
-        """A frame of ``rank``. Raises `DataLossError` for one that is no frame of a mesh."""
+        """Handle a frame of ``rank``. Raises `DataLossError` for one that is not a frame of a mesh."""
         kind, rest = header[:1], header[1:]
         if kind == DATA:
             self._inboxes[rank].put(Arrived(rest, payload[0] if payload else None))
@@ -165,7 +165,7 @@ class Mesh:
             raise DataLossError(f"{self.membership}: expected a frame of a rank; got one of kind {kind!r}")
 
     def lose(self, rank: int, why: OpError) -> OpError:
-        """``rank`` was lost, behind what it has sent; the error for who waits for it."""
+        """Record the loss of ``rank``, after its sent frames; returns the error for waits for it."""
         error = self.lost.setdefault(rank, lost_rank(self.membership, rank, why))
         self._inboxes[rank].put(error)
         return error
@@ -193,7 +193,7 @@ class Mesh:
         self._listener = listener
 
     def add(self, rank: int, connection: Connection, greeting: bytes = b"") -> bool:
-        """Send ``greeting`` before anything else; False, and nothing is sent, if ``rank`` has come before.
+        """Send ``greeting`` before anything else; False, without sending, if ``rank`` is already connected.
         Raises `UnavailableError`.
         """
         with self._changed:
@@ -215,8 +215,8 @@ class Mesh:
         self._end(error)
 
     def check_forming(self) -> None:
-        """Raises what the mesh was refused or aborted with, and that a rank was lost which had come: it will
-        never be whole.
+        """Raise the error that the mesh was refused or aborted with, or the loss of a connected rank: the
+        mesh can no longer be completed.
         """
         with self._changed:
             lost = [error for rank, error in self.lost.items() if rank in self._connections]
@@ -225,8 +225,8 @@ class Mesh:
             raise copy_to_raise(error)
 
     def wait_until_formed(self, end: float) -> None:
-        """Raises `DeadlineExceededError`, with the ranks that have not come, at ``end`` of
-        ``time.monotonic``, and what the mesh was refused or aborted with.
+        """Wait until all ranks are connected. Raises `DeadlineExceededError`, with the missing ranks, at
+        ``end`` of ``time.monotonic``, and the error that the mesh was refused or aborted with.
         """
         with self._changed:
             self._changed.wait_for(self._is_formed, max(0.0, end - time.monotonic()))

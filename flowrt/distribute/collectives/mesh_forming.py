@@ -1,13 +1,13 @@
-"""How the ranks of a group find each other: each can be dialled at its address and dials those before it.
+"""Forming a mesh: each rank of a group listens at its address and dials those with lower numbers.
 
     rank i                                    rank j > i
-    at its door   <--- JOIN {key, size, rank, to: i} ---   dials, again and again until it answers
+    listening     <--- JOIN {key, size, rank, to: i} ---   dials repeatedly until it answers
     a member?      --- JOINED ------------------------->
     not yet?       --- REFUSED, `UnavailableError` ---->   dials again
     does not fit?  --- REFUSED, with the error -------->   raises it; so does rank i
 
-Where a task of this process listens at the address (a `flowrt.distribute.server.Server`), its `GroupDoor` is
-where the others come in; otherwise the rank listens there itself, for all groups that this process has there.
+If a task of this process listens at the address (a `flowrt.distribute.server.Server`), the others connect to
+its `GroupDoor`; otherwise the rank listens there itself, for all groups of this process at that address.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Transport
 
 DIAL_S = 5.0
-"""Of one attempt."""
+"""Timeout of one attempt."""
 RETRY_S = 0.05
 """Between two: the other rank may not listen yet."""
 
@@ -49,12 +49,12 @@ First: TypeAlias = bytes | OpError
 
 
 def form_mesh(membership: Membership, transport: Transport) -> Mesh:
-    """The links of this rank, when all ranks have come, each at its address of the membership.
+    """The links of this rank, once all ranks have arrived, each at its address of the membership.
 
-    Raises `DeadlineExceededError`, which names who did not come within ``timeout_s``; `InvalidArgumentError`
-    where another rank knows another group of this key, `FailedPreconditionError` where one has another
-    version, `AlreadyExistsError` where the port is taken, also by a group of this process whose transport
-    listens otherwise, or two ranks are one.
+    Raises `DeadlineExceededError`, which names the ranks missing after ``timeout_s``; `InvalidArgumentError`
+    if another rank has a different group with this key, `FailedPreconditionError` if one has another version,
+    `AlreadyExistsError` if the port is taken, also by a group of this process with an incompatible transport,
+    or if two ranks are equal.
     """
     if membership.size > 1 and not membership.addresses:
         raise InvalidArgumentError(f"{membership}: expected the addresses of its ranks; got none")
@@ -74,7 +74,7 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
 
 
 def _door(mesh: Mesh, transport: Transport) -> GroupDoor:
-    """Where the ranks behind this one come in; nobody dials the last."""
+    """Listening end for the ranks with higher numbers; the last rank is not dialled."""
     membership = mesh.membership
     if membership.rank == membership.size - 1:
         return GroupDoor()
@@ -90,10 +90,10 @@ def _door(mesh: Mesh, transport: Transport) -> GroupDoor:
 
 _lock = threading.Lock()
 _doors: dict[str, GroupDoor] = {}
-"""Of the tasks of this process, by the addresses that they listen at."""
+"""Listening ends of the tasks of this process, by address."""
 _opening = threading.Lock()
 _listening: dict[str, _Listening] = {}
-"""For groups of this process whose addresses no task has."""
+"""Listeners for groups of this process at addresses without a task."""
 
 
 class _Listening:
@@ -107,8 +107,8 @@ class _Listening:
 
 @final
 class _SharedListener(Listener):
-    """One group's part of what listens at ``address``: that ends with the last group. Raises as
-    `Transport.listen`, and `AlreadyExistsError` where it lets others in than ``transport`` would.
+    """One group's share of the listener at ``address``, which ends with the last group. Raises as
+    `Transport.listen`, and `AlreadyExistsError` if it accepts other peers than ``transport`` would.
     """
 
     def __init__(self, address: str, transport: Transport) -> None:
@@ -140,14 +140,14 @@ class _SharedListener(Listener):
 
 @final
 class GroupDoor:
-    """Where those come in who dial this process for one of its groups. Any thread may call anything."""
+    """Accepts connections to this process for its groups. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._meshes: dict[tuple[str, int], Mesh] = {}
 
     def stand_at(self, addresses: Iterable[str]) -> None:
-        """A task listens at ``addresses``: have groups of this process come in here."""
+        """Accept groups of this process here: a task listens at ``addresses``."""
         with _lock:
             _doors.update(dict.fromkeys(addresses, self))
 
@@ -174,16 +174,16 @@ class GroupDoor:
                 del self._meshes[place]
 
     def accept(self, connection: Connection) -> None:
-        """Of a listener that is only for groups."""
+        """Accept a connection of a listener used only for groups."""
         connection.start(self.receiver(connection))
 
     def receiver(self, connection: Connection) -> Receiver:
-        """For a connection whose first frame `is_joining`."""
+        """The receiver for a connection with a first frame that `is_joining`."""
         return _Link(connection, self._admit)
 
     def _admit(self, link: _Link, first: First) -> None:
         if isinstance(first, OpError):
-            return  # it went as it came
+            return  # it disconnected again
         if not is_joining(first):
             raise DataLossError(f"group: expected JOIN first; got kind {first[:1]!r}")
         try:
@@ -201,15 +201,15 @@ class GroupDoor:
 
 
 def is_joining(header: bytes) -> bool:
-    """Whether a connection's first frame is that of a rank. An Envelope never begins so: 0 is no number of a
-    field.
+    """Whether a connection's first frame is that of a rank. An Envelope never begins like that: 0 is not a
+    valid field number.
     """
     return header[:1] == JOIN
 
 
 @final
 class _Link:
-    """The `Receiver` of a connection: ``begin(link, first)`` finds out whose it is, and may `tie` it."""
+    """The `Receiver` of a connection: ``begin(link, first)`` identifies its owner, and may `tie` it."""
 
     def __init__(self, connection: Connection, begin: Callable[[_Link, First], object]) -> None:
         self.connection, self._begin = connection, begin
@@ -217,7 +217,7 @@ class _Link:
         self._rank = 0
 
     def tie(self, mesh: Mesh, rank: int) -> None:
-        """What comes from now on is ``rank``'s, for ``mesh``."""
+        """Deliver later frames to ``mesh``, as from ``rank``."""
         self._mesh, self._rank = mesh, rank
 
     def untie(self) -> None:
@@ -239,7 +239,7 @@ class _Link:
 
 
 class Joining(NamedTuple):
-    """What a rank says that dials rank ``to``."""
+    """Greeting of a rank that dials rank ``to``."""
 
     key: str
     size: int
@@ -249,7 +249,7 @@ class Joining(NamedTuple):
 
 
 def _let_in(mesh: Mesh, link: _Link, joining: Joining) -> None:
-    """Raises what the rank is refused with, unless that ends the forming for both."""
+    """Accept the rank. Raises the error of a refusal, unless it ends the forming for both."""
     misfit = _misfit(mesh.membership, joining, link.connection.peer)
     if misfit is not None:
         link.connection.send(_refused(misfit))
@@ -262,7 +262,7 @@ def _let_in(mesh: Mesh, link: _Link, joining: Joining) -> None:
 
 
 def _misfit(membership: Membership, joining: Joining, peer: str) -> OpError | None:
-    """What a member of this group, by its key, knows otherwise."""
+    """The mismatch between a member of this group, by its key, and the greeting; None if they match."""
     version = flowrt.version.VERSION
     if joining.version != version:
         return FailedPreconditionError(
@@ -295,7 +295,7 @@ def _parse_joining(text: bytes) -> Joining:
     return found
 
 
-# --- who dials
+# --- dialling
 
 
 def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
@@ -318,8 +318,8 @@ def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
 
 
 def _dial(mesh: Mesh, rank: int, transport: Transport, end: float) -> Connection:
-    """Raises `UnavailableError` where it is not there yet, what else it refuses with, and `queue.Empty` where
-    it does not answer.
+    """Dial ``rank``. Raises `UnavailableError` if it is not up yet, its error on a refusal, and `queue.Empty`
+    if it does not answer.
     """
     membership = mesh.membership
     answers: queue.SimpleQueue[First] = queue.SimpleQueue()

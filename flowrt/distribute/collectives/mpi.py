@@ -1,10 +1,10 @@
 """`mpi`: the ranks of an MPI world, by MPI's own collectives.
 
-MPI's calls wait without an end, and for a rank that died they wait for ever. So each is begun, and asked
-whether it is done, until the deadline; what is not done then stays MPI's, with its memory, and the group is
-over. A rank that ends the group tells the others by a message, which they look for while they wait.
+MPI's calls wait without a timeout, forever for a dead rank. So each is started, and polled until the
+deadline; an unfinished one then stays with MPI, with its memory, and the group ends. A rank that ends the
+group notifies the others by a message, for which they poll while they wait.
 
-MPI has no arithmetic for numbers of 16 bits: those are exchanged as bytes, joined here, and gathered.
+MPI has no 16-bit arithmetic: such numbers are exchanged as bytes, reduced here, and gathered.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.mpi.mpi_channel import Transfer, open_world
 
 YIELD_S = 1e-3
-"""For so long a rank that waits gives its core to whoever needs it, and is back at once; then it sleeps."""
+"""Time for which a waiting rank yields its core and polls; then it sleeps between polls."""
 SLEEP_S = 1e-4
 _left_behind: list[Any] = []
-"""What MPI was not done with when its group ended: it may still look at the memory."""
+"""Unfinished MPI operations of ended groups: MPI may still access their memory."""
 
 
 @final
 class MpiCommunicator(Communicator):
     """This process's rank in the world, in one group of all ranks.
 
-    Raises `FailedPreconditionError` where the membership is not the world's, `DeadlineExceededError` where a
-    rank does not come, and what `open_world` raises.
+    Raises `FailedPreconditionError` if the membership is not the world's, `DeadlineExceededError` if a rank
+    does not arrive, and the errors of `open_world`.
     """
 
     kind = "mpi"
@@ -55,7 +55,7 @@ class MpiCommunicator(Communicator):
         tag = np.array([self._world.new_tag()], np.int64)
         self._wait(self._group.broadcast(tag, 0), tag)
         self._tag, self._is_told = int(tag[0]), False
-        """Of messages that end the group."""
+        """Tag of messages that end the group."""
 
     # --- collectives
 
@@ -128,7 +128,7 @@ class MpiCommunicator(Communicator):
     # ---
 
     def _agree(self) -> None:
-        """Compare the call with the other ranks'. MPI would write beyond shorter arrays."""
+        """Compare the call with the other ranks', since MPI would write beyond shorter arrays."""
         own = np.frombuffer(self._text.ljust(MAX_TEXT, b"\0"), np.uint8)
         every = np.empty((self.size, MAX_TEXT), np.uint8)
         self._wait(self._group.all_gather(own, every.reshape(-1)), own, every)
@@ -138,7 +138,7 @@ class MpiCommunicator(Communicator):
                 raise disagree(self.membership, texts)
 
     def _wait(self, transfer: Transfer, *keep: Any) -> None:
-        """Until ``transfer``, which uses ``keep``, is done."""
+        """Wait until ``transfer``, which uses ``keep``, is done."""
         begin = time.monotonic()
         try:
             while not transfer.is_done():
@@ -155,7 +155,7 @@ class MpiCommunicator(Communicator):
             raise
 
     def _hear(self) -> None:
-        """Whether another rank has ended the group."""
+        """Check whether another rank has ended the group."""
         if self._is_told:
             return
         for rank in self.membership.others:
@@ -180,4 +180,4 @@ class MpiCommunicator(Communicator):
         self.traffic.count(nbytes)
 
     def _close(self) -> None:
-        """MPI's communicator goes with the process: to free it would wait for all ranks."""
+        """No-op: MPI's communicator is freed with the process, since freeing it would wait for all ranks."""

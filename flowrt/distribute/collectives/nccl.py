@@ -1,11 +1,11 @@
-"""`nccl`: ranks that have a GPU each, by NCCL through CuPy.
+"""`nccl`: ranks with one GPU each, by NCCL through CuPy.
 
-    the mesh    carries NCCL's id to all ranks, compares their calls, and tells who was lost
-    NCCL        moves and joins the arrays, on the stream that is CuPy's current one
+    the mesh    sends NCCL's id to all ranks, compares their calls, and reports lost ranks
+    NCCL        exchanges and reduces the arrays, on CuPy's current stream
 
-NCCL waits without an end, on the device. So the host puts a call on the stream, compares it with the other
-ranks' meanwhile, and asks the stream until it has passed; where it cannot pass NCCL is aborted, which ends
-its kernels.
+NCCL waits without a timeout, on the device. So the host submits a call to the stream, compares it with the
+other ranks' meanwhile, and polls the stream until it has passed; if it cannot pass, NCCL is aborted, which
+ends its kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flowrt.distribute.collectives.parts import part
 from flowrt.errors import DTypeError, OpError, UnavailableError
 
 ASK_S = 20e-6
-"""Between two looks whether the stream has passed a call."""
+"""Interval between polls of the stream."""
 
 _DTYPES = {
     "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "uint32": "UINT32", "int64": "INT64",

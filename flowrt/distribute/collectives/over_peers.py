@@ -1,8 +1,8 @@
-"""`grpc`: ranks on any hosts, over the transports of clusters. Works always.
+"""`grpc`: ranks on any hosts, over the transports of clusters. Always available.
 
-The algorithms are those of `flowrt.graph.collectives`: who sends which chunks to whom, step by step. Here a
-step sends, receives, and joins what has come. What is small goes from everybody to everybody at once, which
-is one round where a tree has two or more. All choose by the links that rank 0 knows.
+The algorithms are those of `flowrt.graph.collectives`, which define senders, receivers and chunks of each
+step. Here a step sends, receives, and reduces received chunks. Small arrays are sent from each rank to all
+others at once, which is one round, while a tree needs two or more. All ranks choose by the links of rank 0.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from flowrt.graph.collectives.cost import Link, Links, cheapest, links_of, sched
 from flowrt.graph.collectives.schedule import Schedule, Transfer, offset
 
 AT_ONCE_BYTES = 16 << 10
-"""Up to so much in all a rank sends its array to every other: a round more takes as long as 100 KiB do."""
+"""Maximum total for sending a rank's array to every other rank at once: another round costs as much as 100
+KiB.
+"""
 PIECE_BYTES = 1 << 20
 """A large transfer travels in such pieces: one is joined while the next is on its way."""
 
 
 @final
 class PeersCommunicator(Communicator):
-    """A rank's end of the ``mesh``, which closes with it. ``links`` are what this rank knows of them; by
-    default what the environment says. Raises as `links_of`.
+    """A rank's end of the ``mesh``, which is closed with it. ``links`` are this rank's measured ones; by
+    default those from the environment. Raises as `links_of`.
     """
 
     kind, uses_links = "grpc", True
@@ -86,7 +88,7 @@ class PeersCommunicator(Communicator):
         finish(reduction, out, self.size)
 
     def _all_to_all(self, array: Array, out: Array) -> None:
-        """Chunk ``i * size + j`` of the schedule is what rank i has for rank j."""
+        """Chunk ``i * size + j`` of the schedule goes from rank i to rank j."""
         own = part(array.size, self.size, self.rank)
         _copy(out[own], array[own])
         schedule = schedule_of("AllToAll", "pairwise", Group(tuple(range(self.size))))
@@ -108,9 +110,9 @@ class PeersCommunicator(Communicator):
         return schedule_of(kind, cheapest(kind, group, nbytes, self._links), group)
 
     def _run(self, schedule: Schedule, work: Array, reduction: str | None = None) -> None:
-        """Carry out this rank's part of ``schedule`` on ``work``, whose chunks are the schedule's."""
-        # A chunk that was sent is not written before all that it went into has come back, so it may still be
-        # on its way while the next steps run.
+        """Execute this rank's part of ``schedule`` on ``work``, divided into the schedule's chunks."""
+        # A sent chunk is not overwritten before all values derived from it have come back, so it may still be
+        # in flight during the next steps.
         for step in schedule.steps:
             for transfer in self._mine(step, by_source=True):
                 self._send(transfer.target, _chunks(work, schedule, transfer))
@@ -130,7 +132,7 @@ class PeersCommunicator(Communicator):
         self.traffic.count(array.nbytes)
 
     def _receive(self, rank: int, target: Array, function: Any) -> None:
-        """What ``rank`` sends, into ``target``; ``function`` joins it with what is there."""
+        """Receive from ``rank`` into ``target``; ``function`` reduces it with the contents."""
         for piece in pieces(slice(0, target.size), PIECE_BYTES // target.itemsize):
             came = self._receive_bytes(rank, target[piece].nbytes).view(target.dtype)
             if function is None:
@@ -169,7 +171,7 @@ class PeersCommunicator(Communicator):
 
 
 def _agreed(mesh: Mesh, links: Links) -> Links:
-    """Those of rank 0."""
+    """The links of rank 0."""
     if mesh.membership.rank == 0:
         for rank in mesh.membership.others:
             mesh.send(rank, b"links", np.array(links))

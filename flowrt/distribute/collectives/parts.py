@@ -1,4 +1,4 @@
-"""How an array of elements is cut: into a part for each rank, and a part into pieces. Pure."""
+"""Division of an array of elements: one part per rank, and a part into pieces. Pure."""
 
 from __future__ import annotations
 

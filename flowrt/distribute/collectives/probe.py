@@ -1,12 +1,12 @@
-"""``flowrt-worker --probe``: how long messages take between the tasks of a cluster.
+"""``flowrt-worker --probe``: message latency and bandwidth between the tasks of a cluster.
 
-    all tasks      form a mesh, each listening at its own address
-    task by task   send arrays to and fro with each other task, one after the other; the others only answer
-    each task      fits seconds = a + b * bytes, for every task that it has sent to
-    all tasks      tell each other: the median link of all is what collectives are to choose by
+    all tasks      form a mesh, each listening at its address
+    task by task   exchange arrays with each other task, one after the other; the others only answer
+    each task      fits seconds = a + b * bytes, per peer
+    all tasks      exchange results: the median link of all is used to choose algorithms
 
-The linear model is Hockney's, "The communication challenge for MPP" (1994). What is fitted is half a round
-trip. The choice of algorithms (`flowrt.graph.collectives.cost`) takes a and b from the environment.
+The linear model is Hockney's, "The communication challenge for MPP" (1994). The fitted time is half a round
+trip. The choice of algorithms (`flowrt.graph.collectives.cost`) reads a and b from the environment.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from flowrt.graph.collectives.cost import Link
 from flowrt.rendezvous.channel.channel import Transport
 
 PROBE_S = 30.0
-"""For the others to come, and for an answer."""
+"""Timeout for the others to arrive, and for an answer."""
 ROUND_TRIPS = {64: 40, 4 << 10: 40, 64 << 10: 20, 256 << 10: 12, 1 << 20: 8, 4 << 20: 6, 16 << 20: 4}
-"""By the bytes of an array; as many before do not count."""
+"""Number of round trips by array size in bytes; as many warm-up rounds are not counted."""
 
 _PING, _DONE = b"ping", b"done"
 
@@ -45,7 +45,7 @@ class Fit(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What one task measured to another; ``kind`` is what carries the frames, as `Connection.kind`."""
+    """Measurements of one task to another; ``kind`` is that of the link, as `Connection.kind`."""
 
     job: str
     index: int
@@ -63,8 +63,8 @@ class Probed:
 
 
 def fit_line(seconds: Mapping[int, float]) -> Fit:
-    """The line through ``seconds``, by bytes, that is nearest in relative terms: 10 % count as much for a
-    small message as for a large one. Neither a nor b is below zero.
+    """The least-squares line through ``seconds``, by bytes, in relative terms: 10 % count equally for small
+    and large messages. Neither a nor b is negative.
 
     Raises `InvalidArgumentError` for fewer than two sizes.
     """
@@ -82,11 +82,11 @@ def fit_line(seconds: Mapping[int, float]) -> Fit:
 def probe_cluster(
     cluster: ResolvedCluster, transport: Transport, bind: str | None, seen: Callable[[Probed], object]
 ) -> Link | None:
-    """Take part in a probe of all tasks of ``cluster``, which begin it within `PROBE_S` of each other. The
-    median link between two of them, alike in all; None where there is one task.
+    """Take part in a probe of all tasks of ``cluster``, which start within `PROBE_S` of each other. Returns
+    the median link between two of them, equal for all; None if there is only one task.
 
-    ``seen`` is called for each other task, on this thread. Raises what `form_mesh` raises, and
-    `DeadlineExceededError` or `UnavailableError` where a task is lost on the way.
+    ``seen`` is called for each other task, on this thread. Raises the errors of `form_mesh`, and
+    `DeadlineExceededError` or `UnavailableError` if a task is lost meanwhile.
     """
     tasks = list(cluster.spec.tasks())
     addresses = [address for _, _, address in tasks]
@@ -131,7 +131,7 @@ def _ping(mesh: Mesh, rank: int) -> dict[int, float]:
 
 
 def _answer(mesh: Mesh, prober: int) -> list[Link]:
-    """Send back what ``prober`` sends, until it has done with all. The links that it has found."""
+    """Send back the arrays of ``prober``, until it has finished. Returns the links that it measured."""
     while True:
         text, payload = mesh.receive(prober, "a probe")
         if text == _DONE and payload is not None:

@@ -1,7 +1,7 @@
-"""What the arrays of several ranks join to, on the host. Pure.
+"""Reductions of the arrays of several ranks, on the host. Pure.
 
-The order is that of the ranks, from the first on: it does not depend on who joins, so what a rank gets can be
-compared bit by bit.
+The order is that of the ranks, from the first on, regardless of which rank computes it, so the results of
+ranks are equal bit by bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REDUCTIONS: dict[str, Any] = {
     "min": np.minimum,
     "max": np.maximum,
 }
-"""What joins two elements. A mean is a sum, divided at the end."""
+"""Function that reduces two elements. A mean is a sum, divided at the end."""
 
 
 def check_reduction(reduction: str, dtype: np.dtype[Any]) -> None:
@@ -32,8 +32,8 @@ def check_reduction(reduction: str, dtype: np.dtype[Any]) -> None:
 
 
 def join(arrays: Sequence[Any], out: Any, reduction: str) -> None:
-    """Join ``arrays``, those of the ranks [n] in their order, to ``out`` [n], which may be the first or the
-    second of them, but none behind.
+    """Reduce ``arrays``, those of the ranks [n] in order, into ``out`` [n], which may be the first or the
+    second of them, but no later one.
     """
     function = REDUCTIONS[reduction]
     if len(arrays) == 1:
@@ -46,8 +46,8 @@ def join(arrays: Sequence[Any], out: Any, reduction: str) -> None:
 
 
 def finish(reduction: str, joined: Any, size: int) -> None:
-    """Make the result of what was ``joined`` from ``size`` ranks, in place. A mean of integers is rounded
-    down.
+    """Complete the result of the reduction ``joined`` of ``size`` ranks, in place. A mean of integers is
+    rounded down.
     """
     if reduction == "mean":
         divide = np.floor_divide if joined.dtype.kind in "iu" else np.divide

@@ -1,18 +1,18 @@
 """`shared_memory`: ranks that are processes of one host, around one segment of memory.
 
-    round t    post chunk t in the own slot
-               join the own part of chunk t - 1, of all slots, to the result
-               -- all have come to round t --
+    round t    copy chunk t to its slot
+               reduce its part of chunk t - 1, of all slots, into the result
+               -- all have reached round t --
                copy the result of chunk t - 1 out
 
-So there is one meeting a chunk, and an element goes through the caches once on its way in and once on its way
-out; each rank joins 1 / size of it.
+So there is one barrier per chunk, and each element passes through the caches once in each direction; each
+rank reduces 1 / size of it.
 
 Rules of this file:
 
-  1. A rank writes its own line, its own slots and its own part of the results, nothing else.
-  2. Memory is written before the round that announces it. That is what x86-64 promises (stores are seen in
-     order); on others this medium is not offered.
+  1. A rank writes only its line, its slots and its part of the results.
+  2. Memory is written before the round that announces it. x86-64 guarantees this order (stores are seen in
+     order); on other machines this medium is unavailable.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ CHUNK_BYTES = 2 << 20
 64 MB take 2 ranks 15.5 ms and 4 ranks 42 (Gloo 49 and 105 in the same minutes).
 """
 SMALL_BYTES = 16 << 10
-"""Up to here every rank joins all of it: one meeting, where to share the work takes two."""
+"""Maximum size that every rank reduces completely: one barrier, while sharing the work takes two."""
 
 
 @final
 class SharedMemoryCommunicator(Communicator):
-    """A rank's end of the segment. ``mesh`` tells who was lost, and why the group ended; it closes with this.
+    """A rank's end of the segment. ``mesh`` reports lost ranks, and errors that ended the group; it is closed
+    with this.
 
-    Raises what `share_segment` raises, and `FailedPreconditionError` where this is no x86-64.
+    Raises the errors of `share_segment`, and `FailedPreconditionError` on machines other than x86-64.
     """
 
     kind = "shared_memory"
@@ -96,7 +97,7 @@ class SharedMemoryCommunicator(Communicator):
         self.traffic.count(chunk.nbytes - chunk[own].nbytes)
 
     def _join_part(self, chunk: Array, reduction: str) -> None:
-        """Of the chunk that was posted for the round before."""
+        """Reduce this rank's part of the chunk of the previous round."""
         own = part(chunk.size, self.size, self.rank)
         joining = [each[own] for each in self._posted(chunk.size, chunk.dtype)]
         joining[self.rank] = chunk[own]
@@ -121,8 +122,9 @@ class SharedMemoryCommunicator(Communicator):
     def _exchange(
         self, array: Array | None, length: int, dtype: Any = None
     ) -> Iterator[tuple[slice, list[Array]]]:
-        """``array`` [size * length] piece by piece: each rank has a row for every rank. What the ranks have
-        posted [size, piece], by rank, until the next is asked for; a rank without an array posts none.
+        """Exchange ``array`` [size * length] piece by piece: each rank has a row for every rank. Yields the
+        pieces of the ranks [size, piece], by rank, valid until the next iteration; a rank without an array
+        posts none.
         """
         rows = None if array is None else array.reshape(self.size, -1)
         dtype = array.dtype if array is not None else dtype
@@ -158,13 +160,13 @@ class SharedMemoryCommunicator(Communicator):
     # --- rounds
 
     def _post(self, array: Array) -> None:
-        """For the round to come."""
+        """Write an array for the next round."""
         slot = self._rounds.slots[self._rounds.number % 2][self.rank]
         np.copyto(_as(slot, array).reshape(array.shape), array)
         self.traffic.count(array.nbytes)
 
     def _posted(self, length: int, dtype: Any) -> list[Array]:
-        """What the ranks have posted for the round that was met, as arrays [length]."""
+        """Arrays [length] that the ranks wrote for the last round."""
         nbytes = length * dtype.itemsize
         return [each[:nbytes].view(dtype) for each in self._rounds.slots[(self._rounds.number - 1) % 2]]
 
@@ -184,5 +186,5 @@ class SharedMemoryCommunicator(Communicator):
 
 
 def _as(memory: Array, like: Array) -> Array:
-    """The first bytes of ``memory`` as an array [n] of as many elements as ``like`` has."""
+    """The first bytes of ``memory`` as an array [n] with the number of elements of ``like``."""
     return memory[: like.nbytes].view(like.dtype)

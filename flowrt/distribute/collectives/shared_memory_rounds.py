@@ -1,7 +1,8 @@
-"""`Rounds`: the ranks of a segment, in step. Each writes what the round is for, comes to it, and reads on.
+"""`Rounds`: synchronization of the ranks of a segment. Each writes its data of a round, reaches it, and
+reads.
 
-A rank that has come to round t has read all that was written for round t - 1. So what is written for round t
-may lie where that of round t - 2 did.
+A rank that has reached round t has read all data of round t - 1. So data of round t may overwrite that of
+round t - 2.
 """
 
 from __future__ import annotations
@@ -19,16 +20,14 @@ from flowrt.errors import copy_to_raise
 from flowrt.rendezvous.channel.channel import Bytes
 
 SPIN_S = 30e-6
-"""A rank that waits looks for so long whether the others are there, where each has a core: to wake it takes
-50 us.
-"""
+"""Spin time of a waiting rank, if each has a core: waking it takes 50 us."""
 SLICE_S = 0.02
-"""Then it sleeps, for so long at most before it looks whether a rank was lost or the group has ended."""
+"""Maximum sleep after that, between checks for a lost rank or the end of the group."""
 
 
 @final
 class Rounds:
-    """One rank's view of the ``memory``. ``check()`` raises what has ended the group."""
+    """One rank's view of the ``memory``. ``check()`` raises the error that has ended the group."""
 
     def __init__(self, mesh: Mesh, layout: Layout, memory: Bytes, check: Callable[[], None]) -> None:
         self._mesh, self._check = mesh, check
@@ -39,7 +38,7 @@ class Rounds:
         self.slots = [[_cut(memory, layout.slot(r, p), chunk) for r in ranks] for p in (0, 1)]
         self.results = [_cut(memory, layout.result(p), chunk) for p in (0, 1)]
         self.number = 0
-        """Of the round that is being written; what was written for the one before may be read."""
+        """Number of the round being written; data of the previous one may be read."""
         view = memory.data  # of integers it is three times as fast as NumPy
         self._addresses = [memory.ctypes.data + layout.line(r) for r in ranks]
         self._words = [view[layout.line(r) : layout.line(r) + 8].cast("q") for r in ranks]
@@ -48,15 +47,15 @@ class Rounds:
         ]
 
     def release(self) -> None:
-        """Let go of the memory; nothing can be written or met after it."""
+        """Release the memory; nothing can be written or awaited afterwards."""
         for views in (self.slots, self.results, self._words, self._texts):
             views.clear()
 
     def synchronise(self, text: bytes | None, doing: Any) -> None:
-        """Return when all ranks have come. With a ``text`` it is compared with theirs.
+        """Return when all ranks have arrived. ``text``, if given, is compared with theirs.
 
-        Raises `InvalidArgumentError` where one differs, `UnavailableError` where a rank was lost that had not
-        come, `DeadlineExceededError`, and what ``check`` raises.
+        Raises `InvalidArgumentError` if one differs, `UnavailableError` if a missing rank was lost,
+        `DeadlineExceededError`, and the errors of ``check``.
         """
         rank, texts = self._membership.rank, self._texts[self.number % 2]
         if text is not None:

@@ -1,4 +1,4 @@
-"""One segment of memory for the ranks of a group that are on one host: how they get it, and what lies where.
+"""A shared memory segment for the ranks of a group on one host: its distribution and layout.
 
     rank 0                                         the others
     a new segment, a Unix socket of a random name
@@ -6,7 +6,7 @@
                                      <- socket --  the secret
     the segment's descriptor         -- socket ->  mapped
 
-The socket is closed then. The segment has no name: the kernel frees it with its last mapping, however the
+Then the socket is closed. The segment has no name: the kernel frees it with its last mapping, however the
 ranks end.
 """
 
@@ -28,9 +28,9 @@ from flowrt.rendezvous.channel.host_identity import is_same_user
 from flowrt.rendezvous.local_links.shared_memory import Mapping, create_segment, map_segment
 
 LOOK_S = 0.1
-"""Between two looks whether a rank was lost that has not fetched the segment."""
+"""Interval between checks for lost ranks that have not fetched the segment."""
 SHOW_S = 1.0
-"""For who has connected to show the secret."""
+"""Timeout for a connected rank to show the secret."""
 
 LINE_BYTES = 1024
 """A rank's control line: its round, alone in its cache line, and from `TEXT_AT` on two texts."""
@@ -39,8 +39,8 @@ PAGE_BYTES = 4096
 
 
 class Layout(NamedTuple):
-    """Where things lie in a segment of ``size`` ranks that take turns with chunks of ``chunk`` bytes: lines,
-    two slots a rank, two results.
+    """Layout of a segment of ``size`` ranks with chunks of ``chunk`` bytes: lines, two slots per rank, two
+    results.
     """
 
     size: int
@@ -65,10 +65,10 @@ class Layout(NamedTuple):
 
 
 def share_segment(mesh: Mesh, capacity: int) -> Mapping:
-    """The mapping of this rank, of a segment that all ranks have.
+    """The mapping of this rank, of a segment shared by all ranks.
 
-    Raises `UnavailableError` where a rank is on another host or belongs to another user, and what the mesh
-    raises.
+    Raises `UnavailableError` if a rank is on another host or belongs to another user, and the errors of the
+    mesh.
     """
     descriptor = create_segment(capacity) if mesh.membership.rank == 0 else _fetch(mesh)
     if mesh.membership.rank == 0:
@@ -94,7 +94,7 @@ def _hand_out(mesh: Mesh, descriptor: int) -> None:
 
 
 def _serve(mesh: Mesh, listening: socket.socket, secret: str, descriptor: int, end: float) -> bool:
-    """Whether a rank has fetched the segment. Raises where it cannot come any more."""
+    """Whether a rank has fetched the segment. Raises if it no longer can."""
     listening.settimeout(LOOK_S)
     try:
         knocking, _ = listening.accept()

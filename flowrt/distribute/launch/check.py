@@ -1,8 +1,8 @@
-"""Whether a cluster could be formed, before a job is started: ``flowrt-worker --check``.
+"""Pre-flight check of a cluster: ``flowrt-worker --check``.
 
-The task listens at its address and dials every other, which may be a worker or another check. Whoever comes
-first tries again until the others are there, and whoever is done stays a little longer than one such try: so
-checks that start within `CHECK_S` find each other.
+The task listens at its address and dials every other, which may be a worker or another check. Early checks
+retry until the others are up, and finished ones stay a little longer than one retry: so checks that start
+within `CHECK_S` find each other.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Connection, Transport
 
 CHECK_S = 3.0
-"""For all peers together. With the start of Python and the linger a check takes less than 5 s."""
+"""Time for all peers together. With Python's start and the linger, a check takes less than 5 s."""
 RETRY_S, LINGER_S = 0.1, 0.5
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What a task that answers says of itself; ``kind`` is what carries frames, as `Connection.kind`."""
+    """Status reported by a task; ``kind`` is that of the link, as `Connection.kind`."""
 
     task: str
     incarnation: int
@@ -44,7 +44,7 @@ class PeerStatus:
 @final
 @dataclass(frozen=True, slots=True)
 class PeerCheck:
-    """What came of dialling one task: it is fine without an ``error``."""
+    """Result of dialling one task: successful without an ``error``."""
 
     job: str
     index: int
@@ -62,7 +62,7 @@ class PeerCheck:
 
 @final
 class Greeter:
-    """An `Owner` of peers that only say hello."""
+    """An `Owner` of peers that only exchange hellos."""
 
     def __init__(self, hello: Any) -> None:
         self._hello = hello
@@ -82,7 +82,7 @@ class Greeter:
 
 
 def probe(transport: Transport, address: str, timeout_s: float) -> PeerStatus:
-    """Ask the task at ``address`` who it is. Raises the reason why it does not say: `UnavailableError`
+    """Ask the task at ``address`` for its identity. Raises the reason of a failure: `UnavailableError`
     (refused, no route, name not found), `UnauthenticatedError`, `FailedPreconditionError` for another
     protocol.
     """
@@ -97,11 +97,11 @@ def probe(transport: Transport, address: str, timeout_s: float) -> PeerStatus:
 def check_cluster(
     cluster: ResolvedCluster, transport: Transport, bind: str | None, seen: Callable[[PeerCheck], object]
 ) -> None:
-    """Listen as the task that ``cluster`` says this is, and dial the others, for at most `CHECK_S` and
+    """Listen as this process's task of ``cluster``, and dial the others, for at most `CHECK_S` and
     `LINGER_S`.
 
-    ``seen`` is called for each of them, in the order in which they are known, on this thread. Raises
-    `AlreadyExistsError` or `UnavailableError` where the task cannot listen.
+    ``seen`` is called for each of them, in the order of the results, on this thread. Raises
+    `AlreadyExistsError` or `UnavailableError` if the task cannot listen.
     """
     own = task_name(cluster.job, cluster.task)
     hello = pb.Hello(
@@ -132,7 +132,7 @@ def _dial_all(cluster: ResolvedCluster, transport: Transport, seen: Callable[[Pe
         def dial_one(job: str = job, index: int = index, address: str = address) -> None:
             answers.put(_dial(cluster, transport, job, index, address, end))
 
-        # A daemon: to look up a name may take longer than all of the check.
+        # A daemon: looking up a name may take longer than the whole check.
         threading.Thread(target=dial_one, name=f"check {job} {index}", daemon=True).start()
     missing = {each[:2]: each for each in peers}
     all_well = bool(peers)
@@ -151,7 +151,7 @@ def _dial_all(cluster: ResolvedCluster, transport: Transport, seen: Callable[[Pe
 def _dial(
     cluster: ResolvedCluster, transport: Transport, job: str, index: int, address: str, end: float
 ) -> PeerCheck:
-    """Dial one task until it answers or ``end`` has come."""
+    """Dial one task until it answers or ``end`` is reached."""
     while True:
         left = end - time.monotonic()
         try:
@@ -166,7 +166,7 @@ def _dial(
 
 
 def _misfit(cluster: ResolvedCluster, task: str, status: PeerStatus) -> OpError | None:
-    """What is wrong with one that answers."""
+    """The mismatch of a task that answers; None if it matches."""
     if status.task != task:
         return FailedPreconditionError(f"expected {task}; got {status.task or 'a program that is no task'}")
     if status.cluster != fingerprint(cluster.spec):

@@ -1,7 +1,7 @@
-"""A task is told to end from elsewhere: ``flowrt-worker --drain``.
+"""Draining a remote task: ``flowrt-worker --drain``.
 
-Drain ----> the task refuses new work, lets its steps end, ends; its connection is lost
-Hello ----> nobody is there any more, or already the next life of the task: the drained one has ended
+Drain ----> the task refuses new work, finishes its steps, ends; its connection is lost Hello ----> no answer,
+or the task has a new incarnation: the drained one has ended
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from flowrt.rendezvous.channel.channel import Transport
 
 ANSWER_S = 5.0
 END_S = 20.0
-"""The steps have 5 s, then what still runs is cancelled, and threads and devices are let go of."""
+"""The steps have 5 s, then the rest is cancelled, and threads and devices are released."""
 RETRY_S = 0.1
 
 
 @final
 class Operator:
-    """An `flowrt.distribute.wire.peer.Owner` that is no task, and waits for the end of one."""
+    """An `flowrt.distribute.wire.peer.Owner` that is not a task, and waits for the end of one."""
 
     def __init__(self) -> None:
         self.has_lost = threading.Event()
@@ -36,7 +36,7 @@ class Operator:
         return pb.Hello(protocol=PROTOCOL, version=flowrt.version.VERSION)
 
     def greeted(self, peer: Peer, hello: Any) -> None:
-        """Whoever is there is meant."""
+        """Accept any peer."""
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:
         peer.answer(request_id, Message(pb.Done()), None)  # heartbeats
@@ -47,12 +47,11 @@ class Operator:
 
 
 def drain(transport: Transport, address: str, said: Callable[[str], object]) -> None:
-    """Have the task at ``address`` end as SIGTERM does, and return when it has. ``said`` is told what it
-    still does.
+    """Make the task at ``address`` end as on SIGTERM, and return when it has. ``said`` is called with its
+    remaining work.
 
-    Raises the reason why it does not answer: `UnavailableError`, `UnauthenticatedError`,
-    `FailedPreconditionError` for another protocol; `DeadlineExceededError` where it is still there after
-    `END_S`.
+    Raises the reason if it does not answer: `UnavailableError`, `UnauthenticatedError`,
+    `FailedPreconditionError` for another protocol; `DeadlineExceededError` if it is still up after `END_S`.
     """
     end = time.monotonic() + END_S
     operator = Operator()
@@ -84,5 +83,5 @@ def _has_ended(transport: Transport, address: str, life: int) -> bool:
         return probe(transport, address, ANSWER_S).incarnation != life
     except UnavailableError:
         return True
-    except DeadlineExceededError:  # it is there, and does not say who it is
+    except DeadlineExceededError:  # it is up, but does not identify itself
         return False

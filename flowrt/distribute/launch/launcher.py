@@ -1,8 +1,8 @@
 """Starts the tasks of a job on this host, watches them, and leaves none behind.
 
-One thread waits for everything: what tasks print, their ends (SIGCHLD) and the user's signals. `Supervisor`
-decides; this file acts. A task is a process group of its own, which is killed when the task has ended, and
-dies with this process (`parent_watchdog`), also when that is killed.
+One thread waits for everything: output of tasks, their ends (SIGCHLD) and the user's signals. `Supervisor`
+decides; this file acts. A task is a separate process group, which is killed when the task has ended, and dies
+with this process (`parent_watchdog`), even if that is killed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GRACE_S = 5.0
 """Between the request to end and the kill."""
 
 CAUSE_S = 2.0
-"""For the cause of a lost peer to show itself: a Python process that failed takes up to 1 s to be gone, long
-after its connections.
+"""Time to wait for the cause of a lost peer: a failed Python process takes up to 1 s to exit, long after its
+connections.
 """
 
 LINGER_S = 5.0
@@ -46,8 +46,8 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @final
 @dataclass(frozen=True)
 class Task:
-    """A program to run: its name for people, arguments (the first is a path), variables, and whether the
-    console shows what it prints, with ``prefix`` before each line.
+    """A program to run: its display name, arguments (the first is a path), variables, and whether its output
+    is shown on the console, with ``prefix`` before each line.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Task:
 @final
 @dataclass(frozen=True)
 class Failure:
-    """Why an attempt failed: the task that failed first of itself, how, and the last that it printed."""
+    """Cause of a failed attempt: the task that failed first independently, how, and its last output."""
 
     task: str
     status: int
@@ -102,11 +102,11 @@ class _Child:
         return self.process.returncode is not None or os.waitid(os.P_PID, self.process.pid, flags) is not None
 
     def end(self) -> int:
-        """Kill what is left of the group, take what it printed; the task's status."""
+        """Kill the rest of the group and read its output; returns the task's status."""
         self.signal(signal.SIGKILL)
         status = self.process.wait()
         for stream, pipe in enumerate(self.pipes):
-            with suppress(BlockingIOError):  # somebody who left the group still holds the pipe
+            with suppress(BlockingIOError):  # a process that left the group still holds the pipe
                 for _ in range(MAX_PIPE // CHUNK):
                     self.output.write(stream, os.read(pipe.fileno(), CHUNK))
             pipe.close()
@@ -116,10 +116,10 @@ class _Child:
 
 @final
 class Launcher:
-    """Runs ``tasks`` until all have ended well, one has failed for the last time, or the user ends it.
+    """Runs ``tasks`` until all have succeeded, one has failed for the last time, or the user stops it.
 
     ``report`` is called with the cause of each failed attempt, before the next; ``note`` with the names of
-    those that have ended well while others, the second names, go on. Logs are
+    those that have succeeded while others, the second names, are still running. Logs are
     ``log_dir/attempt_N/NAME.log``. Only the main thread may `run`.
     """
 
@@ -137,7 +137,7 @@ class Launcher:
         self._ended: dict[int, TaskOutput] = {}
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, supervision.Event]] = []
-        """Events of time, and when they come."""
+        """Timer events, with their times."""
 
     def run(self) -> int:
         """The status for the shell. Raises OSError where a process or a log cannot be made; none is left
@@ -190,7 +190,7 @@ class Launcher:
                 self._selector.register(pipe, selectors.EVENT_READ, (child, stream))
 
     def _wait(self, signals: socket.socket) -> Iterator[supervision.Event]:
-        """Take what has been printed, until something happens that `Supervisor` has to know."""
+        """Read output until an event for `Supervisor` happens."""
         left = max(0.0, min(at for at, _ in self._timers) - time.monotonic()) if self._timers else None
         for key, _ in self._selector.select(left):
             if key.fileobj is signals:

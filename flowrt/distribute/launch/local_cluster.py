@@ -1,10 +1,10 @@
-"""The tasks of a cluster that run on this host: their addresses, their variables, their share of the cores.
+"""The tasks of a cluster on this host: their addresses, their variables, their share of the cores.
 
-Who picks a free port and closes it again to let another process listen there has a race: anybody may get the
-port in between. `ReservedPorts` keeps the sockets bound, without listening, with SO_REUSEADDR. Linux then
-gives these ports to nobody who asks for any free one, neither to listen nor for an outgoing connection, but
-lets a process listen that asks for one by number with SO_REUSEADDR, as gRPC does. They stay reserved over
-restarts of the tasks.
+Picking a free port and closing it again for another process is a race: any process may take the port in
+between. `ReservedPorts` keeps the sockets bound, without listening, with SO_REUSEADDR. Linux then assigns
+these ports to no request for any free port, neither to listen nor for an outgoing connection, but lets a
+process listen on one by number with SO_REUSEADDR, as gRPC does. They stay reserved over restarts of the
+tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THREADS = "OMP_NUM_THREADS"
 
 @final
 class ReservedPorts:
-    """Free ports of this host that are nobody else's until `close`. A context manager."""
+    """Free ports of this host, reserved until `close`. A context manager."""
 
     def __init__(self, number: int, host: str = LOOPBACK) -> None:
         """Raises `UnavailableError` where the system has none left, or ``host`` is not an address of it."""
@@ -82,7 +82,7 @@ def task_variables(
 ) -> dict[str, str]:
     """The environment of task number ``local`` of node number ``node``: flowrt's variables and torchrun's.
 
-    What an outer launcher said of its processes is not true of ours, so those variables go.
+    An outer launcher's variables describe its own processes, not these, so they are removed.
     """
     rank = node * per_node + local
     tasks = list(spec.tasks())
@@ -102,5 +102,5 @@ def task_variables(
 
 
 def threads_each(cores: int, tasks: int) -> int:
-    """How many threads a task's libraries may use, so that ``tasks`` of them share ``cores``."""
+    """Number of threads of a task's libraries, if ``tasks`` of them share ``cores``."""
     return max(1, cores // tasks)

@@ -1,8 +1,7 @@
 """Runs a program that dies with its parent: ``python parent_watchdog.py PARENT_PID PROGRAM ARGUMENT...``
 
-A process that is killed cannot stop its children. Linux can: it sends them a signal when the parent has
-gone, if they ask for it. The request outlives ``exec``, so this program makes it and then becomes the other
-one.
+A killed process cannot stop its children. Linux can: it sends them a signal when the parent exits, on
+request. The request survives ``exec``, so this program makes it and then executes the other one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def main() -> None:
     parent, *command = sys.argv[1:]
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)) != 0:
         sys.exit("parent watchdog: prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() == int(parent):  # otherwise it went before it was asked for
+    if os.getppid() == int(parent):  # otherwise it exited before the request
         os.execv(command[0], command)
 
 

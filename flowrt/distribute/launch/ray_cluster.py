@@ -1,6 +1,6 @@
-"""`RayCluster`: workers as Ray actors. The one module that imports Ray (the extra ``ray``).
+"""`RayCluster`: workers as Ray actors. The only module that imports Ray (the extra ``ray``).
 
-Every actor first reserves a port where it runs and tells it; when all are known, each starts its server with
+Every actor first reserves a port on its host and reports it; when all are known, each starts its server with
 the whole cluster. So no port is guessed, and none is lost between the choice and the server's start.
 """
 
@@ -20,7 +20,7 @@ from flowrt.errors import FailedPreconditionError, UnavailableError
 from flowrt.rendezvous.channel.security import load_security
 
 START_S = 60.0
-"""For Ray to find places for all actors and start them."""
+"""Time for Ray to place and start all actors."""
 STOP_S = 5.0
 
 
@@ -36,7 +36,7 @@ def load_ray() -> Any:
 
 
 class RayWorker:
-    """What an actor does: first `reserve`, then `serve`."""
+    """Actor that first calls `reserve`, then `serve`."""
 
     def __init__(self) -> None:
         self._ports: ReservedPorts | None = None
@@ -47,7 +47,7 @@ class RayWorker:
         return str(load_ray().get_runtime_context().get_node_id())
 
     def reserve(self, is_local: bool) -> tuple[str, int]:
-        """Host and port that nobody else gets. ``is_local``: all tasks share a host, its loopback will do."""
+        """Host and reserved port. ``is_local``: all tasks share a host, so its loopback suffices."""
         host = LOOPBACK if is_local else str(load_ray().util.get_node_ip_address())
         self._ports = ReservedPorts(1, host)
         return host, self._ports.ports[0]
@@ -68,11 +68,11 @@ class RayWorker:
 
 @final
 class RayCluster:
-    """``num_workers`` workers, each an actor with ``num_cpus`` and ``num_gpus`` of Ray's. A context manager.
+    """``num_workers`` workers, each a Ray actor with ``num_cpus`` and ``num_gpus``. A context manager.
 
-    ``cluster_spec`` is their cluster, ``target`` what a session of the first of them connects to. Call
-    ``ray.init`` before. Raises `FailedPreconditionError` without Ray or a connection to it, and
-    `UnavailableError`, with no actor left, where they do not all start within `START_S` seconds.
+    ``cluster_spec`` is their cluster, ``target`` the session target of the first of them. Call ``ray.init``
+    before. Raises `FailedPreconditionError` without Ray or a connection to it, and `UnavailableError`, with
+    no actor left, if they do not all start within `START_S` seconds.
     """
 
     def __init__(self, num_workers: int, num_cpus: float = 1, num_gpus: float = 0) -> None:
@@ -109,7 +109,7 @@ class RayCluster:
         self.close()
 
     def _wait(self, answers: list[Any]) -> list[Any]:
-        """What the actors return, in their order."""
+        """The results of the actors, in order."""
         _, missing = self._ray.wait(answers, num_returns=len(answers), timeout=START_S)
         if missing:
             raise UnavailableError(

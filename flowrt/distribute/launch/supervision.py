@@ -1,10 +1,9 @@
-"""When the processes of a job are stopped, and when they start again. Decisions only: `launcher` acts on
-them.
+"""Supervision: decides when the processes of a job are stopped and restarted; `launcher` acts on it.
 
-  Rule 1: the first failure ends all; who ended well may stay away.   Rule 2: all start again, or none.
-  Rule 3: an interrupted job does not start again.   Rule 4: every stop has an end: `GraceOver` kills.
-  Rule 5: who says first that it lost another need not be the cause. The others get a moment, until
-  `CauseOver`, to end of themselves: a process closes its connections before it is gone.
+Rule 1: the first failure ends all; tasks that succeeded may be gone.   Rule 2: all restart, or none.
+Rule 3: an interrupted job is not restarted.   Rule 4: every stop is bounded: `GraceOver` kills.
+Rule 5: the first task that reports a lost peer need not be the cause. The others get a moment, until
+`CauseOver`, to end by themselves: a process closes its connections before it exits.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import signal
 from typing import NamedTuple, TypeAlias, final
 
 CAUSED_BY_STOP = {0, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM}
-"""How a process ends that was told to; anything else it did itself."""
+"""Statuses of processes that were stopped; others ended independently."""
 
 
 class Exited(NamedTuple):
-    """A process has ended: ``status`` is what it returned, or -n for signal n. ``follows`` says that its
-    error speaks of another process: a lost peer, an aborted step.
+    """A process has ended: ``status`` is its return code, or -n for signal n. ``follows``: its error is a
+    consequence of another process: a lost peer, an aborted step.
     """
 
     rank: int
@@ -70,7 +69,7 @@ class AwaitEnds(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Tell the user that ``ended`` have ended well and ``running`` go on."""
+    """Tell the user that ``ended`` have succeeded and ``running`` are still running."""
 
     ended: tuple[int, ...]
     running: tuple[int, ...]
@@ -94,7 +93,7 @@ Action: TypeAlias = Start | Terminate | Kill | AwaitCause | AwaitEnds | Note | R
 
 
 class State(enum.Enum):
-    """In ``DOUBTING`` someone has lost a peer, and the cause is waited for."""
+    """The state of a job. In ``DOUBTING`` a task has lost a peer, and the cause is awaited."""
 
     RUNNING, DOUBTING, STOPPING, DONE = range(4)
 
@@ -120,7 +119,7 @@ class Supervisor:
         return [Start(self._attempt)]
 
     def handle(self, event: Event) -> list[Action]:
-        """What ``event`` asks for. An event that comes too late asks for nothing."""
+        """The actions for ``event``. None for one that is too late."""
         match event:
             case Exited():
                 return self._exited(event)
@@ -153,7 +152,7 @@ class Supervisor:
         return self._doubt_or_stop()
 
     def _doubt_or_stop(self) -> list[Action]:
-        """After a failure: stop as soon as it has a cause of its own."""
+        """Handle a failure: stop as soon as there is one with an independent cause."""
         if self._state is State.STOPPING:
             return []
         if not all(each.follows for each in self._failures):
@@ -194,5 +193,5 @@ class Supervisor:
 
 
 def shell_status(status: int) -> int:
-    """What a shell makes of a status: 128 + n for signal n."""
+    """The shell's form of a status: 128 + n for signal n."""
     return status if status >= 0 else 128 - status

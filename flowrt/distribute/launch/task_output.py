@@ -1,4 +1,4 @@
-"""What a task prints: into its log, onto the console, and the end of it kept for a report."""
+"""Output of a task: written to its log and the console; the end is kept for a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _logger = logging.getLogger("flowrt")
 
 TAIL_LINES = 20
 MAX_LINE = 4096
-"""Bytes. A line that does not end goes on in such pieces."""
+"""Bytes. A longer line is split into such pieces."""
 
 _ERROR = re.compile(r"(?:flowrt\.errors\.)?([A-Z]\w*(?:Error|Exception|Interrupt))(?:: (.*))?")
 _FOLLOWS = {"UnavailableError", "AbortedError", "CancelledError"}
@@ -22,13 +22,13 @@ _FOLLOWS = {"UnavailableError", "AbortedError", "CancelledError"}
 
 @final
 class TaskOutput:
-    """Takes the bytes of one task. A log or a console that cannot be written any more is left alone: the
-    task is worth more than what it prints.
+    """Handles the output of one task. A log or a console that can no longer be written is dropped: the task
+    is more important than its output.
     """
 
     def __init__(self, log: Path | None, consoles: Sequence[BinaryIO] = (), prefix: str = "") -> None:
-        """``consoles`` are for streams 0 (output) and 1 (errors), or there are none; ``prefix`` comes before
-        each line there. Makes the directory of ``log``, a new file; raises OSError.
+        """``consoles`` are for streams 0 (output) and 1 (errors), or empty; ``prefix`` precedes each line
+        there. Creates the directory of ``log``, a new file; raises OSError.
         """
         self.log = log
         self._consoles: dict[int, BinaryIO] = dict(enumerate(consoles))
@@ -41,7 +41,7 @@ class TaskOutput:
             self._log_file = log.open("wb", buffering=0)
 
     def write(self, stream: int, data: bytes) -> None:
-        """Take ``data`` as it came; the console gets whole lines."""
+        """Write ``data`` unchanged to the log; the console gets whole lines."""
         self._write_log(data)
         *lines, rest = (self._partial[stream] + data).split(b"\n")
         while len(rest) > MAX_LINE:
@@ -50,7 +50,7 @@ class TaskOutput:
         self._show(stream, lines)
 
     def close(self) -> None:
-        """Show what was left without an end of line, and close the log."""
+        """Show the rest without an end of line, and close the log."""
         for stream, rest in self._partial.items():
             self._show(stream, [rest] if rest else [])
         self._partial = {0: b"", 1: b""}
@@ -91,5 +91,5 @@ def last_error(lines: Iterable[str]) -> str | None:
 
 
 def follows_another(error: str | None) -> bool:
-    """Whether ``error``, of `last_error`, says that another task failed."""
+    """Whether ``error``, from `last_error`, reports that another task failed."""
     return error is not None and error.partition(":")[0] in _FOLLOWS

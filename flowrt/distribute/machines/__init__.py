@@ -1,4 +1,4 @@
-"""What master and worker share.
+"""Common parts of master and worker.
 
 events          their inputs and outputs: events and actions
 session_graph   a session's graph as client and master have it

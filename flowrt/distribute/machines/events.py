@@ -1,10 +1,9 @@
-"""What a task's state machines are told, and what they decide: the events and actions of `Worker` and
-`Master`.
+"""Events and actions of a task's state machines `Worker` and `Master`.
 
     handle(event) -> actions
 
-Events say what happened, actions what a shell (`flowrt.distribute.server.Server`) is to do. All are values;
-an action carries all that it needs.
+Events describe what happened, actions what the caller (`flowrt.distribute.server.Server`) must do. All are
+values; an action contains everything that it needs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class PeerLost(NamedTuple):
 
 
 class Ticked(NamedTuple):
-    """It is ``now``, in seconds of a clock that does not jump."""
+    """The current time ``now``, in seconds of a monotonic clock."""
 
     now: float
 
@@ -52,7 +51,7 @@ class GraphCompiled(NamedTuple):
 
 
 class StepEnded(NamedTuple):
-    """All programs of a step are done and what they made for others has left, or ``error`` has ended it."""
+    """All programs of a step are done and its sends completed, or ``error`` has ended it."""
 
     step: int
     values: Sequence[Any]
@@ -74,7 +73,7 @@ class Answered(NamedTuple):
 
 
 class GraphExtended(NamedTuple):
-    """The end of `ExtendGraph`: the session's graph with what is new."""
+    """The end of `ExtendGraph`: the extended graph of the session."""
 
     token: int
     graph: SessionGraph | None
@@ -82,8 +81,8 @@ class GraphExtended(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one task does of a callable: which of the callable's feeds it takes, and which fetches it
-    makes. ``constants`` are the large ones of ``subgraph``, which is without them.
+    """One task's part of a callable: the indices of the callable's feeds that it reads and of the fetches
+    that it computes. ``constants`` are the large ones of ``subgraph``, stored separately.
     """
 
     subgraph: Subgraph
@@ -125,8 +124,8 @@ def unknown(asked: Asked, task: str) -> Answer:
 
 
 class CompileGraph(NamedTuple):
-    """Compile the part that is in ``message`` of ``peer``, with its large ``constants``; `GraphCompiled` says
-    the end.
+    """Compile the part in ``message`` of ``peer``, with its large ``constants``; `GraphCompiled` reports the
+    end.
     """
 
     graph: int
@@ -138,7 +137,7 @@ class CompileGraph(NamedTuple):
 
 
 class DescribeParts(NamedTuple):
-    """Tell ``peer`` what ``parts`` are."""
+    """Send ``peer`` a description of ``parts``."""
 
     peer: str
     request_id: int
@@ -146,7 +145,7 @@ class DescribeParts(NamedTuple):
 
 
 class StartStep(NamedTuple):
-    """Run ``part`` for ``peer``; `StepEnded` says the end. ``timeout_ms`` of 0: it has no deadline."""
+    """Run ``part`` for ``peer``; `StepEnded` reports the end. ``timeout_ms`` of 0: no deadline."""
 
     step: int
     part: Any
@@ -158,7 +157,7 @@ class StartStep(NamedTuple):
 
 
 class EndStep(NamedTuple):
-    """Make the step's programs end with ``error``, and all who wait for its tensors."""
+    """End the step's programs, and all waits for its tensors, with ``error``."""
 
     step: int
     rendezvous: RemoteRendezvous
@@ -181,20 +180,20 @@ class OpenWorkerSession(NamedTuple):
 
 
 class ForgetParts(NamedTuple):
-    """Let go of compiled graphs."""
+    """Release compiled graphs."""
 
     parts: Sequence[Any]
 
 
 class CloseWorkerSession(NamedTuple):
-    """Let go of what is a session's own. ``lost``: nobody closed it; who had it is gone."""
+    """Release a session's private resources. ``lost``: the session was not closed, but its client is gone."""
 
     session: str
     lost: OpError | None
 
 
 class ClearContainers(NamedTuple):
-    """Drop the shared variables in ``containers``; of all if there are none."""
+    """Drop the shared variables in ``containers``, or all if empty."""
 
     containers: Sequence[str]
 
@@ -212,8 +211,8 @@ WorkerAction: TypeAlias = (
 
 
 class Ask(NamedTuple):
-    """Send ``message`` to ``task``; `Answered` says what comes back. ``wait_s``: a task that is not up yet is
-    waited for, for so many seconds.
+    """Send ``message`` to ``task``; `Answered` reports the answer. ``wait_s``: seconds to wait for a task
+    that is not up yet.
     """
 
     task: str
@@ -223,14 +222,14 @@ class Ask(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Send ``message`` to ``task``, whose answer nobody needs."""
+    """Send ``message`` to ``task`` without an answer."""
 
     task: str
     message: Message
 
 
 class ExtendGraph(NamedTuple):
-    """Read what ``message`` adds to ``graph``; `GraphExtended` says the end."""
+    """Read the extension of ``graph`` in ``message``; `GraphExtended` reports the end."""
 
     token: int
     graph: SessionGraph
@@ -238,8 +237,8 @@ class ExtendGraph(NamedTuple):
 
 
 class CutGraph(NamedTuple):
-    """Place what ``message`` asks for of ``graph`` on ``devices``, and cut it by task; `GraphCut` says the
-    end.
+    """Place the request ``message`` for ``graph`` on ``devices``, and partition it by task; `GraphCut`
+    reports the end.
     """
 
     token: int

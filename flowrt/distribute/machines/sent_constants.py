@@ -1,11 +1,11 @@
-"""The large constants that one task has of a session, as its master knows: each travels there once.
+"""The large constants of a session in one task, as tracked by its master: each is sent once.
 
-    hold -> numbers, carried      a graph is registered that has them; ``carried`` go with it
+    hold -> numbers, carried      a graph with them is registered; ``carried`` are sent with it
     has_come                      the task has them
-    let_go -> numbers             a graph is gone; the task may forget those that no other one has
+    let_go -> numbers             a graph is released; the task may drop those that no other one has
 
-Rule of this file: a constant stays while a graph has it that is registered or on its way, so what the task is
-told to forget is never what a message on its way counts on, in whatever order they arrive.
+Rule of this file: a constant stays while a registered or pending graph has it, so a task never drops one that
+a message in flight relies on, in whatever order they arrive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SentConstants:
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
         self._numbers: dict[int, int] = {}
-        """By identity."""
+        """Numbers by object identity."""
         self._last = 0
 
     def hold(self, arrays: Sequence[Array]) -> tuple[list[int], list[int]]:
@@ -54,7 +54,9 @@ class SentConstants:
             self._held[number].has_come = True
 
     def let_go(self, numbers: Iterable[int]) -> list[int]:
-        """What `hold` has counted for one graph. Those that no graph has now."""
+        """Release the references that `hold` has counted for one graph. Returns those that no graph holds any
+        more.
+        """
         gone = []
         for number in numbers:
             held = self._held[number]

@@ -1,16 +1,16 @@
-"""The graph of a session, as its client and its master have it: sent once, then extended by what is new.
+"""The graph of a session at its client and its master: sent once, then extended incrementally.
 
     client   SentGraph.extension --ExtendSession--> SessionGraph.extended   master
              SentGraph.extended  <--GraphVersion---
 
 A client sends the operations that its next callable needs and the master does not have; a callable
-(`callable_of`, `SessionGraph.step`) then only names them. So a graph with 100 MB of constants travels once,
-whatever is made of it, and what nobody runs does not travel.
+(`callable_of`, `SessionGraph.step`) then only names them. So a graph with 100 MB of constants is sent once,
+however many callables use it, and unused parts are not sent.
 
 Rules of this file:
-  1. A `SessionGraph` is a value: an extension makes another one, with the next version.
-  2. An extension is of one version. Two of the same cannot both be made.
-  3. Nodes are compared by identity: in a `Graph` they never change, only others take their place.
+  1. A `SessionGraph` is a value: an extension creates another one, with the next version.
+  2. An extension applies to one version. Two of the same version cannot both be applied.
+  3. Nodes are compared by identity: in a `Graph` they never change, they are only replaced.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Extension(NamedTuple):
 
 @final
 class SentGraph:
-    """What a client knows of its session's graph at the master. Not for several threads at once."""
+    """A client's view of its session's graph at the master. Not thread-safe."""
 
     def __init__(self) -> None:
         self._version = 0
         self._nodes: dict[str, Node] = {}
 
     def extension(self, graph: Graph, step: Subgraph, feeds: Iterable[Tensor]) -> Extension | None:
-        """What of ``graph`` the master lacks for ``step``, which was extracted from it with ``feeds``; None
-        if nothing.
+        """The part of ``graph`` that the master lacks for ``step``, which was extracted from it with
+        ``feeds``; None if nothing.
         """
         operations, replaced = dict(graph.operations), set(step.feeds)
         nodes = [operations[n].node for n in step.nodes if n in operations and n not in replaced]
@@ -88,7 +88,7 @@ def callable_of(
     feeds: Mapping[Tensor, Shape],
     done: Collection[str] = (),
 ) -> Message:
-    """The request for a callable of a graph whose operations the master has: see
+    """The request for a callable of a graph with operations that the master has: see
     `flowrt.graph.passes.prepare.prune.extract`.
     """
     body = pb.MakeCallable(
@@ -108,7 +108,7 @@ def partial_run_of(
     feeds: Sequence[Tensor],
     released: Collection[int] = (),
 ) -> Message:
-    """The request for a step in several calls of a graph whose operations the master has."""
+    """The request for a step in several calls of a graph with operations that the master has."""
     body = pb.PartialRunSetup(
         session=session,
         fed=[named(tensor.ref) for tensor in feeds],
@@ -120,14 +120,14 @@ def partial_run_of(
 
 
 def feeds_graph(feeds: Sequence[Node]) -> Subgraph:
-    """As requests have them."""
+    """The feeds as a graph in a request."""
     return Subgraph({node.name: node for node in feeds}, tuple([node.name for node in feeds]))
 
 
 @final
 class SessionGraph:
-    """What a master has of a session's graph after ``version`` extensions: ``nodes`` in the order in which
-    the client made them, at ``positions`` of its graph.
+    """A master's copy of a session's graph after ``version`` extensions: ``nodes`` in order of creation at
+    the client, at ``positions`` of its graph.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class SessionGraph:
         self.version, self.nodes, self._positions = version, nodes or {}, positions or {}
 
     def extended(self, message: Message, limits: GraphLimits = DEFAULT_LIMITS) -> SessionGraph:
-        """With what an `ExtendSession` brings. Raises `InvalidArgumentError` for one that is not well formed,
-        `ResourceExhaustedError` beyond the limits of one graph.
+        """This graph with an `ExtendSession` applied. Raises `InvalidArgumentError` for an invalid one,
+        `ResourceExhaustedError` over the limits of one graph.
         """
         known = {**self.nodes, **{fed.name: _unknown(fed) for fed in message.body.fed}}
         brought = attach_constants(read_graph(message, known), message.tensors)
@@ -156,8 +156,8 @@ class SessionGraph:
         return SessionGraph(self.version + 1, ordered, places)
 
     def step(self, message: Message) -> Subgraph:
-        """What a `MakeCallable` asks for. Raises `InvalidArgumentError` for a name that the graph does not
-        have.
+        """The subgraph for a `MakeCallable`. Raises `InvalidArgumentError` for a name that is not in the
+        graph.
         """
         body, given = message.body, read_graph(message)
         if len(body.fed) != len(given.feeds):
@@ -196,10 +196,10 @@ def _unknown(fed: Any) -> Node:
 
 
 def named(ref: Ref) -> Any:
-    """As a `TensorName`."""
+    """The reference as a `TensorName`."""
     return pb.TensorName(op=ref[0], output=ref[1])
 
 
 def ref_of(named: Any) -> Ref:
-    """What a `TensorName` names."""
+    """The reference in a `TensorName`."""
     return named.op, named.output

@@ -1,23 +1,23 @@
-"""`Master`: what a task does for its clients, as a pure state machine.
+"""`Master`: a task's service for its clients, as a pure state machine.
 
     client           master                                           workers
     CreateSession -> CreateWorkerSession                           -> every task that the filters let through
-    ExtendSession -> ExtendGraph: what the session's graph lacks
+    ExtendSession -> ExtendGraph: missing nodes of the session's graph
     MakeCallable  -> CutGraph: place, cut by task; RegisterGraph   -> the tasks that have a part
-    RunStep       -> RunGraph with the part's feeds, one a task    -> the same; fetches come back
+    RunStep       -> RunGraph with the part's feeds, one per task  -> the same; returns fetches
     PartialRun    -> both, see `flowrt.distribute.master.partial_runs`
     CloseSession  -> DeleteWorkerSession                           -> every task of the session
 
     handle(event) -> actions, see `flowrt.distribute.machines.events`
 
-All of these ask several tasks and wait for all their answers: a `Round`, which for a step ends in its fetches
-or in one error (`flowrt.distribute.master.pending_replies`).
+All of these send requests to several tasks and wait for all answers: a `Round`, which for a step ends in its
+fetches or in one error (`flowrt.distribute.master.pending_replies`).
 
 Rules of this file:
-  1. A step is asked for once. What fails is never tried again: its updates may have been made.
+  1. A step is requested once. Failures are never retried: updates may have been applied.
   2. Every request of a client has one answer.
-  3. What a client began ends with the client.
-  4. A graph is extended from the version that the client knows; of two extensions at once one is refused.
+  3. Sessions, steps and graphs of a client end with the client.
+  4. A graph is extended from the client's version; one of two concurrent extensions is rejected.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Master:
         ended = self._pending.cancel(client, message.body.request_id, error)
         return [*ended, ev.Answer(client, request_id, Message(pb.Done()))]
 
-    # --- what may happen at any time
+    # --- events at any time
 
     def _lose(self, peer: str) -> list[ev.MasterAction]:
         actions: list[ev.MasterAction] = []
@@ -233,7 +233,7 @@ def _check_version(message: Message, graph: SessionGraph) -> None:
 
 
 def _not_formed(round_: Round, tasks: Sequence[str]) -> OpError:
-    """Who is missing, and why."""
+    """The error for a session with missing tasks, with the reasons."""
     if len(round_.errors) == 1 and not isinstance(round_.errors[0][1], UnavailableError):
         return round_.errors[0][1]
     missing = "; ".join(f"{task}: {error.message}" for task, error in round_.errors)

@@ -1,4 +1,4 @@
-"""`MasterSessions`: the sessions of a master's clients, and what it has of each."""
+"""`MasterSessions`: the sessions of a master's clients, and their state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flowrt.errors import AbortedError, CancelledError, OpError
 
 
 class Registered(NamedTuple):
-    """A part that its task knows as ``graph``, and the numbers of its large constants. ``feeds`` and
-    ``fetches`` are positions among those of its step. ``taken``: see `RegisterGraph`.
+    """A part that its task has as ``graph``, and the numbers of its large constants. ``feeds`` and
+    ``fetches`` are indices into those of its step. ``taken``: see `RegisterGraph`.
     """
 
     task: str
@@ -26,7 +26,7 @@ class Registered(NamedTuple):
 
 
 class RegisteredStep(NamedTuple):
-    """A step that was placed and cut, by the parts that its tasks know."""
+    """A placed and partitioned step, by the parts registered with its tasks."""
 
     parts: Sequence[Registered]
     num_feeds: int
@@ -35,7 +35,7 @@ class RegisteredStep(NamedTuple):
 
 @final
 class MasterSession:
-    """Of ``client``, on ``tasks``. ``options``: a `CreateSession`."""
+    """A session of ``client``, on ``tasks``. ``options``: a `CreateSession`."""
 
     def __init__(self, client: str, tasks: Sequence[str], options: Any) -> None:
         self.client, self.tasks, self.options = client, tasks, options
@@ -49,7 +49,7 @@ class MasterSession:
 
 @final
 class MasterSessions(dict[str, MasterSession]):
-    """By name. ``task``: the master's."""
+    """Sessions by name. ``task``: the master's."""
 
     def __init__(self, task: str) -> None:
         self._task = task
@@ -66,7 +66,7 @@ class MasterSessions(dict[str, MasterSession]):
 
 
 def closed() -> OpError:
-    """What a request ends in whose session is gone when its work is done."""
+    """The error of a request with a session that was closed meanwhile."""
     return CancelledError("the session was closed")
 
 

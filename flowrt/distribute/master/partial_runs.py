@@ -1,18 +1,17 @@
 """`PartialRuns`: a master's part of `Session.partial_run`, one step in several calls.
 
     client              master                                                workers
-    PartialRunSetup  -> what will be fed and fetched: a handle
-    PartialRun       -> CutGraph, RegisterGraph, once for calls that are alike
-                        RunGraph with the part's feeds, one a task         -> what later calls read stays
-                        there after the last, or a failure: ForgetPartialRuns    -> the tasks that keep
-                        something
+    PartialRunSetup  -> the feeds and fetches: a handle
+    PartialRun       -> CutGraph, RegisterGraph, once for equal calls
+                        RunGraph with the part's feeds, one per task       -> keep tensors for later calls
+                        after the last, or a failure: ForgetPartialRuns    -> the tasks that keep something
 
 Rules of this file:
-  1. A call that asks for what it may not takes nothing: the run is as it was.
-  2. Any other failure ends the run, since nobody knows what the call did. Later calls are refused.
+  1. An invalid call has no effect on the run.
+  2. Any other failure ends the run, since the call's effects are unknown. Later calls are rejected.
   3. One call of a run at a time.
-  4. What is kept of a run is let go of when all was fetched, when it has failed, when the client has let go
-     of it, and with the session.
+  4. Kept tensors of a run are released when all was fetched, when it has failed, when the client has released
+     it, and with the session.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from flowrt.graph.node import Ref
 from flowrt.protos import cluster_pb2 as pb
 
 MAX_RUNS = 1024
-"""Of a session at once: each may keep tensors, here and in its tasks."""
+"""Maximum per session: each may keep tensors, here and in its tasks."""
 
 MAX_SETUPS = 64
-"""That are remembered, a session: what they name, not what they compute."""
+"""Maximum number of cached setups per session: their names, not their results."""
 
 MAX_CALLS = 256
-"""That stay registered, a session: as many as a session of this process has plans for."""
+"""Maximum number of registered calls per session: as many as the plans of a session in this process."""
 
 _T = TypeVar("_T")
 
 
 class _Run:
-    """``values``: what the client gave and later calls read. ``holders``: the tasks that keep something."""
+    """``values``: the client's feeds that later calls read. ``holders``: the tasks that keep tensors."""
 
     __slots__ = ("failure", "holders", "is_running", "number", "stage", "values")
 
@@ -74,7 +73,7 @@ class _Call(NamedTuple):
 
 @final
 class PartialRuns:
-    """Those of ``sessions``, which run as ``steps``."""
+    """Partial runs of ``sessions``, which run as ``steps``."""
 
     def __init__(self, sessions: MasterSessions, steps: RegisteredSteps) -> None:
         self._sessions, self._steps = sessions, steps
@@ -156,10 +155,10 @@ class PartialRuns:
         if round_.errors:
             return self._fail(run, round_)
         result, tensors = result_of(round_, call.step)[:2]
-        values.update(zip(call.prepared.asked, tensors, strict=False))  # what is kept comes behind
+        values.update(zip(call.prepared.asked, tensors, strict=False))  # kept tensors come last
         known, kept = call.after.step.known, call.after.kept
         run.stage, run.is_running = call.after, False
-        given = call.prepared.given  # by the caller, who may change them now if he is of this process
+        given = call.prepared.given  # a caller in this process may modify them
         run.values = {
             ref: copied(value) if ref in given else value
             for ref, value in values.items()
@@ -174,7 +173,7 @@ class PartialRuns:
         return [*self._let_go(round_.session, run), *round_.refuse(error)]
 
     def _let_go(self, name: str, run: _Run) -> list[MasterAction]:
-        """Have the tasks forget what they keep; those of a session that is closed have."""
+        """Release kept tensors in the tasks; those of a closed session are already released."""
         holders, run.holders, run.values = run.holders, {}, {}
         if name not in self._sessions:
             return []
@@ -197,7 +196,7 @@ def _run_of(session: MasterSession, number: int) -> _Run:
 
 
 def _stage_of(session: MasterSession, message: Message) -> Stage:
-    """The first stage of a setup: the same for setups that are alike."""
+    """The first stage of a setup: shared by equal setups."""
     body, setups = message.body, session.partial_runs.setups
     feeds = message.graph.nodes.values() if message.graph is not None else ()
     shapes = tuple([node.outputs[0] for node in feeds]) or body.feeds
@@ -210,7 +209,7 @@ def _stage_of(session: MasterSession, message: Message) -> Stage:
 
 
 def _remember(table: OrderedDict[Any, _T], key: Any, value: _T, limit: int) -> _T | None:
-    """As the one used last; what goes for it, if something does."""
+    """Insert as the most recently used entry; returns the evicted value, if any."""
     table[key] = value
     table.move_to_end(key)
     return table.popitem(last=False)[1] if len(table) > limit else None

@@ -1,14 +1,14 @@
-"""`Stage`: where a partial run of a master's session is between two calls, and what the next makes of it.
+"""`Stage`: the state of a partial run of a master's session between two calls, and its transitions.
 
     begin_stage(graph, PartialRunSetup) -> Stage
-    prepare(stage, PartialRun) -> PreparedCall: a `MakeCallable` of what is new; with its parts the next stage
+    prepare(stage, PartialRun) -> PreparedCall: a `MakeCallable` of the new part; and the next stage
 
-What runs in a call is `PartialStep`'s affair; here it gets its place. What a task computed and a later call
-reads stays in that task, under a number of the run's; what the client gave stays with the master. In the next
-call's graph both are feeds, those of a task on the device that has them.
+`PartialStep` determines the operations of a call; here they are assigned to tasks. Results that a later call
+reads stay in their task, under a number of the run; feeds stay with the master. In the next call's graph both
+are feeds, those of a task on the device that has them.
 
-Pure values: the stages of a setup are a tree, of which runs with the same calls go the same way. So each call
-is cut and registered once, however often it is made (`PartialRunTable.calls`).
+Pure values: the stages of a setup form a tree, in which runs with the same calls take the same path. So each
+call is partitioned and registered once, however often it is made (`PartialRunTable.calls`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from flowrt.protos import cluster_pb2 as pb
 
 @final
 class Stage:
-    """Of a run of ``graph``. ``feeds``: the feed of each tensor that was announced or is kept. ``kept``: the
-    numbers of what tasks keep. Compared by identity.
+    """Stage of a run of ``graph``. ``feeds``: the feed of each tensor that was declared or is kept. ``kept``:
+    the numbers of the tensors kept by tasks. Compared by identity.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class CallKey(NamedTuple):
 
 
 class PreparedCall(NamedTuple):
-    """``fed`` are the feeds of what runs, ``asked`` and then ``call.kept`` its fetches. ``given``: the feeds
-    of what the client gives by this call.
+    """``fed`` are the feeds of the operations to run, ``asked`` followed by ``call.kept`` the fetches.
+    ``given``: the feeds from the client in this call.
     """
 
     stage: Stage
@@ -68,12 +68,12 @@ class PreparedCall(NamedTuple):
 
     @property
     def numbers(self) -> dict[Ref, int]:
-        """Those under which tasks keep what this call computes."""
+        """Numbers under which tasks keep the results of this call."""
         first = 1 + max(self.stage.kept.values(), default=0)
         return dict(zip(self.call.kept, count(first), strict=False))
 
     def wanted(self, session: str) -> Message:
-        """The request for what runs."""
+        """The request for the operations to run."""
         feeds = {**self.stage.feeds, **self.given}
         body = pb.MakeCallable(
             session=session,
@@ -85,7 +85,7 @@ class PreparedCall(NamedTuple):
         return Message(body, graph=feeds_graph([feeds[ref] for ref in self.fed]))
 
     def kept_by(self, part: Part) -> tuple[list[int], list[int]]:
-        """What a task's part takes of earlier calls and keeps for later ones: see `RegisterGraph`."""
+        """Tensors that a part takes from earlier calls and keeps for later ones: see `RegisterGraph`."""
         taken = [self.stage.kept.get(self.fed[position], 0) for position in part.feeds]
         numbers, first = list(self.numbers.values()), len(self.asked)
         keeps = [numbers[position - first] for position in part.fetches if position >= first]
@@ -106,8 +106,8 @@ class PreparedCall(NamedTuple):
 
 @final
 class PartialRunTable:
-    """What a session has of partial runs: those that the client has, what was set up, and the calls that are
-    registered, each with the stage after it. Of the last two the least recently used go.
+    """A session's partial runs: active ones, cached setups, and registered calls with the stages after them.
+    The latter two evict the least recently used.
     """
 
     def __init__(self) -> None:
@@ -117,8 +117,8 @@ class PartialRunTable:
 
 
 def begin_stage(graph: SessionGraph, message: Message) -> Stage:
-    """What a `PartialRunSetup` asks for. Raises `InvalidArgumentError` for a name that the graph does not
-    have, and for a placeholder that is needed and not fed.
+    """The stage for a `PartialRunSetup`. Raises `InvalidArgumentError` for a name that is not in the graph,
+    and for a placeholder that is needed and not fed.
     """
     body, given = message.body, read_graph(message)
     if len(body.fed) != len(given.feeds):
@@ -139,7 +139,7 @@ def begin_stage(graph: SessionGraph, message: Message) -> Stage:
 
 
 def key_of(stage: Stage, message: Message) -> CallKey:
-    """Of a `PartialRun` in ``stage``. Raises `InvalidArgumentError` for tensors that are not those it
+    """The key of a `PartialRun` in ``stage``. Raises `InvalidArgumentError` if its tensors are not those it
     names.
     """
     body, fed = message.body, refs(message.body.fed)
@@ -164,7 +164,7 @@ def prepare(key: CallKey, tensors: Sequence[Any]) -> PreparedCall:
 
 
 def refs(names: Iterable[Any]) -> tuple[Ref, ...]:
-    """What `TensorName`s name."""
+    """The references of `TensorName`s."""
     return tuple([ref_of(name) for name in names])
 
 
@@ -178,7 +178,7 @@ def _node(graph: SessionGraph, name: str) -> Node:
 
 
 def _given(ref: Ref, feed: Node, tensor: Any) -> Node:
-    """The feed of a tensor whose value has come."""
+    """The feed of a tensor with a value."""
     spec = feed.outputs[0]
     if tensor.dtype != spec.dtype.np or not compatible(tensor.shape, spec.shape):
         expected = f"{spec.dtype.name}{format_shape(spec.shape)}"

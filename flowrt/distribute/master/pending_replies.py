@@ -1,9 +1,9 @@
-"""`PendingReplies`: what a master waits for on behalf of its clients' requests.
+"""`PendingReplies`: pending replies that a master waits for on behalf of its clients' requests.
 
-A `Round` is requests to several tasks whose answers belong together, or work of the shell, for one request of
-a client. It ends when the last answer has come, in what its ``end`` makes of them. A round that runs a step
-ends in one error, the root cause: the first that is not the consequence of another. Its other parts are
-aborted and waited for, so that when the client hears of it no part of the step is running any more.
+A `Round` is a set of requests to several tasks, or work of the caller, for one request of a client. It ends
+when the last answer has arrived; its ``end`` combines them. A failed step's round ends in one error, the root
+cause: the first that is not the consequence of another. Its other parts are aborted and waited for, so that
+no part of the step is still running when the client gets the error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flowrt.errors import DeadlineExceededError, OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
 
 GRACE_S = 5.0
-"""How long a step that failed is waited for in the tasks that still run it."""
+"""Time to wait for the tasks that still run a failed step."""
 
 LATE_S = 1.0
-"""How much later than its deadline a step is ended from here; the tasks have the deadline too."""
+"""Delay after its deadline before a step is ended from here; the tasks have the deadline too."""
 
 
 @final
@@ -38,7 +38,7 @@ class Round:
     ) -> None:
         self.client, self.request_id, self.session, self.end = client, request_id, session, end
         self.waiting: dict[int, str] = {}
-        """The task that each token's answer comes from."""
+        """The task that answers each token."""
         self.answers: dict[str, Message] = {}
         self.errors: list[tuple[str, OpError]] = []
         self.step = 0
@@ -62,29 +62,31 @@ class Round:
 
 @final
 class PendingReplies:
-    """Those of the master in ``task`` that are not over. ``now``: the time of the last tick."""
+    """The active rounds of the master in ``task``. ``now``: the time of the last tick."""
 
     def __init__(self, task: str) -> None:
         self.task, self.now = task, 0.0
         self._asked: dict[int, Round] = {}
-        """By the tokens of their requests."""
+        """PendingReplies by the tokens of their requests."""
         self._works: dict[int, tuple[Round, Any]] = {}
-        """What the shell is at, by the tokens of these actions, with what belongs to it."""
+        """Pending work of the caller, by the tokens of its actions, with associated data."""
         self._last_token = 0
 
     def __len__(self) -> int:
-        """How many answers are waited for."""
+        """Number of pending answers."""
         return len(self._asked) + len(self._works)
 
     def ask(self, round_: Round, task: str, message: Message, wait_s: float = 0.0) -> MasterAction:
-        """What asks ``task`` for the round; one that is not up yet is waited for, for ``wait_s`` seconds."""
+        """The action that sends a request to ``task`` for the round; a task that is not up yet is waited for,
+        for ``wait_s`` seconds.
+        """
         self._last_token += 1
         round_.waiting[self._last_token] = task
         self._asked[self._last_token] = round_
         return Ask(task, self._last_token, message, wait_s)
 
     def take(self, token: int, message: Message | None, error: OpError | None) -> list[MasterAction]:
-        """An answer has come."""
+        """Handle an answer."""
         round_ = self._asked.pop(token, None)
         if round_ is None:
             return []
@@ -97,17 +99,17 @@ class PendingReplies:
         return actions if round_.waiting else [*actions, *round_.end(round_)]
 
     def begin_work(self, round_: Round, what: Any) -> int:
-        """The token under which the shell says the end of its work for ``round_``."""
+        """The token with which the caller reports the end of its work for ``round_``."""
         self._last_token += 1
         self._works[self._last_token] = round_, what
         return self._last_token
 
     def end_work(self, token: int) -> tuple[Round, Any]:
-        """Whose work that was, and ``what`` belongs to it."""
+        """The round of that work, and its associated data ``what``."""
         return self._works.pop(token)
 
     def cancel(self, client: str, request_id: int, error: OpError) -> list[MasterAction]:
-        """End what runs, or is prepared to run, for this request."""
+        """End the work of this request, running or in preparation."""
         works = [round_ for round_, _ in self._works.values()]
         for round_ in [*self._asked.values(), *works]:
             if (round_.client, round_.request_id) == (client, request_id):
@@ -116,7 +118,7 @@ class PendingReplies:
         return []
 
     def tick(self, now: float) -> list[MasterAction]:
-        """End steps whose deadline has passed, and rounds whose tasks had the time to end them."""
+        """End steps after their deadlines, and rounds with tasks that did not end in time."""
         self.now = now
         rounds = dict.fromkeys(self._asked.values())
         actions: list[MasterAction] = []

@@ -1,10 +1,10 @@
-"""`RegisteredSteps`: how a master has steps placed, cut and registered, runs them, and lets go of them.
+"""`RegisteredSteps`: a master's placement, partitioning, registration, execution and release of steps.
 
     make   CutGraph; RegisterGraph to the tasks that have a part     -> made(round, step)
-    run    RunGraph with the part's feeds, one message a task        -> the round's answers
+    run    RunGraph with the part's feeds, one message per task      -> the round's answers
     drop   DeregisterGraph
 
-What asks for it is `Master` for callables, and `PartialRuns` for the calls of a partial run.
+Used by `Master` for callables, and by `PartialRuns` for the calls of a partial run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Made = Callable[[Round, RegisteredStep | None, GraphCut], list[MasterAction]]
 """``made(round, None, cut)``: it was not, for the round's error."""
 
 Kept = Callable[[Part], tuple[Sequence[int], Sequence[int]]]
-"""What a part takes of earlier calls and keeps for later ones: see `RegisterGraph`."""
+"""Tensors that a part takes from earlier calls and keeps for later ones: see `RegisterGraph`."""
 
 
 class _Making(NamedTuple):
@@ -58,9 +58,7 @@ class RegisteredSteps:
         made: Made,
         kept: Kept | None = None,
     ) -> list[MasterAction]:
-        """Have what ``message``, a `MakeCallable`, asks for of ``graph`` be registered in the session's
-        tasks.
-        """
+        """Register the request ``message``, a `MakeCallable`, for ``graph`` in the session's tasks."""
         token = self._pending.begin_work(round_, _Making(message, made, kept))
         options, placement = session.options, dict(session.placement)
         return [CutGraph(token, round_.client, graph, message, options, session.devices, placement)]
@@ -123,13 +121,13 @@ class RegisteredSteps:
     def run(
         self, round_: Round, step: RegisteredStep, feeds: Sequence[Any], options: pb.RunGraph
     ) -> list[MasterAction]:
-        """Run a step with ``feeds``, of which those are not looked at that a task takes of an earlier call.
-        ``options``: what all tasks are told.
+        """Run a step with ``feeds``, ignoring those that a task takes from an earlier call. ``options``: for
+        all tasks.
         """
         round_.step = self._rng.getrandbits(63) | 1
         if options.timeout_ms:
             round_.deadline = self._pending.now + options.timeout_ms / 1000 + LATE_S
-        # its own part last: the shell may run it at once, when the others are on their way
+        # its own part last: the caller may run it at once, when the others are in flight
         ordered = sorted(step.parts, key=lambda part: part.task == self._pending.task)
         actions = [
             self._pending.ask(round_, part.task, _part(part, feeds, round_.step, options)) for part in ordered
@@ -150,7 +148,7 @@ def _part(part: Registered, feeds: Sequence[Any], step: int, options: pb.RunGrap
 
 
 def result_of(round_: Round, step: RegisteredStep) -> Message:
-    """The answer to a step whose parts have all ended well; what they keep is None."""
+    """The answer to a successful step; kept tensors are None."""
     result = pb.StepResult()
     values: list[Any] = [None] * step.num_fetches
     for part in step.parts:

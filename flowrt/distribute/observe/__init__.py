@@ -1,7 +1,7 @@
-"""What a task records for people.
+"""Diagnostics recorded by a task.
 
 flight_recorder  the last rendezvous events of a task
-missing_sender   who kept whom waiting, from these records
-observer         when records are written
+missing_sender   the causes of blocked receives, from these records
+observer         decides when records are written
 stalls           steps that make no progress
 """

@@ -1,7 +1,7 @@
-"""The last events of a task's rendezvous, kept to be read when a run hangs or ends in an error.
+"""The last events of a task's rendezvous, kept for diagnosis of a hang or an error.
 
-Each task has a `FlightRecorder`, a ring. It is written to a file of JSON lines when a step is aborted, and
-`flowrt.distribute.observe.missing_sender` reads the records of all tasks of a run.
+Each task has a `FlightRecorder`, a ring buffer. It is written to a file of JSON lines when a step is aborted,
+and `flowrt.distribute.observe.missing_sender` reads the records of all tasks of a run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SUFFIX = ".flight.jsonl"
 
 
 class What(StrEnum):
-    """What happened in a task. ``peer`` of an event is the other task."""
+    """Kind of event in a task. ``peer`` of an event is the other task."""
 
     STARTED = "started"
     """A step's part began; no key."""
     ASKED = "asked"
-    """The task asked ``peer`` for the tensor of a key."""
+    """The task requested the tensor of a key from ``peer``."""
     REQUESTED = "requested"
-    """``peer`` asked the task for it."""
+    """``peer`` requested it from the task."""
     SENT = "sent"
     """The task gave it to ``peer``."""
     ARRIVED = "arrived"
@@ -37,7 +37,7 @@ class What(StrEnum):
     ENDED = "ended"
     """A step's part is over; no key."""
     ABORTED = "aborted"
-    """A step ended with an error, whose text stands in the place of a key."""
+    """A step ended with an error, with its text in place of a key."""
 
 
 class Event(NamedTuple):
@@ -51,7 +51,7 @@ class Event(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What one task wrote. ``dropped``: how many events came before the first of ``events``."""
+    """A record written by one task. ``dropped``: number of events before the first of ``events``."""
 
     task: str
     incarnation: int
@@ -62,10 +62,10 @@ class Record(NamedTuple):
 
 @final
 class FlightRecorder:
-    """Keeps the last ``capacity`` events. Any thread may call anything; `record` takes 0.2 us."""
+    """Keeps the last ``capacity`` events. Thread-safe; `record` takes 0.2 us."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        # Plain tuples, whose numbers tell how many were dropped: an `Event` takes 0.3 us more to make.
+        # Plain tuples, numbered to count dropped ones: creating an `Event` takes 0.3 us more.
         self._events: deque[tuple[int, float, What, int, str, str]] = deque(maxlen=capacity)
         self._serial = itertools.count()
 
@@ -81,7 +81,7 @@ class FlightRecorder:
         return None
 
     def read(self, task: str, incarnation: int) -> Record:
-        """What is there now, as the record of ``task``."""
+        """The current contents, as the record of ``task``."""
         events = list(self._events)
         wall = time.time()
         offset = wall - time.monotonic()
@@ -114,7 +114,7 @@ def write_record(folder: Path, record: Record) -> Path:
 
 def read_records(folder: Path) -> list[Record]:
     """The records in ``folder``, by task and time. Raises `NotFoundError` if there are none, and
-    `DataLossError`, with the file, for one that cannot be read.
+    `DataLossError`, with the file, for an unreadable one.
     """
     records = [read_record(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if not records:
@@ -125,7 +125,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def read_record(path: Path) -> Record:
-    """What `write_record` wrote. Raises `DataLossError` for a file that is something else, or damaged."""
+    """Read a file of `write_record`. Raises `DataLossError` for any other file, or a damaged one."""
     lines = path.read_text("utf-8", "replace").splitlines() or [""]
     events = []
     try:

@@ -1,9 +1,10 @@
-"""Why a run hung, by the flight records of its tasks: who waits for whose tensor, and who is the cause.
+"""Diagnosis of hangs from the flight records of the tasks: the chains of waiting tasks, and their root
+causes.
 
     worker 0 waits for w of worker 1, which waits itself for x of ps 0, which left no record: it is the one
 
-A tensor that was asked for and has not arrived is looked for in its producer's record. The producer may wait
-itself in the same step: those who wait for nobody, or are silent, come first.
+A tensor that was requested and has not arrived is looked up in its producer's record. The producer may itself
+be waiting in the same step: tasks that wait for no other, or are silent, come first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flowrt.rendezvous.matching.key import parse_key
 
 
 class Cause(Enum):
-    """Why a tensor did not arrive."""
+    """Reason why a tensor did not arrive."""
 
     SILENT = "{0} left no record: it was killed, it hangs, or its files are elsewhere"
     RESTARTED = "{0} was started again, and knows nothing of what its life before was asked"
@@ -30,8 +31,8 @@ class Cause(Enum):
 
 
 class MissingTensor(NamedTuple):
-    """``consumer`` asked ``producer`` for ``key`` at ``asked_at`` and has not got it; ``last`` is what the
-    producer did last, if that is known.
+    """``consumer`` requested ``key`` from ``producer`` at ``asked_at`` and has not received it; ``last`` is
+    the producer's last event, if known.
     """
 
     step: int
@@ -44,8 +45,8 @@ class MissingTensor(NamedTuple):
 
 
 def find_missing(records: Iterable[Record]) -> list[MissingTensor]:
-    """The tensors that were asked for and have not arrived, those at whose end somebody waits himself last.
-    Of a task with several records the latest counts.
+    """The tensors that were requested and have not arrived; those with a waiting producer come last. Only the
+    latest record of each task counts.
     """
     latest = {record.task: record for record in sorted(records, key=lambda record: record.written_at)}
     waits = {task: _waits(record) for task, record in latest.items()}
@@ -54,8 +55,8 @@ def find_missing(records: Iterable[Record]) -> list[MissingTensor]:
 
 
 def _waits(record: Record) -> list[Event]:
-    """The requests of a task that have no answer. Those of a step that was aborted count as long as no other
-    has been started: then the abort is what the record is about.
+    """The unanswered requests of a task. Those of an aborted step count unless another was started: then the
+    record is about the abort.
     """
     waits: dict[tuple[int, str], Event] = {}
     aborted: set[int] = set()
@@ -84,7 +85,7 @@ def _look_for(
 
 
 def _cause(producer: Record, wait: Event, waits_itself: bool) -> Cause:
-    """What the producer's record says. What is not in a record that has dropped events may have been."""
+    """The cause according to the producer's record. If events were dropped, missing ones may exist."""
     if parse_key(wait.key).src_incarnation != producer.incarnation:
         return Cause.RESTARTED
     seen = {
@@ -105,7 +106,7 @@ def _cause(producer: Record, wait: Event, waits_itself: bool) -> Cause:
 
 
 def explain(records: Iterable[Record]) -> Iterator[str]:
-    """Lines that say what `find_missing` found, and with what each step was aborted first."""
+    """Lines that describe the results of `find_missing`, and the first error of each aborted step."""
     records = list(records)
     missing = find_missing(records)
     for each in missing:
@@ -136,7 +137,7 @@ def _explain_missing(missing: MissingTensor, records: Iterable[Record]) -> Itera
 
 
 def describe(event: Event) -> str:
-    """``asked worker 1 for 'w:0' of step 7``."""
+    """Text such as ``asked worker 1 for 'w:0' of step 7``."""
     peer = short_name(event.peer) if event.peer else ""
     step = f"step {event.step:x}"
     match event.what:

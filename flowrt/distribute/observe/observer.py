@@ -1,5 +1,5 @@
-"""`Observer`: what a task keeps of its steps for people: its last events, written when a step fails, and
-reports of steps that wait too long.
+"""`Observer`: a task's diagnostics of its steps: its last events, written when a step fails, and reports of
+steps that wait too long.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LOGGER = logging.getLogger(__name__)
 
 @final
 class Observer:
-    """Of the steps of ``task`` in its life ``incarnation``; records go to ``log_dir`` if there is one. Any
-    thread may call anything but `look`, which one thread calls now and then.
+    """Observer of the steps of ``task`` with ``incarnation``; records are written to ``log_dir``, if given.
+    Thread-safe, except `look`, which one thread calls periodically.
     """
 
     def __init__(self, task: str, incarnation: int, log_dir: str | os.PathLike[str] | None = None) -> None:
@@ -32,7 +32,7 @@ class Observer:
         self._log_dir = None if log_dir is None else Path(log_dir)
         self._recorder = FlightRecorder()
         self.note = self._recorder.record
-        """``note(what, step, key, peer)``: an event, which happens now."""
+        """``note(what, step, key, peer)``: record an event now."""
         self._watch = StallWatch()
 
     def aborted(self, step: int, error: OpError) -> None:
@@ -46,8 +46,8 @@ class Observer:
             LOGGER.warning("%s: its last events could not be written: %s", self._task, failure)
 
     def look(self, now: float, steps: Iterable[tuple[int, RemoteRendezvous]]) -> list[Stall]:
-        """At ``now`` of the monotonic clock ``steps`` run. Logs, and returns, those that have waited for the
-        same tensors of other tasks for `flowrt.distribute.observe.stalls.STALL_S` seconds.
+        """Check the running ``steps`` at ``now`` of the monotonic clock. Logs and returns those that have
+        waited for the same tensors of other tasks for `flowrt.distribute.observe.stalls.STALL_S` seconds.
         """
         stalls = self._watch.observe(now, {step: rendezvous.awaited() for step, rendezvous in steps})
         for stall in stalls:
@@ -55,7 +55,7 @@ class Observer:
         return stalls
 
     def heard_progress(self, step: int, task: str, message: Message | None, error: OpError | None) -> None:
-        """Log what ``task``, for which a step waits, says that it does, or why it says nothing."""
+        """Log the report of ``task``, for which a step waits, or the reason why there is none."""
         does = f"does not say what it does: {error}" if message is None else message.body.text
         LOGGER.warning("step %x: %s %s", step, task, does)
 

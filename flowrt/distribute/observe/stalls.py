@@ -1,7 +1,7 @@
-"""Steps that wait and do not get on: which tensors they miss, who makes these, and their last signs.
+"""Detection of stalled steps: the missing tensors, their producers, and the last sign of each.
 
-`StallWatch` is told now and then what the steps of a task wait for. What has not changed for a while is a
-`Stall`, reported once, and again when it lasts twice as long.
+`StallWatch` periodically gets the keys that the steps of a task wait for. A wait unchanged for a while is a
+`Stall`, reported once, and again when it has lasted twice as long.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class _Wait(NamedTuple):
 
 @final
 class StallWatch:
-    """Of the steps of one task. A wait shorter than ``after_s`` seconds is none. No clock, no thread."""
+    """Waits of the steps of one task; those below ``after_s`` seconds are ignored. No clock, no thread."""
 
     def __init__(self, after_s: float = STALL_S) -> None:
         self._after_s = after_s
         self._waits: dict[int, _Wait] = {}
 
     def observe(self, now: float, waiting: Mapping[int, Iterable[str]]) -> list[Stall]:
-        """At ``now``, in seconds of a clock that does not jump, each step of ``waiting`` waits for its keys.
-        The stalls that are to be reported.
+        """Record that at ``now``, in seconds of a monotonic clock, each step of ``waiting`` waits for its
+        keys. Returns the stalls to report.
         """
         before, self._waits = self._waits, {}
         stalls = []
@@ -60,9 +60,7 @@ class StallWatch:
 
 
 def report_stall(stall: Stall, task: str, last_heard: Callable[[str], str | None]) -> str:
-    """What ``task`` logs of it: the step, its keys, the tasks that make them, and what ``last_heard(task)``
-    knows of each.
-    """
+    """Log text of ``task``: the step, its keys, the producing tasks, and ``last_heard(task)`` of each."""
     lines = [
         f"step {stall.step:x} in {task} has waited {stall.waited_s:.0f} s for {len(stall.keys)} tensors:"
     ]

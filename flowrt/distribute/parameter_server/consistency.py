@@ -1,4 +1,4 @@
-"""Modes of training with parameter servers: how far workers may be apart, and what an update is made of."""
+"""Consistency modes of training with parameter servers: staleness of workers, and gradients per update."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Sync:
 @final
 @dataclass(frozen=True)
 class Async:
-    """Each gradient is an update at once; nobody waits for anybody."""
+    """Each gradient is an immediate update; no worker waits."""
 
 
 @final
 @dataclass(frozen=True)
 class StaleSynchronous:
-    """Each gradient is an update at once, but a worker that is more than ``staleness`` steps ahead of the
-    slowest waits for it. With a staleness of 0 all are in the same step, which is `Sync`.
+    """Each gradient is an immediate update, but a worker more than ``staleness`` steps ahead of the slowest
+    waits for it. With a staleness of 0 all are in the same step, which is `Sync`.
     """
 
     staleness: int
@@ -76,8 +76,8 @@ def _split(value: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def policy_of(mode: Mode, workers: int, is_replicated: bool) -> Policy:
-    """What a shard of ``workers`` workers is to do. Raises `InvalidArgumentError` for more backup workers
-    than can be left out.
+    """The policy of a shard with ``workers`` workers. Raises `InvalidArgumentError` for too many backup
+    workers.
     """
     match mode:
         case Sync() | StaleSynchronous(0):

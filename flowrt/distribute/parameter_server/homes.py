@@ -1,8 +1,8 @@
-"""Where each shard is: the server that is its primary, and the one that has its replica.
+"""Location of each shard: the server with its primary, and the one with its replica.
 
-A shard begins on the server of its own number, with its replica on the next. When servers are lost, the
-replica of a shard becomes its primary, and the replica is kept by the next server that answers: the same one
-if there is no other.
+A shard starts on the server with its number, with its replica on the next. When servers are lost, the replica
+of a shard becomes its primary, and the new replica is on the next server that answers: the same one if there
+is no other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Home(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a server says of a shard: its role (0 for none) and how new its state is."""
+    """A server's status of a shard: its role (0 for none) and the version of its state."""
 
     is_primary: bool
     generation: int
@@ -29,9 +29,9 @@ class Seen(NamedTuple):
 
 
 def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collection[int]) -> Home:
-    """The home of a shard of which the servers in ``alive`` say what is ``seen``: its primary is the one that
-    is one, in the last generation, else the one with the newest state. Without any state it is where it
-    begins.
+    """The home of a shard with the status ``seen`` on the servers in ``alive``: its primary is the one with
+    that role in the last generation, else the one with the newest state. Without any state it is the initial
+    one.
 
     Raises `UnavailableError` when that server is lost.
     """

@@ -1,7 +1,8 @@
-"""`ByteBalancer`: which server has which variable, so that all have about as many bytes.
+"""`ByteBalancer`: placement of variables on servers, with about equal numbers of bytes.
 
-A large variable is split along its first dimension, a part a server; the others go, whole, where there is
-least so far. All workers make the same variables in the same order, so all find the same servers.
+A large variable is split along its first dimension, one part per server; others are placed, whole, on the
+server with the fewest bytes so far. All workers create the same variables in the same order, so all get the
+same placement.
 """
 
 from __future__ import annotations

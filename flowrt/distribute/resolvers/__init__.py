@@ -1,9 +1,9 @@
-"""Where the description of a cluster comes from: one module per source, in the order in which they are asked.
+"""Sources of the cluster description: one module each, in order of precedence.
 
-source, ports                            what a source says; ports that all tasks derive alike
+source, ports                            information from a source; ports that all tasks derive identically
 flowrt_variables, tf_config, torchrun    command line and FLOWRT_*; TF_CONFIG; torchrun
 slurm, kubernetes, open_mpi              launchers
-order                                    the order, and that sources agree
+order                                    precedence, and consistency of sources
 cluster_resolver                         TensorFlow's classes over these
 """
 

@@ -31,9 +31,9 @@ Accelerators = Mapping[str, int]
 
 
 class ClusterResolver(ABC):
-    """What a strategy asks for: the cluster, this process's task in it, and the master of a session.
+    """Interface for strategies: the cluster, this process's task in it, and the master of a session.
 
-    ``task_type`` is the task's job. ``rpc_layer`` (``"grpc"``) becomes the protocol of what `master` returns.
+    ``task_type`` is the task's job. ``rpc_layer`` (``"grpc"``) is the protocol in the result of `master`.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class ClusterResolver(ABC):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """How many devices of each type but CPU the task has, by default this process's.
+        """Number of the task's devices of each type except CPU, by default of this process.
 
-        ``config_proto`` is for calls as TensorFlow has them. Raises `FailedPreconditionError` for a task
-        whose devices only its server knows.
+        ``config_proto`` is for compatibility with TensorFlow. Raises `FailedPreconditionError` for a task
+        with devices known only to its server.
         """
         del config_proto
         if self._num_accelerators is not None:
@@ -117,7 +117,7 @@ class SimpleClusterResolver(ClusterResolver):
 
 @final
 class TFConfigClusterResolver(ClusterResolver):
-    """``TF_CONFIG``, of which the cluster is read anew at every call. Arguments come before what it says."""
+    """``TF_CONFIG``; the cluster is read again at every call. Arguments override it."""
 
     def __init__(
         self,
@@ -143,19 +143,18 @@ class TFConfigClusterResolver(ClusterResolver):
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """As of any resolver; but a cluster of one task needs no server: its master is this process."""
+        """The session target; a cluster of one task needs no server: its master is this process."""
         return "" if len(self.cluster_spec()) <= 1 else super().master(task_type, task_id, rpc_layer)
 
 
 @final
 class SlurmClusterResolver(ClusterResolver):
-    """The tasks of a Slurm step, in the order of their ranks: first those of the job that comes first by
-    name.
+    """The tasks of a Slurm step, in the order of their ranks: grouped by job, jobs sorted by name.
 
     ``jobs`` has the number of tasks of each job; without it all are workers. The tasks of a host listen at
-    ``port_base`` and the ports after it. ``tasks_per_node``, a number or one a host, is for a step that does
-    not say. With ``gpus_per_task``, and unless ``auto_set_gpu`` is False, this process sees only its own
-    GPUs.
+    ``port_base`` and the ports after it. ``tasks_per_node``, a number or one per host, is for a step without
+    that information. With ``gpus_per_task``, and unless ``auto_set_gpu`` is False, this process sees only its
+    own GPUs.
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class KubernetesClusterResolver(ClusterResolver):
         rpc_layer: str | None = "grpc",
         override_client: Any = None,
     ) -> None:
-        """Raises `InvalidArgumentError` where there is neither a client nor an indexed job."""
+        """Raises `InvalidArgumentError` if there is neither a client nor an indexed job."""
         self._selectors = job_to_label_mapping or {WORKER: ["job-name=tensorflow"]}
         self._port, self._client = tf_server_port, override_client
         launch = None if override_client is not None else _indexed_job()
@@ -234,9 +233,9 @@ class KubernetesClusterResolver(ClusterResolver):
 
 @final
 class UnionClusterResolver(ClusterResolver):
-    """Several resolvers' jobs in one cluster; all but the cluster comes from the first, unless it is given.
+    """Several resolvers' jobs in one cluster; all else is that of the first resolver, unless given.
 
-    Where all of them list a job's tasks, the lists are joined; where one has indices, all indices count.
+    If all of them list a job's tasks, the lists are concatenated; if one has indices, all indices count.
     """
 
     def __init__(
@@ -284,7 +283,7 @@ class UnionClusterResolver(ClusterResolver):
 
 
 UnionResolver = UnionClusterResolver
-"""Its later name."""
+"""Later name of `UnionClusterResolver`."""
 
 
 def _target(address: str, rpc_layer: str | None) -> str:
@@ -292,7 +291,7 @@ def _target(address: str, rpc_layer: str | None) -> str:
 
 
 def _slurm_counts(tasks_per_node: Sequence[int] | int | None) -> dict[str, str]:
-    """The variable that says how many tasks each host has."""
+    """The variable with the number of tasks of each host."""
     if tasks_per_node is None:
         return {}
     hosts = len(slurm.expand_nodelist(os.environ.get("SLURM_STEP_NODELIST", "")))

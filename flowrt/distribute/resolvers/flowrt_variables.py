@@ -1,7 +1,7 @@
-"""``--cluster``, ``--job`` and ``--task``, and ``FLOWRT_CLUSTER`` and ``FLOWRT_TASK``, which say the same.
+"""``--cluster``, ``--job`` and ``--task``, and the equivalent ``FLOWRT_CLUSTER`` and ``FLOWRT_TASK``.
 
-A cluster is JSON, or the name of a file with it. ``FLOWRT_TASK`` is ``worker:0``, or ``0`` where there is
-one job.
+A cluster is JSON, or the name of a file with it. ``FLOWRT_TASK`` is ``worker:0``, or ``0`` if there is one
+job.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ CLUSTER, TASK = "FLOWRT_CLUSTER", "FLOWRT_TASK"
 VARIABLES = (CLUSTER, TASK)
 
 _TF_CONFIG = re.compile(r'\s*\{\s*"(cluster|task)"\s*:\s*\{')
-"""How what belongs in TF_CONFIG begins: the cluster is inside, beside the task."""
+"""Start of a text that belongs in TF_CONFIG: the cluster is nested in it, next to the task."""
 
 
 def from_flags(cluster: str | None, job: str | None, task: int | None) -> tuple[Declaration, ...]:
-    """What the command line says. Raises `InvalidArgumentError`."""
+    """Declarations from the command line. Raises `InvalidArgumentError`."""
     spec = read_cluster("--cluster", cluster) if cluster else None
     return (
         Declaration("--cluster", spec=spec),
@@ -41,7 +41,7 @@ def from_variables(environ: Environ) -> tuple[Declaration, ...]:
 
 
 def read_cluster(source: str, value: str) -> ClusterSpec:
-    """The cluster that ``value``, JSON or the name of a file, says. Raises `InvalidArgumentError`."""
+    """The cluster in ``value``, JSON or the name of a file. Raises `InvalidArgumentError`."""
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
     except (OSError, ValueError) as error:  # ValueError: no text, or no name of a file

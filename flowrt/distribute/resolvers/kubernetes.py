@@ -1,8 +1,8 @@
-"""An indexed job of Kubernetes.
+"""An indexed Kubernetes job.
 
-Kubernetes sets JOB_COMPLETION_INDEX and calls pod i of a job ``<job>-i``. The pod's template has to say the
-rest: a headless service, whose name is also the pods' ``subdomain`` (FLOWRT_SUBDOMAIN), how many pods there
-are (FLOWRT_TASKS) and the port they listen at (FLOWRT_PORT). See examples/launch/kubernetes_job.yaml.
+Kubernetes sets JOB_COMPLETION_INDEX and calls pod i of a job ``<job>-i``. The pod's template must set the
+rest: a headless service with the pods' ``subdomain`` as its name (FLOWRT_SUBDOMAIN), the number of pods
+(FLOWRT_TASKS) and their port (FLOWRT_PORT). See examples/launch/kubernetes_job.yaml.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NEEDED = ("FLOWRT_SUBDOMAIN", PORT, "HOSTNAME")
 
 
 def from_kubernetes(environ: Environ) -> Launch | None:
-    """None outside of an indexed job, or in one that does not say how many pods it has.
+    """The launch; None outside of an indexed job, or in one without its number of pods.
 
     Raises `InvalidArgumentError`.
     """

@@ -8,7 +8,7 @@ from flowrt.distribute.resolvers.source import Environ, Launch, has, number, wor
 VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
 _RUN_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
-"""What all processes of one ``mpirun`` share, by its version."""
+"""Variables shared by all processes of one ``mpirun``, by its version."""
 
 
 def from_open_mpi(environ: Environ) -> Launch | None:

@@ -1,8 +1,8 @@
-"""Which sources there are, in which order they are asked, and that they have to agree.
+"""Sources of the cluster, their order of precedence, and the check that they agree.
 
-The first source that says something is taken. No later one is ignored: one that says something else is an
-error, because a process that joins a cluster other than the one its user thinks of waits for peers that
-never come. A launcher that started one process only says nothing.
+The first source that has a value wins. Later ones are not ignored: a different value is an error, because a
+process that joins another cluster than its user intended waits for peers that never arrive. A launcher that
+started only one process has no value.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ VARIABLES = tuple(
     for source in (flowrt_variables, tf_config, torchrun, slurm, open_mpi, kubernetes)
     for name in source.VARIABLES
 )
-"""A source whose variables are missing says nothing. Who starts processes of a cluster of its own removes
-them."""
+"""Variables of the sources: without them a source has no value. Code that starts processes of another cluster
+removes them.
+"""
 
 ALONE = ResolvedCluster(workers([("127.0.0.1", 0)]), "worker", 0, "the default (a single process)")
 
 
 T = TypeVar("T")
 Said = tuple[str, T]
-"""What a source, by its name, says."""
+"""A value with the name of its source."""
 
 
 def resolve(
     environ: Environ, cluster: str | None = None, job: str | None = None, task: int | None = None
 ) -> ResolvedCluster:
-    """The cluster, and which of its tasks this process is.
+    """The cluster, and this process's task in it.
 
     ``environ`` are the variables of the process; ``cluster`` (JSON, or a file with it), ``job`` and ``task``
-    are the flags of the command line, which come first. Raises `InvalidArgumentError` for what cannot be
-    read, is missing, or contradicts another source, which is then named too.
+    are command-line flags, which take precedence. Raises `InvalidArgumentError` for invalid or missing
+    values, and for contradicting sources, naming both.
     """
     declared = [*flowrt_variables.from_flags(cluster, job, task)]
     declared += [each for read in DECLARED for each in read(environ)]
@@ -71,14 +72,14 @@ def resolve(
 
 
 def _hosts(spec: ClusterSpec) -> list[int]:
-    """For each task the number of its host. Its name is no evidence: launchers call one host by several."""
+    """Host number of each task. Host names are no evidence: launchers may use several for one host."""
     numbers: dict[str, int] = {}
     hosts = [parse_address(address).host for _, _, address in spec.tasks()]
     return [numbers.setdefault(host, len(numbers)) for host in hosts]
 
 
 def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:
-    """The cluster of the first launcher that knows where its processes are; None without a launcher."""
+    """The cluster of the first launcher with the locations of its processes; None without a launcher."""
     for launch in launches:
         if launch.spec is not None:
             return launch.source, launch.spec
@@ -94,8 +95,8 @@ def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:
 def _own_task(
     source: str, spec: ClusterSpec, declared: Sequence[Declaration], launches: Sequence[Launch]
 ) -> ResolvedCluster:
-    """Which task this is. A launcher's numbers count in a cluster of several jobs only if nobody says more:
-    who wrote the cluster down may have put the jobs in an order of his own.
+    """This process's task. In a cluster of several jobs, a launcher's numbers count only without other
+    information: the cluster description may list the jobs in another order.
     """
     jobs: list[Said[str | None]] = [(each.source, each.job) for each in declared]
     tasks: list[Said[int | None]] = [(each.source, each.task) for each in declared]
@@ -117,7 +118,7 @@ def _own_task(
 
 
 def _agreed(what: str, said: Iterable[Said[T | None]]) -> Said[T] | None:
-    """The first that is said, if all others are equal. Raises `InvalidArgumentError`."""
+    """The first value, if all others are equal. Raises `InvalidArgumentError`."""
     there = [(source, value) for source, value in said if value is not None]
     for other in there[1:]:
         if other[1] != there[0][1]:

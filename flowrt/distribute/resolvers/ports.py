@@ -1,4 +1,4 @@
-"""Ports that all tasks of a run compute alike, where a launcher names hosts but no ports."""
+"""Ports that all tasks of a run derive identically, for launchers that provide hosts but no ports."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ PORT = "FLOWRT_PORT"
 """The port of the first task on each host; the others have the next ones."""
 
 FIRST, SPACING, BLOCKS = 10_000, 16, 1250
-"""Blocks of 16 ports from 10000 to 29999: above those of services, below those that Linux gives to outgoing
-connections (from 32768)."""
+"""Blocks of 16 ports from 10000 to 29999: above those of services, below Linux's ephemeral ports (from
+32768).
+"""
 
 
 def first_port(environ: Environ, run: str) -> int:
     """``FLOWRT_PORT``, else the start of a block that depends on the name of the ``run``.
 
-    Two runs that share a host at the same time rarely have the same block (1 in 1250); then one of them
-    finds its port taken, and says so.
+    Two concurrent runs on a host rarely have the same block (1 in 1250); then one of them reports that its
+    port is taken.
     """
     if not environ.get(PORT):
         return FIRST + SPACING * (zlib.crc32(run.encode()) % BLOCKS)

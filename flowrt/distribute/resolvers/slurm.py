@@ -1,6 +1,6 @@
 """Slurm's variables of a job step, as ``srun`` sets them for each task.
 
-Task r of the step runs on the host that the step's node list and task counts give it, in blocks: the first
+Tasks are assigned to the hosts of the step's node list according to the task counts, in blocks: the first
 tasks on the first host. A host's tasks listen on consecutive ports.
 """
 
@@ -50,7 +50,7 @@ def task_hosts(environ: Environ) -> list[str]:
 
 
 def local_indices(hosts: list[str]) -> list[int]:
-    """For each task its number among those of its host."""
+    """Number of each task among those of its host."""
     seen: dict[str, int] = {}
     found = []
     for host in hosts:
@@ -60,7 +60,7 @@ def local_indices(hosts: list[str]) -> list[int]:
 
 
 def expand_nodelist(text: str) -> list[str]:
-    """``n[1-3,07],m`` is n1, n2, n3, n07, m; several brackets in a name give all combinations.
+    """Expand ``n[1-3,07],m`` to n1, n2, n3, n07, m; several brackets in a name give all combinations.
 
     Raises `InvalidArgumentError`, also for more hosts than a cluster may have.
     """

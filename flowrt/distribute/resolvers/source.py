@@ -1,8 +1,8 @@
-"""What a source says about the cluster, and how its variables are read.
+"""Information about the cluster from one source, and the parsing of its variables.
 
-There are two kinds. A *declaration* was written by somebody for this process; it may leave parts to other
-sources. A *launch* comes from the program that started this process as one of several: it counts them, and
-may know where they run.
+There are two kinds. A *declaration* was written by the user for this process; it may leave parts to other
+sources. A *launch* comes from the program that started this process as one of several: it numbers them, and
+may have their locations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORKER = "worker"
 @final
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """``source`` names the variable or flag; None is what it does not say."""
+    """``source`` is the name of the variable or flag; None means not declared."""
 
     source: str
     spec: ClusterSpec | None = None
@@ -34,9 +34,7 @@ class Declaration:
 @final
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process is number ``rank`` of ``size``. ``why_no_spec`` says what is missing where ``spec`` is
-    None.
-    """
+    """This process is number ``rank`` of ``size``. ``why_no_spec`` is the reason if ``spec`` is None."""
 
     source: str
     size: int
@@ -55,7 +53,7 @@ class Launch:
 @final
 @dataclass(frozen=True, slots=True)
 class ResolvedCluster:
-    """The cluster, which of its tasks this process is, and who said so. Prints as one line for the user."""
+    """The cluster, this process's task in it, and the sources. Prints as one line for the user."""
 
     spec: ClusterSpec
     job: str
@@ -88,5 +86,5 @@ def number(environ: Environ, name: str) -> int:
 
 
 def has(environ: Environ, *names: str) -> bool:
-    """Whether all of these variables say something."""
+    """Whether all of these variables are set."""
     return all(environ.get(name) for name in names)

@@ -1,17 +1,17 @@
-"""Strategies: one training script on several devices, tasks or servers, by how its graph is built.
+"""Strategies: one training script on several devices, tasks or servers, through graph construction.
 
-    with strategy.scope():                       variables made here have copies, or a place of their own
+    with strategy.scope():                       variables created here have copies, or are placed
         model, optimizer = ...                     variables, through the creators of flowrt.variables
     step = strategy.run(fn, args=(batch,))       fn once per replica, under its device
         loss, gradients                              replicas; an ordinary graph
-        optimizer.apply_gradients(...)               merge_call: all replicas meet, cross-replica context
+        optimizer.apply_gradients(...)               merge_call: joins all replicas, cross-replica context
                                                        reduce: gradients; StrategyExtended.update: each copy
     strategy.reduce(SUM, step, axis=None)        one tensor from the replicas' values
 
-What differs per replica is a `PerReplica` (values): `Strategy.run` takes structures of them apart and puts
-them together. `flowrt.variables.distribution_context` says what a thread builds, and as which replica.
+Values that differ per replica are a `PerReplica` (values): `Strategy.run` unpacks and repacks structures of
+them. `flowrt.variables.distribution_context` is a thread's strategy and replica.
 
-    core               what all strategies share
+    core               common parts of strategies
     kinds              the strategies
     input              datasets: a global batch, split among replicas
     parameter_server   variables on parameter servers

@@ -1,8 +1,8 @@
-"""How far the clock of another task is ahead, by ping-pong.
+"""Offset of another task's clock, by ping-pong.
 
-F. Cristian, "Probabilistic clock synchronization" (Distributed Computing 3, 1989): who asks notes when; the
-answer was read in the middle between asking and hearing, give or take half of the way there and back. So of
-several readings the one that took the least time is the best. Clocks here count nanoseconds since the epoch.
+F. Cristian, "Probabilistic clock synchronization" (Distributed Computing 3, 1989): the clock was read in the
+middle between request and reply, with an error of at most half the round trip. So the reading with the
+shortest round trip is the best. Clocks here count nanoseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from flowrt.protos import cluster_pb2 as pb
 LOGGER = logging.getLogger(__name__)
 
 NUM_PINGS = 8
-"""Of 8 over loopback the best takes 0.15 ms there and back, where a single one may take 1: its thread had to
-wait for a core.
+"""Number of readings: the best of 8 over loopback has a round trip of 0.15 ms, while a single one may take 1,
+if its thread had to wait for a core.
 """
 PING_S = 1.0
 
 
 class Reading(NamedTuple):
-    """``told`` by the other task, between ``asked`` and ``heard`` of this task's clock."""
+    """``told`` by the other task, between ``asked`` and ``heard`` on this task's clock."""
 
     asked: int
     told: int
@@ -35,23 +35,23 @@ class Reading(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """How far the other clock is ahead."""
+        """Lead of the other clock."""
         return self.told - (self.asked + self.heard) // 2
 
     @property
     def error(self) -> int:
-        """How wrong `offset` may be, either way."""
+        """Maximum absolute error of `offset`."""
         return (self.heard - self.asked + 1) // 2
 
 
 def best(readings: Iterable[Reading]) -> Reading:
-    """The reading of the smallest error. Raises ValueError if there are none."""
+    """The reading with the smallest error. Raises ValueError if there are none."""
     return min(readings, key=lambda reading: reading.error)
 
 
 def offset_of(peer: Peer) -> int:
-    """How far the clock of ``peer`` is ahead, in nanoseconds; 0, and a line in the log, where it does not say
-    within `PING_S` seconds. Not to be called by its reader thread.
+    """Lead of the clock of ``peer`` in nanoseconds; 0, with a log message, if it does not answer within
+    `PING_S` seconds. Not to be called by its reader thread.
     """
     readings = []
     try:

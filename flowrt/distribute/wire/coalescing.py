@@ -1,11 +1,11 @@
-"""`CoalescedAnswers`: small tensors that a thread gives to a task at about the same time, as one message.
+"""`CoalescedAnswers`: small tensors sent by one thread to a task at about the same time, as one message.
 
-    begin() --> the thread runs: add(peer, ...), add(peer, ...), ... --> end(): one message a peer
+    begin() --> the thread runs: add(peer, ...), add(peer, ...), ... --> end(): one message per peer
 
-To send a message takes longer than to fill it: ten scalars in one take a fifth of the time. The first tensor
-for a peer goes at once, since it may be the only one; those behind it are held back until `end` (Nagle,
-"Congestion Control in IP/TCP Internetworks", RFC 896, 1984). So who begins must be known to end soon: who
-looks for tensors that others ask for, and who runs a short part (`flowrt.distribute.worker.part`).
+Sending a message takes longer than filling it: ten scalars in one take a fifth of the time. The first tensor
+for a peer is sent at once, since it may be the only one; later ones are held back until `end` (Nagle,
+"Congestion Control in IP/TCP Internetworks", RFC 896, 1984). So `begin` is for code that ends soon: look-ups
+of requested tensors, and short parts (`flowrt.distribute.worker.part`).
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ import numpy as np
 from flowrt.distribute.wire.peer import Peer, TensorAnswer
 
 SMALL_BYTES = 1 << 10
-"""Of a tensor that travels with others."""
+"""Maximum size of a coalesced tensor."""
 
 MAX_TOGETHER = 50
-"""Tensors in a message. It is then small enough to be kept until it has come (`ResponseCache`)."""
+"""Maximum number of tensors in a message. It is then small enough to be kept until acknowledged
+(`ResponseCache`).
+"""
 
 
 class _Here(threading.local):
-    """What a thread holds back, by who gets it; None between `end` and `begin`."""
+    """Tensors held back by a thread, by peer; None between `end` and `begin`."""
 
     answers: dict[Peer, list[TensorAnswer]] | None = None
 
 
 @final
 class CoalescedAnswers:
-    """Any thread may call anything; what a thread adds waits for that thread only."""
+    """Thread-safe; tensors added by a thread wait for that thread only."""
 
     def __init__(self) -> None:
         self._here = _Here()
 
     def begin(self) -> bool:
-        """Hold back what this thread adds, until it calls `end`; False if it does so already."""
+        """Hold back tensors added by this thread until it calls `end`; False if already active."""
         if self._here.answers is not None:
             return False
         self._here.answers = {}
         return True
 
     def add(self, peer: Peer, request_id: int, value: Any, sent: Callable[[], None]) -> bool:
-        """Answer a request for a tensor at the `end`, and call ``sent`` then. False: it has to be answered at
-        once, by itself.
+        """Answer a request for a tensor at the `end`, and call ``sent`` then. False: it must be answered at
+        once, separately.
         """
         answers = self._here.answers
         if answers is None:
@@ -65,7 +67,7 @@ class CoalescedAnswers:
         return True
 
     def end(self) -> None:
-        """Send what was held back since `begin`."""
+        """Send the tensors held back since `begin`."""
         answers, self._here.answers = self._here.answers, None
         for peer, together in (answers or {}).items():
             if together:

@@ -1,8 +1,8 @@
-"""`FailureDetector`: the tasks that were here and are gone, unless they had ended well.
+"""`FailureDetector`: failure detector: tasks that were connected and are lost, unless they ended regularly.
 
-Who had sessions and closed them has ended well, and others may take its place whenever they like. Who was cut
-off in the midst of a session, or came and never had one, is missed by those who wait for it, for as long as a
-new session waits for tasks that are not up yet: what is older is of another job.
+A task that closed its sessions has ended regularly, and may be replaced at any time. A task lost during a
+session, or without ever having had one, is missing for those that wait for it, for as long as a new session
+waits for tasks that are not up yet: older losses belong to another job.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from flowrt.errors import OpError
 
 @final
 class FailureDetector:
-    """Of the peers of one task. Any thread may call anything. ``clock()``: seconds that do not jump."""
+    """Peers of one task. Thread-safe. ``clock()``: seconds of a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._missed_s = clock, connect_timeout_s()
         self._lock = threading.Lock()
         self._connections = Counter[str]()
-        """That came and are not lost. Counted here: two that are lost at once are not both the last."""
+        """Open connections. Counted here: of two lost at once, only one is the last."""
         self._served: set[str] = set()
-        """Had sessions since they came, and all that were lost had been closed."""
+        """Tasks that had sessions since they connected, with all lost ones closed before."""
         self._missing: dict[str, tuple[OpError, float]] = {}
-        """And since when."""
+        """Missing tasks with their errors and times."""
 
     def missing(self) -> dict[str, OpError]:
-        """The tasks that are missed, and what became of them."""
+        """The missing tasks, with their errors."""
         with self._lock:
             first = self._clock() - self._missed_s
             return {task: error for task, (error, since) in self._missing.items() if since >= first}
 
     def come(self, task: str) -> None:
-        """There is a connection to it: the first, or one more."""
+        """Record a connection to it: the first, or another."""
         with self._lock:
             self._connections[task] += 1
             self._missing.pop(task, None)
 
     def serve(self, task: str) -> None:
-        """It has a session here."""
+        """Record that it has a session here."""
         with self._lock:
             self._served.add(task)
 
     def lose(self, task: str, error: OpError, in_midst: bool) -> bool:
-        """A connection that came is lost, ``in_midst`` of a session. Whether the task is missed now."""
+        """Record the loss of a connection, ``in_midst`` of a session. Returns whether the task is now
+        missing.
+        """
         with self._lock:
             if in_midst:
                 self._served.discard(task)

@@ -1,14 +1,13 @@
 """The messages of a cluster as values, and as frames of a transport.
 
-A `Message` is one body of ``flowrt/protos/cluster.proto`` with what travels beside it: tensors, and at most
-one graph, whose large constants are among the tensors (`flowrt.graph.construction.detached`). Between two
-objects of one
-process it goes as it is. Between processes `encode` makes a frame of it, a header (an `Envelope`) and the
-tensors' bytes, and `decode` the same message again, but for the graph: that stays a text until somebody who
-has the time, and knows what the text builds on, calls `read_graph`.
+A `Message` is one body of ``flowrt/protos/cluster.proto`` with attachments: tensors, and at most one graph,
+with its large constants among the tensors (`flowrt.graph.construction.detached`). Within a process it is
+passed directly. Between processes `encode` makes a frame of it, a header (an `Envelope`) and the tensors'
+bytes, and `decode` restores the message, except the graph: that stays text until a later call of
+`read_graph`, with the nodes that it builds on.
 
-Rule of this file: decoding trusts nothing. What is not well formed is an `InvalidArgumentError` that says
-what was expected, and nothing was taken for it.
+Rule of this file: decoding trusts nothing. Malformed data raises an `InvalidArgumentError` with the expected
+form, before any allocation.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
 PROTOCOL = 4
-"""Of the messages. Tasks of different protocols do not work together."""
+"""Protocol version of the messages. Tasks with different versions do not work together."""
 
 MAX_INLINE_BYTES = 4096
-"""Tensors up to this size travel inside the header: a part of the payload has costs of its own."""
+"""Maximum size of tensors inside the header: a separate part of the payload has overhead."""
 
 MAX_GRAPH_BYTES = 64 << 20
-"""Of a graph's text, without its large constants."""
+"""Maximum size of a graph's text, without its large constants."""
 
 Array = np.ndarray[Any, Any]
 
@@ -66,15 +65,15 @@ class Message(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What a transport carries: a header and the payload behind it, uint8 arrays."""
+    """Unit of a transport: a header and the payload after it, uint8 arrays."""
 
     header: bytes
     payload: list[Array]
 
 
 class Envelope(NamedTuple):
-    """A message with its address on a connection; ``error`` of an answer that is one. ``settled``: what the
-    other end has asked and has the answers of. ``also``: more requests that are answered, by a tensor each.
+    """A message with its address on a connection; ``error`` for a failed request. ``settled``: acknowledged
+    answers, by their request numbers. ``also``: further requests that are answered, by one tensor each.
     """
 
     request_id: int
@@ -108,8 +107,8 @@ def encode(
     settled: Sequence[int] = (),
     also: Sequence[int] = (),
 ) -> Frame:
-    """``settled``, ``also``: see `Envelope`. Raises `UnimplementedError` for a tensor, or a graph, that
-    cannot leave its process, `ResourceExhaustedError` for a graph that nobody would take.
+    """``settled``, ``also``: see `Envelope`. Raises `UnimplementedError` for a tensor or a graph that cannot
+    be serialized, `ResourceExhaustedError` for a graph over the receivers' limit.
     """
     envelope = pb.Envelope(request_id=request_id, is_answer=is_answer, also=also)
     if settled:
@@ -128,7 +127,7 @@ def encode(
 
 
 def encode_error(request_id: int, error: OpError, task: str) -> Frame:
-    """An answer that is ``error``, which began in ``task`` if it does not say otherwise."""
+    """An answer that is ``error``, with ``task`` as its origin unless it has one."""
     envelope = pb.Envelope(request_id=request_id, is_answer=True, status=encode_status(error, task))
     return Frame(envelope.SerializeToString(), [])
 
@@ -156,13 +155,13 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
 
 
 def num_answers(message: Message) -> int:
-    """How many answers a request has, under numbers that follow its own."""
+    """Number of answers to a request; their numbers follow its own."""
     return len(message.body.keys) if type(message.body) is pb.RecvTensor else 1
 
 
 def address_of(header: bytes) -> tuple[tuple[int, ...], bool]:
-    """(request ids, whether it is an answer) of a frame whose message `decode` does not take. Raises
-    `InvalidArgumentError` where it is no Envelope at all.
+    """(request ids, whether it is an answer) of a frame with a message that `decode` rejects. Raises
+    `InvalidArgumentError` if it is not an Envelope at all.
     """
     envelope = _parse(header)
     return (envelope.request_id, *envelope.also), envelope.is_answer
@@ -194,7 +193,7 @@ _ASKED_BY = {
 
 def kind_of(header: bytes) -> str:
     """The name of the message in ``header``, for the rules of `flowrt.rendezvous.faulty`: ``RecvTensor``,
-    ``RecvTensorReply``. An answer that only says that it is done, or is an error, is a ``Reply``.
+    ``RecvTensorReply``. An empty answer, or an error, is a ``Reply``.
     """
     envelope = pb.Envelope.FromString(header)
     kind = envelope.WhichOneof("body")
@@ -209,8 +208,7 @@ def kind_of(header: bytes) -> str:
 
 def read_graph(message: Message, known: Mapping[str, Node] = _NONE) -> Subgraph:
     """The graph of ``message``, without its large constants. It may read nodes in ``known``. Raises
-    `InvalidArgumentError` and `NotFoundError` for what is no text of a graph, `ResourceExhaustedError` for
-    one that is too long.
+    `InvalidArgumentError` and `NotFoundError` for invalid text, `ResourceExhaustedError` if it is too long.
     """
     if message.graph is not None:
         return message.graph
@@ -243,7 +241,7 @@ def _as_array(tensor: Any) -> Array:
 
 
 def _encode_tensor(meta: Any, array: Array) -> Array | None:
-    """Describe ``array`` in ``meta``; returns its bytes if they travel beside the header."""
+    """Describe ``array`` in ``meta``; returns its bytes if they are sent outside the header."""
     if array.dtype.kind == "O":
         _encode_strings(meta, array)
         return None
@@ -323,14 +321,14 @@ def decode_status(status: Any) -> OpError:
 
 
 def lost(task: str, reason: str) -> OpError:
-    """The error of all who need a task that is gone: alike on every survivor."""
+    """The error for a lost task: equal on every survivor."""
     error = UnavailableError(f"task {task} was lost: {reason}")
     error.origin = Origin(task, False)
     return error
 
 
 def derived(error: OpError, task: str) -> OpError:
-    """What the others of a step raise when it ended with ``error`` in ``task``."""
+    """The error that other tasks of a step raise when it ended with ``error`` in ``task``."""
     origin = error.origin or Origin(task, False)
     fresh = errors.copy_to_raise(error)
     fresh.origin = Origin(origin.task, True)
@@ -338,7 +336,7 @@ def derived(error: OpError, task: str) -> OpError:
 
 
 def restarted(task: str, expected: int, got: int) -> OpError:
-    """A key, a session or a graph of a life that ``task`` has left behind."""
+    """The error for a key, session or graph of an earlier incarnation of ``task``."""
     message = f"task {task} was restarted: expected its life {expected:016x}; got {got:016x}"
     error = AbortedError(f"{message}. Make a new Session")
     error.origin = Origin(task, False)

@@ -1,14 +1,13 @@
-"""`Peer`: the other end of a connection, which is asked and asks.
+"""`Peer`: the other end of a connection, with requests in both directions.
 
     peer.ask(message, done) --Frame--> owner.asked(peer, request_id, message)
     done(message, error)    <--Frame-- peer.answer(request_id, message)
 
-The first request of a connection is `Hello`, both ways: who speaks, in which life, in which version of the
-protocol. When the connection is lost, everything that was asked ends in the same error, and the owner is
-told.
+The first request of a connection is `Hello`, in both directions: identity, incarnation, protocol version.
+When the connection is lost, all pending requests end with the same error, and the owner is notified.
 
-A request without an answer is repeated, under its number, now and then: a frame that was lost on the way is
-made good. What comes twice is done once (`ResponseCache`).
+An unanswered request is resent periodically under its number, to replace a lost frame. A duplicate is
+executed once (`ResponseCache`).
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Transport
 
 Done: TypeAlias = Callable[[Message | None, OpError | None], object]
-"""``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by who lost the
-peer.
+"""``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by the thread that
+detected the loss.
 """
 
 
@@ -56,17 +55,17 @@ MAX_REPEATED = 64 << 10
 """Bytes of a request that is kept to be repeated. Larger feeds, constants and graphs are sent once."""
 
 SETTLED_AT_ONCE = 64
-"""Answers that have come and of which the other end is told by one message: to tell of each takes 2 us."""
+"""Number of received answers acknowledged by one message: acknowledging each takes 2 us."""
 
 
 class Owner(Protocol):
-    """What the peers of one task, or of one client, have in common. Called in reader threads."""
+    """Callbacks of the peers of one task or client. Called in reader threads."""
 
     def hello(self) -> Any:
-        """What this end says of itself: a `pb.Hello`."""
+        """This end's introduction: a `pb.Hello`."""
 
     def greeted(self, peer: Peer, hello: Any) -> None:
-        """The other end has said who it is. Raises what the connection is refused with."""
+        """Handle the other end's hello. Raises an error to refuse the connection."""
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None: ...
 
@@ -75,11 +74,11 @@ class Owner(Protocol):
 
 @final
 class Reply:
-    """What comes back of a request, for a thread that waits for it."""
+    """Pending reply to a request, for a waiting thread."""
 
     def __init__(self) -> None:
         self.request_id = 0
-        self._locked = threading.Lock()  # until it is there; an Event takes 10 us more
+        self._locked = threading.Lock()  # until it arrives; an Event takes 10 us more
         self._locked.acquire()
         self._message: Message | None = None
         self._error: OpError | None = None
@@ -90,11 +89,11 @@ class Reply:
         self._locked.release()
 
     def is_there(self, timeout_s: float) -> bool:
-        """Block until it is there, for at most ``timeout_s`` seconds. By one thread, until it says yes."""
+        """Block until it arrives, at most ``timeout_s`` seconds. For one thread, until it returns True."""
         return self._locked.acquire(timeout=timeout_s)
 
     def open(self) -> Message:
-        """What came. Raises the error that came instead."""
+        """The reply. Raises the error sent instead."""
         if self._message is None:
             raise copy_to_raise(self._error or UnavailableError("no answer"))
         return self._message
@@ -120,7 +119,7 @@ class _Asked:
 
 @final
 class Peer:
-    """Any thread may call anything. ``name``: what the other end called itself, its address before."""
+    """Thread-safe. ``name``: the other end's name after its hello, its address before."""
 
     def __init__(self, connection: Connection, owner: Owner) -> None:
         self.connection, self._owner = connection, owner
@@ -132,12 +131,12 @@ class Peer:
         self._lock = threading.Lock()
         self._waiting: dict[int, _Asked] = {}
         self._settled: list[int] = []
-        """Requests whose answers have come, until the other end is told."""
+        """Received answers not acknowledged yet."""
         self._settles_now = False
         self._error: OpError | None = None
         self._is_known = False
         self._early: list[tuple[int, Message]] | None = None
-        """What the other end has asked, while this end waits for its hello: it has this one's already."""
+        """Requests of the other end that arrived while this end waits for its hello."""
         self._cache = ResponseCache()
 
     # --- asking
@@ -181,8 +180,8 @@ class Peer:
                 self._settle(number, None, failure)
 
     def repeat(self) -> None:
-        """To be called now and then: send again what has no answer since the last call but one, two, four,
-        eight ...
+        """Resend requests unanswered since the last call but one, two, four, eight ...; called
+        periodically.
         """
         headers: dict[bytes, None] = {}
         with self._lock:
@@ -206,7 +205,7 @@ class Peer:
         return reply.open()
 
     def greet(self, timeout_s: float) -> None:
-        """Say who this is, and hear who that is. Raises `FailedPreconditionError` for another protocol."""
+        """Exchange hellos. Raises `FailedPreconditionError` for another protocol."""
         self._early = []
         answer = self.wait_for(Message(self._owner.hello()), timeout_s)
         self._check_hello(answer.body)
@@ -274,7 +273,7 @@ class Peer:
         if sent is not None:
             sent()
 
-    # --- what the connection calls
+    # --- callbacks of the connection
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
         """See `flowrt.rendezvous.channel.channel.Receiver`."""
@@ -303,11 +302,11 @@ class Peer:
             self._asked(request_id, message)
 
     def _is_early(self, request_id: int, message: Message) -> bool:
-        """Whether the request waits until `greet` has heard who asks."""
+        """Whether the request must wait until `greet` has received the hello."""
         if self._early is None:
             return False
         with self._lock:
-            early = self._early  # `greet` may have come to its end
+            early = self._early  # `greet` may have finished
             if early is not None:
                 early.append((request_id, message))
             return early is not None
@@ -325,8 +324,8 @@ class Peer:
         self.fail(error.message)
 
     def fail(self, reason: str) -> None:
-        """The peer is gone: tell the owner, and end all that was asked of it. Once. In this order, since who
-        hears of the end may ask again: then the owner knows no peer that is gone.
+        """The peer is gone: notify the owner, then fail all pending requests. Once. In this order, since a
+        failed request may be repeated: by then the owner has dropped the peer.
         """
         with self._lock:
             if self._error is not None:
@@ -349,14 +348,14 @@ class Peer:
     # ---
 
     def _take_settled(self) -> Sequence[int]:
-        """What the next request tells of answers that have come: nothing, most of the time."""
+        """Acknowledgements for the next request: usually none."""
         if not self._settles_now and len(self._settled) < SETTLED_AT_ONCE:
             return ()
         settled, self._settled, self._settles_now = self._settled, [], False
         return settled
 
     def _is_repeated(self, first: int, message: Message) -> bool:
-        """Whether a request has come before. Its answers are sent again, if there are any."""
+        """Whether a request is a duplicate. Its answers are resent, if there are any."""
         numbers = range(first, first + num_answers(message))
         with self._lock:
             known = [self._cache.begin(number) for number in numbers]
@@ -375,7 +374,7 @@ class Peer:
     def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
         with self._lock:
             asked = self._waiting.pop(request_id, None)
-            if asked is None:  # the answer came twice
+            if asked is None:  # a duplicate answer
                 return
             self._settled.append(request_id)
         asked.done(message, error)
@@ -412,7 +411,7 @@ class Peer:
 
 
 def dial(transport: Transport, address: str, owner: Owner, timeout_s: float) -> Peer:
-    """Connect to ``address`` and say hello. Raises `UnavailableError` with the reason."""
+    """Connect to ``address`` and exchange hellos. Raises `UnavailableError` with the reason."""
     end = time.monotonic() + timeout_s
     connection = transport.connect(address, timeout_s)
     peer = Peer(connection, owner)

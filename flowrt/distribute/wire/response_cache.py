@@ -1,16 +1,16 @@
-"""`ResponseCache`: what one end of a connection was asked, so that what comes twice is done once and has one
-answer.
+"""`ResponseCache`: requests received by one end of a connection, so that duplicates are executed once, with
+one answer.
 
-    begin(number)            None: it is new, do it. RUNNING: its answer will come. SETTLED: the asker has it.
-                             DROPPED: it was answered and is not kept. Else the answer, to be sent again
+    begin(number)            None: it is new, run it. RUNNING: its answer is pending. SETTLED: acknowledged.
+                             DROPPED: it was answered and is not kept. Else the answer, to be resent
     answer(numbers, frame)   it is kept until
-    settle(numbers)          the asker says, with its next message, that the answers have come
+    settle(numbers)          the answers are acknowledged, with the client's next message
 
-At most once by the number of a call, and the next call as the acknowledgement: Birrell and Nelson,
+At-most-once execution by call numbers, with the next call as the acknowledgement: Birrell and Nelson,
 "Implementing Remote Procedure Calls" (1984). Pure: no thread, clock or connection.
 
-Rule of this file: memory is bounded. Of what is over there are `MAX_NUMBERS` numbers and `MAX_BYTES` bytes of
-answers; the oldest go.
+Rule of this file: memory is bounded. Completed requests are limited to `MAX_NUMBERS` numbers and `MAX_BYTES`
+bytes of answers; the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from typing import TypeAlias, final
 from flowrt.distribute.wire.messages import Frame
 
 MAX_NUMBERS = 4096
-"""Of what is over, 110 bytes each. What is repeated is repeated within seconds."""
+"""Maximum number of completed requests, 110 bytes each. Duplicates arrive within seconds."""
 
 MAX_BYTES = 1 << 20
-"""Of all answers that are kept."""
+"""Maximum total size of kept answers."""
 
 MAX_KEPT = 64 << 10
-"""Bytes of one: a copy of so many takes 5 us. A larger tensor is sent out of the memory that it was made in,
-which the next step takes. Such a request runs until its bytes have left, in order, so who asks again has the
-answer before he is told that it is not kept; only where a frame was lost on the way does his step fail.
+"""Maximum size of a kept answer in bytes: copying it takes 5 us. A larger tensor is sent directly from its
+memory, which the next step reuses. Such a request stays active until its bytes are sent, in order, so a
+client that resends it has the answer before it is reported as not kept; only if a frame was lost does its
+step fail.
 """
 
 
 class State(enum.Enum):
-    """Of a request that is no news."""
+    """State of a duplicate request."""
 
     RUNNING = enum.auto()
     SETTLED = enum.auto()
@@ -47,7 +48,7 @@ Known: TypeAlias = State | Frame
 
 
 class _Kept:
-    """A frame of ``size`` bytes that answers requests of which ``num_left`` may still be asked again."""
+    """A frame of ``size`` bytes that answers requests of which ``num_left`` may still be resent."""
 
     __slots__ = ("frame", "num_left", "size")
 
@@ -64,7 +65,7 @@ class ResponseCache:
         self._over: OrderedDict[int, State] = OrderedDict()
 
     def begin(self, number: int) -> Known | None:
-        """A request has come. What is known of it, if it is not the first time; else it runs."""
+        """Handle a request. Returns its record if it is a duplicate; else it becomes active."""
         if number in self._running:
             return State.RUNNING
         if (kept := self._kept.get(number)) is not None:
@@ -96,7 +97,7 @@ class ResponseCache:
         return True
 
     def _release(self, number: int) -> bool:
-        """Forget the answer, whose frame goes with the last that it answers; False if there is none."""
+        """Drop the answer; its frame is freed with its last request. False if there is none."""
         kept = self._kept.pop(number, None)
         if kept is None:
             return False

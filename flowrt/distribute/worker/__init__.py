@@ -1,8 +1,8 @@
-"""A task's part in the steps of masters.
+"""Worker: a task's part in the steps of masters.
 
 kept_tensors                          values kept between the calls of a partial run
 part                                  `CompiledPart`: one task's part of a callable
-step_progress, step_trace, describe   progress as text; traces; what was compiled
+step_progress, step_trace, describe   progress as text; traces; compiled parts
 steps                                 running steps and their tensors
 worker                                `Worker`: a pure state machine
 """

@@ -1,4 +1,4 @@
-"""What a worker has compiled, told to who looks at it.
+"""Description of a worker's compiled parts, for inspection.
 
 client --DescribeGraphs--> worker --describe_parts--> GraphDescriptions --read_description--> DescribedTask
 """
@@ -19,7 +19,7 @@ from flowrt.protos import cluster_pb2 as pb
 
 
 class DescribedTask(NamedTuple):
-    """A task, what it has compiled (placed, with a _Feed where a large constant was), and how it runs it."""
+    """A task's compiled parts (placed, with a _Feed for each large constant), and their execution plans."""
 
     name: str
     parts: list[Subgraph]
@@ -50,7 +50,7 @@ def _write_plan(message: Any, plan: DevicePlan) -> None:
 
 
 def read_description(answer: Message) -> DescribedTask:
-    """Raises `InvalidArgumentError` for a text that is no graph."""
+    """Parse a description. Raises `InvalidArgumentError` for invalid graph text."""
     body = answer.body
     parts = [parse_subgraph(text.decode()) for text in body.graphs]
     return DescribedTask(body.task, parts, tuple(map(_read_plan, body.plans)))

@@ -1,9 +1,9 @@
-"""`KeptTensors`: what the partial runs of one session have computed in a task and later calls read.
+"""`KeptTensors`: results of a session's partial runs in a task that later calls read.
 
-    RunGraph of a call --feeds--> its own tensors, and what earlier calls kept
+    RunGraph of a call --feeds--> its own tensors, and those kept by earlier calls
     its fetches        --keep---> the last of them stay here, the others are the answer
 
-Under numbers that the master has given: of the partial run, and of the tensor in it.
+They are stored under numbers assigned by the master: of the partial run, and of the tensor in it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class KeptTensors:
         return iter(self._runs)
 
     def feeds(self, partial_run: int, taken: Sequence[int], tensors: Sequence[Any]) -> Sequence[Any]:
-        """The feeds of a call: what is ``taken`` of an earlier one, and where that is 0 the next of
-        ``tensors``. Raises `InvalidArgumentError` for a number that nothing is kept under.
+        """The feeds of a call: the numbers ``taken`` of earlier results, and for 0 the next of ``tensors``.
+        Raises `InvalidArgumentError` for an unknown number.
         """
         if not any(taken):
             return tensors

@@ -65,7 +65,7 @@ def cut_by_task(
 
 
 def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
-    """``part`` whose sends and receives know which life of the sender's task they are of."""
+    """``part`` with the incarnation of the sender's task in its sends and receives."""
 
     def with_life(node: Node) -> Node:
         if node.op.effect is Effect.NESTED:
@@ -80,11 +80,11 @@ def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
 
 
 SHORT_COST = 1e5
-"""Elements or floating-point operations of a part that runs where its request and its tensors arrive: a
+"""Maximum work, in elements or floating-point operations, of a part that runs on the receiving thread: a
 hand-over to another thread takes about 50 us.
 """
 SHORT_NODES = 1000
-"""Each takes 0.5 us at least."""
+"""Each costs at least 0.5 us."""
 
 
 def _is_short(part: Subgraph) -> bool:
@@ -102,9 +102,7 @@ def _is_known(node: Node) -> bool:
 
 @final
 class CompiledPart:
-    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object behind a stateful
-    node.
-    """
+    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object of a stateful node."""
 
     def __init__(
         self,
@@ -114,14 +112,14 @@ class CompiledPart:
         optimises: bool,
     ) -> None:
         self.keys = remote_keys(part)
-        """What it receives from other tasks in every step."""
+        """Keys received from other tasks in every step."""
         self._devices, self._resource = devices, resource
         jit = jit_mode() if optimises else Jit.OFF
         options = self._options(jit is Jit.EAGER)
         placed = compile_step(part, options, pipeline=stages_from("split"))
         self._plan = self._new_plan(placed, options)
         self.is_short = self._plan.is_single and _is_short(part)
-        """Whether it takes less than handing it to another thread: `run_async` runs it."""
+        """Whether it costs less than a hand-over to another thread: `run_async` runs it."""
         self._lock = threading.Lock()
         self._is_closed = False
         if jit is Jit.BACKGROUND:
@@ -153,7 +151,7 @@ class CompiledPart:
         recorder: StepRecorder | None,
         rendezvous: LocalRendezvous,
     ) -> list[Any]:
-        """One step: the fetches' values. Raises what ends it."""
+        """Run one step; returns the fetched values. Raises the error that ends it."""
         return self._counted().run(feeds, control, recorder, rendezvous)
 
     def run_async(
@@ -163,27 +161,28 @@ class CompiledPart:
         rendezvous: LocalRendezvous,
         ended: Ended,
     ) -> None:
-        """`run` of a short part, on this thread and on those that bring its tensors. See `Plan.run_async`."""
+        """`run` of a short part, on this thread and on those that receive them. See `Plan.run_async`."""
         self._counted().run_async(feeds, control, rendezvous, ended)
 
     def _counted(self) -> Plan:
         plan = self._plan
-        if plan.next_tier is not None:
-            plan.next_tier.count_run(self._replace)
+        tier = plan.next_tier  # read once: the compiling thread removes it
+        if tier is not None:
+            tier.count_run(self._replace)
         return plan
 
     @property
     def plan(self) -> Plan:
-        """What runs its next step."""
+        """Plan of its next step."""
         return self._plan
 
     @property
     def subgraphs(self) -> list[Subgraph]:
-        """Its partitions, by device."""
+        """The partitions, by device."""
         return self._plan.subgraphs
 
     def close(self) -> None:
-        """Let go of its memory. Runs that have begun go on."""
+        """Release its memory. Active runs continue."""
         with self._lock:
             self._is_closed = True
             self._plan.close()

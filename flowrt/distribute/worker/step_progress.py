@@ -12,7 +12,7 @@ from flowrt.rendezvous.remote import RemoteRendezvous, source_task
 
 @final
 class StepProgress:
-    """Of the steps that run in one task. Any thread may call anything."""
+    """Progress of the steps running in one task. Thread-safe."""
 
     def __init__(self) -> None:
         self._rendezvous: dict[int, RemoteRendezvous] = {}
@@ -26,14 +26,14 @@ class StepProgress:
         self._threads[step] = threading.get_ident()
 
     def left(self, step: int) -> None:
-        """What the thread runs from now on is not the step's, which may still have tensors to give."""
+        """Record that the thread no longer runs the step, which may still have tensors to send."""
         self._threads.pop(step, None)
 
     def end(self, step: int) -> None:
         self._rendezvous.pop(step, None)
 
     def describe(self, step: int) -> str:
-        """What the step does now: an operation, or a wait, with who is waited for."""
+        """Current activity of the step: an operation, or a wait, with the tasks waited for."""
         rendezvous = self._rendezvous.get(step)
         if rendezvous is None:
             return "does not run the step"

@@ -1,9 +1,8 @@
-"""`StepTrace`: what a task records of one traced step: its programs' instructions, and its transfers.
+"""`StepTrace`: a task's record of one traced step: its programs' instructions, and its transfers.
 
-A tensor that comes from another task is one ``NodeExecStats`` named ``RecvTensor`` on its receiver's device:
-it begins when the tensor was asked for and ends when it was there. The sender has one named ``SendTensor``,
-at the time when the tensor was given to the transport. `flowrt.profiler` makes of both for how long it was
-waited for its producer, and for how long it was on its way.
+A tensor from another task is one ``NodeExecStats`` named ``RecvTensor`` on its receiver's device: from the
+request to the arrival of the tensor. The sender has one named ``SendTensor``, at the time when the tensor was
+passed to the transport. From both, `flowrt.profiler` derives the wait for the producer and the transfer time.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class _Moment(NamedTuple):
 
 @final
 class StepTrace:
-    """Any thread may call anything. ``shift_ns``: how far the clock is ahead that times are told in."""
+    """Thread-safe. ``shift_ns``: offset of the clock of the trace."""
 
     def __init__(self) -> None:
         self.recorder = StepRecorder()
@@ -38,7 +37,7 @@ class StepTrace:
         self._moments: list[_Moment] = []
 
     def note(self, what: What, key: str, value: Any = None) -> None:
-        """``what`` (asked, sent or arrived) happens now to the tensor of ``key``."""
+        """Record that ``what`` (asked, sent or arrived) happened now to the tensor of ``key``."""
         self._moments.append(_Moment(time.time_ns(), what, key, getattr(value, "nbytes", 0)))
 
     def encode(self) -> bytes:

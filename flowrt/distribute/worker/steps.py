@@ -1,4 +1,4 @@
-"""`Steps`: the steps that run in one task, and the tensors that they have of other tasks and give to them."""
+"""`Steps`: the steps running in one task, and the tensors that they exchange with other tasks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from flowrt.rendezvous.remote import RemoteRendezvous, source_task
 
 @final
 class Steps:
-    """``ended`` hears of every step's end, ``observer`` of what happens until then. Any thread may call
-    anything.
-    """
+    """``ended`` is called at every step's end, ``observer`` with events until then. Thread-safe."""
 
     def __init__(
         self,
@@ -59,8 +57,8 @@ class Steps:
     # --- running
 
     def run_async(self, start: StartStep) -> None:
-        """Run a step whose part is short, on this thread and on those that bring its tensors. Not one that
-        is traced: at its end it waits, for the clock of who asked for it.
+        """Run a step with a short part, on this thread and on those that receive its tensors. Not a traced
+        one: at its end it waits, for the requester's clock.
         """
         control = self.begin(start)
         holds_back = self._coalesced.begin()
@@ -77,14 +75,14 @@ class Steps:
         try:
             start.rendezvous.ask(start.part.keys)
             start.part.run_async(start.feeds, control, start.rendezvous, ended)
-        except Exception as failure:  # noqa: BLE001 (it is the step's)
+        except Exception as failure:  # noqa: BLE001 (raised by the step)
             self.fail(start, control, failure)
         finally:
             if holds_back:
                 self._coalesced.end()
 
     def prepare(self, start: StartStep) -> Callable[[], None]:
-        """What runs the step. It can be ended from now on."""
+        """The function that runs the step, which can be ended from now on."""
         return functools.partial(self._run, start, self.begin(start))
 
     def _run(self, start: StartStep, control: StepControl) -> None:
@@ -105,8 +103,8 @@ class Steps:
             self._progress.left(start.step)
 
     def begin(self, start: StartStep) -> StepControl:
-        """What ends the step from outside, from now on. Who drives its programs says the end, by `finish` or
-        `fail`.
+        """The control by which the step can be ended from outside, from now on. Its driver reports the end,
+        by `finish` or `fail`.
         """
         control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
         self._controls[start.step] = control
@@ -117,11 +115,11 @@ class Steps:
         return control
 
     def finish(self, start: StartStep, values: Sequence[Any]) -> None:
-        """The step's programs have ended well; it ends when what they made for others has left."""
+        """Report that the step's programs have succeeded; it ends when its sends are complete."""
         start.rendezvous.end(functools.partial(self._end, StepEnded(start.step, values, None)))
 
     def fail(self, start: StartStep, control: StepControl, failure: BaseException) -> None:
-        """The step's programs have ended with ``failure``, or with what it was ended with from outside."""
+        """Report that the step's programs have ended with ``failure``, or with an external error."""
         error = as_op_error(failure)
         if control.cancelled is not None and isinstance(failure, OpError):
             error = control.cancelled
@@ -129,7 +127,7 @@ class Steps:
 
     @property
     def num_running(self) -> int:
-        """Those whose end has not been told yet."""
+        """Number of steps without a reported end."""
         return len(self._controls)
 
     def _end(self, ended: StepEnded) -> None:
@@ -154,7 +152,7 @@ class Steps:
 
     def watch(self, now: float, running: Sequence[tuple[int, RemoteRendezvous]]) -> None:
         """`end_late`, and report those of ``running`` that have waited too long at ``now`` of the monotonic
-        clock: then also what the tasks do for which they wait.
+        clock, including the activity of the tasks that they wait for.
         """
         self.end_late(running)
         for stall in self._observer.look(now, running):
@@ -163,15 +161,15 @@ class Steps:
                 self._connections.ask(task, Message(pb.GetProgress(step=stall.step)), [heard])
 
     def tell_progress(self, token: str, request_id: int, message: Message) -> None:
-        """Answer the peer that is known by ``token``: what the step that it asks for does here."""
+        """Answer the peer ``token`` with the current activity of the requested step."""
         peer = self._connections.find(token)
         if peer is not None:
             text = self._progress.describe(message.body.step)
             peer.answer(request_id, Message(pb.Progress(text=text)), None)
 
     def end_late(self, running: Iterable[tuple[int, RemoteRendezvous]]) -> None:
-        """End those of ``running`` whose deadline has passed. A step that waits on a thread sees to that
-        itself; of a relayed one nobody else looks at the clock.
+        """End those of ``running`` that are past their deadline. A step that waits on a thread checks it
+        itself; a relayed one has no such thread.
         """
         for step, rendezvous in running:
             control = self._controls.get(step)

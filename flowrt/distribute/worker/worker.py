@@ -1,17 +1,17 @@
-"""`Worker`: what one task does of other tasks' steps, as a pure state machine.
+"""`Worker`: one task's part in steps, as a pure state machine.
 
     handle(event) -> actions        see `flowrt.distribute.machines.events`
 
-The life of a step in a task: a request for one of its tensors may come before the step does, so whoever comes
-first makes its rendezvous. `RunGraph` starts its programs. It ends when they have ended and what they made
-for others has left, or with the first error; then its number is remembered, and late requests are refused
-instead of waiting for a step that will not come.
+Life cycle of a step in a task: a request for one of its tensors may arrive before the step does, so the first
+of them creates its rendezvous. `RunGraph` starts its programs. It ends when they have ended and its sends are
+complete, or with the first error; then its number is remembered, and late requests are rejected instead of
+waiting for a step that will not start.
 
 Rules of this file:
-  1. A step's number starts it once; a step that was aborted before it came does not start.
-  2. What a peer began ends with the peer: its sessions, their graphs and steps.
-  3. What a partial run keeps here ends with it, at the latest with its session.
-  4. A request for a life that this task has left behind is refused: `AbortedError`, which says so.
+  1. A step number starts once; a step that was aborted before its start does not start.
+  2. A peer's sessions, graphs and steps end with the peer.
+  3. Tensors kept by a partial run are released with it, at the latest with its session.
+  4. A request for an earlier incarnation of this task is rejected with an `AbortedError`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ If one were, it would wait `EARLY_S` for nothing and then be refused.
 """
 
 EARLY_S = 60.0
-"""How long requests wait for a step that this task has not heard of."""
+"""Time that requests wait for a step that is unknown to this task."""
 
 # --- state
 
 
 class _Session:
-    """``peer``: whose it is. ``constants``: the large ones of its graphs, under their master's numbers;
-    ``kept``: what its partial runs have here.
+    """``peer``: its owner. ``constants``: the large ones of its graphs, under their master's numbers;
+    ``kept``: tensors of its partial runs.
     """
 
     __slots__ = ("constants", "kept", "peer")
@@ -72,8 +72,8 @@ class _Graph:
 
 
 class _Step:
-    """``owner``: who asked to run it, (peer, request id); None as long as only tensors were asked for.
-    ``keeps``: the numbers of its last fetches, which ``partial_run`` keeps.
+    """``owner``: the requester, (peer, request id); None while only tensors were requested. ``keeps``: the
+    numbers of its last fetches, which ``partial_run`` keeps.
     """
 
     __slots__ = ("error", "heard_at", "keeps", "owner", "partial_run", "rendezvous", "session")
@@ -108,7 +108,9 @@ class Worker:
         self._sessions: dict[str, _Session] = {}
         self._graphs: dict[int, _Graph] = {}
         self._last_graph = incarnation % 2**31 << 32
-        """Graphs of two lives have different numbers: what a master registered before cannot mean another."""
+        """Graph numbers differ between incarnations: an earlier registration cannot be confused with a new
+        one.
+        """
         self._steps: dict[int, _Step] = {}
         self._over: OrderedDict[int, OpError | None] = OrderedDict()
 
@@ -135,12 +137,12 @@ class Worker:
         return any(session.peer == peer for session in self._sessions.values())
 
     def rendezvous(self, step: int) -> RemoteRendezvous | None:
-        """Of a step that has not ended."""
+        """Rendezvous of a step that has not ended."""
         found = self._steps.get(step)
         return None if found is None else found.rendezvous
 
     def running(self) -> list[tuple[int, RemoteRendezvous]]:
-        """The steps that run, for those who look for what they wait for."""
+        """The running steps, for checks of their waits."""
         return [(number, step.rendezvous) for number, step in self._steps.items() if step.owner is not None]
 
     # --- sessions and graphs
@@ -230,7 +232,7 @@ class Worker:
         return [ev.ForgetParts(parts), _done(peer, request_id)]
 
     def _reset(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
-        """What is compiled is bound to the variables, so all sessions end."""
+        """Reset containers; compiled parts are bound to their variables, so all sessions end."""
         reason = AbortedError(f"the containers of {self.task} were reset")
         actions: list[ev.WorkerAction] = []
         for session in list(self._sessions):
@@ -261,7 +263,7 @@ class Worker:
         ]
 
     def _admitted(self, message: Message) -> tuple[_Graph, Sequence[Any]]:
-        """What is to run, and its feeds. Raises what the step is refused with."""
+        """The graph to run, and its feeds. Raises an error if the step is rejected."""
         body = message.body
         if body.step in self._over:
             raise copy_to_raise(self._too_late(body.step))
@@ -336,7 +338,7 @@ class Worker:
         if len(self._over) > MAX_REMEMBERED_STEPS:
             self._over.popitem(last=False)
 
-    # --- what may happen at any time
+    # --- events at any time
 
     def _lose(self, peer: str, error: OpError) -> list[ev.WorkerAction]:
         actions: list[ev.WorkerAction] = []

@@ -1,4 +1,4 @@
-"""What a node costs, estimated: what the choice of threads, of streams and the places of pauses go by."""
+"""Cost estimates of nodes, for the choice of threads and streams and the placement of pauses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from flowrt.graph.shapes import num_elements
 _FREE = ("Const", "_Feed", "_Recv")
 
 SECONDS_PER_UNIT = 1e-9
-"""Of `node_cost`: a core adds about 1e9 floats a second out of memory; products are ten times faster, which a
-schedule only has to rank.
+"""Seconds per unit of `node_cost`: a core adds about 1e9 floats per second from memory; products are ten
+times faster, but a schedule only needs a ranking.
 """
 
 CALL_SECONDS = 0.5e-6
-"""What any call costs beside its work."""
+"""Overhead of any call, apart from its work."""
 
 
 def node_cost(subgraph: Subgraph, node: Node) -> float:
-    """Floating-point operations, or elements written where the op does not say; unknown dimensions count as
-    nothing.
-    """
+    """Floating-point operations, or elements written if the op has no cost; unknown dimensions are zero."""
     if node.op.cost is not None:
         return node.op.cost([subgraph.spec(ref) for ref in node.inputs], node.outputs) or 0.0
     if node.op.name in _FREE:
@@ -29,8 +27,9 @@ def node_cost(subgraph: Subgraph, node: Node) -> float:
 
 
 def node_seconds(subgraph: Subgraph, node: Node) -> float:
-    """About how long the node occupies its device. An op that only waits says itself how long
-    (attribute ``seconds``)."""
+    """Estimated time for which the node occupies its device; the attr ``seconds`` of an op that only
+    waits.
+    """
     if "seconds" in node.attrs:
         return float(node.attrs["seconds"])
     return CALL_SECONDS + SECONDS_PER_UNIT * node_cost(subgraph, node)
@@ -42,7 +41,7 @@ def may_block(node: Node) -> bool:
 
 
 def waits_outside(subgraph: Subgraph) -> bool:
-    """Whether some operation waits for what another step does, also in a loop or branch."""
+    """Whether an operation may block on another step, including operations in loops and branches."""
     return any(node.op.waits or (node.op.effect is Effect.NESTED and _owner_waits(node)) for node in subgraph)
 
 

@@ -1,19 +1,19 @@
-"""Streams: which of its device's streams runs each node, and who must wait for whom.
+"""Stream assignment: the stream of each node on its device, and synchronization between streams.
 
 List scheduling (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969), with the priorities of
-HEFT (H. Topcuoglu et al., 2002): nodes in the order of the longest way that is behind them, each on the
-stream where it can end first; a tensor that changes streams costs `SWITCH_SECONDS`.
+HEFT (H. Topcuoglu et al., 2002): nodes in the order of their longest path to the end, each on the stream with
+the earliest finish time; a tensor that changes streams costs `SWITCH_SECONDS`.
 
 Rules of this file:
 
   1. All devices of a step keep one topological order of the whole step, `by_rank`'s, and each stream runs its
-     nodes in it. So the first node that has not run can always run: were each device to order its own part,
-     two of them could wait for each other's later sends.
-  2. A node waits for another stream's node only through an event, and only if nothing earlier on its stream
-     has waited for as much. Each node has a vector clock: how far every stream is for certain.
-  3. A variable's write also waits for what still reads the memory that it is going to change.
-  4. What other processes wait for comes first: the start of a native collective, and all that it needs. What
-     waits for them comes last, in its order. So gradients travel while the others are computed.
+     nodes in it. So the first node that has not run can always run: if each device ordered its part
+     separately, two of them could wait for each other's later sends.
+  2. A node waits for another stream's node only through an event, and only if no earlier wait on its stream
+     implies it. Each node has a vector clock: the guaranteed progress of every stream.
+  3. A variable's write also waits for pending readers of the memory that it overwrites.
+  4. Starts of native collectives, which other processes wait for, come first, with their dependencies. Waits
+     for other processes come last, in order. Gradients are thus transferred while others are computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.group_transfer import group_start_op, group_wait_op
 
 SWITCH_SECONDS = 50e-6
-"""A hand-over between two threads; between two streams of a GPU it is about 5 us."""
+"""A hand-over between two threads; between two streams of a GPU it takes about 5 us."""
 
 TRAVEL_SECONDS = 1.0
 """A native collective in `by_rank`: more than any way that leads to none."""
@@ -40,8 +40,8 @@ MIN_GAIN = 0.1
 
 @final
 class StreamSchedule:
-    """The nodes of a partition on ``count`` streams. ``waits[name]`` are the nodes of other streams whose
-    events the node waits for. Nodes without a stream (constants, handles, feeds) are there from the start.
+    """The nodes of a partition on ``count`` streams. ``waits[name]`` are nodes of other streams that the node
+    waits for, by events. Nodes without a stream (constants, handles, feeds) are available from the start.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class StreamSchedule:
 
 
 def by_rank(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` in the order in which streams should begin its nodes: of those that are ready, the one
-    with the longest way behind it first, and by rule 4 the waits for other processes last.
+    """``subgraph`` in the order in which streams should begin its nodes: among ready nodes, the one with the
+    longest remaining path first, and by rule 4 the waits for other processes last.
     """
     dependencies = _dependencies(subgraph)
     consumers: dict[str, list[str]] = {name: [] for name in dependencies}
@@ -140,7 +140,7 @@ def schedule_streams(subgraph: Subgraph, count: int) -> StreamSchedule:
 
 
 def _dependencies(subgraph: Subgraph) -> dict[str, list[str]]:
-    """Of every node that something runs for, in the order of ``subgraph``: those that must run before."""
+    """Map from each node that executes something to its predecessors, in the order of ``subgraph``."""
     working = {node.name for node in subgraph if not _is_there(node)}
     return {
         node.name: [
@@ -154,7 +154,7 @@ def _dependencies(subgraph: Subgraph) -> dict[str, list[str]]:
 
 
 def _is_there(node: Node) -> bool:
-    """Whether nothing runs for the node: it is there before the step, and waits for nobody."""
+    """Whether the node executes nothing: it is available before the step."""
     if node.op.name == "Const":
         return not node.controls  # with them it is the signal of a control edge between devices
     return node.op.name == "_Feed" or node.op.effect is Effect.HANDLE

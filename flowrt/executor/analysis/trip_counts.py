@@ -1,8 +1,8 @@
-"""How often the loops of a partition run, where constants alone decide it.
+"""Trip counts of loops that are determined by constants alone.
 
-A device that computes nothing cannot say whether a loop goes on. The host can where a counter starts from a
-constant, and the next one and the predicate are made of it by pure arithmetic on a few elements. What such a
-loop leaves in its variables is known then, too, and with it how often the loop of its gradient runs.
+A device that computes nothing cannot decide whether a loop continues. The host can if a counter starts from a
+constant, and its next value and the predicate follow from it by pure arithmetic on a few elements. The final
+values of such a loop's variables are then known, too, and with them the trip count of its gradient's loop.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_COUNTED = 10_000
 """Iterations, which take the host 0.1 to 0.3 s. A loop that runs longer is not counted."""
 
 MAX_ELEMENTS = 16
-"""Of a tensor that is followed: counters and bounds."""
+"""Maximum size of an evaluated tensor: counters and bounds."""
 
 
 def trip_counts(subgraph: Subgraph) -> dict[str, int]:
-    """The iterations of each loop of which they are known, by its name. A loop that exchanges tensors with
-    other devices is not counted: all have to go the same way.
+    """Known trip counts of loops, by name. A loop that exchanges tensors with other devices is not counted:
+    all devices must run it equally often.
     """
     known: dict[Ref, Any] = {}
     counts: dict[str, int] = {}
@@ -38,15 +38,15 @@ def trip_counts(subgraph: Subgraph) -> dict[str, int]:
                 values = evaluate_node(node, [known[ref] for ref in node.inputs])
                 known.update({(node.name, index): value for index, value in enumerate(values)})
         except OpError:
-            continue  # an error of the step, which does not come here perhaps
+            continue  # an error of the step, which may not reach this loop
     return counts
 
 
 def _count(loop: Node, known: dict[Ref, Any], counts: dict[str, int]) -> None:
-    """Run what can be followed of ``loop``, if the predicate is of that."""
+    """Evaluate ``loop``, if its predicate can be evaluated."""
     body: Subgraph = loop.attrs["body"]
     values = {name: known[r] for name, r in zip(body.feeds, loop.inputs[1:], strict=True) if r in known}
-    results = dict(zip(body.feeds, body.fetches[1:], strict=False))  # behind the variables are invariants
+    results = dict(zip(body.feeds, body.fetches[1:], strict=False))  # invariants follow the variables
     while lost := [name for name in values if results.get(name, (name, 0)) not in _followed(body, values)]:
         for name in lost:
             del values[name]
@@ -65,7 +65,7 @@ def _count(loop: Node, known: dict[Ref, Any], counts: dict[str, int]) -> None:
 
 
 def _followed(body: Subgraph, parameters: Collection[str]) -> set[Ref]:
-    """What can be computed of ``parameters`` alone."""
+    """The tensors that can be computed from ``parameters`` alone."""
     found: set[Ref] = {(name, 0) for name in parameters}
     for node in body:
         if _can_follow(node) and found.issuperset(node.inputs):
@@ -88,7 +88,7 @@ def _is_small(spec: TensorSpec) -> bool:
 
 
 def _part(body: Subgraph, fetches: tuple[Ref, ...]) -> Subgraph:
-    """What ``fetches`` need of ``body``; nothing is waited for."""
+    """The subgraph of ``body`` for ``fetches``, without control dependencies."""
     needed = {name for name, _ in fetches}
     for node in reversed(list(body)):
         if node.name in needed:
@@ -98,7 +98,7 @@ def _part(body: Subgraph, fetches: tuple[Ref, ...]) -> Subgraph:
 
 
 def _exchanges(body: Subgraph) -> bool:
-    """Whether tensors go to other devices, or come from there."""
+    """Whether tensors are sent to or received from other devices."""
     return any(
         node.op.name in ("_Send", "_Recv") or any(map(_exchanges, owned_subgraphs(node.attrs)))
         for node in body

@@ -1,13 +1,12 @@
-"""Binding: from a partition with its schedule and places to `Program`s on preassigned memory.
+"""Binding: conversion of a scheduled partition to `Program`s on preassigned memory.
 
-Everything that a step would otherwise look up is decided here, once, walking the nodes in order. Where each
-tensor is was decided before (`flowrt.executor.buffers.buffer_assignment`); here the arena is taken from the
-device's pool, the
-views are made, and each instruction gets its arguments. An op whose output is a view costs nothing at run
-time. Host arguments (axes, shapes) are read now only if they are constants.
+All look-ups are resolved here, once, in one pass over the nodes. Buffers were assigned before
+(`flowrt.executor.buffers.buffer_assignment`); here the arena is allocated from the device's pool, views are
+created, and each instruction gets its arguments. View ops cost nothing at run time. Host arguments (axes,
+shapes) are read now only if they are constants.
 
-The parts of it have modules of their own: memory (`bound_tensors`), streams (`bind_streams`), what comes and
-goes (`bind_transfer`, `bind_fetches`), loops and branches (`bind_control`, `open_lists`). Kernels are here.
+Separate modules bind memory (`bound_tensors`), streams (`bind_streams`), transfers and fetches
+(`bind_transfer`, `bind_fetches`), loops and branches (`bind_control`, `open_lists`). Kernels are bound here.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ from flowrt.graph.op_def import Effect, Ufunc
 from flowrt.graph.resources.variables import VariableResource
 
 Ends: TypeAlias = tuple[Send, Callable[[str, Any], Any], Callable[[OpError], object]]
-"""Of the step's rendezvous, as a `Binder` takes them: send, take, fail."""
+"""Functions of the step's rendezvous that a `Binder` uses: send, take, fail."""
 
 
 class Partition(NamedTuple):
-    """One device's part of a step, compiled: everything that its instances share."""
+    """One device's part of a step, compiled: everything shared by its instances."""
 
     subgraph: Subgraph
     device: Device
@@ -69,7 +68,7 @@ class Partition(NamedTuple):
     lifetimes: Lifetimes
     buffers: BufferAssignment
     has_loops: bool
-    """Whether compiled loops do what they can."""
+    """Whether compiled loops are used where possible."""
 
 
 def compile_partition(
@@ -79,7 +78,7 @@ def compile_partition(
     resource: Callable[[Node], Any],
     has_loops: bool = False,
 ) -> Partition:
-    """Lifetimes and the memory plan of ``subgraph``. ``resource(node)``: the session's object behind a
+    """Lifetimes and the memory plan of ``subgraph``. ``resource(node)`` returns the session's object of a
     stateful node.
     """
     lifetimes = Lifetimes(subgraph, schedule)
@@ -91,22 +90,22 @@ _OF_DEVICE = (Effect.PURE, Effect.READ, Effect.WRITE)
 
 
 class Outer(NamedTuple):
-    """What a function's binder has from its owner's: the places of the function's tensors, and around it."""
+    """Inputs to a function's binder from its owner's: the function's buffer assignment and the context."""
 
     tensors: BoundTensors
     depth: int
-    """In how many functions it is."""
+    """Nesting depth of the function."""
     frame: Frame | None
     """The innermost loop."""
     lists: Mapping[str, ListBinder]
-    """By the name of the operation that changes it, each list that is open."""
+    """Open lists by the name of the operation that changes them."""
 
 
 @final
 class Binder:
-    """Binds one partition. ``resource(node)`` gives the session's object behind a stateful node,
-    ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous, and ``fail(error)`` ends the
-    step when a copy from the device fails after its instruction. Raises `ResourceExhaustedError`.
+    """Binds one partition. ``resource(node)`` returns the session's object of a stateful node, ``send(key,
+    value)`` and ``take(key, default)`` are the step's rendezvous, and ``fail(error)`` ends the step when a
+    copy from the device fails after its instruction. Raises `ResourceExhaustedError`.
     """
 
     def __init__(
@@ -128,13 +127,13 @@ class Binder:
         self.tensors, self._depth, self._frame, self._lists = outer
         self._streams = BoundStreams(self._device, self._schedule, self.tensors, send, self._depth)
         self._builder: InstructionBuilder = self._streams.builders[0]
-        """Of the node that is being bound."""
+        """Instruction builder of the node being bound."""
         self._feeds: dict[str, Feed] = {}
         self._trips = {} if self._device.executor.computes else trip_counts(self._subgraph)
 
     def bind(self) -> list[Program]:
-        """One program a stream, or one for all of them; the first has the feeds and fetches. Raises what a
-        kernel raises when it cannot be bound, and `ResourceExhaustedError`.
+        """Bind one program per stream, or a single one; the first has the feeds and fetches. Raises errors of
+        kernels that cannot be bound, and `ResourceExhaustedError`.
         """
         for name in self._subgraph.feeds:
             self._bind_feed(self._subgraph.nodes[name])
@@ -237,9 +236,9 @@ class Binder:
         self.tensors.place(node, 0, Operand(array, None, text, host_value=host))
 
     def _free_registers(self, node: Node, position: int) -> None:
-        """After the node: let go of large values that it was the last to read. Memory that one stream asked
-        for goes back to it, so with several streams of one thread, where another may still be reading, the
-        step keeps all to its end, when they are joined.
+        """Free large register values after their last reader, the node. Freed memory is reused by the stream
+        that allocated it; so with several streams on one thread, where another may still be reading, values
+        are kept to the end of the step, when the streams are joined.
         """
         if self._is_asynchronous and self._schedule.count > 1:
             return
@@ -253,7 +252,7 @@ class Binder:
     # --- functions
 
     def _bind_functions(self, node: Node) -> None:
-        """The node's outputs, and its functions as loop or branches behind the instructions so far."""
+        """Bind the node's outputs, and its functions as a loop or branches after the instructions so far."""
         self._builder.is_fixed = False
         for index in range(len(node.outputs)):
             if self._outputs[node.name, index] is Storage.BUFFER:
@@ -390,7 +389,7 @@ class Binder:
         return call is not None
 
     def _join_update(self, update: Update, operands: list[Operand]) -> None:
-        """With those just before it, if it can be."""
+        """Merge the update with those directly before it, if possible."""
         updates = self._builder.last_function
         if not (isinstance(updates, Updates) and updates.add(update)):
             updates = Updates(self.tensors.registers)
@@ -399,9 +398,9 @@ class Binder:
         self._builder.line(update.node, [operand.text for operand in operands], "")
 
     def _kernel(self, node: Node, operands: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
-        """The node's kernel with attrs and array module bound, and one argument an input of its signature.
+        """The node's kernel with attrs and array module bound, and one argument per input of its signature.
 
-        An argument that is not known yet stands as a `Later`.
+        An argument that is not known yet is a `Later`.
         """
         if "group" in node.attrs:
             convert = self._device.to_host, self._device.to_device
@@ -419,7 +418,9 @@ class Binder:
         return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device, own)
 
     def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What the device runs for a kernel: the kernel, unless it only pretends."""
+        """The function to run for a kernel: the kernel, or a simulated one on a device that does not
+        compute.
+        """
         executor = self._device.executor
         if executor.computes:
             return function
@@ -440,8 +441,8 @@ class Binder:
         operands: Sequence[Operand],
         store: Callable[[Any], None] | None = None,
     ) -> None:
-        """Emit the instruction ``function(*arguments)``, with ``store`` for its result if that is not in its
-        buffer already. It reads registers where arguments come later.
+        """Emit the instruction ``function(*arguments)``, with ``store`` for its result if that is not already
+        in its buffer. Arguments that are not known yet are read from registers.
         """
         late = [a for a in arguments if isinstance(a, Later)]
         if late:

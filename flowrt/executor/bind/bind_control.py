@@ -1,13 +1,12 @@
-"""Binding loops and branches: arguments in, results out.
+"""Binding of loops and branches: passing arguments and results.
 
-The outputs of a node that owns functions have their places, buffers or registers. A loop's variables *are*
-its outputs: they are set from the inputs before the loop, the body reads them as its parameters, and what it
-computes is moved over them at the end of each iteration, unless its kernels have written there themselves. A
-branch's results are moved to the outputs at its end.
+The outputs of a node that owns functions are assigned buffers or registers. A loop's variables *are* its
+outputs: they are initialized from the inputs before the loop, the body reads them as its parameters, and its
+results are moved into them at the end of each iteration, unless its kernels write them in place. A branch's
+results are moved to the outputs at its end.
 
-Moves happen at once: a result may be another variable's old value, as in ``a, b = b, a``. So a buffer is
-written only when what lies in it has been moved on, and where that goes in a circle one value waits in a
-copy.
+Moves are parallel: a result may be another variable's old value, as in ``a, b = b, a``. So a buffer is
+written only after its old contents have been moved, and a cycle is broken by copying one value.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.node import Node, Subgraph, TensorSpec, site_of
 
 MAX_ITERATION_COST = 1e6
-"""Estimated work between two pauses of a loop: half a millisecond, and 65 times that on subnormal numbers."""
+"""Estimated work between two pauses of a loop: half a millisecond, or 65 times that on subnormal numbers."""
 
 FIRST_ITERATIONS = 1_000
-"""Of the first call of a loop over scalars: 5 us for an addition, 7 ms for a body of 60 powers."""
+"""Iterations in the first call of a loop over scalars: 5 us for an addition, 7 ms for a body of 60 powers."""
 
 ITERATION_NS = 50.0
-"""Of a loop over scalars, in one over small tensors: about."""
+"""Estimated time per iteration of a scalar loop inside a loop over small tensors."""
 
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations. Around another loop it is one: the
-inner one makes no pause if it ends within a call, which may take milliseconds.
+inner loop does not pause if it ends within a call, which may take milliseconds.
 """
 
 
@@ -93,9 +92,9 @@ def bind_control(
     compiles: bool,
     trips: int | None,
 ) -> None:
-    """Add the loop or the branches of ``node``, which is in ``frame``, to ``builder``. The node's outputs
-    have their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code.
-    ``trips``: how often the loop runs, whatever its predicate says.
+    """Append the loop or the branches of ``node``, inside ``frame``, to ``builder``. The node's outputs are
+    already in ``tensors``. ``compiles``: arithmetic on scalars is compiled to machine code. ``trips``: the
+    trip count, regardless of the predicate.
     """
     inputs, outputs = tensors.inputs(node), tensors.outputs(node)
     mover = _Mover(node, builder.device, tensors.registers)
@@ -121,7 +120,7 @@ def _bind_iterated(
     """A loop over scalars as one function, which is called again while the predicate holds."""
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     builder.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
-    held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # also what is inside
+    held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # including inner cells
     copies = [Operand(array, None, "") for array in held[: len(invariant)]]
     mover.move(builder, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
     arrays = [*[output.value for output in outputs], *held]
@@ -220,7 +219,7 @@ def _bind_loop(
 def _place_inner(
     node: Node, builder: InstructionBuilder, tensors: BoundTensors, inner: Mapping[int, StackedRows]
 ) -> None:
-    """Say of the lists that are parts of other lists which rows they are; where they begin empty, do so."""
+    """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
     for k, output in enumerate(tensors.outputs(node)):
         rows = None if output.slot is None else inner.get(output.slot)
         if rows is not None:
@@ -282,8 +281,8 @@ def _compiled_body(
     lists: Mapping[str, OpenList],
     begun: Mapping[int, NoElements | TakenLists],
 ) -> _Body | None:
-    """The body that makes all iterations in machine code; None if it is more than that. ``begun``: by their
-    registers, what the lists begin as that are parts of others.
+    """The body that runs all iterations in machine code; None if it contains anything else. ``begun``:
+    initial values of lists that are elements of others, by their registers.
     """
     slots = {k: o.slot for k, o in enumerate([*outputs, *invariant]) if o.slot is not None}
     lists = {**lists, **indexed_lists(node, slots)}
@@ -302,7 +301,7 @@ def _compiled_body(
     body = _body(mover, outputs, bind(moved.operands, {**rows, **empty}), around)
     block = None if body.predicate.slot is not None else compiled_block(body.segments)
     if block is None or not block.parts:
-        del builder.lines[n_lines:]  # it is bound anew
+        del builder.lines[n_lines:]  # rebound below
         return None
     deferred = block.deferred.behind(functools.partial(moved.fill, mover.registers))
     made = iterations_of(node, block._replace(deferred=deferred), body.predicate.value)
@@ -327,8 +326,8 @@ class _Mover:
         self._copyto = device.executor.kernel(node.name, device.xp.copyto, CALL_SECONDS)
 
     def reader(self, operand: Operand) -> Callable[[], Any]:
-        """A function that reads a scalar for the host: where the host has it already, from there. That saves
-        a wait for the device, and all devices go the same way though one of them only pretends.
+        """A function that reads a scalar for the host, from a host copy if there is one. That saves a wait
+        for the device, and keeps all devices on the same path even if one of them does not compute.
         """
         if operand.host_value is not None:
             return operand.host_value.item  # type: ignore[no-any-return]
@@ -350,7 +349,7 @@ class _Mover:
         targets: Sequence[Operand],
         is_read: Sequence[bool],
     ) -> None:
-        """Move ``sources`` to ``targets``, all at once."""
+        """Move ``sources`` to ``targets``, in parallel."""
         copies: list[tuple[Any, Any]] = []  # from and to arrays that are there
         loads: list[tuple[int, Any]] = []  # from registers to arrays
         stores: list[tuple[Operand, int, bool]] = []  # to registers
@@ -364,12 +363,12 @@ class _Mover:
                 copies.append((source.value, target.value))
         overwritten = {slot for _, slot, _ in stores}
         for position, (slot, array) in enumerate(loads):
-            if slot in overwritten:  # the value is kept in a register of its own meanwhile
+            if slot in overwritten:  # the value is kept in a separate register meanwhile
                 self.registers.append(None)
                 kept = len(self.registers) - 1
                 stores.append((Operand(None, slot, ""), kept, False))
                 loads[position] = (kept, array)
-        self._store(builder, stores)  # first: what is copied from arrays is still there
+        self._store(builder, stores)  # first: the arrays have not been overwritten yet
         self._copy(builder, copies)
         for slot, array in loads:
             builder.emit(self._node, self._load(slot, array))
@@ -379,7 +378,7 @@ class _Mover:
         return lambda: copyto(array, registers[slot])
 
     def _store(self, builder: InstructionBuilder, stores: Sequence[tuple[Operand, int, bool]]) -> None:
-        """Set registers: all are read before the first is set. What lies in an array is copied."""
+        """Set registers, after reading all sources. Values in arrays are copied."""
         if not stores:
             return
         registers, copy = self.registers, self.device.xp.array

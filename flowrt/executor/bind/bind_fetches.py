@@ -1,4 +1,4 @@
-"""Binding fetches: what a program gives out is the caller's, and never changes afterwards."""
+"""Binding of fetches: values returned by a program belong to the caller and never change afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flowrt.graph.op_def import Effect
 
 
 def bind_fetches(tensors: BoundTensors) -> list[Callable[[], Any]]:
-    """One function a fetch, in order: it gives the tensor's value to the caller, who owns it."""
+    """Functions that return the value of each fetch, in order; the caller owns the values."""
     counts = Counter(tensors.subgraph.fetches)
     return [bind_fetch(tensors, ref, counts[ref] == 1) for ref in tensors.subgraph.fetches]
 
 
 def bind_fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], Any]:
-    """A function that gives the tensor's value to the caller, who owns it. ``is_once``: it is fetched so."""
+    """A function that returns the tensor's value; the caller owns it. ``is_once``: it is fetched once."""
     operand, source = tensors[ref], tensors.source(ref)
     registers, slot, value = tensors.registers, operand.slot, operand.value
     take = _taker(tensors, ref, is_once)
@@ -42,7 +42,7 @@ def bind_fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], A
 
 
 def _taker(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[Any], Any]:
-    """What makes a value the caller's: nothing, if it is new and ``is_once`` fetched; else a copy."""
+    """Function that makes a value the caller's own: a no-op if it is new and fetched once, else a copy."""
     device, operand = tensors.device, tensors[ref]
     if device.is_asynchronous and tensors.subgraph.spec(ref).dtype is dtypes.resource:
         return lambda handle: _after(device.finish, handle)  # others read its value in no order with us
@@ -77,5 +77,5 @@ def _own(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A fetched value that somebody else still has."""
+    """A copy of a fetched value that has another owner."""
     return _own(np.array(value)) if isinstance(value, (np.ndarray, np.generic)) else value

@@ -1,8 +1,8 @@
-"""Binding streams: which builder a node's instructions go to, and who waits for whom.
+"""Binding of streams: the instruction builder for each node, and synchronization between streams.
 
-On the host a stream is a thread, and each has a builder of its own: a node that must wait for another stream
-waits for a key, as for a tensor of another device. An asynchronous device gets one builder, which fills
-all of its streams in order; there the waits are events, and the program never stops for them.
+On the host a stream is a thread with its own instruction builder: a node that must wait for another stream
+waits for a key, as for a tensor from another device. An asynchronous device has one instruction builder,
+which fills all of its streams in order; there, waits are events, which do not block the program.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class BoundStreams:
         count = 1 if device.is_asynchronous else schedule.count
         self.builders = [InstructionBuilder(device, depth) for _ in range(count)]
         self._events: dict[str, Any] = {}
-        """Of a device that works by itself, by the node that they come behind."""
+        """Events of an asynchronous device, by the node that they follow."""
         self._awaited = _awaited(schedule)
 
     def fork(self) -> None:
-        """A step begins on the device's first stream: the others wait for what is on it."""
+        """Begin a step on the device's first stream; the others wait for it."""
         for stream in self._side_streams():
             arguments = stream, self._device.streams[0]
             self.builders[0].emit(self._schedule.order[0], self._device.executor.wait_for, arguments)
@@ -54,12 +54,12 @@ class BoundStreams:
             self.builders[0].emit(self._schedule.order[-1], self._device.executor.wait_for, arguments)
 
     def _side_streams(self) -> Sequence[Stream]:
-        """The streams but the first, of a device that works by itself."""
+        """The streams of an asynchronous device, without the first."""
         count = self._schedule.count
         return self._device.streams[1:count] if self._device.is_asynchronous and count > 1 else ()
 
     def begin(self, node: Node) -> InstructionBuilder:
-        """The builder for ``node``, behind what the node waits for."""
+        """The instruction builder for ``node``, after its waits."""
         stream = self._schedule.stream_of(node.name)
         builder = self.builders[0 if self._device.is_asynchronous else stream]
         builder.use_stream(node, stream)
@@ -84,12 +84,12 @@ class BoundStreams:
 
     @functools.cached_property
     def _event_slot(self) -> int:
-        """Where what comes with an event goes, which is nothing."""
+        """Register that receives the (unused) value of an event."""
         return self._tensors.new_slot()
 
 
 def _awaited(schedule: StreamSchedule) -> dict[str, list[int]]:
-    """For each node that others wait for, the streams of those."""
+    """The streams that wait for each node, for nodes awaited by other streams."""
     awaited: dict[str, list[int]] = {}
     for name, others in schedule.waits.items():
         for other in others:

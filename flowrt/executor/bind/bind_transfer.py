@@ -1,8 +1,7 @@
-"""Binding what comes into a program and what leaves it while it runs: feeds, receives, sends.
+"""Binding of feeds, receives and sends.
 
-On the host that is the value itself. To a device that works by itself it is copied, into a buffer if its
-shape is known, else into new memory; from there it is copied out, or handed over where the receiver is of the
-same type.
+On the host the value itself is passed. It is copied to an asynchronous device, into a buffer if its shape is
+known, else into new memory; from there it is copied out, or shared with a receiver of the same type.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flowrt import dtypes
+from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
@@ -26,16 +26,13 @@ from flowrt.graph.node import Node
 Send: TypeAlias = Callable[[str, Any], None]
 
 MAX_KEPT_BYTES = 65536
-"""What another task is sent may be read after the step: up to here it lies in a buffer of the plan, larger
-tensors are memory of their own, or a variable's, which a step does not change before what it has sent is
-away.
+"""A tensor sent to another task may be read after the step: up to this size it is in a buffer of the plan;
+larger ones are in separate memory, or a variable's, which a step does not change before its sends are done.
 """
-
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def bind_feed(node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool) -> Feed:
-    """What puts a fed value where the program reads it."""
+    """Binds a feed to the location where the program reads it."""
     device, registers = builder.device, tensors.registers
     if is_buffer:
         array = tensors.new_buffer(node, 0)
@@ -53,7 +50,7 @@ def bind_feed(node: Node, builder: InstructionBuilder, tensors: BoundTensors, is
 def bind_recv(
     node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool, frame: Frame | None
 ) -> None:
-    """Wait for the tensor, and copy it to a device that works by itself. ``frame``: the innermost loop."""
+    """Wait for the tensor, and copy it to an asynchronous device. ``frame``: the innermost loop."""
     key = tensor_key(node, frame)
     if not builder.device.is_asynchronous:
         builder.cut(key, tensors.new_register(node, 0), receive=node)
@@ -112,7 +109,7 @@ def bind_send(
 
 
 def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], is_kept: bool) -> Call:
-    """``is_kept``: what is sent is a copy."""
+    """Send a value; ``is_kept`` means that the sent value is already a copy."""
     registers, slot, value = tensors.registers, operand.slot, operand.value
     if slot is not None:
         return lambda: send(registers[slot]), ()
@@ -133,7 +130,7 @@ def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], No
 def _send_shared(
     operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], stream_number: int, is_kept: bool
 ) -> Call:
-    """To a device of the same type the value goes without coming to the host."""
+    """Send a value to a device of the same type without passing through the host."""
     read, device = _reader(operand, tensors, is_kept), tensors.device
     share, stream = device.share, device.streams[stream_number]
     return lambda: send(share(stream, read())), ()
@@ -154,7 +151,7 @@ def _send_copy(
 
 
 def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[[], Any]:
-    """What gives the array that leaves the device some time after its instruction."""
+    """Function that returns the array to send, which leaves the device some time after its instruction."""
     registers, slot, value = tensors.registers, operand.slot, operand.value
     if slot is not None:
         return lambda: registers[slot]
@@ -165,15 +162,15 @@ def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[
 
 
 def _sender(key: str | Callable[[], str], send: Send) -> Callable[[Any], None]:
-    """What sends a value."""
+    """Function that sends a value."""
     if isinstance(key, str):
         return functools.partial(send, key)
     return lambda value: send(key(), value)
 
 
 def _later_sender(key: str | Callable[[], str], send: Send) -> Callable[[], Callable[[Any], None]]:
-    """What makes, when its instruction runs, the function that sends a value later: by then a loop's frame
-    may be in another iteration.
+    """Function that creates, when its instruction runs, the function that sends a value later: by then a
+    loop's frame may be in another iteration.
     """
     if isinstance(key, str):
         sender = functools.partial(send, key)

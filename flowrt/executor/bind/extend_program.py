@@ -1,20 +1,20 @@
-"""Extension: more is bound behind a program that is bound already, on the same memory.
+"""Incremental compilation: new instructions are appended to a bound program, on the same memory.
 
-A plan often has most of an earlier one's nodes: an operation was added, or another tensor is fetched. Then
-an instance of the earlier plan is taken. What is more is laid out and bound as a function whose parameters
-are the tensors that it reads, and the new program is the old one's instructions with the new ones behind
-them. The two share memory: one at a time runs (`flowrt.executor.plan.instance`).
+A plan often has most of an earlier one's nodes: an operation was added, or another tensor is fetched. Then an
+instance of the earlier plan is extended. The added nodes are planned and bound as a function with the tensors
+that they read as parameters; the new program is the old one's instructions followed by the new ones. The two
+share an arena, so only one runs at a time (`flowrt.executor.plan.instance`).
 
-    program + Bound, Extension --> Spills --> an Increment of what is more, segments --> program + Bound
+    program + Bound, Extension --> Spills --> an Increment of added nodes, segments --> program + Bound
 
 Rules of this file:
 
-  1. What is more is pure, so it may run behind all else.
-  2. What it reads, or what is fetched now, may be gone when the earlier program ends: its buffer is used
-     again, its variable is written, its register is cleared. Then it is kept: an instruction behind its node
-     puts it, or a copy of it, into a register of its own.
-  3. What nobody needs now is left out. The memory of others stays as it is.
-  4. Where one of these cannot be, nothing grows: the caller binds the whole.
+  1. The added nodes are pure, so they may run after everything else.
+  2. A tensor that they read, or that is now fetched, may not be live at the end of the earlier program: its
+     buffer is reused, its variable is written, its register is cleared. Then it is spilled: an instruction
+     after its node stores it, or a copy of it, in a separate register.
+  3. Unneeded nodes are removed. The memory of the others is unchanged.
+  4. If one of these is not possible, the program is not extended: the caller binds the whole.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 
 MAX_GROWTH = 0.5
-"""Of a program, what may be bound behind it or left out: its memory plan knows nothing of either."""
+"""Fraction of a program that may be appended or removed: its memory plan is not updated for either."""
 
 
 class Increment(NamedTuple):
@@ -56,11 +56,11 @@ class Increment(NamedTuple):
     lifetimes: Lifetimes
     tensors: BoundTensors
     parameters: Mapping[str, Ref]
-    """By their names here, the tensors of earlier layers that it reads."""
+    """Map from parameter names to tensors of earlier layers."""
 
 
 class Bound(NamedTuple):
-    """What a program was bound from: of one device, the host."""
+    """Inputs of the binding of a program on the host."""
 
     device: Device
     resource: Callable[[Node], Any]
@@ -68,7 +68,7 @@ class Bound(NamedTuple):
     has_loops: bool
     layers: tuple[Increment, ...]
     layer_of: Mapping[str, Increment]
-    """Of each node behind the first layer's."""
+    """Layers of nodes, except those in the first."""
     in_groups: Mapping[Ref, Ref]
     """The outputs of groups: from the member's tensor to the one of the group's node."""
     kept: Mapping[Ref, Operand]
@@ -79,8 +79,8 @@ class Bound(NamedTuple):
         return self.layer_of.get(name, self.layers[0])
 
     def bound_ref(self, ref: Ref, spec: TensorSpec) -> Ref | None:
-        """The tensor's name in the program, where a group is named after its last member. None if it is not
-        there: it is computed and used inside of a group, or only a part of it is computed.
+        """The tensor's name in the program, where a group has the name of its last member. None if it does
+        not exist: it is internal to a group, or only partly computed.
         """
         found = self.in_groups.get(ref, ref)
         subgraph = self.layer(found[0]).subgraph
@@ -90,7 +90,7 @@ class Bound(NamedTuple):
         return found if subgraph.spec(found) == spec else None
 
     def operand(self, ref: Ref) -> Operand | None:
-        """Where a tensor of the program is; None if it is nowhere."""
+        """Location of a tensor of the program; None if it has none."""
         if ref in self.kept:
             return self.kept[ref]
         return self.layer(ref[0]).tensors.get(ref)
@@ -99,8 +99,8 @@ class Bound(NamedTuple):
 def bound_from(
     part: Partition, resource: Callable[[Node], Any], ends: Ends, tensors: BoundTensors
 ) -> Bound | None:
-    """What a program of ``part`` grows from; None on a device that works by itself, does not compute, or may
-    spread what has grown over several streams.
+    """State from which a program of ``part`` can be extended; None on an asynchronous device, a device that
+    does not compute, or one that may spread the result over several streams.
     """
     device = part.device
     if device.is_asynchronous or not device.executor.computes or device.num_streams > 1:
@@ -112,7 +112,7 @@ def bound_from(
 
 
 class Spill(NamedTuple):
-    """Rule 2: behind its node, the tensor goes to a register of its own."""
+    """A spill (rule 2): after its node, the tensor is stored in a separate register."""
 
     node: Node
     operand: Operand
@@ -123,9 +123,9 @@ class Spill(NamedTuple):
 def extend_program(
     program: Program, bound: Bound, placed: Subgraph, grown: Extension
 ) -> tuple[Program, Bound] | None:
-    """The program of ``placed``, which has become from the subgraph of ``program`` as ``grown`` says. None by
-    rule 4. Raises what binding raises. ``program`` stays as it is, on the same memory: who goes on with the
-    one after the other ran resets it.
+    """The program of ``placed``, which differs from the subgraph of ``program`` by ``grown``. None by rule 4.
+    Raises errors of binding. ``program`` remains valid, on the same memory: switching between the two
+    requires a reset.
     """
     if not _may_grow(bound, grown):
         return None
@@ -172,8 +172,8 @@ def _names(nodes: Sequence[Node]) -> list[str]:
 
 
 def _may_grow(bound: Bound, grown: Extension) -> bool:
-    """Rule 1; what is more is for the same device; and what is left out has instructions of its own, as in
-    loops and groups it has not.
+    """Whether rule 1 holds, the added nodes are for the same device, and removed nodes have separate
+    instructions, unlike those in loops and groups.
     """
     changed = len(bound.layer_of) + bound.num_dropped + len(grown.added) + len(grown.dropped)
     if changed > MAX_GROWTH * len(bound.layers[0].subgraph):
@@ -195,7 +195,7 @@ def _without(bound: Bound, dropped: Collection[str]) -> Bound:
     )
 
 
-# --- what is there at the end
+# --- live-out tensors
 
 
 def _is_lasting(bound: Bound, ref: Ref) -> bool:
@@ -225,8 +225,8 @@ def _is_variable(source: Node) -> bool:
 
 
 def _keep(bound: Bound, ref: Ref) -> Spill | None:
-    """How to have the tensor at the end. Compiled loops join instructions of several nodes, and a register
-    that nobody reads is cleared at once: there is no place behind the node then.
+    """Spill that makes the tensor available at the end. Compiled loops merge instructions of several nodes,
+    and a dead register is cleared at once: then there is no point after the node.
     """
     layer, operand = bound.layer(ref[0]), bound.operand(ref)
     assert operand is not None
@@ -266,13 +266,13 @@ def _line(keep: Spill) -> Line:
     return Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text)
 
 
-# --- what is more
+# --- added nodes
 
 
 def _bind_layer(
     bound: Bound, inner: Subgraph, parameters: Mapping[str, Ref]
 ) -> tuple[Increment, Sequence[Segment], Sequence[Line]]:
-    """``inner`` laid out in an arena of its own, and bound."""
+    """``inner`` planned in a separate arena, and bound."""
     arguments = [operand for ref in parameters.values() if (operand := bound.operand(ref)) is not None]
     schedule = one_stream(inner)
     lifetimes = Lifetimes(inner, schedule)
@@ -291,8 +291,8 @@ def _bind_layer(
 
 
 def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] | None:
-    """One function a fetch, in order. None where a layer's view of a variable is fetched: it does not know
-    whose lock to take.
+    """Functions that return each fetch. None if a layer's view of a variable is fetched: its lock is
+    unknown.
     """
     counts = Counter(refs)
     fetches: list[Callable[[], Any]] = []
@@ -353,7 +353,7 @@ def _changed(segment: Segment, instructions: Sequence[Any], nodes: Sequence[Node
 def _with_kept(
     segments: Sequence[Segment], keeps: Collection[Spill], layers: Sequence[Increment]
 ) -> Sequence[Segment]:
-    """Each of ``keeps`` behind all instructions of its node, and of those before it."""
+    """Insert each of ``keeps`` after all instructions of its node and of those before it."""
     if not keeps:
         return segments
     position = dict(zip(chain.from_iterable([layer.subgraph.nodes for layer in layers]), count()))
@@ -374,8 +374,8 @@ def _with_kept(
 
 
 def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Segment]:
-    """``after`` behind ``before``, whose last segment ends without a wait: as one basic block, if that is not
-    too long to pause.
+    """``before``, which must end without a wait, followed by ``after``; merged into one basic block unless
+    that is too long between pauses.
     """
     *earlier, last = before
     first, *later = after

@@ -1,9 +1,8 @@
-"""Where the tensors of a partition are, as it is bound.
+"""Operands: the locations of a partition's tensors during binding.
 
-What kind of place each has was decided before (`flowrt.executor.buffers.buffer_assignment`). Here the arena
-is taken from the
-device's pool, registers are numbered, and each tensor becomes an `Operand`. The functions that a node owns
-share their owner's registers and arena, and have operands of their own.
+Storage classes were assigned before (`flowrt.executor.buffers.buffer_assignment`). Here the arena is
+allocated from the device's pool, registers are numbered, and each tensor becomes an `Operand`. The functions
+that a node owns share their owner's registers and arena, but have separate operands.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.shapes import is_static
 
 MAX_KEPT_REGISTER = 65536
-"""Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its
+"""Register values up to this size in bytes may stay until the step ends; larger ones are freed after their
 last reader.
 """
 
@@ -33,8 +32,8 @@ last reader.
 @final
 class BoundTensors:
     """The operands of a subgraph's tensors: a partition's, or with ``owner`` a function's in that partition,
-    whose buffers begin at ``base`` of the owner's arena. Raises `ResourceExhaustedError` where there is no
-    memory for the arena.
+    with buffers from ``base`` of the owner's arena. Raises `ResourceExhaustedError` if the arena cannot be
+    allocated.
     """
 
     def __init__(
@@ -51,19 +50,19 @@ class BoundTensors:
         self._arena: DeviceMemory | None
         self.registers: list[Any]
         self._names: dict[tuple[int, int], str]
-        """Of the buffers, by their arenas and offsets."""
+        """Names of the buffers, by arena and offset."""
         if owner is None:
             self._arena, self.registers, self._names = _take_arena(device, subgraph, memory), [], {}
         else:
             self._arena, self.registers, self._names = owner._arena, owner.registers, owner._names
         self._operands: dict[Ref, Operand] = {}
         self._buffers: dict[tuple[int, TensorSpec], Operand] = {}
-        """What comes to the same offset in the same shape is one array: there are far fewer than tensors."""
+        """Arrays by offset and shape, shared by all tensors with both: there are far fewer than tensors."""
         self._in_place: Mapping[Ref, Operand] = {}
-        """Of a function: the outputs of its owner that its own kernels write."""
+        """Outputs of a function's owner that are written by the function's own kernels."""
         self._large_slots: dict[Ref, list[int]] = {}
         self.pooled: set[Ref] = set()
-        """What a step fetches out of the pool: new memory, all of it the caller's."""
+        """Fetched tensors allocated directly from the pool: new memory that the caller owns."""
 
     def of_function(
         self, node: Node, places: FunctionBuffers, arguments: Sequence[Operand], outputs: Sequence[Operand]
@@ -81,8 +80,8 @@ class BoundTensors:
     def of_addition(
         self, subgraph: Subgraph, lifetimes: Lifetimes, memory: MemoryPlan, arguments: Sequence[Operand]
     ) -> BoundTensors:
-        """The tensors of nodes that are bound later, with an arena of their own: the parameters of
-        ``subgraph`` are at ``arguments``.
+        """The tensors of nodes that are bound later, with a separate arena: the parameters of ``subgraph``
+        are at ``arguments``.
         """
         more = BoundTensors(self.device, subgraph, lifetimes, memory)
         more.registers, more._names = self.registers, self._names
@@ -96,7 +95,7 @@ class BoundTensors:
         return self._operands[ref]
 
     def get(self, ref: Ref) -> Operand | None:
-        """None for what is computed and used inside of a group."""
+        """The operand; None for a tensor internal to a group."""
         return self._operands.get(ref)
 
     def inputs(self, node: Node) -> list[Operand]:
@@ -110,7 +109,7 @@ class BoundTensors:
         return ", ".join([operand.text for operand in self.outputs(node)])
 
     def source(self, ref: Ref) -> Node:
-        """The node that brought the memory in which the tensor is."""
+        """The node that allocated the tensor's memory."""
         return self.subgraph.nodes[self._lifetimes.root(ref)[0]]
 
     def is_alias(self, ref: Ref) -> bool:
@@ -171,13 +170,13 @@ class BoundTensors:
 
 
 def owner_of(node: Node) -> Owner:
-    """Who asks the pool for the memory of ``node``."""
+    """Owner of memory allocated for ``node``, as recorded by the pool."""
     return Owner(node.name, _line_of(node))
 
 
 def _take_arena(device: Device, subgraph: Subgraph, memory: MemoryPlan) -> DeviceMemory | None:
-    """The memory of all buffers; None where there are none. Raises `ResourceExhaustedError`, which names the
-    operation of the largest.
+    """Allocate the memory of all buffers; None if there are none. Raises `ResourceExhaustedError`, which
+    names the operation of the largest.
     """
     if not memory.sizes:
         return None
@@ -192,7 +191,7 @@ def _take_arena(device: Device, subgraph: Subgraph, memory: MemoryPlan) -> Devic
 
 
 def _tensors_at_peak(subgraph: Subgraph, memory: MemoryPlan) -> list[LiveTensor]:
-    """What an arena holds when most of it is in use."""
+    """Tensors in the arena at its peak usage."""
     nodes = subgraph.nodes
     return [LiveTensor(ref[0], memory.sizes[ref], _line_of(nodes[ref[0]])) for ref in memory.peak]
 

@@ -1,24 +1,24 @@
-"""BufferAssignment: where each tensor of a partition will be, decided before anything is bound.
+"""Buffer assignment: the storage of each tensor of a partition, decided before anything is bound.
 
     constant   a constant's array
-    resource   the session's object behind a handle
+    resource   the session's object of a handle
     view       another tensor's memory: of a buffer, a constant, or a variable that is read in place
-    buffer     memory of the plan's arena, for a value of static shape whose kernel can write into it
-    register   a slot for what is new in every step: large feeds, received tensors, results, values of unknown
+    buffer     memory of the plan's arena, for a value of static shape with a kernel that can write into it
+    register   a slot for new values in every step: large feeds, received tensors, results, values of unknown
     shape
 
-Rules that keep this right:
+Rules for correctness:
 
-  1. A buffer that another partition may still be reading (it was sent) is not used again within the step.
+  1. A buffer that another partition may still be reading (it was sent) is not reused within the step.
   2. A variable that is written later in the program, while a reader of the old value is still to come, is
      copied at the read.
   3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
-  4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the
+  4. A kernel may overwrite an input only if its op is elementwise, the input's buffer has exactly the
      output's shape and dtype, this is its last reader, and no other input is a view of it.
-  5. A feed's buffer has not held anything earlier in the program: it is filled before the program starts.
+  5. A feed's buffer is not used earlier in the program: it is filled before the program starts.
 
-Whether an op's output can be a view (a transpose can, a reshape of it cannot) is found by trying it on
-stand-ins: arrays with the buffers' shapes over pages that are never written.
+A trial run on stand-ins (arrays with the buffers' shapes over pages that are never written) determines
+whether an op's output can be a view: a transpose can, a reshape of it cannot.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ read where it is.
 """
 
 MAX_COPIED_FETCH = 65536
-"""Bytes: what is fetched of a group, or of several outputs, is copied out of a buffer up to this size; above,
-all outputs are new memory. A group's loop takes 25 us to bind anew, a copy of this size 3.
+"""Fetches of a group, or of several outputs, up to this size in bytes are copied out of a buffer; above, all
+outputs are new memory. Rebinding a group's loop takes 25 us, a copy of this size 3.
 """
 
 MAX_COPIED_ALONE = 4096
-"""Bytes: the same for one output of a kernel. To copy so much costs what the way through a register does."""
+"""The same for one output of a kernel: such a copy costs as much as a register."""
 
 MAX_PINNED_SEND = 65536
 """Bytes: on the host a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its
@@ -64,7 +64,7 @@ last reader frees.
 
 
 class Storage(Enum):
-    """Where a node's outputs are. See the module."""
+    """Storage class of a node's outputs. See the module."""
 
     CONSTANT = "constant"
     RESOURCE = "resource"
@@ -85,9 +85,9 @@ class BufferAssignment(NamedTuple):
 
 
 class FunctionBuffers(NamedTuple):
-    """The places of a function that a node owns: a branch, or the body of a loop. Its buffers lie in the
-    node's ``(name, SCRATCH)`` of the arena. ``in_place`` are the results that their kernels write into the
-    node's outputs themselves.
+    """Buffer assignment of a function that a node owns: a branch, or the body of a loop. Its buffers are in
+    the node's ``(name, SCRATCH)`` of the arena. ``in_place`` are results that its kernels write directly into
+    the node's outputs.
     """
 
     subgraph: Subgraph
@@ -98,13 +98,13 @@ class FunctionBuffers(NamedTuple):
 
 
 SCRATCH = -1
-"""In place of an output's index: the memory of a node's functions, which is the node's while it runs."""
+"""Pseudo output index: the memory of a node's functions, reserved while the node runs."""
 
 
 class Enclosing(NamedTuple):
-    """What a function's places rest on: of each parameter where its argument is, and a stand-in for it if it
-    is there already; of each result in a buffer the output that it becomes, with the parameter that lies
-    there meanwhile.
+    """Context of a function's buffer assignment: the storage of each parameter's argument, with a stand-in if
+    it is already known; and for each result in a buffer, the output it becomes, with the parameter that
+    occupies it.
     """
 
     parameters: dict[str, Storage]
@@ -120,9 +120,9 @@ def assign_buffers(
     device: Device,
     enclosing: Enclosing | None = None,
 ) -> BufferAssignment:
-    """The places of ``subgraph`` in the order of ``schedule``. On a remote device feeds and received tensors
-    are copied into buffers, and what is fetched or sent is copied out. ``enclosing``, of what is no whole
-    partition: where its parameters are.
+    """Buffer assignment of ``subgraph`` in the order of ``schedule``. On an asynchronous device, feeds and
+    received tensors are copied into buffers, and fetches and sends are copied out. ``enclosing``, for a
+    function: the storage of its parameters.
 
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
@@ -147,16 +147,16 @@ class _Assigner:
         self._live: dict[Ref, TensorSpec] = {}
         """The buffers in use."""
         self._exact: set[Ref] = set()
-        """What is a buffer as a whole, in its own shape: rule 4."""
+        """Tensors that are a whole buffer in its own shape: see rule 4."""
         self._stand_ins: dict[Ref, Any] = {}
         self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
         self._outputs: dict[Ref, Storage] = {}
         self._functions: dict[str, tuple[FunctionBuffers, ...]] = {}
         self._of_lists: set[str] = set()
-        """Of a device that does not compute: who makes something of all elements of a list."""
+        """Nodes that depend on all elements of a list, on a device that does not compute."""
         self._surroundings = enclosing
         self.in_place: dict[Ref, int] = {}
-        """Of a function: see `FunctionBuffers`."""
+        """Results of a function written in place: see `FunctionBuffers`."""
 
     def run(self) -> BufferAssignment:
         if self._surroundings is not None:
@@ -206,7 +206,9 @@ class _Assigner:
         return Storage.BUFFER
 
     def _storage_of_feed(self, node: Node) -> Storage:
-        """Rule 3 keeps a fetched feed of the host in a register: a copy is made of what was fed."""
+        """Storage class of a feed. By rule 3 a fetched feed of the host is in a register: the fed value is
+        copied.
+        """
         spec = node.outputs[0]
         if not _is_plain(spec):
             return Storage.REGISTER
@@ -242,7 +244,9 @@ class _Assigner:
         return sum(nbytes_of(self._subgraph.spec(ref)) for ref in fetched)
 
     def _check_shapes(self, node: Node) -> None:
-        """Without values only lists may be of any length, and what is made of all their elements."""
+        """Check that, on a device that does not compute, only lists and values derived from all their
+        elements have unknown sizes.
+        """
         if any(self._subgraph.spec(r).dtype is dtypes.variant or r[0] in self._of_lists for r in node.inputs):
             self._of_lists.add(node.name)
         elif not all(_is_plain(spec) or spec.dtype is dtypes.variant for spec in node.outputs):
@@ -336,7 +340,7 @@ class _Assigner:
         is_loop = node.op.name == "_Loop"
         results = function.fetches[1:] if is_loop else function.fetches
         carried = len(results) if is_loop else 0
-        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # behind a predicate or an index
+        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # follow a predicate or an index
         arguments = (*[(node.name, i) for i in range(carried)], *arguments[carried:])
         parameters: dict[str, Storage] = {}
         stand_ins: dict[Ref, Any] = {}
@@ -354,8 +358,8 @@ class _Assigner:
         return Enclosing(parameters, stand_ins, homes)
 
     def _is_written_home(self, node: Node, index: int, position: int) -> bool:
-        """Whether the output, a result of this function, can be written where its owner has it: nobody may
-        read what lies there afterwards, and the kernel itself only as rule 4 allows.
+        """Whether the output, a result of this function, can be written directly to its owner's output: the
+        old value there must be dead, and the kernel may read it only under rule 4.
         """
         ref = (node.name, index)
         if self._surroundings is None or ref not in self._surroundings.homes:
@@ -386,8 +390,8 @@ class _Assigner:
         return spec
 
     def _inheritable(self, node: Node, position: int) -> list[Ref]:
-        """The buffers that rule 4 lets the kernel write over. None for a scalar: NumPy takes 0.3 us longer to
-        add in place.
+        """The buffers that the kernel may overwrite by rule 4. Empty for a scalar: NumPy takes 0.3 us longer
+        to add in place.
         """
         lifetimes = self._lifetimes
         if node.outputs[0].shape == () and not self._is_asynchronous:
@@ -404,14 +408,14 @@ class _Assigner:
         ]
 
     def _release(self, position: int) -> None:
-        """After the node there: give back what it was the last to read."""
+        """Release the buffers with their last reader at ``position``."""
         for root in self._lifetimes.ending_at(position):
             if self._live.pop(root, None) is not None:
                 self._arena.release(root, self._lifetimes.users(root))
 
 
 def _copied_bytes(node: Node) -> int:
-    """How many bytes that the node computes are fetched as a copy."""
+    """Maximum number of bytes of the node's outputs that are fetched by copying."""
     return MAX_COPIED_FETCH if len(node.outputs) > 1 or "group" in node.attrs else MAX_COPIED_ALONE
 
 
@@ -428,22 +432,22 @@ def _has_host_output(op: OpDef) -> bool:
 def is_output_on_host(node: Node, index: int) -> bool:
     """Whether this one is."""
     outputs = node.op.outputs
-    return outputs[min(index, len(outputs) - 1)].on_host  # a list of outputs stands last
+    return outputs[min(index, len(outputs) - 1)].on_host  # a list of outputs comes last
 
 
 @lru_cache(maxsize=1024)
 def nbytes_of(spec: TensorSpec) -> int:
-    """The bytes of a tensor of static shape."""
+    """Size in bytes of a tensor of static shape."""
     return math.prod(static_shape(spec)) * spec.dtype.size
 
 
 @lru_cache(maxsize=1024)
 def _is_plain(spec: TensorSpec) -> bool:
-    """Whether its bytes can lie in an arena."""
+    """Whether it can be stored in an arena."""
     return is_static(spec.shape) and spec.dtype.np.kind != "O"
 
 
-# --- stand-ins
+# --- stand-ins for values
 
 _pages: list[mmap.mmap] = []
 
@@ -458,8 +462,8 @@ def _stand_in(spec: TensorSpec) -> Any:
 
 
 def stand_ins(node: Node) -> Any:
-    """What a device that does not compute gives for a call whose outputs are in registers: of a list nothing,
-    of what is made of all its elements one row.
+    """Results of a simulated call with outputs in registers: None for a list, one row for a value derived
+    from all its elements.
     """
     found = []
     for dtype, shape in node.outputs:

@@ -1,11 +1,11 @@
-"""Lifetimes: how long each tensor of a partition is needed, and which variables change under their readers.
+"""Lifetimes: live ranges of a partition's tensors, and variables written while they have readers.
 
 Rules of this file:
 
   1. Positions are places in the partition's order (`StreamSchedule.order`). On one stream that is the order
-     in time; with several, one node is before another for certain only if `happens_before` says so.
-  2. An alias has no life of its own: it counts as its root, the tensor whose memory it shares.
-  3. What is fetched or sent is needed until the step ends.
+     in time; with several, the order of two nodes is guaranteed only by `happens_before`.
+  2. An alias has no separate lifetime: it counts as its root, the tensor that owns the memory.
+  3. Fetched and sent tensors are live until the step ends.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 
 NEVER = float("inf")
-"""The position at which a tensor ends that somebody outside the program may still be reading."""
+"""End position of a tensor that may still be read outside the program."""
 
 
 @final
 class Lifetimes:
-    """Who reads each tensor last. Aliases count as their root: the tensor whose memory they share."""
+    """The last reader of each tensor. Aliases count as their root: the tensor that owns the memory."""
 
     def __init__(self, subgraph: Subgraph, schedule: StreamSchedule) -> None:
         self._schedule = schedule
         self._roots: dict[Ref, Ref] = {}
         self._last: dict[Ref, float] = {}
         self._users: dict[Ref, list[str]] = {}
-        """Of each root, with several streams: who writes or reads it."""
+        """Writers and readers of each root, with several streams."""
         self._sent: set[Ref] = set()
         self._writes: dict[Ref, list[int]] = {}
         for position, node in enumerate(schedule.order):
@@ -57,7 +57,7 @@ class Lifetimes:
                     self._users.setdefault(self.root(ref), []).append(node.name)
 
     def _by_end(self) -> dict[float, list[Ref]]:
-        """For each position the roots that nobody reads after it."""
+        """The roots with their last reader at each position."""
         ending: dict[float, list[Ref]] = {}
         for root, last in self._last.items():
             if root not in self._sent:
@@ -68,7 +68,7 @@ class Lifetimes:
         return self._roots.get(ref, ref)
 
     def ends_at(self, ref: Ref, position: int) -> bool:
-        """Whether nobody reads the tensor's memory after ``position``, here or on another device."""
+        """Whether the tensor's memory has no reader after ``position``, here or on another device."""
         return self.is_read_last_at(ref, position) and self.root(ref) not in self._sent
 
     def ending_at(self, position: int) -> Sequence[Ref]:
@@ -80,12 +80,12 @@ class Lifetimes:
         return self._last[self.root(ref)] == position
 
     def is_read_before(self, ref: Ref, position: int) -> bool:
-        """Whether all who read the tensor's memory come before ``position``, none of them elsewhere."""
+        """Whether all readers of the tensor's memory precede ``position``, and none is on another device."""
         return self._last[self.root(ref)] < position and self.root(ref) not in self._sent
 
     def are_done(self, ref: Ref, before: str) -> bool:
-        """Whether all that write or read the tensor have done so for certain when ``before`` runs, which may
-        be one of them.
+        """Whether all writers and readers of the tensor have certainly finished when ``before`` runs, which
+        may be one of them.
         """
         return self._schedule.count == 1 or all(
             user == before or self._schedule.happens_before(user, before)
@@ -93,7 +93,7 @@ class Lifetimes:
         )
 
     def lasts(self, ref: Ref) -> bool:
-        """Whether somebody outside may still be reading the tensor when the step ends."""
+        """Whether the tensor may still be read outside the program when the step ends."""
         return self._last[self.root(ref)] == NEVER
 
     def is_written(self, handle: Ref) -> bool:
@@ -101,7 +101,7 @@ class Lifetimes:
         return self.root(handle) in self._writes
 
     def users(self, ref: Ref) -> Sequence[str]:
-        """With several streams: who writes or reads the tensor."""
+        """Writers and readers of the tensor, with several streams."""
         return self._users.get(self.root(ref), ())
 
     def is_sent(self, refs: Sequence[Ref]) -> bool:

@@ -1,22 +1,22 @@
-"""The memory plan: where in one arena each buffer of a compiled partition lies.
+"""The memory plan: offsets of a compiled partition's buffers in one arena.
 
-The order in which the nodes run is known, so which buffers are live at once is too. There are two ways to
-place them (Y. Pisarchyk and J. Lee, "Efficient memory management for deep neural net inference", 2020,
-compare such planners), and the smaller arena counts:
+The execution order is known, and so are the live ranges of buffers. Two strategies are tried (Y. Pisarchyk
+and J. Lee, "Efficient memory management for deep neural net inference", 2020, compare such planners), and the
+smaller arena is used:
 
-    as they come  best fit over the arena's gaps, with coalescing. A gap is found by (size, offset), so equal
-                  sizes come back where they are warm. Training steps of 1,000 equal layers take 0.05 % more
+    in order      best fit over the arena's gaps, with coalescing. Gaps are sorted by (size, offset), so equal
+                  sizes reuse warm memory. Training steps of 1,000 equal layers take 0.05 % more
                   than the bound, those of small nets of unequal layers up to 45 %
-    by size       the larger first, each at the lowest offset that is free for as long as it lives: at most
-                  7 % more than the bound for any of these. It compares every block with the larger ones, so
-                  it is asked only where the first way wastes, and not for thousands
+    by size       largest first, each at the lowest offset that is free during its lifetime: at most
+                  7 % more than the bound for any of these. It compares each block with all larger ones, so
+                  it is tried only if the first strategy wastes memory, and not for thousands
 
 Rules of this file:
 
-  1. It is pure: sizes and positions in, offsets out. It knows no device and no array.
-  2. With several streams two buffers share bytes only if all users of one are over for certain when the
+  1. It is pure: from sizes and positions to offsets, independent of devices and arrays.
+  2. With several streams, two buffers share bytes only if all users of one have certainly finished when the
      writer of the other begins.
-  3. A buffer that is written over an input (in place) takes that input's place, exactly.
+  3. A buffer that overwrites an input in place has exactly that input's offset.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOLERATED = 1.02
 """Times the lower bound: an arena of at most this size is not planned a second time."""
 
 MAX_BY_SIZE = 2048
-"""Blocks that are placed by size: as many take 0.15 s (with several streams 0.3), half as many a quarter."""
+"""Maximum number of blocks placed by size: 0.15 s (with several streams 0.3); quadratic."""
 
 
 class MemoryPlan(NamedTuple):
@@ -68,8 +68,8 @@ class _Block:
 
 @final
 class ArenaPlanner:
-    """Places buffers as they come and go. ``is_over(user, now)``: whether node ``user`` has ended for certain
-    when ``now`` begins; None where all that was issued before has.
+    """Allocates buffers in order. ``is_over(user, now)``: whether node ``user`` has certainly ended when
+    ``now`` begins; None if all earlier nodes have.
     """
 
     def __init__(self, is_over: Callable[[str, str], bool] | None = None) -> None:
@@ -80,18 +80,18 @@ class ArenaPlanner:
         self._gaps: list[tuple[int, int]] = []
         """(size, offset), sorted."""
         self._starts: dict[int, int] = {}
-        """Of each gap its end, by its start."""
+        """End of each gap, by its start."""
         self._ends: dict[int, int] = {}
         self._users: dict[int, tuple[str, ...]] = {}
-        """Of each gap, by its start, who must have ended before it is used again."""
+        """Nodes that must have ended before a gap is reused, by its start."""
         self._top = self._live_bytes = self._peak_bytes = 0
         self._changes: list[tuple[Ref, bool]] = []
-        """Each buffer as it comes (True) and goes."""
+        """Events of each buffer, in order: allocated (True) or freed."""
         self._peak_at = 0
         """The number of changes after which most bytes were live."""
 
     def allocate(self, ref: Ref, nbytes: int, node: str) -> None:
-        """``ref`` comes, of ``nbytes``, which ``node`` writes."""
+        """Allocate ``nbytes`` for ``ref``, written by ``node``."""
         size = _rounded(nbytes)
         offset = self._find(size, node)
         if offset is None:
@@ -101,7 +101,7 @@ class ArenaPlanner:
         self._come(ref, nbytes, block)
 
     def inherit(self, ref: Ref, source: Ref) -> None:
-        """Rule 3: ``ref`` takes the place of ``source``, which ends."""
+        """Let ``ref`` take over the memory of ``source``, which ends (rule 3)."""
         self._go(source)
         self._come(ref, self._sizes[source], self._block_of[source])
 
@@ -126,7 +126,7 @@ class ArenaPlanner:
         found = {ref: offsets[block] for ref, block in self._block_of.items()}
         return MemoryPlan(found, self._sizes, nbytes, self._peak_bytes, self._peak())
 
-    # --- who is live
+    # --- liveness
 
     def _come(self, ref: Ref, nbytes: int, block: _Block) -> None:
         self._block_of[ref], self._sizes[ref] = block, nbytes
@@ -176,7 +176,7 @@ class ArenaPlanner:
         is_over = self._is_over
         return is_over is None or all(is_over(user, now) for user in block.users)
 
-    # --- as they come
+    # --- in order
 
     def _find(self, size: int, node: str) -> int | None:
         """The start of the smallest gap that holds ``size`` and that ``node`` may write into."""

@@ -1,4 +1,4 @@
-"""What a session is configured with, asked for and fed; checked and converted once.
+"""A session's configuration, fetches and feeds, checked and converted once.
 
 config          `ConfigProto`, `RunOptions` and their parts
 graph_elements  a name or handle -> the operation or tensor of the graph

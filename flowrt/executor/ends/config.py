@@ -1,6 +1,6 @@
-"""What a session can be told: `ConfigProto`, `RunOptions` and their parts, under TensorFlow's names.
+"""A session's settings: `ConfigProto`, `RunOptions` and their parts, under TensorFlow's names.
 
-They are plain records. A field that flowrt has no use for is accepted where scripts commonly set it
+They are plain records. A field without effect in flowrt is accepted if scripts commonly set it
 (``gpu_options``, ``inter_op_parallelism_threads``) and documented as such; an unknown field is an error that
 names the nearest one.
 """
@@ -39,7 +39,7 @@ class _Record:
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Asked for what is not there only."""
+        """Called for missing attributes only."""
         raise AttributeError(f"{type(self).__name__} has no field {name!r}.{self._hint(name)}")
 
     def _hint(self, name: str) -> str:
@@ -81,7 +81,7 @@ def _is_count(device_type: Any, count: Any) -> bool:
 
 
 def _is_divided(gpu: Any) -> bool:
-    """Whether ``gpu`` says into which devices one GPU is divided."""
+    """Whether ``gpu`` partitions a GPU into several devices."""
     return isinstance(gpu, VirtualDevices) and len(gpu.priority) in (0, len(gpu.memory_limit_mb))
 
 
@@ -108,7 +108,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda gpus: all(map(_is_divided, gpus)),
     ),
 }
-"""For fields of any record: what a value of the right kind has to be besides."""
+"""Additional conditions on the value of a field, for fields of any record."""
 
 
 class VirtualDevices(_Record):
@@ -127,8 +127,8 @@ class GPUExperimental(_Record):
 
 
 class GPUOptions(_Record):
-    """``per_process_gpu_memory_fraction`` bounds a GPU's pool, which grows by need, and
-    ``visible_device_list`` says which of CUDA's devices are GPUs, ``"1,0"``; empty for all.
+    """``per_process_gpu_memory_fraction`` bounds a GPU's pool, which grows on demand, and
+    ``visible_device_list`` selects CUDA devices to use, ``"1,0"``; empty for all.
     """
 
     Experimental = GPUExperimental
@@ -177,14 +177,12 @@ class GraphOptions(_Record):
 class ConfigProto(_Record):
     """A session's settings.
 
-    ``device_count``: how many devices of a type the session has, ``{"CPU": 2}``; the default is one CPU.
-    ``intra_op_parallelism_threads``: threads of BLAS and of loops (process-wide; 0 leaves them
-    alone).
-    ``inter_op_parallelism_threads``: how many streams each device's operations may spread over, where that is
-    estimated to pay (0: one); 1 also runs several CPU devices in turn on the calling thread.
-    ``allow_soft_placement``: an op whose device does not exist or has no kernel for it goes to another device
-    of its job and task. ``log_device_placement``: print each op's device to
-    standard error when a plan is made.
+    ``device_count``: number of devices per type, ``{"CPU": 2}``; the default is one CPU.
+    ``intra_op_parallelism_threads``: threads of BLAS and of loops (process-wide; 0 leaves them unchanged).
+    ``inter_op_parallelism_threads``: maximum number of streams per device, used where that is estimated to
+    pay (0: one); 1 also interleaves several CPU devices on the calling thread. ``allow_soft_placement``: an
+    op is moved to another device of its job and task if its device does not exist or has no kernel for it.
+    ``log_device_placement``: print each op's device to standard error when a plan is made.
     ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
     """
 
@@ -217,7 +215,7 @@ class RunOptions(_Record):
 
 
 def device_request(config: ConfigProto) -> DeviceRequest:
-    """What ``config`` says of the devices. Raises `InvalidArgumentError` for types that there are not."""
+    """The devices requested by ``config``. Raises `InvalidArgumentError` for unknown types."""
     unknown = set(config.device_count) - {"CPU", "GPU", "NULL"}
     if unknown:
         raise InvalidArgumentError(

@@ -1,10 +1,9 @@
-"""From what a caller feeds to the arrays that a program reads.
+"""Conversion of fed values to arrays that a program can read.
 
-An array of the tensor's dtype is read where it is, whatever library it is of
-(`flowrt.graph.construction.dlpack`), as long
-as its elements are aligned. One in a GPU's memory is a `GpuFeed` until it is known which device reads it:
-`bring` copies it from GPU to GPU, or has it come to the host in one transfer, by its own library or by CuPy.
-Everything else is copied. `FEED_COUNTS` tells which happened.
+An array of the tensor's dtype is read in place, whatever its library (`flowrt.graph.construction.dlpack`), if
+its elements are aligned. One in GPU memory is a `GpuFeed` until the reading device is known: `bring` copies
+it from GPU to GPU, or to the host in one transfer, by its own library or by CuPy. Everything else is copied.
+`FEED_COUNTS` counts the cases.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ DLPACK_GPU = 2
 """DLPack's number of memory that only a CUDA device reads."""
 
 MIN_COUNTED = 65536
-"""Bytes: smaller feeds are not counted. Counting takes 0.2 us, a run with a scalar feed 5 in all."""
+"""Minimum size in bytes of counted feeds. Counting takes 0.2 us, a run with a scalar feed 5 in total."""
 
 FEED_COUNTS: Counter[str] = Counter()
-"""How many arrays above `MIN_COUNTED` bytes the sessions of this process were fed, by what became of them:
+"""Number of fed arrays above `MIN_COUNTED` bytes in this process, by their treatment:
 
-    taken        read where they are
+    taken        read in place
     left         copied from a GPU's memory to a GPU's
-    transferred  brought from a GPU's memory to the host
+    transferred  copied from a GPU's memory to the host
     dtype        copied, to another dtype
     alignment    copied, because their elements were not aligned
-    structure    made from lists and the like
+    structure    converted from lists etc.
 
-It belongs to no session or device: a feed is converted before it is known who will read it. Threads that
-count at once may lose a count.
+The counts are not per session or device: a feed is converted before its reader is known. Concurrent updates
+may lose a count.
 """
 
 
 class GpuFeed(NamedTuple):
-    """A value in a GPU's memory, by what it says of ``tensor``'s dtype. Nothing of it was read yet."""
+    """A value in GPU memory, declared to be of ``tensor``'s dtype, and not read yet."""
 
     tensor: Tensor
     value: Any
@@ -67,8 +66,8 @@ class GpuFeed(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """How a program is fed one tensor: ``put(value)`` puts a converted value where the program reads it; on
-    the host that may be a buffer, ``array``.
+    """Feeds a program one tensor: ``put(value)`` stores a converted value where the program reads it; on the
+    host that may be a buffer, ``array``.
     """
 
     put: Callable[[Any], None]
@@ -107,12 +106,12 @@ def flat_feeds(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def converter(tensor: Tensor) -> Callable[[Any], Any]:
-    """A function that turns a fed value into an array of ``tensor``'s dtype and of a shape that fits it, or
-    into a `GpuFeed`.
+    """A function that converts a fed value to an array of ``tensor``'s dtype and of a matching shape, or to a
+    `GpuFeed`.
 
-    An array of the right dtype is taken as it is, without a copy; of strings, which may be `str` or `bytes`,
-    it is converted. The function raises `DTypeError` when the value would lose its kind or precision,
-    `InvalidArgumentError` for a shape that does not fit.
+    An array of the right dtype is used without a copy; an array of strings, which may be `str` or `bytes`, is
+    converted. The function raises `DTypeError` if the value would lose its kind or precision,
+    `InvalidArgumentError` for a shape that does not match.
     """
     dtype, shape = tensor.dtype.np, tensor.spec.shape
     exact = shape if is_static(shape) else None
@@ -140,8 +139,9 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
 
 
 def direct_put(array: Array) -> Callable[[Any], bool]:
-    """A function that copies a fed value into ``array``, a buffer, if that needs no conversion: a `float`, or
-    an array of the same dtype and shape. It says whether it did. That takes 0.1 us, to convert and put 0.3.
+    """A function that copies a fed value into ``array``, a buffer, if no conversion is needed: a `float`, or
+    an array of the same dtype and shape. Returns whether it did. Takes 0.1 us, while convert and put take
+    0.3.
     """
     dtype, shape = array.dtype, array.shape
     number = float if dtype.kind == "f" and not shape else None
@@ -160,7 +160,7 @@ def direct_put(array: Array) -> Callable[[Any], bool]:
 
 
 def _aligned(array: Array, origin: str) -> Array:
-    """``array``, or a copy if its elements do not lie at multiples of their size; counted as what it is."""
+    """``array``, or a copy if its elements are not aligned to their size; counted accordingly."""
     is_aligned = array.flags.aligned
     FEED_COUNTS[origin if is_aligned else "alignment"] += 1
     return array if is_aligned else array.copy()
@@ -216,7 +216,7 @@ def _on_gpu(tensor: Tensor, value: Any) -> GpuFeed | None:
         if isinstance(value, TensorHandle):
             value = value.value()
         shape = _shape_on_gpu(value, tensor.dtype.np)
-    except Exception:  # noqa: BLE001 (of the value's own code; `_read` has it raised again, and says where)
+    except Exception:  # noqa: BLE001 (from the value's own code; `_read` raises it again, with the place)
         return None
     return None if shape is None else GpuFeed(tensor, value, shape)
 
@@ -265,7 +265,7 @@ def _read(tensor: Tensor, value: Any) -> Array:
 
 
 def _as_array(tensor: Tensor, value: Any) -> tuple[Array, str]:
-    """``value`` as a NumPy array, of any dtype unless strings are wanted, and what was done for it."""
+    """``value`` as a NumPy array, of any dtype unless strings are expected, and the conversion applied."""
     try:
         if isinstance(value, TensorHandle):
             value = value.value()
@@ -281,7 +281,7 @@ def _as_array(tensor: Tensor, value: Any) -> tuple[Array, str]:
     except MemoryError as error:
         message = f"feed_dict: expected memory for a copy of a {type(value).__name__} ({error})"
         raise tensor.op.error(ResourceExhaustedError, message) from error
-    except Exception as error:  # whatever the value's own code raises
+    except Exception as error:  # any error raised by the value's own code
         message = f"feed_dict: expected {_wanted_instead(value, error)}"
         raise tensor.op.error(InvalidArgumentError, message) from error
     return given, "taken" if isinstance(value, np.ndarray) else "structure"
@@ -307,7 +307,7 @@ def _wanted_instead(value: Any, error: Exception) -> str:
 
 
 def _on_host(value: Any) -> Array:
-    """The foreign array ``value`` on the host; by CuPy where all that it says is where it is on a GPU."""
+    """The foreign array ``value`` on the host; by CuPy if it only exposes its GPU memory."""
     try:
         return host_array(value)
     except UnimplementedError as error:
@@ -323,7 +323,7 @@ def _stacked(value: Any) -> Array:
     """``value``, which may be a nested list, as an array."""
     try:
         given = np.asarray(value)
-    except (TypeError, ValueError):  # arrays refuse to become NumPy's unasked, or look like scalars to it
+    except (TypeError, ValueError):  # arrays may refuse implicit conversion or look like scalars
         return np.asarray(_with_host_arrays(value))
     return np.asarray(_with_host_arrays(value)) if given.dtype.kind == "O" else given
 

@@ -1,4 +1,4 @@
-"""What a caller may ask a session for: nested structures of tensors, operations, variables and names."""
+"""Parsing of fetches: nested structures of tensors, operations, variables and names."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Fetches(NamedTuple):
 
 
 def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
-    """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it
-    stands, `NotFoundError` for a name that nothing has, and `InvalidArgumentError` for resources and elements
+    """``fetches`` resolved against ``graph``. Raises `DTypeError` for an element that cannot be fetched, with
+    its position, `NotFoundError` for an unknown name, and `InvalidArgumentError` for resources and elements
     of other graphs.
     """
     tensors: list[Tensor] = []
@@ -84,7 +84,7 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
 
 
 def _read_of(graph: Graph, handle: Tensor) -> Tensor:
-    """The value of the variable behind ``handle``, for fetches of variables by name; else the handle."""
+    """The value of a variable's ``handle``, for fetches of variables by name; other tensors unchanged."""
     read = graph.operations.get(f"{handle.op.name}/Read/ReadVariableOp")
     return handle if read is None else read.outputs[0]
 
@@ -95,11 +95,11 @@ def _is_new(resource: Tensor) -> bool:
 
 
 _ELEMENTS = frozenset({Tensor, Operation, str})
-"""Types that stand for themselves: the usual ones, which nothing else needs to be asked of."""
+"""Types that represent themselves, the most common ones, which are tested first."""
 
 
 def structure_key(fetches: Any) -> Any:
-    """A hashable stand-in for a fetch structure: equal for equal structures of the same elements."""
+    """A hashable key of a fetch structure: equal for equal structures of the same elements."""
     kind = type(fetches)
     if kind in _ELEMENTS:
         return fetches

@@ -1,4 +1,4 @@
-"""What an argument of a session names in its graph, by an error that names the argument."""
+"""Resolution of session arguments to graph elements, with errors that name the argument."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flowrt.graph.op_def import nearest
 def named_element(graph: Graph, item: Any, argument: str, allow_operation: bool = True) -> Any:
     """``item`` (a tensor, operation, variable or name) as the graph's Tensor or Operation.
 
-    Raises as `Graph.as_graph_element`; where nothing has the name, and for another type, ``argument`` is what
-    the message begins with.
+    Raises as `Graph.as_graph_element`; for an unknown name or another type, the message begins with
+    ``argument``.
     """
     try:
         return graph.as_graph_element(item, allow_operation=allow_operation)

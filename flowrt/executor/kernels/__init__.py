@@ -1,13 +1,13 @@
-"""Compiled loops and library calls in place of an op's own kernel.
+"""Compiled loops and library calls that replace an op's kernel.
 
-sized_call                     a kernel whose output is large or of unknown size: memory from the pool
+sized_call                     kernels with large outputs or of unknown size: memory from the pool
 loop_layout, loop_operands     memory layout of a loop's arrays; operands of the loop
 fused_program, fused_kernel    a fusion group -> scalar program -> callable
 update_kernel                  variable updates: one pass over memory for all of an optimizer's
 cuda_kernel, cuda_update       the same on a GPU
-copy_kernels, small_calls      copies and small matrix products that can stand in a compiled sequence
+copy_kernels, small_calls      copies and small matrix products for use in compiled sequences
 iterated_program               a nest of scalar loops -> one machine-code function
 conv_kernels, pool_kernels     convolution and max pooling as compiled loops
 onednn_kernels                 convolution, average pooling and matrix products by oneDNN
-host_kernels                   which of these the host uses for a node
+host_kernels                   choice among these for a node on the host
 """

@@ -40,13 +40,13 @@ MIN_SUMS = 4
 """Vectors of a tile; with fewer, each multiplication waits for the one before."""
 
 MULTIPLICATIONS_PER_NS = 75
-"""Of one thread, with AVX-512."""
+"""Throughput of one thread, with AVX-512."""
 
 FIRST_CACHE, MIN_BLOCK = 32 << 10, 64
-"""Bytes of a block of rows, and the columns that it has at least: the whole filter goes by for each block."""
+"""Size in bytes of a block of rows, and its minimum number of columns: each streams the whole filter."""
 
 SECOND_CACHE = 512 << 10
-"""Bytes of a filter for one tile's width, which goes by for each tile of outputs."""
+"""Size in bytes of a filter for one tile's width, streamed for each tile of outputs."""
 
 MAX_LOOPS = 256
 
@@ -99,7 +99,7 @@ def _result(shape: tuple[int, ...], out: Any) -> Array:
 
 
 def _run_forward(x: Array, filter: Array, axes: Sequence[Axis], y: Array, workspace: Any) -> bool:
-    """Write the convolution of ``x`` into ``y``; False if there is no loop for it."""
+    """Write the convolution of ``x`` into ``y``; False if no loop supports it."""
     tile = _forward_tile(*y.shape[2:])
     if tile is None or not (x.size and filter.size and y.size and y.flags.c_contiguous):
         return False
@@ -113,7 +113,7 @@ def _run_forward(x: Array, filter: Array, axes: Sequence[Axis], y: Array, worksp
 
 
 def _run_filter(x: Array, y: Array, axes: Sequence[Axis], filter: Array, workspace: Any) -> bool:
-    """Write the gradient of ``filter`` from that of ``y``; False if there is no loop for it."""
+    """Write the gradient of ``filter`` from that of ``y``; False if no loop supports it."""
     if not (x.size and filter.size and y.size and filter.flags.c_contiguous):
         return False
     padded, y = _padded(x, axes, begin(np, workspace)), np.ascontiguousarray(y)
@@ -140,9 +140,9 @@ def _padded(x: Array, axes: Sequence[Axis], new: New) -> Array:
 
 
 def _packed(filter: Array, width: int, new: New) -> Array:
-    """``filter`` in tiles of ``width`` filters, the numbers of each side by side: read in order, they come
-    from the second cache as fast as they are used: [16, 14, 14, 256] by 3x3x256x256 takes half the time so,
-    from a cache line's begin on 6 % less than from between.
+    """``filter`` in tiles of ``width`` filters, with the numbers of each tile contiguous: read sequentially,
+    they are loaded from the second-level cache as fast as they are used: [16, 14, 14, 256] by 3x3x256x256
+    takes half the time; aligned to a cache line, 6 % less than unaligned.
     """
     tiles = filter.reshape(*filter.shape[:3], -1, width).transpose(3, 0, 1, 2, 4)
     packed: Array = new(tiles.shape, np.float32)
@@ -195,7 +195,7 @@ def _filter_loop(tile: Tile) -> CompiledLoop:
 
 
 def _forward_tile(columns: int, filters: int) -> Tile | None:
-    """Of as many columns as go into a row of outputs in equal parts, or nearly so."""
+    """Tile with a number of columns that divides a row of outputs evenly, or nearly so."""
 
     def height(limit: int) -> int:
         return math.ceil(columns / math.ceil(columns / limit)) if columns else 0
@@ -204,7 +204,7 @@ def _forward_tile(columns: int, filters: int) -> Tile | None:
 
 
 def _filter_tile(run: int, filters: int) -> Tile | None:
-    """Of as many numbers as go into a run in equal parts."""
+    """Tile with a number of elements that divides a run evenly."""
     return _best_tile(filters, lambda limit: max(n for n in range(1, limit + 1) if run % n == 0), (4, 2, 1))
 
 

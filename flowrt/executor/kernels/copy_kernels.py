@@ -1,4 +1,4 @@
-"""Copies of small arrays as compiled loops, so that they can stand in a sequence with others."""
+"""Copies of small arrays as compiled loops, for use in compiled sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def compiled_form(call: Call) -> Call | None:
 
 
 def copy_call(target: Array, source: Array) -> Call:
-    """Copies ``source`` to ``target``, of one shape, in whose dtype it is cast. The arrays must stay."""
+    """A call that copies ``source`` to ``target``, of the same shape, with a cast to its dtype. The arrays
+    must be kept alive.
+    """
     builder = LoopBuilder()
     value = builder.load(builder.operand(source.dtype.name))
     builder.put(builder.cast(value, target.dtype.name), builder.operand(target.dtype.name))

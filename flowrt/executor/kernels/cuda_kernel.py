@@ -7,14 +7,15 @@ stream, with the addresses of its arrays: a step with loops can be captured as a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import numpy as np
 
 from flowrt.device.cuda.cuda import CudaExecutor
 from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
 from flowrt.device.device import Device
+from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
@@ -30,8 +31,6 @@ from flowrt.executor.kernels.loop_operands import (
 from flowrt.executor.program.arguments import Later
 from flowrt.graph.node import Node, static_shape
 from flowrt.graph.passes.fusion.group import Group, plain_kernel
-
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 @final
@@ -58,8 +57,8 @@ class CudaKernel:
         return results
 
     def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Call:
-        """What to call, in `Device.activate`, to compute ``results`` from ``inputs``, whenever their elements
-        have changed. Raises what the compiler raises.
+        """The call that computes ``results`` from ``inputs``, in `Device.activate`, reusable when their
+        elements change. Raises errors of the compiler.
         """
         arrays = arrays_of(self._operands, inputs, results)
         addresses = [0 if array is None else array.data.ptr for array in arrays]
@@ -69,7 +68,9 @@ class CudaKernel:
         return loop.bind(arrays)
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
-        """As `bind`, for inputs of which some are in registers when the call is made: most are in C order."""
+        """The same as `bind`, for inputs that are partly in registers at the time of the call: most are in C
+        order.
+        """
         self._prepare()
         return lambda: self(late.read(registers), results), ()
 
@@ -107,7 +108,7 @@ class BoundLoop:
         self._parts = {s.operand: device.empty((s.parts, s.columns), s.dtype, owner) for s in loop.sums}
 
     def bind(self, arrays: Sequence[Any]) -> Call:
-        """What to call to launch the loop on ``arrays``, one an operand of its program."""
+        """The call that launches the loop on ``arrays``, one per operand of its program."""
         loop = self._loop
         operands = tuple([self._parts.get(operand, arrays[operand]) for operand in loop.operands])
         call = self._kernels[0], ((loop.blocks,), (loop.threads,), operands)
@@ -125,8 +126,8 @@ def bound_loop(
     strides: Sequence[tuple[int, ...]],
     arrays: Sequence[Any],
 ) -> BoundLoop | None:
-    """The loop of ``program`` for ``arrays`` with these strides, one a dimension of ``domain``; None where
-    CUDA C has no word for it.
+    """The loop of ``program`` for ``arrays`` with these strides, one per dimension of ``domain``; None if
+    CUDA C does not support it.
     """
     if not domain:
         domain, strides = (1,), [(0,)] * len(strides)

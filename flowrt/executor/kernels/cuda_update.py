@@ -1,7 +1,8 @@
-"""An operation that changes variables of a GPU, an optimizer's update say, as one kernel.
+"""Operations that write variables of a GPU, such as an optimizer's update, as one kernel.
 
-The variables' memory stays for the session's life, so the kernel is bound to it once. As with the operation's
-own kernel all variables are locked meanwhile, in one order, and all that are read must have a value.
+The variables' memory is fixed for the session's lifetime, so the kernel is bound to it once. As in the
+operation's own kernel, all variables are locked meanwhile, in a fixed order, and all that are read must be
+initialized.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from flowrt.graph.resources.variables import VariableResource
 
 
 def cuda_update(device: Device, node: Node, arguments: Sequence[Any]) -> Callable[[], None] | None:
-    """What to call for ``node``, whose inputs are variables and arrays of ``device``; None where no loop does
-    it. Raises what the compiler raises.
+    """The call for ``node``, with variables and arrays of ``device`` as inputs; None if no loop supports it.
+    Raises errors of the compiler.
     """
     variables = [a for a in arguments if isinstance(a, VariableResource)]
     arrays = [a.array if isinstance(a, VariableResource) else a for a in arguments]
@@ -46,7 +47,7 @@ def cuda_update(device: Device, node: Node, arguments: Sequence[Any]) -> Callabl
 
 
 def _are_fit(device: Device, variables: Sequence[VariableResource], arrays: Sequence[Any]) -> bool:
-    """Whether one kernel can go through all of ``arrays``, those of the variables among them."""
+    """Whether one kernel can process all of ``arrays``, including those of the variables."""
     if not variables or len(set(variables)) < len(variables):
         return False
     if not all(isinstance(a, device.xp.ndarray) and a.dtype.name in DTYPES for a in arrays):

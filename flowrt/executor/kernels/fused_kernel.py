@@ -1,8 +1,8 @@
 """`FusedKernel`: the compiled loop of a group of operations, called on arrays.
 
-What a loop looks like depends on how its arrays lie in memory, so it is made when they are known: dimensions
-that all operands go through in one stride become one, and an operand that shares its memory with a result
-becomes one with it. Loops are compiled once for each way to lie.
+A loop depends on the memory layout of its arrays, so it is created when they are known: dimensions that are
+contiguous in all operands are merged, and an operand that shares its memory with a result is merged with it.
+Loops are compiled once per layout.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class FusedKernel:
         return results
 
     def prepare(self) -> None:
-        """Compile the loop for arrays in C order, which most are. Raises what the compiler raises."""
+        """Compile the loop for C-contiguous arrays, the common case. Raises errors of the compiler."""
         inputs = [np.empty(static_shape(s), s.dtype.np) for s in self._group.inputs.values()]
         self._layout(inputs, [np.empty(static_shape(s), s.dtype.np) for s in self._specs])
 
     def bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> Call:
-        """What to call to compute ``results`` from ``inputs``, whenever their elements have changed."""
+        """The call that computes ``results`` from ``inputs``, reusable when their elements change."""
         return self._bind(inputs, results)[0]
 
     def _bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> tuple[Call, Table | None]:
@@ -102,8 +102,8 @@ class FusedKernel:
         return in_sequence([*before, call, *after])
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Array]) -> Call:
-        """As `bind`, for inputs of which some are in registers when the call is made. Their addresses go into
-        the loop's table then: 0.7 us each, where to bind anew takes 60.
+        """`bind` for inputs of which some are in registers when the call is made. Their addresses are then
+        stored in the loop's table: 0.7 us each, while rebinding takes 60.
         """
         stand_ins = [
             np.empty(static_shape(spec), spec.dtype.np) if item.slot is not None else item.value

@@ -1,7 +1,7 @@
-"""From a group of operations to the scalar program of its loop.
+"""Conversion of a group of operations to the scalar program of its loop.
 
-Each input becomes an operand for every way in which members read it, for each element or once a row; each
-output becomes an operand that is written.
+Each input becomes one operand per way in which members read it, for each element or once per row; each output
+becomes an operand that is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 
 
 class OperandOf(NamedTuple):
-    """What an operand of the program is: input or output ``number`` of the group, and how it lies in the
+    """Meaning of an operand of the program: input or output ``number`` of the group, and its role in the
     domain. Without a number it is the program's status.
     """
 
@@ -30,7 +30,7 @@ class OperandOf(NamedTuple):
 
 
 class FusedProgram(NamedTuple):
-    """The program of a group, and what its operands are, in order."""
+    """The program of a group, and the meaning of its operands, in order."""
 
     program: LoopProgram
     operands: tuple[OperandOf, ...]
@@ -80,7 +80,7 @@ class _Tracer:
         attrs = {key: member.attrs[key] for key in op.loop_attrs}
         try:
             results = op.loop.build(self._builder, *self._arguments(member), **attrs)
-        except InternalError:  # dtypes that the rule cannot bring together
+        except InternalError:  # dtypes that the rule cannot combine
             return None
         if results is None:
             return None
@@ -102,7 +102,7 @@ class _Tracer:
         return arguments
 
     def _known(self, ref: Ref) -> Value | None:
-        """A number that the loop has a copy of, or what a member has computed; None for an input."""
+        """A constant embedded in the loop, or a member's result; None for an input."""
         if ref in self._group.constants:
             array = self._group.constants[ref]
             return self._builder.const(array.item(), array.dtype.name)
@@ -118,7 +118,7 @@ class _Tracer:
         return self._known(ref) or self._load(ref, self._level_read(member, ref))
 
     def _level_read(self, member: Node, ref: Ref) -> Level:
-        """How the member reads an input of the group."""
+        """Role in which the member reads an input of the group."""
         level = self._group.levels[member.name, 0]
         if member.op.loop is not None and member.op.loop.pattern is LoopPattern.ALONG_ROWS:
             shape = self._group.inputs[ref].shape
@@ -129,7 +129,7 @@ class _Tracer:
         return self._builder.load(self._operand(ref, level), level is not Level.ELEMENT)
 
     def _operand(self, ref: Ref, level: Level) -> int:
-        """Of an input of the group that is read at ``level``."""
+        """Operand number of an input of the group read at ``level``."""
         position = self._inputs[ref]
         number = self._reads.get((position, level))
         if number is None:
@@ -137,7 +137,7 @@ class _Tracer:
         return number
 
     def _reduced(self, member: Node) -> tuple[Value, ...] | None:
-        """A reduction's output; a total's value is what is added up."""
+        """A reduction's output; the value of a total is its summand."""
         b, kind, ref = self._builder, member.op.reduction, member.inputs[0]
         value = self._known(ref) or self._load(ref, Level.ELEMENT)
         is_float = value.dtype.startswith("float")
@@ -159,7 +159,7 @@ _supported: dict[Any, Support] = {}
 
 
 def supports(group: Group) -> Support:
-    """What the rule of a group's one member does for it."""
+    """Support for a group of one member by the member's rule."""
     (member,) = group.members
     dtypes = [spec.dtype.name for spec in group.inputs.values()]
     attrs = [str(member.attrs[key]) for key in member.op.loop_attrs]

@@ -1,8 +1,8 @@
-"""The host's own kernels: what its libraries and compiled loops do faster than the kernels of operations.
+"""Host kernels: libraries and compiled loops that are faster than the generic kernels of operations.
 
-They are registered by the operation's definition and chosen when a program is bound: an operation knows
-nothing of them. A kernel takes what the operation's own takes, ``kernel(xp, *inputs, out=None, **attrs)``,
-and gives the same, up to the order in which a sum is added up.
+They are registered by the operation's definition and chosen when a program is bound; operations do not depend
+on them. A kernel has the signature of the operation's own, ``kernel(xp, *inputs, out=None, **attrs)``, and
+returns the same, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ PRODUCTS = frozenset({matmul_op, batch_matmul})
 
 
 def host_kernel(subgraph: Subgraph, node: Node, has_loops: bool) -> Kernel | None:
-    """The host's kernel for ``node``, or None where the operation's own is to be used. ``has_loops``: whether
-    loops may be compiled; those that the node needs are, if its shapes are static. Raises what the compiler
-    raises.
+    """The host's kernel for ``node``, or None to use the operation's own. ``has_loops``: whether loops may be
+    compiled; those that the node needs are, if its shapes are static. Raises errors of the compiler.
     """
     op = node.op
     if op in ONEDNN_KERNELS and not _is_small(subgraph, node) and onednn.is_available():

@@ -1,11 +1,10 @@
-"""From a nest of loops over scalars to one function of machine code that makes its iterations.
+"""Compilation of a nest of loops over scalars to one machine-code function that runs its iterations.
 
-A body that is arithmetic on scalars costs nanoseconds; to call its kernels would cost a hundred times that.
-Such a body, of operations that have a rule for loops (`OpDef.loop`), becomes scalar programs with the loops
-and branches between them that are in it, and `flowrt.device.llvm.llvm_iteration` makes the function. Of
-branches
-without loops all sides are computed, and one is taken: they have no effects, and a few operations cost less
-than a jump that the processor cannot foresee.
+A body of scalar arithmetic costs nanoseconds; calling its kernels would cost a hundred times that. Such a
+body, of operations with a rule for loops (`OpDef.loop`), becomes scalar programs with its loops and branches
+between them, and `flowrt.device.llvm.llvm_iteration` generates the function. Of branches without loops all
+sides are computed, and one is selected: they have no effects, and a few operations cost less than a
+mispredicted jump.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_facets import LoopPattern
 
 MAX_NODES = 200
-"""Operations of a body: the compiler takes a millisecond for each few."""
+"""Maximum number of operations of a body: the compiler takes a millisecond for each few."""
 
 
 class IteratedProgram(NamedTuple):
-    """The text of the function, and the dtypes of its cells, by their NumPy names: the loop's variables, what
-    else it reads, the predicate, and what is inside.
+    """The text of the function, and the dtypes of its cells, by their NumPy names: the loop's variables,
+    other inputs, the predicate, and inner cells.
     """
 
     text: str
@@ -43,7 +42,7 @@ def iterated_program(loop: Node) -> IteratedProgram | None:
 
 
 def is_scalar_loop(node: Node) -> bool:
-    """Whether ``node`` is a loop over scalars, by what is known of it without building its program."""
+    """Whether ``node`` is a loop over scalars, judged statically, without building its program."""
     if node.op.name != "_Loop":
         return False
     body: Subgraph = node.attrs["body"]
@@ -87,18 +86,18 @@ Traced: TypeAlias = "Value | _Cell | _Constant"
 
 
 class _NoRule(Exception):
-    """An operation has no rule for what it gets."""
+    """An operation without a rule for its inputs."""
 
 
 @final
 class _Tracer:
-    """Traces a nest: ``_steps`` has what is done so far in the block that is being traced, and ``_builder``
-    the basic block behind it.
+    """Traces a nest: ``_steps`` are the completed steps of the current block, and ``_builder`` the scalar
+    program that follows them.
     """
 
     def __init__(self) -> None:
         self._dtypes: list[str] = []
-        """Of the cells."""
+        """Dtypes of the cells."""
         self._steps: list[Step] = []
         self._begin_stretch()
 
@@ -125,14 +124,14 @@ class _Tracer:
     def _block(
         self, function: Subgraph, arguments: Sequence[Traced], results: Sequence[_Cell]
     ) -> tuple[Step, ...]:
-        """What ``function`` does, as a block of its own, which puts its results into cells."""
+        """The steps of ``function`` as a separate block, which puts its results into cells."""
         outer, self._steps = self._steps, []
         self._put_all(self._fetched(function, arguments), results)
         block, self._steps = tuple(self._steps), outer
         return block
 
     def _fetched(self, function: Subgraph, arguments: Sequence[Traced]) -> list[Traced]:
-        """What ``function`` makes of ``arguments``."""
+        """The results of ``function`` for ``arguments``."""
         values: dict[Ref, Traced] = {
             (name, 0): value for name, value in zip(function.feeds, arguments, strict=True)
         }
@@ -147,7 +146,7 @@ class _Tracer:
         return [values[ref] for ref in function.fetches]
 
     def _controlled(self, node: Node, inputs: Sequence[Traced]) -> Sequence[_Cell]:
-        """A loop, or branches with loops, as a step behind those that there are."""
+        """Append a loop, or branches with loops, as a step."""
         results = [self._new_cell(spec.dtype.name) for spec in node.outputs]
         first, arguments = inputs[0], inputs[1:]
         if node.op.name == "_Case":
@@ -168,7 +167,7 @@ class _Tracer:
     def _begin_stretch(self) -> None:
         self._builder = LoopBuilder()
         self._operands: dict[int, int] = {}
-        """Of this basic block, by the cell."""
+        """Operands of the current scalar program, by cell."""
         self._is_put = False
 
     def _end_stretch(self) -> None:
@@ -180,7 +179,7 @@ class _Tracer:
         self._begin_stretch()
 
     def _put_all(self, values: Sequence[Traced], cells: Sequence[_Cell]) -> None:
-        """Put ``values`` into ``cells``, all at once, at the end of the basic block."""
+        """Put ``values`` into ``cells``, in parallel, at the end of the scalar program."""
         for value, cell in zip(values, cells, strict=True):
             if value != cell:
                 self._builder.put(self._value(value), self._operand(cell))
@@ -204,7 +203,7 @@ class _Tracer:
         return cell
 
     def _value(self, traced: Traced) -> Value:
-        """In this basic block."""
+        """The value in the current scalar program."""
         if isinstance(traced, Value):
             return traced
         if isinstance(traced, _Constant):
@@ -234,7 +233,7 @@ class _Tracer:
         return results
 
     def _chosen(self, node: Node, inputs: Sequence[Traced]) -> Sequence[Traced]:
-        """Of the branches' results those that the index says, or the last."""
+        """The branches' results selected by the index; by default the last."""
         builder, (index, *arguments) = self._builder, inputs
         branches = [[self._value(v) for v in self._fetched(b, arguments)] for b in _branches(node)]
         chosen = branches.pop()
@@ -250,7 +249,7 @@ class _Tracer:
         attrs: Mapping[str, Any] = {key: node.attrs[key] for key in op.loop_attrs}
         try:
             results = op.loop.build(self._builder, *_arguments(node, inputs), **attrs)
-        except InternalError:  # dtypes that the rule cannot bring together
+        except InternalError:  # dtypes that the rule cannot combine
             return None
         return results if results is None or isinstance(results, tuple) else (results,)
 
@@ -267,7 +266,7 @@ def _repeats(function: Subgraph) -> bool:
 
 
 def _arguments(node: Node, inputs: Sequence[Value]) -> list[Any]:
-    """``inputs``, as the operation's rule takes them: those of a list as one tuple."""
+    """``inputs`` in the form of the operation's rule: those of a list as one tuple."""
     values, arguments = iter(inputs), list[Any]()
     for argument in node.op.inputs:
         items = tuple(itertools.islice(values, argument.length(node.attrs)))

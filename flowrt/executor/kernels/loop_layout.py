@@ -1,6 +1,6 @@
-"""How the arrays of a `LoopProgram` lie in memory, and the compiled loop for that.
+"""Memory layout of the arrays of a `LoopProgram`, and the compiled loop for it.
 
-Dimensions that all operands go through in one stride become one. Loops are compiled once for each way to lie.
+Dimensions that are contiguous in all operands are merged. Loops are compiled once per layout.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from flowrt.graph.passes.fusion.group import Level
 Array = np.ndarray[Any, Any]
 
 MAX_PARTS = 16
-"""Into how many parts a loop is cut at most; each has its own sums."""
+"""Maximum number of parts into which a loop is split; each has its own partial sums."""
 
 NS_PER_INSTRUCTION = 0.08
-"""Of one element: 8 to 16 are computed at once."""
+"""Time per element: 8 to 16 are computed at once."""
 
 NS_PER_OPERAND, NS_PER_CACHED_OPERAND = 0.25, 0.06
-"""Of one element: memory gives about 16 bytes a nanosecond, the cache in which another operation of the step
-has just left them 64.
+"""Time per element: memory has a bandwidth of about 16 bytes per nanosecond, the cache in which another
+operation of the step has just left them 64.
 """
 
 MAX_CACHED = 1 << 18
 """Elements of all operands of a loop that finds them in the cache: of float32 1 MiB, half of a core's."""
 
 PARALLEL_NS = 80e3
-"""From how long on a loop is shared by threads: where that was measured to pay (`run_in_parallel`)."""
+"""Minimum time of a loop that is shared by threads, where that was measured to pay (`run_in_parallel`)."""
 
 
 class Layout(NamedTuple):
-    """How a group's arrays lie: the loop for it, and what its table has behind the addresses."""
+    """Layout of a group's arrays: the loop for it, and the words after the addresses in its table."""
 
     loop: CompiledLoop
     numbers: tuple[int, ...]
     """Dimensions, strides and grain."""
     extent: int
-    """Of dimension 0."""
+    """Size of dimension 0."""
     grain: int
     parts: int
     nanoseconds: float
-    """About how long it takes one thread."""
+    """Estimated time on one thread."""
 
 
 _expanded: dict[str, LoopProgram] = {}
 _texts: dict[tuple[str, tuple[str, ...]], str] = {}
-"""By the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a network
-have equal groups.
+"""Loops by the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a
+network have equal groups.
 """
 _compiled: dict[str, CompiledLoop] = {}
-"""Steps that fail throw away what they ran on; the next one has the loops from here."""
+"""Compiled loops, kept when failed steps discard their instances; the next step reuses them."""
 
 MAX_KEPT = 512
 
@@ -72,7 +72,7 @@ def expanded(program: LoopProgram) -> LoopProgram:
 
 
 def compiled(text: str) -> CompiledLoop:
-    """`compile_loop`, whose result stays for a while though nobody has it."""
+    """`compile_loop`, with a cache that keeps unused results for a while."""
     found: CompiledLoop = _once(_compiled, text, lambda: compile_loop(text))
     return found
 
@@ -87,7 +87,7 @@ def _once(known: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
 
 
 def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> Layout:
-    """The loop of ``program`` for operands with these strides, one a dimension of ``domain``."""
+    """The loop of ``program`` for operands with these strides, one per dimension of ``domain``."""
     if not domain:
         domain, strides = (1,), [(0,)] * len(strides)
     dims, lies = coalesced(domain, strides, keeps_rows=has_rows(program, strides))
@@ -104,7 +104,7 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
 
 
 def call_on(layout: Layout, arrays: Sequence[Array]) -> Call:
-    """What to call to run the loop on ``arrays``, its operands."""
+    """The call that runs the loop on ``arrays``, its operands."""
     table = _table(layout, arrays)
     if layout.parts > 1:
         return run_in_parallel, (layout.loop.call, table, 0, layout.extent, layout.grain)
@@ -123,11 +123,11 @@ def _table(layout: Layout, arrays: Sequence[Array]) -> Table:
     return Table.of([*addresses, *layout.numbers], layout.nanoseconds, *arrays)
 
 
-# --- how arrays lie
+# --- layouts of arrays
 
 
 def strides_in(array: Array, level: Level, domain: tuple[int, ...]) -> tuple[int, ...]:
-    """In elements, one a dimension of the domain; of a matrix those of a row of it."""
+    """Strides in elements, one per dimension of the domain; for a matrix those of one of its rows."""
     if level is Level.MATRIX:
         return (*[0] * (len(domain) - 1), 1)
     if level is Level.ROW:
@@ -141,9 +141,8 @@ def strides_in(array: Array, level: Level, domain: tuple[int, ...]) -> tuple[int
 def coalesced(
     dims: tuple[int, ...], strides: Sequence[tuple[int, ...]], keeps_rows: bool
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The domain with as few dimensions as can be: those of one element go, and two become one where every
-    operand goes through them in one stride. With ``keeps_rows`` the last stays as it is, behind at least
-    one other.
+    """The domain with as few dimensions as possible: those of size one are dropped, and two are merged if
+    they are contiguous in every operand. With ``keeps_rows`` the last one is kept, after at least one other.
     """
     columns = [(dims[-1], [lies[-1] for lies in strides])] if keeps_rows else []
     found: list[tuple[int, list[int]]] = []

@@ -11,7 +11,7 @@ from flowrt.executor.kernels.loop_layout import strides_in
 from flowrt.graph.passes.fusion.group import Level
 
 SUMS = (Level.COLUMN_SUM, Level.TOTAL)
-"""What has parts of its own before it is a result."""
+"""Roles of outputs with partial results."""
 
 
 def arrays_of(operands: Sequence[OperandOf], inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
@@ -25,7 +25,7 @@ def arrays_of(operands: Sequence[OperandOf], inputs: Sequence[Any], results: Seq
 def strides_of(
     operands: Sequence[OperandOf], arrays: Sequence[Any], domain: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
-    """How each operand lies in the domain, in elements, one a dimension. Sums lie as if they were columns."""
+    """Strides of each operand in elements, one per dimension of the domain. Sums are treated as columns."""
     return [
         (*[0] * (len(domain) - 1), int(level is Level.COLUMN_SUM))[: len(domain)]
         if level in SUMS
@@ -35,7 +35,7 @@ def strides_of(
 
 
 def are_matrices_whole(operands: Sequence[OperandOf], arrays: Sequence[Any]) -> bool:
-    """Whether those whose rows members find by number lie as they have to, in C order."""
+    """Whether the matrices that members index by row are in C order, as required."""
     return all(
         array.flags.c_contiguous
         for (_, _, level), array in zip(operands, arrays, strict=True)
@@ -48,8 +48,8 @@ def shared_operands(
     addresses: Sequence[int],
     strides: Sequence[tuple[int, ...]],
 ) -> dict[int, int] | None:
-    """Which operands are one with an earlier one, whose memory a result takes. None where they would not be
-    read and written in step.
+    """Operands that are identical to an earlier one because a result reuses its memory. None if they would
+    not be read and written in the same order.
     """
     shared: dict[int, int] = {}
     places: dict[int, int] = {}

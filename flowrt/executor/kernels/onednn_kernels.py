@@ -1,10 +1,10 @@
-"""Kernels of the host that oneDNN computes: convolutions, mean pooling, products of matrices, of float32.
+"""Host kernels computed by oneDNN: convolutions, mean pooling, matrix products, of float32.
 
-What the library cannot do the operation's own kernel does: other dtypes, arrays without elements, products
-too small to gain, windows that there is no fast code for.
+The operation's own kernel handles unsupported cases: other dtypes, empty arrays, products too small to
+benefit, windows without fast code.
 
 Results differ from the operations' own in the order of additions; and where padding meets a filter's infinity
-or NaN: 0 times that is added there, and nothing here.
+or NaN: 0 times that value is added there, and nothing here.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Kernel: TypeAlias = Callable[..., Any]
 
 MIN_PRODUCT = 1 << 18
-"""Multiplications of a product of matrices. Smaller ones take OpenBLAS 4 us or less, and the way to oneDNN
-takes 6; larger ones OpenBLAS does with threads, which keep the cores for another 25 ms.
+"""Minimum number of multiplications of a matrix product. Smaller ones take OpenBLAS 4 us or less, and the
+call of oneDNN takes 6; for larger ones OpenBLAS uses threads, which occupy the cores for another 25 ms.
 """
 
 MAX_UNPACKED = 1 << 29
-"""Multiplications in the largest product of two matrices for oneDNN's primitive. It takes them as they lie,
-which pays while they are in the caches; the library's BLAS, for larger ones, packs them. On two cores that
-takes 0.90 to 0.96 of the primitive's time for 1024**3, a half for 1536**3, 0.3 for 3072**3; and 0.87 to 0.93
-of OpenBLAS's.
+"""Maximum number of multiplications of a matrix product for oneDNN's primitive. It does not pack its
+operands, which pays while they are in the caches; the library's BLAS, used for larger ones, packs them. On
+two cores that takes 0.90 to 0.96 of the primitive's time for 1024**3, a half for 1536**3, 0.3 for 3072**3;
+and 0.87 to 0.93 of OpenBLAS's.
 """
 
 MAX_KNOWN = 1024
@@ -90,7 +90,7 @@ def _result(op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Any], dtype
 
 @lru_cache(maxsize=MAX_KNOWN)
 def _result_shape(op: OpDef, attrs: Attributes, seen: tuple[Any, ...]) -> tuple[int, ...]:
-    """By the op's rule, of its inputs' shapes, or values where they are those of host inputs."""
+    """Result of the op's shape rule for its inputs' shapes, or, for host inputs, their values."""
     on_host = [argument.on_host for argument in op.inputs]
     shapes: list[Shape] = [(len(s),) if is_value else s for s, is_value in zip(seen, on_host, strict=True)]
     context = ShapeContext(op, dict(attrs), shapes, [], lambda i: seen[i] if on_host[i] else None)
@@ -107,7 +107,7 @@ def _check(*arrays: Array) -> None:
 # --- convolution
 
 Grouping: TypeAlias = Callable[[Array, int], Array]
-"""From a filter as the operation has it, and the channels of the images, to ``[g, f, c, *taps]``."""
+"""Converts the operation's filter, given the channels of the images, to ``[g, f, c, *taps]``."""
 
 
 def _by_group(filter: Array, channels: int) -> Array:
@@ -183,7 +183,7 @@ def _axes(axes: Sequence[WindowAxis]) -> tuple[Axis, ...]:
 
 
 def _images(array: Array, is_last: bool) -> Array:
-    """As ``[n, c, *spatial]``; ``is_last``: the channels are."""
+    """Images as ``[n, c, *spatial]``; ``is_last``: the channels are last."""
     return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if is_last else array
 
 
@@ -232,7 +232,7 @@ def _pool_axes(x_shape: tuple[int, ...], attrs: Attributes) -> tuple[Axis, ...]:
 
 
 WHOLE = Axis(taps=1, stride=1, dilation=1, before=0, after=0)
-"""Of dimensions that the windows do not go along."""
+"""Axis for dimensions without windows."""
 
 
 # --- products of matrices

@@ -1,14 +1,14 @@
-"""Kernels of the host that compiled loops compute: the maximum over windows, and its gradient.
+"""Host kernels as compiled loops: the maximum over windows, and its gradient.
 
-Each tap of the windows is a strided view of the image, so the maximum is an elementwise program over as many
-views as there are taps, and the gradient one over the windows that an element is in: each passes over the
-memory once, shared by threads. Results equal those of the operation's own kernel, which does what loops do
-not have: 16-bit floats, gradients of integers, windows of more than `MAX_TAPS` elements. Small images are
-padded in the workspace, so that one program does all windows; of large ones those at the borders.
+Each tap of the windows is a strided view of the image, so the maximum is an elementwise program over one view
+per tap, and the gradient one over the windows that contain an element: each passes over the memory once, on
+several threads. Results equal those of the operation's own kernel, which handles unsupported cases: 16-bit
+floats, gradients of integers, windows of more than `MAX_TAPS` elements. Small images are padded in the
+workspace, so that one program covers all windows; in large ones only the borders are padded.
 
-oneDNN has these too, but takes no notice of NaNs, has -3.4e38 for the largest of -inf, and needs the maximum
-anew for the gradient. Sums it adds up in the same order, so both have the same bits. Milliseconds of these
-loops (2 cores, AVX-512), beside those of copies padded whole and one pass a tap:
+oneDNN has these too, but ignores NaNs, returns -3.4e38 for the maximum of -inf, and recomputes the maximum
+for the gradient. It sums in the same order, so both agree bit for bit. Milliseconds of these loops (2 cores,
+AVX-512), compared with fully padded copies and one pass per tap:
 
                                    maximum         gradient
     [32, 56, 56, 64]  by 3x3 / 2   1.50  4.88      2.95  17.0
@@ -47,18 +47,18 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Kernel: TypeAlias = Callable[..., Any]
 Axes: TypeAlias = tuple[Axis, ...]
 Where: TypeAlias = tuple[slice, ...]
-"""A part of an array, one slice an axis."""
+"""A part of an array, one slice per axis."""
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 
 MAX_TAPS = 9
-"""Views of one loop; the gradient has twice as many."""
+"""Maximum number of views in one loop; the gradient has twice as many."""
 
 FLOATS = ("float32", "float64")
 DTYPES = (*FLOATS, "int32", "int64")
 """Gradients are for floats: integers have no NaN as padding."""
 
 CUT_SAVES = 1 << 18
-"""Elements that need not be copied. 1 MiB takes 0.15 ms, as do 4 loops more of windows at the borders."""
+"""Minimum saving, in elements not copied. 1 MiB takes 0.15 ms, as do 4 extra loops for border windows."""
 
 
 def _max_pool(op: OpDef, xp: Any, input: Array, out: Any = None, workspace: Any = None, **attrs: Any) -> Any:
@@ -98,8 +98,8 @@ def _write_gradients(axes: Axes, x: Array, y: Array, dy: Array, dx: Array, new: 
 
 
 def _add_gradients(axes: Axes, x: Array, y: Array, dy: Array, dx: Array, new: New) -> None:
-    """Give each element the gradients of the windows whose first maximum it is, added up in the order of the
-    windows.
+    """Sum, for each element, the gradients of the windows of which it is the first maximum, in the order of
+    the windows.
     """
     shape, inner, periods, behind, seen_as = _gathering(axes)
     first, gradient = new(shape, np.int32), new(shape, dy.dtype)
@@ -120,13 +120,13 @@ def _add_gradients(axes: Axes, x: Array, y: Array, dy: Array, dx: Array, new: Ne
 
 
 def _padded(x: Array, axes: Axes, new: New) -> Array:
-    """With NaNs, which are equal to no maximum."""
+    """``x`` padded with NaNs, which are equal to no maximum."""
     padded: Array = pad(x, axes, x.dtype, np.nan, new)
     return padded
 
 
 def _room(array: Array, axes: Axes, new: New) -> Array:
-    """For ``array`` and the padding: itself where there is none."""
+    """Zeroed memory for ``array`` and its padding; ``array`` itself if there is none."""
     if not _has_padding(axes):
         return array
     room: Array = new(tuple([a.padded for a in axes]), array.dtype)
@@ -135,7 +135,7 @@ def _room(array: Array, axes: Axes, new: New) -> Array:
 
 
 def _leave(room: Array, axes: Axes, array: Array) -> None:
-    """What is in the `_room`, in ``array``."""
+    """Copy the contents of the `_room` to ``array``."""
     if _has_padding(axes):
         array[...] = room[tuple([a.inner for a in axes])]
 
@@ -148,31 +148,31 @@ class Piece(NamedTuple):
 
     windows: Where
     elements: Where
-    """Of the input: those from the first that they see to the last."""
+    """Elements of the input from the first to the last that the windows cover."""
     axes: Axes
-    """How the windows lie along those."""
+    """The windows along those elements."""
     taps: tuple[Where, ...]
-    """In the padded ``elements``."""
+    """Slices of the padded ``elements``."""
 
 
 class Gathering(NamedTuple):
-    """How elements get what is in the windows that they are in.
+    """Index tables for summing, for each element, over the windows that contain it.
 
-    Period q of an axis is from the begin of window q to that of the next; its element of phase p is tap
-    ``m * stride + p`` of window q - m. Windows are kept in a room that has some on each side, so that all
-    elements of a phase are in the same number of windows.
+    Period q of an axis extends from the start of window q to that of the next; its element of phase p is tap
+    ``m * stride + p`` of window q - m. Windows are stored with a margin on each side, so that all elements of
+    a phase are in the same number of windows.
     """
 
     room: tuple[int, ...]
-    """Its shape."""
+    """Shape including the margin."""
     inner: Where
     """The windows there are, in the room."""
     periods: tuple[Piece, ...]
     """All elements; as taps the phases that are in windows. Where period 0 begins in the room."""
     behind: tuple[tuple[int, ...], ...]
-    """Where in the room the windows begin that have elements of period 0, in row-major order."""
+    """Offsets of the windows that contain elements of period 0, in row-major order."""
     seen_as: tuple[tuple[tuple[int, int], ...], ...]
-    """For each phase: (which of ``behind``, as which tap), …"""
+    """Pairs (index into ``behind``, tap) for each phase."""
 
 
 @lru_cache(maxsize=256)
@@ -182,8 +182,8 @@ def _axes(x_shape: tuple[int, ...], y_shapes: tuple[tuple[int, ...], ...], attrs
 
 @lru_cache(maxsize=256)
 def _pieces(axes: Axes) -> tuple[Piece, ...]:
-    """All windows: in one piece, or where that saves much padding those that have all their taps apart from
-    those at both ends of each axis.
+    """All windows, in one piece; or, if that saves much padding, interior windows separately from those at
+    both ends of each axis.
     """
     spans = [range(a.outputs) for a in axes]
     whole = _piece(axes, spans)
@@ -212,7 +212,7 @@ def _piece(axes: Axes, spans: Sequence[range]) -> Piece:
 
 
 def _copied(pieces: Sequence[Piece]) -> int:
-    """How many elements are copied to pad the pieces."""
+    """Number of elements copied to pad the pieces."""
     return sum(_size(piece.elements) for piece in pieces if _has_padding(piece.axes))
 
 
@@ -253,7 +253,7 @@ def _moved(where: Where, offset: Sequence[int]) -> Where:
 
 
 def _number(place: Sequence[int], sizes: Sequence[int]) -> int:
-    """Of a place in an array of these sizes, in row-major order."""
+    """Row-major index of a position in an array of these sizes."""
     number = 0
     for index, size in zip(place, sizes, strict=True):
         number = number * size + index
@@ -288,7 +288,7 @@ def _layout(
 
 
 def _maximum(dtype: str, n_taps: int) -> LoopProgram:
-    """Of operands: the taps, and the result."""
+    """Program with operands: the taps, and the result."""
     b = LoopBuilder()
     taps = [b.load(b.operand(dtype)) for _ in range(n_taps)]
     b.put(_largest(b, taps), b.operand(dtype))
@@ -296,7 +296,9 @@ def _maximum(dtype: str, n_taps: int) -> LoopProgram:
 
 
 def _largest(b: LoopBuilder, values: Sequence[Value]) -> Value:
-    """NaN if one is. To look for NaNs beside takes 0.7 to 0.9 of the time of maxima that keep them."""
+    """The maximum; NaN if one is. Checking for NaNs separately takes 0.7 to 0.9 of the time of
+    NaN-propagating maxima.
+    """
     total = values[0]
     for value in values[1:]:
         total = b.select(value > total, value, total)
@@ -309,7 +311,7 @@ def _largest(b: LoopBuilder, values: Sequence[Value]) -> Value:
 
 
 def _hits(taps: Sequence[Value], maximum: Value) -> Iterator[Value]:
-    """For each tap, whether it is the first that has the window's maximum. Nothing has a NaN."""
+    """Masks of the taps that are the first with the window's maximum. NaN matches none."""
     is_free = None
     for tap in taps:
         has_it = tap.equals(maximum)
@@ -318,7 +320,7 @@ def _hits(taps: Sequence[Value], maximum: Value) -> Iterator[Value]:
 
 
 def _gradients(dtype: str, n_taps: int) -> LoopProgram:
-    """Of operands: maximum, its gradient, the taps, and their gradients."""
+    """Program with operands: maximum, its gradient, the taps, and their gradients."""
     b = LoopBuilder()
     maximum, gradient, *taps = [b.load(b.operand(dtype)) for _ in range(2 + n_taps)]
     for hit in _hits(taps, maximum):
@@ -327,8 +329,8 @@ def _gradients(dtype: str, n_taps: int) -> LoopProgram:
 
 
 def _first_maximum(dtype: str, n_taps: int) -> LoopProgram:
-    """Of operands: maximum, its gradient, the taps, the number of the first that has the maximum, or -1, and
-    the gradient again.
+    """Program with operands: maximum, its gradient, the taps, the index of the first with the maximum, or -1,
+    and the gradient again.
     """
     b = LoopBuilder()
     maximum, gradient, *taps = [b.load(b.operand(dtype)) for _ in range(2 + n_taps)]
@@ -341,8 +343,8 @@ def _first_maximum(dtype: str, n_taps: int) -> LoopProgram:
 
 
 def _sums(dtype: str, n_windows: int, elements: Sequence[Sequence[tuple[int, int]]]) -> LoopProgram:
-    """Of operands: for each window which tap has its maximum, and the maximum's gradient; and the gradients
-    of elements, each tap ``(window, number)`` of some of the windows.
+    """Program with operands: for each window, the tap of its maximum and the maximum's gradient; and the
+    gradients of elements, each tap ``(window, number)`` of some of the windows.
     """
     b = LoopBuilder()
     windows = [(b.load(b.operand("int32")), b.load(b.operand(dtype))) for _ in range(n_windows)]

@@ -1,7 +1,6 @@
-"""A kernel's call whose result is large, or of a size that only the step knows: the pool brings its memory.
+"""Kernel calls with outputs allocated from the pool because they are large or of unknown size.
 
-Where the size is not known before, the op's shape rule says what it is, from the arguments' shapes; it is
-asked once for each set of them.
+If the size is unknown, the op's shape rule computes it from the arguments' shapes, once for each set of them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ MAX_KNOWN = 1024
 
 
 def is_pooled(node: Node) -> bool:
-    """Whether the pool is to bring memory for the node: for one output, which is large or may be, of a kernel
-    that writes into given memory.
+    """Whether the pool allocates memory for the node: for a single output, possibly large, of a kernel that
+    writes into given memory.
     """
     op = node.op
     if not op.takes_out or len(node.outputs) != 1 or op.outputs[0].is_list:
@@ -35,9 +34,9 @@ def is_pooled(node: Node) -> bool:
 
 
 def sized_call(node: Node, function: Callable[..., Any], empty: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, called with ``out=empty(shape, dtype)`` where the one output of ``node`` has a static
-    shape, or its shape rule knows one from the arguments: arrays, and Python values that say how. What it
-    returns is new memory.
+    """``function``, called with ``out=empty(shape, dtype)`` if the single output of ``node`` has a static
+    shape, or if its shape rule determines one from the arguments: arrays, and Python values of host inputs.
+    Returns new memory.
     """
     (spec,) = node.outputs
     if is_static(spec.shape):

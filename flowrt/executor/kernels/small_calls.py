@@ -1,8 +1,8 @@
-"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, gathering,
-choosing rows, sums over them, what is largest in them.
+"""Compiled calls of small operations other than elementwise loops: matrix product, concat, gather, select,
+row sums, argmax and max.
 
-Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
-stand in a loop that is (`flowrt.executor.lists.compiled_body`).
+Each takes a fraction of NumPy's dispatch time; and it is machine code, so that it can be part of a compiled
+loop (`flowrt.executor.lists.compiled_body`).
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ MAX_SMALL = 1 << 15
 """Elements of the outputs."""
 
 MAX_PRODUCT = 1 << 22
-"""Multiplications of a product: 40 us. A library's two threads take as long for twice as many; below it has
-to wake them, and to copy a factor: for 32x256 by 256x512 OpenBLAS takes 100 us, for 32x32 by 32x32 1.2 and
-this 0.5.
+"""Maximum number of multiplications of a product: 40 us. A library's two threads take as long for twice as
+many; below, it has to wake them, and to copy a factor: for 32x256 by 256x512 OpenBLAS takes 100 us, for 32x32
+by 32x32 1.2 and this 0.5.
 """
 
 MAX_ALONG = 1 << 16
-"""The same where both factors lie along the sum: 2 us, here as there."""
+"""The same if both factors are contiguous along the sum: 2 us with either."""
 
 NS_PER_PRODUCT = 0.01
-"""Of one multiplication."""
+"""Time per multiplication."""
 
 
 NS_PER_ROW, NS_PER_BYTE = 5.0, 0.06
-"""Of a gather."""
+"""Time per row and per byte of a gather."""
 
 
 def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None]) -> None:
-    """The call of an operation that may refuse what it finds: ``check()`` raises that. In a loop that is
-    machine code the checks of all calls come behind all iterations (`flowrt.executor.lists.compiled_body`).
+    """Call of an operation that may reject its inputs: ``check()`` raises the error. In a machine-code loop,
+    the checks of all calls run after all iterations (`flowrt.executor.lists.compiled_body`).
     """
     function(*arguments)
     check()
@@ -67,18 +67,18 @@ def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check:
 def run_or_fall_back(
     function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, fallback: Callable[[], None]
 ) -> None:
-    """The call of a loop that may set ``status``, if there is something that it cannot do: ``fallback()``
-    does all of it anew then. A loop that is machine code pauses for it.
+    """Call of a loop that may set ``status`` for an unsupported case: ``fallback()`` then recomputes
+    everything. A machine-code loop pauses for it.
     """
     function(*arguments)
-    if status[0]:  # looked at in 40 ns, an array's element in 100
+    if status[0]:  # a look-up takes 40 ns, an array element's 100
         status[0] = 0
         fallback()
 
 
 def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
-    """A compiled call for ``node`` on ``arguments``, as its kernel takes them, and ``out``, its outputs; None
-    where there is none.
+    """A compiled call for ``node`` on ``arguments``, as for its kernel, and ``out``, its outputs; None if
+    there is none.
     """
     make = _CALLS.get(node.op)
     if (
@@ -135,7 +135,7 @@ def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) ->
 
 
 def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequence[Array]) -> Call | None:
-    """Rows, copied as they lie. Which of the indices are rows is looked at afterwards."""
+    """Copy of contiguous rows. Indices are checked afterwards."""
     (target,) = out
     rows, nbytes = len(params), target.nbytes // max(1, indices.size)
     arrays = (params, indices, target)
@@ -148,7 +148,7 @@ def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequ
     words = [*[array.ctypes.data for array in arrays], rows, nbytes, 0, 0]
     table = Table.of(words, NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes, *arrays)
     call = call_of(compiled(gather(indices.dtype.name)), table, 0, indices.size)
-    status = table.words.data  # looked at in 40 ns, an array's element in 100
+    status = table.words.data  # a look-up takes 40 ns, an array element's 100
 
     def check() -> None:
         if status[REFUSED]:

@@ -1,10 +1,10 @@
-"""The compiled loops of operations that change variables: an optimizer's updates in one pass over memory.
+"""Compiled loops of operations that write variables: an optimizer's updates in one pass over memory.
 
-Updates that stand side by side, as an optimizer's do, are one call: `Updates`. The variables' memory stays
-for the session's life, so the loops are bound to it once; a gradient that is in a register, received or new
-in each step, is found at each call. It always fits, as a copy if need be: on every device that has a copy of
-a variable the same loop updates it, so the copies stay equal to the last bit. As with the operations' own
-kernels all variables are locked meanwhile, in one order, and all must have a value.
+Adjacent updates, such as an optimizer's, are one call: `Updates`. The variables' memory is fixed for the
+session's lifetime, so the loops are bound to it once; a gradient in a register, received or new in each step,
+is looked up at each call. It is copied if its layout does not fit: the same loop updates a variable's copies
+on all devices, so they stay equal to the last bit. As in the operations' own kernels, all variables are
+locked meanwhile, in a fixed order, and all must be initialized.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LateArray(NamedTuple):
 
     slot: int
     stand_in: Array
-    """In C order."""
+    """Stand-in in C order."""
 
     def read(self, registers: Sequence[Any]) -> Array:
         """The array, in C order. Raises `InvalidArgumentError` for one of another shape."""
@@ -60,8 +60,8 @@ def late_array(argument: Any, spec: TensorSpec) -> Any:
 
 
 class Update(NamedTuple):
-    """What ``node`` does: ``calls`` that write ``variables``, of which the ``needed`` must have a value, and
-    read ``arrays`` and, by the position of its address in the calls' one ``table``, each of ``late``.
+    """The update of ``node``: ``calls`` that write ``variables``, of which the ``needed`` must have a value,
+    and read ``arrays`` and, by the position of its address in the calls' one ``table``, each of ``late``.
     """
 
     node: Node
@@ -74,9 +74,7 @@ class Update(NamedTuple):
 
 
 def update_of(node: Node, arguments: Sequence[Any]) -> Update | None:
-    """The update of ``node``, whose inputs are variables, arrays and `LateArray`s; None where no loop does
-    it.
-    """
+    """The update of ``node``, with inputs variables, arrays or `LateArray`s; None if no loop supports it."""
     variables = tuple([a for a in arguments if isinstance(a, VariableResource)])
     values = [_array_of(argument) for argument in arguments]
     if not variables or len(set(variables)) < len(variables) or not all(map(_is_fit, values)):
@@ -107,8 +105,8 @@ def _array_of(argument: Any) -> Any:
 
 @final
 class Updates:
-    """Updates of which none touches what another writes, as one call: threads share all of their elements.
-    Nothing is written unless all can be made. Late arrays are in ``registers``.
+    """Independent updates as one call: threads share all of their elements. Nothing is written unless all can
+    be made. Late arrays are in ``registers``.
     """
 
     def __init__(self, registers: list[Any]) -> None:
@@ -117,13 +115,13 @@ class Updates:
         self._updates: list[Update] = []
         self._written, self._read = _NOWHERE, _NOWHERE
         self._unsure: list[tuple[Node, VariableResource]] = []
-        """Variables that had no value when they were last looked at: once they have one, they keep it."""
+        """Variables not initialized when last checked; once initialized, they stay so."""
         self._call: Call | None = None
-        """Of all loops, from the first call on: until then there may be more of them."""
+        """Call of all loops, created at the first use: until then updates may be added."""
         self._variables: list[VariableResource] = []
         self._begins: list[int] = []
         self._ends: list[int] = []
-        """With ``_begins`` the memory that is written, in order."""
+        """The ends of the written memory ranges, in order; ``_begins`` are their beginnings."""
 
     def add(self, update: Update) -> bool:
         """Whether ``update`` is one of these from now on; False if it has to wait for another."""
@@ -136,7 +134,7 @@ class Updates:
         return True
 
     def free(self, slot: int) -> None:
-        """Let go of what is in the register once the updates are made."""
+        """Free the register after the updates."""
         self._freed.append(slot)
 
     def _joined(self) -> Call:
@@ -173,8 +171,8 @@ class Updates:
             self._registers[slot] = None
 
     def _find_late(self) -> list[Array]:
-        """Have the loops read the late arrays where they are now, 1 us each. What is written too, by this
-        update or another, is read from a copy. Returns what must stay until the loops end.
+        """Point the loops to the current late arrays, 1 us each. Arrays that are also written, by this update
+        or another, are copied. Returns the arrays to keep alive until the loops end.
         """
         kept = []
         for node, _, _, _, late, _, table in self._updates:
@@ -237,8 +235,8 @@ def _is_fit(array: Any) -> bool:
 
 
 def update_program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> LoopProgram | None:
-    """What ``node`` does to ``arrays``, those of its arguments: each is the operand of its number. None where
-    the operation has no rule for that.
+    """The program that applies ``node`` to ``arrays``, those of its arguments: each is the operand of its
+    index. None if the operation has no rule for that.
     """
     assert node.op.loop is not None
     builder = LoopBuilder()

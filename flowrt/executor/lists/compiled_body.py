@@ -1,9 +1,9 @@
-"""Loops and branches that are nothing but calls of compiled loops, with loops and branches of that kind in
-them: all of it is machine code.
+"""Loops and branches consisting only of calls of compiled loops, including nested loops and branches, as
+machine code.
 
-So a step that computes little costs what it computes, and what it keeps for a gradient. What is bound already
-is looked at: a block whose instructions are compiled calls becomes a part of a program of calls
-(`flowrt.device.llvm.call_program`), and what it is in can become one in turn.
+A small step then costs only its computation, including the values saved for a gradient. Bound instructions
+are inspected: a block with only compiled calls becomes part of a program of calls
+(`flowrt.device.llvm.call_program`), and the enclosing block can become one in turn.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from flowrt.graph.shapes import is_static
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Check: TypeAlias = tuple[Node, Callable[[], None]]
-"""A node, and what raises an error if it has refused something."""
+"""A node, and a function that raises its error if it rejected its inputs."""
 
 MAX_ROW_BYTES = 1 << 17
-"""Of an element of a list: to copy it takes 5 us."""
+"""Maximum size in bytes of a list element: copying it takes 5 us."""
 
 FIRST_NS = 1e5
 """Estimated time of the first call."""
 
 
 def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList], nested: NestedLists = NO_LISTS) -> bool:
-    """Whether a loop's body may be machine code alone, by what is known before it is bound. Its open
-    ``lists`` go by the names of who changes them; lists of lists are ``nested``.
+    """Whether a loop's body may be compiled entirely, judged before binding. Its open ``lists`` are keyed by
+    the operations that change them; lists of lists are ``nested``.
     """
     known = [lists, nested.changed, nested.empty]
     are_calls = all(any(node.name in n for n in known) or _may_be_call(body, node, nested) for node in body)
@@ -95,7 +95,7 @@ _ROWS: Mapping[ListUse, Callable[[OpenList, Device], RowList]] = {
     ListUse.SET: SetRows,
     ListUse.ADDED: AddedRows,
 }
-"""How the rows are bound, by what the operation does with the list."""
+"""Row binder by the operation's use of the list."""
 
 
 def row_list(opened: OpenList, device: Device) -> RowList:
@@ -111,7 +111,7 @@ def list_of_lists(opened: OpenList, device: Device) -> StackedRows:
 
 
 class Fallback(NamedTuple):
-    """What ``node`` has to do anew in Python if ``status`` says so, where machine code pauses for it."""
+    """Fallback of ``node``: recomputed in Python if ``status`` is set, during a pause of the machine code."""
 
     node: Node
     status: memoryview
@@ -119,7 +119,7 @@ class Fallback(NamedTuple):
 
 
 class DeferredChecks(NamedTuple):
-    """What is to be looked at when machine code has returned."""
+    """Deferred checks after machine code returns."""
 
     fallbacks: Sequence[Fallback] = ()
     checks: Sequence[Check] = ()
@@ -131,7 +131,7 @@ class DeferredChecks(NamedTuple):
         return DeferredChecks(fallbacks, [check for item in items for check in item.checks])
 
     def behind(self, prepare: Callable[[], None]) -> DeferredChecks:
-        """The same with ``prepare()`` in front of each fallback."""
+        """The same with ``prepare()`` before each fallback."""
 
         def prepared(fallback: Callable[[], None]) -> None:
             prepare()
@@ -141,7 +141,7 @@ class DeferredChecks(NamedTuple):
         return self._replace(fallbacks=fallbacks)
 
     def look(self) -> None:
-        """Do the fallbacks; raise what a node has refused, in its name."""
+        """Run the fallbacks; raise deferred errors, naming their nodes."""
         for node, status, fallback in self.fallbacks:
             if status[0]:
                 status[0] = 0
@@ -222,8 +222,8 @@ def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Co
 
 
 class Iterations(NamedTuple):
-    """All iterations of a loop: a segment that makes as many as go without a pause, the call in it, and
-    whether the loop has paused and goes on.
+    """All iterations of a loop: a segment that runs as many as possible without a pause, the call in it, and
+    whether the loop is paused.
     """
 
     segment: Segment
@@ -232,10 +232,10 @@ class Iterations(NamedTuple):
 
 
 def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
-    """The iterations of the loop ``node``, whose body is ``block``, while ``again``, a bool, is true."""
+    """The iterations of the loop ``node`` with the body ``block``, while ``again``, a bool, is true."""
     table = program_of((Repeat(None, again, block.parts),))
     function = walker().call
-    words = table.words.data  # looked at in 40 ns, an array's element in 100
+    words = table.words.data  # a look-up takes 40 ns, an array element's 100
     goes_on = partial(words.__getitem__, PAUSED_AT)
     iterate = _iterating(function, table, words)
     if any(block.deferred):
@@ -246,8 +246,8 @@ def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
 
 
 def _looking(iterate: Callable[[int], int], deferred: DeferredChecks) -> Callable[[int], int]:
-    """``iterate``, then its ``deferred``. A body has no effect but on the loop's variables, so it does not
-    matter that it went on behind what a node has refused.
+    """``iterate``, followed by the deferred checks ``deferred``. A body affects only the loop's variables,
+    so continuing after an error is harmless.
     """
 
     def iterate_and_look(count: int) -> int:

@@ -1,9 +1,9 @@
-"""Lists of a loop that is machine code, whose elements it reads, or writes, by number: rows of one array.
+"""Lists of a machine-code loop with elements read or written by index: rows of one array.
 
-What was unstacked a loop reads, what is stacked in the end it sets, and a gradient adds to what was read: so
-do loops over time steps with `TensorArray`s. The list is opened in front of the loop, and closed behind it;
-an element that is not there, or is set twice where that is forbidden, is refused when the iterations of a
-call are over.
+A loop reads from unstacked lists, sets elements of lists that are stacked later, and adds gradients to
+elements that were read, as in loops over time steps with `TensorArray`s. The list is opened before the loop,
+and closed after it; an index out of range, or a forbidden second write, raises after the iterations of a
+call.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 
 
 def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
-    """By the name of the operation in the body of ``loop`` that reads or sets an element, its list. ``slots``
-    are the registers of the loop's variables and of what it reads besides, by their position.
+    """Lists by the name of the operation in the body of ``loop`` that reads or sets an element. ``slots`` are
+    the registers of the loop's variables and other inputs, by their position.
     """
     body: Subgraph = loop.attrs["body"]
     carried, readers = len(loop.attrs["T"]), body.consumers()
@@ -55,18 +55,18 @@ def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
 
 
 def _is_written(body: Subgraph, node: Node) -> bool:
-    """Whether ``node`` writes one element of a list whose length stays."""
+    """Whether ``node`` writes one element of a list of fixed length."""
     if node.op.uses_list(ListUse.ADDED):
         return body.spec(node.inputs[1]).shape == ()
     return node.op.uses_list(ListUse.SET) and not node.attrs["resize_if_index_out_of_bounds"]
 
 
 NO_LIST = TensorList(ListSpec(dtypes.float32, None))
-"""What is held between two steps."""
+"""Placeholder held between two steps."""
 
 
 class IndexedRows(RowList):
-    """A list whose elements have rows for all iterations that there may be."""
+    """A list with rows for all possible iterations."""
 
     _value: TensorList
     """The list, before the loop."""
@@ -81,7 +81,7 @@ class IndexedRows(RowList):
         return call_of(compiled(make(index.dtype.name)), table, 0, 1)
 
     def _emit(self, builder: InstructionBuilder, operands: Sequence[Operand], *calls: Call) -> None:
-        """Emit ``calls``, behind which is looked at what was refused."""
+        """Emit ``calls``, followed by a check for rejected indices."""
         text = f"{operands[0].text}[{operands[1].text}]"
         builder.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
 
@@ -97,7 +97,7 @@ class IndexedRows(RowList):
 
 @final
 class ReadRows(IndexedRows):
-    """A list whose elements are read."""
+    """A list that is read."""
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node, spec = self._opened.node, self._opened.node.outputs[0]
@@ -161,7 +161,7 @@ class WrittenRows(IndexedRows):
         return open
 
     def _fill(self, elements: Sequence[Any]) -> None:
-        """Of ``elements``, set the rows that are read."""
+        """Set the rows of ``elements`` that are read."""
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot
@@ -188,7 +188,7 @@ class WrittenRows(IndexedRows):
 
 @final
 class SetRows(WrittenRows):
-    """A list whose elements are set."""
+    """A list with elements set by the loop."""
 
     def _writing(self, index: Array) -> Sequence[Call]:
         is_once = int(writes_once(self._opened.node))
@@ -197,7 +197,7 @@ class SetRows(WrittenRows):
 
 @final
 class AddedRows(WrittenRows):
-    """A list to whose elements is added: what is not set counts as zeros."""
+    """A list with elements added to: an element that is not set counts as zeros."""
 
     def _writing(self, index: Array) -> Sequence[Call]:
         total = np.empty_like(self._like, order="C")

@@ -1,9 +1,9 @@
-"""Lists of a loop that is machine code: their elements are rows of memory, along which the loop goes.
+"""Lists of a machine-code loop: their elements are rows of memory, accessed sequentially.
 
-A list that a loop only pushes onto, or only takes from, changes in place (`open_lists`). A loop that pushes
-writes into new rows, one behind the other; one that takes elements reads them backwards. No row is an array
-of its own unless somebody asks for one. Where there is no room for another row, machine code pauses, and goes
-on when there is more. What is in lists that are in lists is in `flowrt.executor.lists.nested_rows`.
+A list that a loop only pushes onto, or only pops from, changes in place (`open_lists`). A loop that pushes
+writes consecutive new rows; one that pops reads them backwards. Rows become separate arrays only on demand.
+When the memory for rows is full, machine code pauses until there is more. For lists of lists see
+`flowrt.executor.lists.nested_rows`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ from flowrt.graph.shapes import format_shape
 Array = np.ndarray[Any, Any]
 
 FIRST_ROWS = 64
-"""Rows that a list has at first; where they are not enough there are twice as many more, and the next time as
-many as were needed.
-"""
+"""Initial number of rows of a list; doubled when full, and the next run starts with the number needed."""
 
 MAX_PIECE = 1 << 24
-"""Bytes of rows that are one array. What comes in several pieces is copied to one if it is no more: 2 ms."""
+"""Maximum size in bytes of rows in one array. Several pieces up to this size are copied to one: 2 ms."""
 
 
 def poison() -> None:
-    """In the place of a copy from a register, which is no machine code: the body is bound anew without it."""
+    """Poison instruction in place of a copy from a register, which cannot be compiled: forces rebinding."""
 
 
 class RowList(ABC):
-    """An open list whose elements, all of one static shape, are rows while the loop runs."""
+    """An open list with elements of one static shape, stored as rows while the loop runs."""
 
     def __init__(self, opened: OpenList, device: Device) -> None:
         self._opened, self._device = opened, device
@@ -68,7 +66,7 @@ class RowList(ABC):
 
     @abstractmethod
     def open(self, registers: list[Any]) -> Callable[[], None]:
-        """Before the loop: take the list that is in the register."""
+        """The function to call before the loop, which takes over the list from its register."""
 
     @abstractmethod
     def close(self, registers: list[Any]) -> Callable[[], None]:
@@ -79,9 +77,9 @@ class StackedRows(RowList):
     """A list that changes at its end."""
 
     _call: Call
-    """Pushes a row, or takes one."""
+    """Pushes or pops a row."""
     _words: Array
-    """Its table's."""
+    """Words of the call's table."""
 
     def __init__(self, opened: OpenList, device: Device) -> None:
         super().__init__(opened, device)
@@ -96,7 +94,7 @@ class StackedRows(RowList):
         operands: Sequence[Operand],
         text: str,
     ) -> None:
-        """Emit ``call``, with ``fallback()`` for what it cannot do."""
+        """Emit ``call``, with ``fallback()`` for unsupported cases."""
         function, (table, *_) = self._call = call
         self._words = table.words
         status = table.words[STATUS : STATUS + 1].data
@@ -105,7 +103,7 @@ class StackedRows(RowList):
         )
 
     def _repeat(self) -> None:
-        """What the call was to do."""
+        """Perform the call."""
         function, arguments = self._call
         function(*arguments)
 
@@ -171,11 +169,11 @@ class PushedRows(StackedRows):
         return close
 
     def finished(self) -> Any:
-        """All rows, in the place of an array of them. The next list may have as many."""
+        """All rows, in place of an array of them. The next list starts with the same capacity."""
         return self._joined(self._filled())
 
     def _filled(self) -> list[Array]:
-        """The pieces, without free rows. The next list may have as many."""
+        """The pieces, without unused rows. The next list starts with the same capacity."""
         *pieces, last = self._pieces
         free = (int(self._words[END]) - int(self._words[TOP])) // self._like.nbytes
         if free < len(last):
@@ -251,17 +249,17 @@ class TakenRows(StackedRows):
         return close
 
     def end(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         self._rows = ()
 
     def rows_of(self, values: Sequence[TensorList]) -> Any:
-        """The elements of ``values``, one behind the other, as rows. Raises `InvalidArgumentError` or
-        `DTypeError` if one is none.
+        """The elements of ``values``, concatenated, as rows. Raises `InvalidArgumentError` or `DTypeError` if
+        one does not match.
         """
         found = [rows_of(value, self._like) for value in values]
         if len(found) == 1:
             return found[0]
-        # By itself, `concatenate` lays arrays of one row each out as it likes: not always row by row.
+        # `concatenate` alone may choose another layout for arrays of one row each, not always row-major.
         rows = np.empty((sum(map(len, found)), *self._like.shape), self._like.dtype)
         return np.concatenate(found, out=rows) if found else rows
 
@@ -275,7 +273,7 @@ class TakenRows(StackedRows):
         )
 
     def skip(self) -> None:
-        """Leave out what is left of the list on the top."""
+        """Skip the rest of the list on the top."""
         self._words[TOP] -= int(self.length) * self._like.nbytes
         self.length[...] = 0
 
@@ -287,7 +285,7 @@ def rows_of(value: TensorList, like: Array) -> Array:
     check_dtype(value, dtypes.as_dtype(like.dtype))
     rows = value.rows
     if rows is None:
-        zeros = np.zeros_like(like)  # what is not set counts as
+        zeros = np.zeros_like(like)  # value of elements that are not set
         elements = [zeros if e is None else e for e in value.elements()]
         wrong = next((e for e in elements if e.shape != zeros.shape), None)
         if wrong is not None:

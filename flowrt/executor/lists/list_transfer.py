@@ -1,7 +1,7 @@
-"""Lists of tensors that go from one device to another: whole, each element by itself.
+"""Transfer of lists of tensors between devices, element by element.
 
-Between a host and a device of its own memory nothing is shared, so a list is copied each time it crosses:
-keep what reads and writes one list on one device.
+A host and a device with separate memory share nothing, so a list is copied on each transfer: keep readers and
+writers of a list on one device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def list_to_host(device: Device, value: TensorList) -> TensorList:
 
 
 def list_to_device(device: Device, value: TensorList, owner: Owner) -> TensorList:
-    """``value``, a list in host memory, with its arrays on ``device``, whose current stream may read them."""
+    """``value``, a host list, with its arrays copied to ``device``; its current stream may read them."""
     return _mapped(value, lambda array: device.put(array, owner))
 
 

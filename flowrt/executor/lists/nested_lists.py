@@ -1,11 +1,10 @@
-"""Which lists of lists can be stacks of rows (`flowrt.executor.lists.nested_rows`): those that only a nest
-of loops
-sees, and that it changes at their ends alone.
+"""Detection of lists of lists that can be stacks of rows (`flowrt.executor.lists.nested_rows`): those used
+only inside a nest of loops, and changed only at their ends.
 
-In a loop's body it looks for two uses of an inner list, which nobody else reads:
+In a loop's body it looks for two uses of an inner list without other readers:
 
     pushed      it begins empty, a loop in the body pushes onto it, and it is pushed itself
-    taken       it is taken, and a loop in the body takes from it
+    taken       it is popped, and a loop in the body pops from it
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from flowrt.graph.op_facets import ListUse
 
 
 class NestedLists(NamedTuple):
-    """What there is in a loop's body. ``changed``: by the operation that changes it, each list of lists.
-    ``empty``: by their names, the empty lists that the inner ones begin as. ``inner``: by the loop in the
-    body whose variables they are, its lists, those with lists in them apart.
+    """Nested lists of a loop's body. ``changed``: lists of lists, by the operation that changes them.
+    ``empty``: the initial empty values of the inner ones, by name. ``inner``: lists and lists of lists among
+    the variables of a loop in the body, by that loop.
     """
 
     changed: Mapping[str, OpenList]
@@ -36,7 +35,7 @@ NO_LISTS = NestedLists({}, {}, {})
 
 
 def nested_lists(loop: Node, slots: Mapping[int, int]) -> NestedLists:
-    """Those in the body of ``loop``. ``slots`` are the registers of its variables, by their position."""
+    """Nested lists in the body of ``loop``. ``slots`` are the registers of its variables, by position."""
     body: Subgraph = loop.attrs["body"]
     readers = body.consumers()
     changed: dict[str, OpenList] = {}
@@ -61,7 +60,7 @@ def nested_lists(loop: Node, slots: Mapping[int, int]) -> NestedLists:
 
 
 def _lists_in(loop: Node) -> _Lists:
-    """Of all variables of ``loop``, whose positions are in the place of registers, which it has not yet."""
+    """Lists among all variables of ``loop``, with positions in place of registers, not assigned yet."""
     slots = {k: k for k in range(len(loop.outputs))}
     return open_lists(loop, slots), nested_lists(loop, slots)
 
@@ -76,8 +75,8 @@ def _changes_alike(found: _Lists, number: int, outer: Node) -> bool:
 
 
 def _inner_use(body: Subgraph, readers: Mapping[str, Sequence[str]], node: Node) -> tuple[str, int] | None:
-    """The loop in ``body``, and the number of its variable, that is the list that ``node`` pushes or takes;
-    None if there is more to it.
+    """The loop in ``body``, and the index of its variable, for the list that ``node`` pushes or pops; None
+    for any other use.
     """
     if is_unlimited_push(node):
         name, number = node.inputs[1]
@@ -100,7 +99,7 @@ def _begins_empty(body: Subgraph, loop: str, number: int) -> bool:
 
 
 def _uses(body: Subgraph, readers: Mapping[str, Sequence[str]], ref: Ref) -> list[tuple[str, int]]:
-    """Who reads ``ref``, as a function's result too, and as which of its inputs, behind the first."""
+    """Readers of ``ref``, including function results (""), with the index of the input after the first."""
     inside = [
         (name, position - 1)
         for name in readers[ref[0]]

@@ -1,17 +1,15 @@
-"""Lists of lists of a nest that is machine code: the rows of all of them lie one behind the other.
+"""Lists of lists in a machine-code nest: the rows of all inner lists are contiguous.
 
-What an inner loop keeps for its gradient is a list, and the loop around it keeps a list of those. The
-gradient takes the lists, and what is in them, in the reverse order: all of it is stacks. The rows of a list
-that is pushed stay where the inner loop has put them, and only their number is pushed, onto a stack of
-numbers. To take a list is to take its number: so many of the rows on the top are its elements. In each depth
-of a nest there is a stack of numbers more.
+An inner loop saves values for its gradient in a list, and the outer loop saves a list of those. The gradient
+pops the lists and their elements in reverse order: all of them are stacks. The rows of a pushed list stay
+where the inner loop has put them, and only their count is pushed, onto a stack of counts. To pop a list is to
+pop its count: that many rows on the top are its elements. Each level of a nest adds one stack of counts.
 
-    forward     an inner loop pushes rows and counts them; behind it the count is pushed     `PushedLists`
-    backward    a count is taken; then an inner loop takes as many rows                      `TakenLists`
+    forward     an inner loop pushes rows and counts them; then the count is pushed     `PushedLists`
+    backward    a count is popped; then an inner loop pops that many rows                      `TakenLists`
 
-Which lists are of that kind is found before (`flowrt.executor.lists.nested_lists`). Around the nest they are
-values
-as others, with a `FlatLists` inside: who asks for an element gets a list of some of the rows.
+Such lists are detected by `flowrt.executor.lists.nested_lists`. Outside the nest they are ordinary list
+values containing a `FlatLists`: an element is a list of some of the rows.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 
 @final
 class FlatLists:
-    """Lists of arrays, or of lists, in the place of an array of them (`TensorList.of_rows`): ``rows`` has the
-    elements of all, one behind the other, and ``lengths`` how many each has. ``spec`` is that of each.
+    """Lists of arrays, or of lists, in place of an array of them (`TensorList.of_rows`): ``rows`` are the
+    elements of all, concatenated, and ``lengths`` the number of each list's. ``spec`` is that of each.
     """
 
     dtype: ClassVar[Any] = TensorList.dtype
@@ -49,7 +47,7 @@ class FlatLists:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As that of an array of rows; the rest is the shape of the elements' elements."""
+        """Shape as for an array of rows; the rest is the shape of the elements' elements."""
         return (len(self.lengths), *self.rows.shape[1:])
 
     def __len__(self) -> int:
@@ -68,7 +66,7 @@ class FlatLists:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where each list ends among the rows, behind the 0 at which the first begins."""
+        """End of each list among the rows, after the 0 at which the first begins."""
         return [0, *np.cumsum(self.lengths).tolist()]
 
 
@@ -128,7 +126,7 @@ class TakenLists(TakenRows):
     def __init__(self, opened: OpenList, device: Device) -> None:
         super().__init__(opened, device)
         self._taken: Array = np.zeros((), np.int64)
-        """How many elements are left of the list that was taken last."""
+        """Number of elements left of the list popped last."""
         self._inner: TakenRows | None = None
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
@@ -147,7 +145,7 @@ class TakenLists(TakenRows):
         return self._inner
 
     def _refuse(self) -> None:
-        """Elements that are left of the list before lie above those of the next."""
+        """Skip elements left of the previous list, which are above those of the next."""
         if not self.length:
             super()._refuse()
         self._elements.skip()
@@ -164,7 +162,7 @@ class TakenLists(TakenRows):
 
     def rows_of(self, values: Sequence[TensorList]) -> FlatLists:
         if len(values) == 1 and self.suits(values[0].rows):
-            return values[0].rows  # type: ignore[no-any-return]  # what suits is that
+            return values[0].rows  # type: ignore[no-any-return]  # checked by `suits`
         lists = [element for value in values for element in elements_of(value)]
         lengths = np.array([one.length for one in lists], np.int64)
         return FlatLists(self._elements.spec, self._elements.rows_of(lists), lengths)

@@ -1,10 +1,9 @@
-"""Lists that a loop only pushes onto, or only takes from: as plain Python lists while the loop runs.
+"""Lists that a loop only pushes onto, or only pops from, as plain Python lists while the loop runs.
 
-A list value never changes (`flowrt.graph.resources.tensor_list`), which costs some microseconds a change.
-Where a loop
-variable is a list that one operation of the body takes and hands on, and nobody else sees a version between,
-nothing is lost if it is opened in front of the loop, changed in place, and closed behind it. So what a loop
-keeps for its gradient costs a copy of each value, and to take it back 0.1 us.
+A list value is immutable (`flowrt.graph.resources.tensor_list`), which costs some microseconds per change. If
+a loop variable is a list that a single operation of the body reads and updates, intermediate versions are
+unobservable, so it can be opened before the loop, changed in place, and closed after it. Saving a value for a
+gradient then costs a copy, and popping it 0.1 us.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 from flowrt.graph.shapes import is_static
 
 NO_ELEMENTS = "expected a list with elements; got an empty one"
-"""What is said where an element is to be taken from it."""
+"""Error when an element is taken from an empty list."""
 
 
 class ListBinder(Protocol):
-    """What binds an operation on lists in a loop's body, in place of its kernel."""
+    """Binds an operation on lists in a loop's body, in place of its kernel."""
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
-        """Emit the operation's instruction, and say where its outputs are."""
+        """Emit the operation's instruction, and record the locations of its outputs."""
 
 
 class OpenListBinder(ListBinder, Protocol):
     """The same of a list that is open while a loop runs, in place of the list value in a register."""
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
-        """Open it, in front of the loop."""
+        """Open it, before the loop."""
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
-        """Make it a list value again, behind it."""
+        """Make it a list value again, after the loop."""
 
 
 class OpenList(NamedTuple):
-    """The operation that changes a list, and the register in which it lies open."""
+    """The operation that changes a list, and the register of the open list."""
 
     node: Node
     slot: int
@@ -114,7 +113,7 @@ class OpenList(NamedTuple):
         return push
 
     def _copy(self, tensors: BoundTensors, value: Operand) -> Callable[[], Any]:
-        """What gives an array of the device with the value, which nobody writes."""
+        """Function that returns a private array of the device with the value."""
         registers, slot, array, device = tensors.registers, value.slot, value.value, tensors.device
         copy = device.put if value.is_host else device.xp.array
         if slot is None:
@@ -124,7 +123,7 @@ class OpenList(NamedTuple):
         return lambda: copy(registers[slot])
 
     def _is_new(self, tensors: BoundTensors, value: Operand) -> bool:
-        """Whether the value comes in new memory of the device, which nobody writes."""
+        """Whether the value is in new memory of the device that is not written elsewhere."""
         op = tensors.source(self.node.inputs[1]).op
         is_made = op.effect in (Effect.PURE, Effect.RANDOM) and not op.alias
         return value.slot is not None and not value.is_host and is_made
@@ -152,8 +151,8 @@ MAX_ROWS = 64
 """Elements that are cut from one piece of memory at most: it is free when the last of them is."""
 
 SLAB_BYTES = 1 << 20
-"""What is taken from the pool at once for elements of a list: its pages are warm, where those of new memory,
-16 KiB an element, cost 4 us each.
+"""Size of the allocation from the pool for elements of a list: its pages are warm, while those of new memory,
+16 KiB per element, cost 4 us each.
 """
 
 
@@ -167,7 +166,7 @@ def _rows(device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Itera
 
 
 def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
-    """By the name of the operation in the body of ``loop`` that changes it, each list that can be opened.
+    """Lists that can be opened, by the name of the operation in the body of ``loop`` that changes them.
     ``slots`` are the registers of the loop's variables, by their position.
     """
     body: Subgraph = loop.attrs["body"]
@@ -187,8 +186,8 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
 
 
 def changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str]]) -> Node | None:
-    """The operation of a loop's ``body`` that alone reads the list variable there, and whose first output
-    alone becomes its next value; None if there is none.
+    """The single operation of a loop's ``body`` that reads the list variable at ``position`` and produces its
+    next value as its first output, without other uses; None if there is none.
     """
     parameter, results = body.feeds[position], body.fetches[1:]
     name, index = results[position]
@@ -201,7 +200,7 @@ def changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str
 
 
 def is_unlimited_push(node: Node) -> bool:
-    """Whether it is a gradient that pushes: onto a list without a greatest length, or what was taken."""
+    """Whether it is a push of a gradient: onto a list without a maximum length, or of popped elements."""
     marks = (STACK, RESTORES, SWAPS)
     return node.op.uses_list(ListUse.PUSHED) and not node.attrs.keys().isdisjoint(marks)
 

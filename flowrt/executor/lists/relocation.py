@@ -1,8 +1,8 @@
-"""Operands of compiled calls that lie somewhere else in each step, as a large feed does.
+"""Relocation of operands of compiled calls with an address that changes per step, such as large feeds.
 
-A call's table has the addresses of its arrays. Where one is not there yet, the call is bound to a stand-in
-of the same shape, memory that no call touches; and when the array is there, every address in the tables that
-points into the stand-in is set to the same place in the array. A linker does so with a program that it loads.
+A call's table contains the addresses of its arrays. If one is not known yet, the call is bound to a stand-in
+of the same shape, memory that no call accesses; once the array is known, every address in the tables that
+points into the stand-in is patched, as a linker does when it loads a program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _Place(NamedTuple):
-    """A word of a table, which is so many bytes behind an array's first."""
+    """A word of a table, with its byte offset from an array's start."""
 
     words: Array
     position: int
@@ -31,11 +31,11 @@ class _Place(NamedTuple):
 
 @final
 class Relocation:
-    """Those of ``operands``, of the shapes in ``specs``, that are in registers, as operands in memory."""
+    """The ``operands`` of the shapes in ``specs`` that are in registers, as operands in memory."""
 
     def __init__(self, operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> None:
         self._stand_ins: dict[int, Array] = {}
-        """By the register."""
+        """Stand-ins by register."""
         self.operands = [self._stand_in(o, spec) for o, spec in zip(operands, specs, strict=True)]
 
     def _stand_in(self, operand: Operand, spec: TensorSpec) -> Operand:
@@ -46,8 +46,8 @@ class Relocation:
         return Operand(array, None, operand.text)
 
     def bind(self, calls: Sequence[Call], registers: list[Any]) -> Callable[[], None] | None:
-        """What is to be called in front of ``calls``, when the values are in their registers; None if nothing
-        is.
+        """The function to call before ``calls``, once the values are in their registers; None if nothing
+        needs relocation.
         """
         tables = list(_tables(calls))
         found = [(slot, _places(tables, array)) for slot, array in self._stand_ins.items()]
@@ -65,15 +65,15 @@ class Relocation:
         return relocate
 
     def fill(self, registers: Sequence[Any]) -> None:
-        """Copy the values in registers to what stands for them: for who computes in Python what a call could
-        not, and has arrays where it has addresses.
+        """Copy register values to their stand-ins, for code that recomputes a failed call in Python with
+        arrays instead of addresses.
         """
         for slot, array in self._stand_ins.items():
             np.copyto(array, registers[slot])
 
 
 def _tables(calls: Iterable[Any]) -> Iterator[Table]:
-    """Those of ``calls``, and of the calls that they are made of."""
+    """The tables of ``calls``, and of the calls that they contain."""
     for _, (table, *_) in calls:
         yield table
         inner = [kept for kept in table.keeps if isinstance(kept, tuple)]

@@ -1,9 +1,9 @@
-"""Elements of lists that wait in host memory: ``while_loop(swap_memory=True)`` on a device of its own memory.
+"""List elements swapped to host memory: ``while_loop(swap_memory=True)`` on a device with separate memory.
 
-What such a loop keeps for its gradient is copied to the host when it is pushed, beside the computation, and
-its device memory is free when the copy has ended. The gradient's loop takes the elements in reverse: with
-each it begins to bring the next, which arrives while the iteration computes. So a loop of any length holds a
-few elements on the device.
+Values that such a loop saves for its gradient are copied to the host when pushed, concurrently with the
+computation, and their device memory is freed after the copy. The gradient's loop pops the elements in reverse
+and prefetches the next one during each iteration. A loop of any length thus keeps only a few elements on the
+device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from flowrt.device.device import ArrivingArray, Device
 from flowrt.graph.resources.tensor_list import AwayElement
 
 MIN_SWAPPED = 2048
-"""Bytes: a smaller element stays where it is, as in TensorFlow: its copies cost more than it takes."""
+"""Minimum size in bytes of a swapped element, as in TensorFlow: otherwise copying costs more than it
+saves.
+"""
 
 
 @final
@@ -30,7 +32,7 @@ class SwappedElement(AwayElement):
         self._device, self._copy = device, device.swap_out(array)
 
     def begin(self) -> ArrivingArray:
-        """Begin to bring it back."""
+        """Begin to copy it back."""
         return self._device.swap_in(self._copy)
 
     def bring(self) -> Any:
@@ -38,7 +40,7 @@ class SwappedElement(AwayElement):
 
 
 def swapped(device: Device, array: Any) -> Any:
-    """``array``, or what stands for it in a list when it is large."""
+    """``array``, or its `SwappedElement` if it is large."""
     return SwappedElement(device, array) if array.nbytes >= MIN_SWAPPED else array
 
 

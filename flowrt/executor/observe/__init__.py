@@ -1,7 +1,7 @@
-"""What a step records about itself, and what a process remembers of its steps.
+"""Traces of steps, and the recent steps of a process.
 
 step_stats      kernel times and memory, as ``StepStats`` and ``RunMetadata``
-stream_times    when an asynchronous device did what, by its own clock
+stream_times    times of an asynchronous device, by its own clock
 recent_steps    the last steps of the process, for a post-mortem
 compile_times   phases of a compile, as one log line
 gc_pause        Python's garbage collector, paused while a plan is compiled

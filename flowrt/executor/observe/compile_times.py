@@ -1,4 +1,4 @@
-"""How long the phases of a compile took, as one line of the log."""
+"""Durations of the phases of a compile, as one line of the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CompileTimes(Observer):
         clock: Callable[[], float] = time.perf_counter,
         begin: Callable[[str], object] = lambda name: None,
     ) -> None:
-        """``begin`` is told of each phase that begins."""
+        """``begin`` is called at the start of each phase."""
         self._clock, self._start, self._begin = clock, clock(), begin
         self.seconds: dict[str, float] = {}
         self._inner = 0.0
@@ -33,7 +33,7 @@ class CompileTimes(Observer):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The time inside counts as ``name``, but for that of phases in it."""
+        """Count the time inside the context as ``name``, without that of nested phases."""
         self._begin(name)
         outer, self._inner = self._inner, 0.0
         start = self._clock()

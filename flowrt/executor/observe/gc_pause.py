@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """A context without collections, unless another thread asks for one. What a compile makes stays: of a
-    plan for 100,000 operations 2,400 walks over it take a sixth of the time. Threads may be in it at once:
-    the one that found the collector at work, the first, sets it to work again.
+    """A context without garbage collections, except those requested by another thread. Objects created by a
+    compile stay alive: for a plan of 100,000 operations, 2,400 collections take a sixth of the time. Threads
+    may nest it: the one that disabled the collector enables it again.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,9 +1,9 @@
-"""The last steps of this process, kept while it runs, to be looked at when one was slow or failed.
+"""The last steps of this process, kept for diagnosis when one was slow or failed.
 
-    keep_recent_steps(20) -> every `Plan` that is made from now on records its steps -> recent_steps()
+    keep_recent_steps(20) -> every `Plan` created from now on records its steps -> recent_steps()
 
-Off, it costs nothing: a plan asks once, when it is made. On, a step takes about 0.5 us an instruction more,
-and steps on a GPU are not captured.
+When disabled it has no overhead: a plan checks once, when it is created. When enabled, a step takes about 0.5
+us more per instruction, and steps on a GPU are not captured.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import final
 from flowrt.executor.observe.step_stats import StepRecorder
 
 MAX_SLICES_A_STREAM = 50_000
-"""Of one step: a loop may run for ever, and what is wanted then is its end."""
+"""Limit for one step: a loop may run forever, and then its end is of interest."""
 
 MAX_SLICES = 500_000
-"""Of all steps, about 80 MB: the oldest steps go, even if there are fewer than were asked for."""
+"""Limit for all steps, about 80 MB: the oldest steps are dropped, even if fewer than requested remain."""
 
 
 @final
@@ -47,7 +47,7 @@ class RecentSteps:
         return recorder
 
     def read(self) -> list[StepRecorder]:
-        """Those of the kept steps, oldest first; of one that runs, it has what was done so far."""
+        """The kept steps, oldest first; a running step contains what was recorded so far."""
         with self._lock:
             return list(self._steps)
 
@@ -57,10 +57,10 @@ _kept: RecentSteps | None = None
 
 def keep_recent_steps(capacity: int) -> None:
     """Have the plans that are made from now on keep their last ``capacity`` steps, all together; 0: none."""
-    global _kept  # noqa: PLW0603 (there is one process)
+    global _kept  # noqa: PLW0603 (one per process)
     _kept = RecentSteps(capacity) if capacity else None
 
 
 def recent_steps() -> RecentSteps | None:
-    """Where plans keep their steps, if they do."""
+    """The store of recent steps, if enabled."""
     return _kept

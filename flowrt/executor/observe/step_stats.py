@@ -1,10 +1,10 @@
-"""Recording what a step does, and its form as ``StepStats`` and ``RunMetadata``.
+"""Tracing of a step, and its representation as ``StepStats`` and ``RunMetadata``.
 
     Program.run_traced --(node, start, end)--> StepRecorder --fill--> StepStats --> flowrt.profiler
 
-A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, what a node did one ``NodeExecStats``. A
-receive is for how long its program has waited; where the tensor was copied to a device that works by itself,
-that is one more, ``Memcpy``.
+A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, an execution of a node one
+``NodeExecStats``. A receive has the time that its program waited; a copy of the tensor to an asynchronous
+device is a separate entry, ``Memcpy``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COPY = "Memcpy"
 
 
 class Slice(NamedTuple):
-    """What was done for ``node``; times are nanoseconds since the epoch. ``pool_bytes``: what was in use of
-    the device's memory then, if that was looked at. ``is_wait``: the program waited for a receive's tensor.
+    """One execution of ``node``; times are nanoseconds since the epoch. ``pool_bytes``: the device memory in
+    use then, if recorded. ``is_wait``: the program waited for a receive's tensor.
     """
 
     node: Node
@@ -38,7 +38,7 @@ class Slice(NamedTuple):
 
 
 class Record(Protocol):
-    """Records a `Slice`. Without ``pool_bytes`` it looks itself, if it is to."""
+    """Records a `Slice`. Reads ``pool_bytes`` itself if not given and enabled."""
 
     def __call__(
         self, node: Node, start: int, end: int, pool_bytes: int | None = None, is_wait: bool = False
@@ -46,7 +46,7 @@ class Record(Protocol):
 
 
 class _Track(NamedTuple):
-    """Where slices lie: number ``stream`` of a device, with a name for people."""
+    """Timeline of slices: index ``stream`` of a device, with a display name."""
 
     device: str
     stream: int
@@ -57,9 +57,9 @@ class _Track(NamedTuple):
 class StepRecorder:
     """Collects the slices of each stream of each device.
 
-    ``max_slices``: of a stream, the last so many (None: all). ``is_thorough``: have the times of devices that
-    work by themselves, and not those of launches; and look at each device's pool behind each node, which
-    takes about 3 us and lies in no slice.
+    ``max_slices``: keep only the last ones of a stream (None: all). ``is_thorough``: record the times of
+    asynchronous devices, not those of launches; and read each device's pool after each node, which takes
+    about 3 us outside any slice.
     """
 
     def __init__(self, max_slices: int | None = None, is_thorough: bool = True) -> None:
@@ -69,7 +69,7 @@ class StepRecorder:
         """``StepStats`` of other tasks."""
 
     def on(self, device: Device, stream: int, name: str) -> Record:
-        """What records for number ``stream`` of ``device``, which is called ``name``."""
+        """The recorder for stream number ``stream`` of ``device``, with the display name ``name``."""
         slices = self._slices.setdefault(_Track(device.name, stream, name), deque(maxlen=self._max_slices))
         stats, is_thorough = device.pool.stats, self.is_thorough
 
@@ -87,8 +87,8 @@ class StepRecorder:
         return sum(map(len, self._slices.values()))
 
     def fill(self, step_stats: Any, shift_ns: int = 0) -> None:
-        """Write what was recorded into a ``StepStats`` message, ``shift_ns`` later: by how much the clock
-        of who reads it is ahead.
+        """Write the recording into a ``StepStats`` message, shifted by ``shift_ns``: the offset of the
+        reader's clock.
         """
         for stats in self.recorded:
             step_stats.MergeFromString(stats)
@@ -119,8 +119,8 @@ def set_times(entry: Any, start: int, end: int) -> None:
 
 
 def describe_step(run_metadata: Any, recorder: StepRecorder | None, partitions: Sequence[Subgraph]) -> None:
-    """Make ``run_metadata``, a ``RunMetadata`` message, say what was recorded and what the ``partitions``
-    are.
+    """Fill ``run_metadata``, a ``RunMetadata`` message, with the recording and a description of the
+    ``partitions``.
     """
     run_metadata.Clear()
     if recorder is not None:
@@ -143,7 +143,7 @@ def _label(done: Slice) -> str:
 
 
 def _members(node: Node) -> str:
-    """What a fused group computes: ``[BiasAdd+Relu]``."""
+    """The operations of a fused group: ``[BiasAdd+Relu]``."""
     if "group" not in node.attrs:
         return ""
     names = [member.op.name for member in node.attrs["group"].members]

@@ -1,10 +1,10 @@
-"""When a device that works by itself did what, by its own clock.
+"""Times of work on an asynchronous device, by its own clock.
 
-    mark(stream) -> an event behind what is on the stream now --settle--> the times of all marks --> records
+    mark(stream) -> an event at the current end of the stream --settle--> the times of all marks --> records
 
-The device goes on as if nobody looked: an event is put on a stream, and read when the step is over. The
-device's clock meets the host's at one mark, which is waited for: what the host takes to notice that it has
-passed is how wrong the two may be to each other.
+Tracing does not serialize the device: an event is put on a stream, and read after the step. The device's
+clock is aligned with the host's at one mark, which is waited for: the error is at most the time that the host
+takes to notice it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowrt.graph.node import Node
 
 
 class _Timed(NamedTuple):
-    """What ``stream`` did for ``node`` between two marks."""
+    """The work of ``stream`` for ``node`` between two marks."""
 
     stream: Stream
     node: Node
@@ -30,7 +30,7 @@ class _Timed(NamedTuple):
 
 
 class Watch(Protocol):
-    """What sees the streams of a device during one step. Marks are opaque."""
+    """Observer of a device's streams during one step. Marks are opaque."""
 
     def mark(self, stream: Stream | None) -> Any:
         """Here is the work on ``stream`` now; on the first where none was used."""
@@ -53,7 +53,7 @@ def watch_streams(device: Device, clock: Callable[[], int], recorder: StepRecord
 
 @final
 class LaunchTimes:
-    """How long it took the host to give each node's work to a stream."""
+    """Times that the host takes to submit each node's work to a stream."""
 
     def __init__(self, device: Device, clock: Callable[[], int], recorder: StepRecorder) -> None:
         self._clock = clock
@@ -75,7 +75,7 @@ class LaunchTimes:
 
 @final
 class StreamTimes:
-    """When the device did it, by events with times behind each node's work."""
+    """Execution times on the device, by timed events after each node's work."""
 
     def __init__(self, device: Device, clock: Callable[[], int], recorder: StepRecorder) -> None:
         self._device = device
@@ -101,9 +101,9 @@ class StreamTimes:
         self._timed.append(_Timed(stream, node, first, self.mark(stream), in_use))
 
     def settle(self) -> None:
-        """Wait for the streams, and record. What a node was given on another stream, before it went to its
-        own, is that one's: the slices of a stream do not overlap. Its first mark may be on that other stream,
-        which may have come there later than its own to the last.
+        """Wait for the streams, and record. Work submitted for a node on another stream, before its own, is
+        attributed to that stream: the slices of a stream do not overlap. The node's first mark may be on that
+        other stream, and later than the last one on its own.
         """
         for stream in self._records:
             finish(stream)

@@ -3,8 +3,9 @@
     Session.partial_run_setup -> PartialRun
     Session.partial_run -> PartialRun.run: names become tensors, values arrays -> Calls.call -> fetches
 
-`Calls` makes the calls of one step: of a session of this process `LocalCalls`, by ordinary runs which are fed
-what earlier calls computed; of a cluster its master (`flowrt.distribute.remote_calls`).
+`Calls` makes the calls of one step: for a session of this process `LocalCalls`, by ordinary runs that are fed
+the results of earlier calls; for a cluster its master, by `RemoteCalls`
+(`flowrt.distribute.client.cluster_steps`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from flowrt.graph.node import Node, Ref
 
 
 class Calls(Protocol):
-    """What carries the calls of one step. One thread at a time."""
+    """Executes the calls of one step. Not thread-safe."""
 
     def call(
         self, given: Mapping[Tensor, Any], tensors: Sequence[Tensor], targets: Sequence[Operation]

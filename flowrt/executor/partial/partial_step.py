@@ -1,13 +1,14 @@
-"""`PartialStep`: what a step that is run in several calls has done, as a value.
+"""`PartialStep`: the progress of a step that is run in several calls, as a value.
 
     begin_partial_step(...) -> PartialStep
-    PartialStep.call(fed, fetches, targets) -> PartialCall: what is to run now, and the step after it
+    PartialStep.call(fed, fetches, targets) -> PartialCall: the operations to run now, and the step after it
 
-A call runs what its fetches need and no earlier call has run. What it computes and a later call may read is
-kept and is fed to that, so each operation runs once. Resources and variants are not kept: who names them does
-nothing but that, and does it again. After TensorFlow's `Session.partial_run`.
+A call runs the operations that its fetches need and no earlier call has run. Results that a later call may
+read are kept and fed to it, so each operation runs once. Resources and variants are not kept: operations that
+produce handles have no other effect, and are repeated. After TensorFlow's `Session.partial_run`.
 
-Pure: on nodes and their names, without values, for a session of this process and for the master of a cluster.
+Pure: works on nodes and their names, without values, for a session of this process and for a cluster's
+master.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _NOT_KEPT = (dtypes.resource, dtypes.variant)
 
 class PartialCall(NamedTuple):
     """One call: a step that is fed ``used`` and fetches ``computed`` and ``kept`` (a tensor may be in both),
-    in which nobody waits for the operations named in ``done``.
+    without control edges from the operations named in ``done``.
     """
 
     used: tuple[Ref, ...]
     computed: tuple[Ref, ...]
-    """What is fetched of it, and is not known yet."""
+    """Requested fetches that are not known yet."""
     kept: tuple[Ref, ...]
-    """What it computes and later calls read."""
+    """Computed tensors that later calls read."""
     targets: tuple[str, ...]
     done: frozenset[str]
     after: PartialStep
@@ -41,8 +42,8 @@ class PartialCall(NamedTuple):
 def begin_partial_step(
     node_of: Callable[[str], Node], fetches: Collection[Ref], targets: Collection[str], feeds: Collection[Ref]
 ) -> PartialStep:
-    """A step of which nothing has run: ``fetches``, ``targets`` and ``feeds`` are all that will be asked and
-    given. Raises `InvalidArgumentError` for a placeholder that is needed and not among the feeds.
+    """A step of which nothing has run: ``fetches``, ``targets`` and ``feeds`` are all those of its calls.
+    Raises `InvalidArgumentError` for a placeholder that is needed and not among the feeds.
     """
     nodes: dict[str, Node] = {}
     stack = [*[name for name, index in fetches if (name, index) not in feeds], *targets]
@@ -62,9 +63,9 @@ def begin_partial_step(
 
 @final
 class PartialStep:
-    """``nodes`` are all of the step, ``missing`` its feeds that have not come, ``pending`` and
-    ``pending_targets`` what has not been fetched, ``done`` the operations that ran, ``known`` the tensors
-    that later calls read and that are there. Compared by identity.
+    """``nodes`` are all of the step, ``missing`` its feeds that were not given yet, ``pending`` and
+    ``pending_targets`` those not fetched yet, ``done`` the operations that ran, ``known`` the available
+    tensors that later calls read. Compared by identity.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class PartialStep:
         return not self._pending and not self._pending_targets
 
     def call(self, fed: Collection[Ref], fetches: Sequence[Ref], targets: Sequence[str]) -> PartialCall:
-        """What runs when ``fed`` are given and ``fetches`` and ``targets`` asked for. Raises
-        `InvalidArgumentError` for what was not announced or comes twice, and for a fetch that needs a feed
-        that has not come.
+        """The call that runs when ``fed`` are given and ``fetches`` and ``targets`` requested. Raises
+        `InvalidArgumentError` for elements that were not declared or are repeated, and for a fetch that needs
+        a missing feed.
         """
         self._check(fed, fetches, targets)
         there = self.known | frozenset(fed)
@@ -116,7 +117,7 @@ class PartialStep:
                 raise _not_announced("fetches", name)
 
     def _walk(self, roots: Sequence[str], there: Collection[Ref]) -> tuple[dict[str, None], dict[Ref, None]]:
-        """(the operations that run for the first time, what of ``there`` is read)."""
+        """(the operations that run for the first time, the tensors of ``there`` that they read)."""
         seen: set[str] = set()
         new: dict[str, None] = {}
         used: dict[Ref, None] = {}
@@ -141,7 +142,7 @@ class PartialStep:
     def _read_later(
         self, fetches: Iterable[Ref], targets: Iterable[str], done: Collection[str]
     ) -> dict[Ref, None]:
-        """What is read by the operations that are still to run, and by those that are done again for them."""
+        """Tensors read by the operations that are still to run, and by those repeated for them."""
         read = dict.fromkeys(sorted(fetches))
         seen: set[str] = set()
         stack = [name for name in sorted(targets) if name not in done]
@@ -160,7 +161,7 @@ class PartialStep:
         return read
 
     def _runs_later(self, ref: Ref, done: Collection[str]) -> bool:
-        """Whether the operation behind ``ref`` is still to run, or runs again."""
+        """Whether the operation of ``ref`` is still to run, or runs again."""
         if ref in self.missing or ref in self.known:
             return False
         return ref[0] not in done or not self._is_kept(ref)
@@ -170,7 +171,7 @@ class PartialStep:
 
 
 def failed_before(failure: BaseException) -> OpError:
-    """What the calls raise that come after the one that failed: nobody knows what that one did."""
+    """The error of calls after the one that failed: that call's effects are unknown."""
     reason = failure.message if isinstance(failure, OpError) else repr(failure)
     return FailedPreconditionError(
         f"partial_run: expected a step that has not failed; got one that did: {reason}. "

@@ -1,8 +1,7 @@
 """An instance of a plan: its programs on their own buffers, for one step at a time.
 
-Steps that run at once have an instance each. Where a plan has grown from another
-(`flowrt.executor.bind.extend_program`),
-their instances lie on the same memory: one of them has it, and the others wait.
+Concurrent steps use separate instances. If a plan extends another (`flowrt.executor.bind.extend_program`),
+their instances share an arena: one of them is active, and the others wait.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 @final
 class StepRendezvous:
-    """What the programs of a shared plan are bound to: the rendezvous of the step that they run."""
+    """Proxy to which the programs of a shared plan are bound, for the rendezvous of the current step."""
 
     __slots__ = ("current",)
 
@@ -62,7 +61,7 @@ class Instance:
         bound: Bound | None = None,
         whole: Program | None = None,
     ) -> None:
-        """``whole``: what does the work of several ``programs`` by itself, if there is such a program."""
+        """``whole``: a single program equivalent to all ``programs``, if there is one."""
         self.programs, self._rendezvous = programs, rendezvous
         feeds = [feed for program in programs for feed in program.feeds]
         fetches = [fetch for program in programs for fetch in program.fetches]
@@ -70,7 +69,7 @@ class Instance:
         self.puts = [feed.put for feed in ordered]
         arrays = [feed.array for feed in ordered if feed.array is not None]
         self.direct_puts = [direct_put(array) for array in arrays] if len(arrays) == len(ordered) else None
-        """What takes values as they are given, if all feeds are in buffers."""
+        """Functions that accept unconverted values, if all feeds are in buffers."""
         self.fetches = [fetches[position] for position in fetch_order]
         self._with_registers = [program for program in programs if program.registers]
         self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_asynchronous}
@@ -81,7 +80,7 @@ class Instance:
         """One step, if it is straight."""
         self._bound = bound
         self._others: WeakKeyDictionary[Any, Instance] = WeakKeyDictionary()
-        """Those on the same memory, by their plans: they wait until this one gives way."""
+        """Inactive instances on the same memory, by their plans."""
 
     def extend(
         self, placed: Subgraph, extension: Extension, feed_order: Sequence[int], fetch_order: Sequence[int]
@@ -96,7 +95,7 @@ class Instance:
         return Instance([program], self._rendezvous, feed_order, fetch_order, bound)
 
     def take_memory(self, other: Instance, plan: Any) -> None:
-        """From now on this one has the memory, and ``other``, of ``plan``, waits."""
+        """Activate this instance on the shared memory; ``other``, of ``plan``, becomes inactive."""
         self._others, other._others = other._others, WeakKeyDictionary()
         self._others[plan] = other
         self.reset()
@@ -119,8 +118,8 @@ class Instance:
             self._rendezvous.current = shared
 
     def run(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
-        """One step, driven as its size asks for. Raises what ends the step; the instance must then be thrown
-        away.
+        """Run one step, with the driver that suits its size. Raises the error that ends the step; the
+        instance must then be discarded.
         """
         with np.errstate(all="ignore"), step_scope(control):  # as in TensorFlow: 0/0 is nan, without a word
             self._drive(control, recorder, seed)
@@ -131,7 +130,7 @@ class Instance:
         if seed is not None:
             run_seeded([p.run_stepwise() for p in self.programs], control, seed)
             return
-        if recorder is None and control.has_deadline:  # looked at after each instruction
+        if recorder is None and control.has_deadline:  # checked after each instruction
             running = [p.run_stepwise() for p in self.programs]
         else:
             running = self.running(recorder)
@@ -143,7 +142,7 @@ class Instance:
         run_threaded(running, control, step, self._streams)
 
     def running(self, recorder: StepRecorder | None) -> list[Running]:
-        """The programs as generators; ``recorder`` hears of each instruction."""
+        """The programs as generators; ``recorder`` is notified of each instruction."""
         if recorder is None:
             return [p.run() for p in self._driven]
         return [p.run_traced(time.time_ns, recorder) for p in self.programs]
@@ -165,9 +164,9 @@ def put_directly(instance: Instance, values: Iterable[Any]) -> bool:
 
 
 def _straight_run(program: Program) -> Callable[[], None]:
-    """One step of ``program``, if it is straight, while NumPy says nothing: 0/0 is nan, without a word, as in
-    TensorFlow. To run in a context of its own costs 0.1 us, to enter ``errstate`` 0.6. What calls Python
-    functions, which may ask for the caller's context variables, is not straight: it pauses behind them.
+    """One step of ``program``, if it is straight, with NumPy's warnings disabled: 0/0 is silently nan, as in
+    TensorFlow. Running in a separate context costs 0.1 us, entering ``errstate`` 0.6. Programs that call
+    Python functions, which may read the caller's context variables, are not straight: they pause after them.
     """
     segment = program.segments[0]
     if not (segment.instructions or segment.key or segment.control):

@@ -1,10 +1,9 @@
-"""A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
+"""A plan: the compiled form of a run with given fetches and feed shapes, and its execution.
 
-`flowrt.graph.passes.pipeline.compile_step` goes from the graph to a placed subgraph. A `Plan` cuts that into
-partitions and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
-pool, drives its programs and gives it back. Steps that run at once use an instance each. An instance that
-failed is thrown away, with whatever its rendezvous still held; one that is idle goes when a device of the
-plan runs out of memory.
+`flowrt.graph.passes.pipeline.compile_step` converts the graph to a placed subgraph. A `Plan` partitions and
+schedules it. `Plan.run` takes an instance (the partitions bound to buffers) from a pool, drives its programs
+and returns it. Concurrent steps use separate instances. A failed instance is discarded, with the contents of
+its rendezvous; an idle one is freed when a device of the plan runs out of memory.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 THREADED_COST = 4e6
-"""Floating-point operations or elements a device must have for a thread of its own: a hand-over between
-threads costs about 50 us, in which a core does this much arithmetic on small arrays."""
+"""Minimum work of a device, in floating-point operations or elements, for a separate thread: a hand-over
+between threads costs about 50 us, in which a core does this much arithmetic on small arrays.
+"""
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class Plan:
         self._options, self._mode = replace(options, observer=UNOBSERVED), mode
         self._recent = recent_steps()
         self._is_free = not (mode.controlled or mode.is_shared or self._recent) and mode.seed is None
-        """Whether nobody looks at a step between its instructions."""
+        """Whether a step is not observed between its instructions."""
         self.next_tier: NextTier[Plan] | None = None
-        """What takes this plan's place after some runs."""
+        """The plan with compiled loops that replaces this one after some runs."""
         self._fed = [placed.nodes[name] for name in placed.feeds]
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._idle: list[Instance] = []
         self._closed = False
         self._arena_sharers: list[ref[Plan]] = []
-        """The plans whose instances may lie on the same memory as this one's."""
+        """The plans with instances that may share an arena with this one's."""
         first = None if earlier is None else self._extend(*earlier, options.observer)
         if first is None:
             first = self._compile(options)
@@ -113,7 +113,7 @@ class Plan:
         placed = self.placed
         self.partitions = self._cut(options)
         self._ranks = ranks_in(placed)
-        """Of groups that other sessions have ranks of."""
+        """Ranks in groups that span several sessions."""
         self.has_loops = any(_has_loops(part) for part in self.partitions.values())
         """Whether compiled loops are a part of it."""
         needs_threads = _needs_threads(self.partitions.values(), self._mode.inline)
@@ -132,7 +132,7 @@ class Plan:
 
     @functools.cached_property
     def partitions(self) -> dict[str, Partition]:
-        """By device. Those of a plan that grew are made when somebody asks for them."""
+        """Partitions by device. For a plan that extends another, they are created on demand."""
         return self._cut(self._options)
 
     def _cut(self, options: CompileOptions) -> dict[str, Partition]:
@@ -162,7 +162,7 @@ class Plan:
         try:
             with observer.phase("extend program"):
                 grown = instance.extend(self.placed, extension, self._feed_order, self._fetch_order)
-        except OpError:  # who compiles the whole meets it too, or finds another way
+        except OpError:  # compiling the whole meets the same error, or avoids it
             grown = None
         if grown is None:
             earlier._give_back(instance)
@@ -178,11 +178,11 @@ class Plan:
         recorder: StepRecorder | None = None,
         rendezvous: LocalRendezvous | None = None,
     ) -> list[Any]:
-        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside.
-        ``rendezvous``: the step's, of a plan that is shared.
+        """Run one step; returns the fetched values, in order. ``control`` None: the step cannot be cancelled.
+        ``rendezvous``: the step's, for a shared plan.
 
-        Raises what ends the step. The memory that it took is free then, even while the error of a step that
-        ran out of memory is handled.
+        Raises the error that ends the step. The step's memory is free then, even while the error of a step
+        that ran out of memory is handled.
         """
         try:
             if not self._asynchronous_devices:
@@ -206,7 +206,7 @@ class Plan:
                 raise
 
     def run_straight(self, feeds: Sequence[Any]) -> list[Any]:
-        """`run` of a plan that is straight: without what only other plans need."""
+        """`run` for a straight plan, without the overhead of other plans."""
         values = self._run_straight(self._put, feeds)
         assert values is not None
         return values
@@ -256,8 +256,8 @@ class Plan:
         rendezvous: LocalRendezvous,
         ended: Ended,
     ) -> None:
-        """`run` without a thread that waits, of a plan of one program, on the host: ``ended`` is told what
-        `run` returns or raises. Raises what it raises before the program begins, and tells nothing then.
+        """`run` without a blocked thread, for a plan of one program on the host: ``ended`` is called with the
+        result or error of `run`. Errors before the program begins are raised, without calling it.
         """
 
         def tell(values: Sequence[Any], error: BaseException | None) -> None:
@@ -268,12 +268,12 @@ class Plan:
         Continuation(running, control, rendezvous, functools.partial(self.finish, instance), tell).start()
 
     def _recorder(self, given: StepRecorder | None) -> StepRecorder | None:
-        """Of a step that is traced, or kept."""
+        """The recorder of a step that is traced or kept."""
         return self._recent.begin() if given is None and self._recent is not None else given
 
     def begin(self, feeds: Sequence[Any], rendezvous: LocalRendezvous | None = None) -> Instance:
-        """One step's programs with its values in them, for who drives them. He gives them to `finish` when
-        all have ended well, and to nobody when one has failed.
+        """The programs of one step with its feeds set, for an external driver. The driver passes them to
+        `finish` if all end successfully, and discards them after a failure.
         """
         instance = self._take_instance()
         self._put(instance, feeds)
@@ -283,7 +283,7 @@ class Plan:
     def _put(self, instance: Instance, feeds: Sequence[Any]) -> bool:
         puts = instance.puts
         try:
-            for put, value in zip(puts, feeds):  # noqa: B905 (to say strict takes as long as to put a scalar)
+            for put, value in zip(puts, feeds):  # noqa: B905 (passing strict takes as long as storing a scalar)
                 put(value)
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fed[puts.index(put)], error) from cause(error)
@@ -294,7 +294,7 @@ class Plan:
         values: list[Any] = []
         try:
             for take in instance.fetches:
-                values.append(take())  # noqa: PERF401 (their number says which one failed)
+                values.append(take())  # noqa: PERF401 (their number identifies the failed one)
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fetched[len(values)], error) from cause(error)
         instance.reset()
@@ -304,7 +304,7 @@ class Plan:
         return values
 
     def _share_arena(self, earlier: Plan) -> None:
-        """Be one of the plans that take turns with ``earlier``."""
+        """Join the plans that share an arena with ``earlier``."""
         if not earlier._arena_sharers:
             earlier._arena_sharers.append(ref(earlier))
         self._arena_sharers = earlier._arena_sharers
@@ -337,7 +337,7 @@ class Plan:
         return self._take_from_sharer() or self._bind()
 
     def _take_from_sharer(self) -> Instance | None:
-        """An instance whose memory is idle because the other plans that lie there are not running."""
+        """An instance on shared memory that is idle because the other plans are not running."""
         for plan in [
             plan for sharer in self._arena_sharers if (plan := sharer()) is not None and plan is not self
         ]:
@@ -380,13 +380,13 @@ class Plan:
 
     @property
     def programs(self) -> list[Program]:
-        """Programs of this plan, for those who look at them."""
+        """Programs of this plan, for inspection."""
         if not self._idle:
             self._idle.append(self._new_instance())
         return self._idle[-1].programs
 
     def close(self) -> None:
-        """Keep no instance from now on. Runs that have begun go on."""
+        """Release all instances and keep none from now on. Active runs continue."""
         self._closed = True
         self.let_go()
 
@@ -398,17 +398,17 @@ class Plan:
 
 
 def _without_frames(error: ResourceExhaustedError) -> ResourceExhaustedError:
-    """``error`` without the calls that it came through: whoever keeps it would keep them, and they the memory
-    of the step. The next step, a smaller one, is often tried while it is handled.
+    """``error`` without its traceback, which would keep the step's memory alive. The next, smaller step is
+    often tried while it is handled.
     """
-    error.__context__ = None  # what it was before it named the operation
+    error.__context__ = None  # its form before it named the operation
     if error.__cause__ is not None:
         error.__cause__.__traceback__ = None
     return error.with_traceback(None)
 
 
 def raise_error(error: OpError) -> None:
-    """How a step on one thread fails: at once."""
+    """Failure handler of a step on one thread: raises immediately."""
     raise error
 
 
@@ -433,15 +433,15 @@ def _fetches_by_device(placed: Subgraph, devices: Sequence[str]) -> list[list[Re
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
-    """For each of ``wanted`` its position in the parts laid end to end."""
+    """The position of each of ``wanted`` in the concatenated parts."""
     position = {item: i for i, item in enumerate(item for part in parts for item in part)}
     return [position[item] for item in wanted]
 
 
 def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
-    """Whether the programs run on a thread each: streams of the host do, a remote device's tensors arrive
-    when they do, and who waits for another step may not keep this one's programs; otherwise it takes two
-    devices with enough to do, and a session that allows it.
+    """Whether each program needs its own thread: for host streams, for asynchronous devices, and for programs
+    that may block on another step; otherwise only with two devices that have enough work, if the session
+    allows it.
     """
     if any(p.schedule.count > 1 and not p.device.is_asynchronous for p in partitions):
         return True

@@ -1,4 +1,4 @@
-"""A plan described: for each device its streams, its arena, what it fuses, the text of its programs."""
+"""Description of a plan: streams, arena, fused groups and program text of each device."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FusedGroup(NamedTuple):
 
 
 class DevicePlan(NamedTuple):
-    """What one device does in a step: on how many ``streams``, with an arena of ``arena_bytes`` (of which at
-    least ``lower_bound_bytes`` are needed at once), and the programs' text, one a stream of the host.
+    """One device's part of a step: the number of ``streams``, an arena of ``arena_bytes`` (at least
+    ``lower_bound_bytes`` of it are live at once), and the programs' text, one per host stream.
     """
 
     device: str
@@ -32,13 +32,14 @@ class DevicePlan(NamedTuple):
 
 
 def settled(plan: Plan) -> Plan:
-    """The plan that takes the place of ``plan`` after some runs; itself where there is none, where there is
-    no memory for a second one, or where the session was closed meanwhile.
+    """The plan that replaces ``plan`` after some runs; itself if there is none, if there is no memory for a
+    second one, or if the session was closed meanwhile.
     """
-    if plan.next_tier is None:
+    tier = plan.next_tier
+    if tier is None:
         return plan
     try:
-        return plan.next_tier.make()
+        return tier.make()
     except (FailedPreconditionError, ResourceExhaustedError):
         return plan
 

@@ -1,14 +1,15 @@
-"""Tiers: a plan runs its operations' own kernels at first; compiled loops are made beside it, and taken in
-between two steps.
+"""Tiered compilation: a plan first runs its operations' own kernels; loops are compiled in the background,
+and swapped in between two steps.
 
-`FLOWRT_JIT` says when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
-that runs once, as an initializer does, is not worth it: compiling begins with the second run, and for a large
-plan when its steps have taken about as long as compiling will. A thread of its own compiles large plans: the
-small ones of the process do not wait for them.
+`FLOWRT_JIT` selects when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
+that runs once, such as an initializer, is not worth it: compiling begins with the second run, and for a large
+plan when its steps have taken about as long as compiling will. A separate thread compiles large plans, so
+that small ones do not wait for them.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -26,19 +27,19 @@ LOGGER = logging.getLogger(__name__)
 RUNS_BEFORE_COMPILING = 2
 
 SWITCH_S = 0.0005
-"""How soon the interpreter takes turns while loops are compiled. LLVM is called without the GIL, some hundred
-times; to have it back takes as long each time while another thread runs steps. With the usual 5 ms a first
-loop is there after 0.64 s instead of 0.2.
+"""The interpreter's switch interval while loops are compiled. LLVM is called without the GIL, some hundred
+times; reacquiring it takes this long each time while another thread runs steps. With the default of 5 ms the
+first loop is ready after 0.64 s instead of 0.2.
 """
 
 LARGE, RUNS_BEFORE_LARGE = 20_000, 500
-"""Nodes from which a plan is large, and its runs before compiling: beside the steps of 100,000 small ops that
-takes 17 s, as long as 600 of them, and makes 0.1 ms of their 25.
+"""Minimum number of nodes of a large plan, and its number of runs before compiling: while steps of 100,000
+small ops run, that takes 17 s, as long as 600 of them, and makes 0.1 ms of their 25.
 """
 
 
 class Jit(Enum):
-    """When loops are compiled."""
+    """Time at which loops are compiled."""
 
     OFF = "off"
     EAGER = "eager"
@@ -46,7 +47,7 @@ class Jit(Enum):
 
 
 def jit_mode() -> Jit:
-    """What ``FLOWRT_JIT`` says now. Raises `InvalidArgumentError`."""
+    """The current value of ``FLOWRT_JIT``. Raises `InvalidArgumentError`."""
     name = os.environ.get("FLOWRT_JIT") or Jit.BACKGROUND.value
     try:
         return Jit(name)
@@ -57,7 +58,7 @@ def jit_mode() -> Jit:
 
 @final
 class _Background:
-    """One thread that does one piece of work after another, at ``turns``: a context of each."""
+    """A thread that executes work items one after another, each inside a ``turns`` context."""
 
     def __init__(self, name: str, turns: Callable[[], AbstractContextManager[None]]) -> None:
         self._name, self._turns = name, turns
@@ -81,7 +82,7 @@ class _Background:
             self._run_next()
 
     def _run_next(self) -> None:
-        """In a function of its own: its end lets go of the work."""
+        """Run one item, in a separate function so that its end releases the item."""
         work = self._work.get()
         try:
             with self._turns():
@@ -134,16 +135,14 @@ class NextTier(Generic[P]):
 
     def __init__(self, make: Callable[[], P], nodes: int) -> None:
         self.make, self._nodes = make, nodes
-        self._runs_left = RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
+        self._last = RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
+        self._runs = itertools.count(1)  # of which threads draw each number once
 
     def count_run(self, take: Callable[[P | None], None]) -> None:
-        """Count a run. After the last of them another thread compiles, and calls ``take`` with the plan, or
-        with None where there is none or no loop is in it.
+        """Count a run. The last one has another thread compile the plan and call ``take`` with it, or with
+        None if there is no plan or it has no loop.
         """
-        if not self._runs_left:
-            return
-        self._runs_left = max(0, self._runs_left - 1)  # threads may count at once
-        if not self._runs_left:
+        if next(self._runs) == self._last:
             compile_beside(lambda: self._compile(take), self._nodes)
 
     def _compile(self, take: Callable[[P | None], None]) -> None:

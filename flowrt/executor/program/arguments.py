@@ -1,9 +1,8 @@
-"""Arguments of a bound call: known when the program is bound, or read when the call is made.
+"""Arguments of a bound call: known at bind time, or read when the call is made.
 
-An operand says where a tensor is. What does not change between steps (an array of the plan, a variable's
-memory, a constant's value as Python integers) becomes an argument at once. What is new in every step, a
-register's value or a host value that is computed, becomes a `Later`, and the call goes through one function
-that reads it.
+An operand is the location of a tensor. If it does not change between steps (an array of the plan, a
+variable's memory, a constant's value as Python integers), it is bound as an argument. Values that are new in
+every step, in a register or computed on the host, become a `Later`, read by a wrapper around the call.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from flowrt.graph.op_def import Argument, Ufunc
 from flowrt.graph.partial_value import as_host_value
 
 Convert = Callable[[Any], Any]
-"""From an array of the device to one of NumPy, or back."""
+"""Converts an array of the device to a NumPy array, or back."""
 
 
 class Operand(NamedTuple):
-    """Where a tensor is: ``value`` (an array or resource that is there now), or register ``slot``."""
+    """Location of a tensor: ``value`` (an existing array or resource), or register ``slot``."""
 
     value: Any
     slot: int | None
@@ -34,7 +33,7 @@ class Operand(NamedTuple):
     is_host: bool = False
     """Whether the array is NumPy's although the device is remote: shapes and other answers of the host."""
     host_slot: int | None = None
-    """The register that has the elements as an array of NumPy's too: they came from the host."""
+    """Register with the elements also as a NumPy array, if they came from the host."""
 
 
 class _Item(NamedTuple):
@@ -60,7 +59,7 @@ class Later(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all that is read is as it lies there."""
+        """Whether all values are read without conversion."""
         return all(item.convert is None for item in self.items)
 
     @property
@@ -83,7 +82,7 @@ def bound_kernel(
     to_device: Convert = _same,
     kernel: Callable[..., Any] | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The node's kernel with attrs, array module and ``state`` bound, and one argument an input of its
+    """The node's kernel with attrs, array module and ``state`` bound, and one argument per input of its
     signature; one that is not known yet is a `Later`. ``kernel``: the device's own, if it has one.
     """
     op = node.op
@@ -133,9 +132,7 @@ def _group(items: list[Any]) -> Any:
 
 
 def late_call(registers: list[Any], function: Any, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """A call that reads its `Later` arguments when it is made. Plain registers go through one
-    ``itemgetter``.
-    """
+    """A call that reads its `Later` arguments when made. Plain registers are read by one ``itemgetter``."""
     if any(isinstance(a, Later) and a.plain_slot is None for a in arguments):
         return lambda: function(*[a.read(registers) if isinstance(a, Later) else a for a in arguments])
     slots: list[Any] = []

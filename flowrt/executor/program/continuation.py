@@ -1,11 +1,11 @@
-"""`Continuation`: a program without a thread of its own: whoever brings what it waits for goes on with it.
+"""`Continuation`: a program without a thread: the sender of each tensor that it waits for resumes it.
 
-    start() on the caller's thread --> the program runs --> its tensor is not there: the thread leaves
-    the tensor comes, on any thread --> that one runs the program to its next wait --> ... --> ended(values)
+    start() on the caller's thread --> the program runs --> a tensor is missing: the thread leaves
+    the tensor arrives, on any thread --> that one runs the program to its next wait --> ... --> ended(values)
 
-To wake a thread that waits takes 30 to 60 us, of which most is the way through the interpreter's lock; a step
-that goes back and forth between two tasks is little else. In return a program holds up who brings its
-tensors: so it has to be short, and may not wait for anything else.
+Waking a waiting thread takes 30 to 60 us, most of it for the interpreter's lock, which dominates a step that
+alternates between two tasks. In return a program delays the sender of its tensors: so it must be short, and
+must not block otherwise.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from flowrt.executor.program.runner import Running, StepControl, resume
 from flowrt.rendezvous import LocalRendezvous
 
 Ended: TypeAlias = Callable[[Sequence[Any], BaseException | None], object]
-"""``ended(values, None)`` or ``ended((), error)``, called once, by the thread that came to the end."""
+"""``ended(values, None)`` or ``ended((), error)``, called once, by the thread that finishes the program."""
 
 _QUIET = Context()
-"""What NumPy warns of is no error of a program. A copy of this takes 0.05 us, `numpy.errstate` 0.8."""
+"""Context without NumPy's floating-point warnings. Copying it takes 0.05 us, `numpy.errstate` 0.8."""
 _QUIET.run(np.seterr, all="ignore")
 
 
 @final
 class Continuation:
-    """Drives ``program``, whose step meets in ``rendezvous``; ``finish()`` gives its values when it is over.
+    """Drives ``program`` of a step with ``rendezvous``; ``finish()`` returns its values at the end.
 
-    One thread at a time has it: who finds nothing under its key leaves a waiter there and does not touch it
-    again, and a waiter is called once.
+    One thread at a time owns it: a thread that finds no tensor under its key leaves a callback there and does
+    not touch it again, and a callback is called once.
     """
 
     __slots__ = ("_control", "_ended", "_finish", "_program", "_rendezvous")
@@ -64,14 +64,14 @@ class Continuation:
                     return
                 self._control.check()
                 values = self._finish()
-            except BaseException as raised:  # noqa: BLE001 (told to who waits for the end)
+            except BaseException as raised:  # noqa: BLE001 (raised for the waiter)
                 failure = raised
         self._ended(values, failure)
         if failure is not None and not isinstance(failure, Exception):
-            raise failure  # Ctrl-C, of the thread that it came to
+            raise failure  # Ctrl-C in this thread
 
     def _is_over(self, value: Any) -> bool:
-        """Give the program ``value`` and run it; False when another thread goes on with it, maybe already."""
+        """Pass ``value`` to the program and run it; False if another thread (possibly now) continues it."""
         key = resume(self._program, value)
         while key is not None:
             self._control.check()

@@ -1,8 +1,8 @@
-"""Control flow as it runs: loops and branches between the basic blocks of a program.
+"""Control flow at run time: loops and branches between the basic blocks of a program.
 
-A `Loop` or a `Branches` stands at the end of a segment in the place of a wait. What is inside are segments
-again, so a loop may wait in its body as a program does between its basic blocks. Values need no machinery
-here: arguments and results are moved by instructions of the basic blocks around and inside.
+A `Loop` or a `Branches` is at the end of a segment in place of a wait. It contains segments itself, so a loop
+may wait in its body as a program does between its basic blocks. Values are not handled here: arguments and
+results are moved by instructions of the blocks around and inside.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Block: TypeAlias = tuple["Segment", ...]
 RunBlock: TypeAlias = Callable[[Block], Generator[str, Any, None]]
 
 PAUSE = "<pause>"
-"""Yielded in place of a key, so that the driver can look at deadlines and cancellation."""
+"""Yielded in place of a key, so that the driver can check deadlines and cancellation."""
 
 
 @final
 class Frame:
-    """Where a step is in its loops: the iteration of the innermost, and a number for the path to it.
+    """Position of a step in its loops: the iteration of the innermost, and a number for the path to it.
 
-    Keys of tensors that cross devices inside a loop have both; all devices count alike. ``site`` names the
-    loop.
+    Keys of tensors that cross devices inside a loop contain both; all devices count identically. ``site``
+    names the loop.
     """
 
     __slots__ = ("_outer", "_site", "iteration", "number")
@@ -79,14 +79,14 @@ class Loop:
     ) -> None:
         self._node = node
         self.compiled = compiled
-        """The same as machine code, for what it is in."""
+        """The same as machine code, for use in an enclosing block."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
         self._iterations_a_pause = iterations_a_pause
 
     def run(
         self, run_block: RunBlock, run_instructions: Callable[[Segment], None] | None
     ) -> Generator[str, Any, None]:
-        """All iterations. ``run_instructions`` runs a basic block in one go, if this program runs so."""
+        """Run all iterations. ``run_instructions``, if given, runs a basic block without interruption."""
         if not self._begins():
             return
         frame, goes_on, body = self._frame, self._goes_on, self.body
@@ -119,13 +119,13 @@ class Loop:
     def _pause(self) -> Generator[str, Any, None]:
         try:
             yield PAUSE
-        except OpError as error:  # who drives the program ends it here
+        except OpError as error:  # the driver of the program ends it here
             raise located(self._node, error) from None
 
 
 @final
 class Branches:
-    """One of ``blocks``: the one that ``index()`` says, or the last."""
+    """One of ``blocks``: the one at ``index()``, by default the last."""
 
     __slots__ = ("_index", "blocks", "compiled")
 
@@ -134,7 +134,7 @@ class Branches:
     ) -> None:
         self._index, self.blocks = index, blocks
         self.compiled = compiled
-        """As a loop's."""
+        """See `Loop`."""
 
     def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
         index = int(self._index())

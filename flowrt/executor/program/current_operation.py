@@ -1,7 +1,7 @@
-"""`current_operation`: what a thread is computing, found from outside while it does.
+"""`current_operation`: the operation that a thread is computing, determined from outside.
 
-Programs note nothing of where they are: it would cost every operation of every step. A thread's frames tell,
-as a profiler that samples reads them, when somebody asks.
+Programs do not record their position: that would slow down every operation. It is read from a thread's frames
+on demand, as by a sampling profiler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CODES = {
     method.__code__
     for method in (Program.run_straight, Program._run_block, Program._run_stretch, Program._step_block)
 }
-"""Of the functions that call instructions one by one, under one set of names."""
+"""Code objects of the functions that call instructions one by one; all use the same variable names."""
 
 
 def current_operation(thread: int) -> Node | None:

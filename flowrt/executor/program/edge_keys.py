@@ -1,6 +1,4 @@
-"""The keys of what programs send: tensors to other devices, of this task or another, events to other
-streams.
-"""
+"""Keys of values that programs send: tensors to devices of this or other tasks, events to other streams."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ INCARNATION = 0
 
 
 def remote_keys(part: Subgraph) -> list[str]:
-    """Of what one task's ``part`` of a step receives from other tasks, outside of loops and branches."""
+    """Keys that one task's ``part`` of a step receives from other tasks, outside of loops and branches."""
     return [tensor_key(node, None) for node in part if node.op is recv_op and is_remote(node)]
 
 
@@ -34,7 +32,9 @@ def tensor_key(node: Node, frame: None) -> str: ...
 @overload
 def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]: ...
 def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]:
-    """The key of a send or receive; in a loop, whose ``frame`` counts the iterations, what says it."""
+    """The key of a send or receive; in a loop, a function that computes it, since ``frame`` counts the
+    iterations.
+    """
     ends = node.attrs
     incarnation = ends.get("send_device_incarnation", INCARNATION) % 2**64
     key = create_key(ends["send_device"], incarnation, ends["recv_device"], ends["tensor_name"], 0, 0)
@@ -42,5 +42,5 @@ def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]:
 
 
 def event_key(device: Device, name: str, reader: int) -> str:
-    """The key by which the stream ``reader`` hears that the node ``name`` is done."""
+    """The key of the event that tells the stream ``reader`` that the node ``name`` has finished."""
     return create_key(device.name, INCARNATION, device.name, f"{name}^stream{reader}", 0, 0)

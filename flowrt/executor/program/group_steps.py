@@ -1,11 +1,10 @@
-"""Steps with ranks of groups: one that fails ends its groups, so that the other ranks hear of it at once.
+"""Steps with ranks of groups: a failing step aborts its groups, so that the other ranks are notified at once.
 
-What the other ranks wait for would never come; they would only hear of it when their patience is over.
+Otherwise the other ranks would wait in vain until their timeout.
 
-The end of the data is no failure. A rank whose step has come to it waits for the others there: if all come,
-their groups go on, with the next epoch; where one is in a collective instead, all end with the same error.
-The wait is the step's own: its deadline and its cancellation end it, and those of its groups that are still
-incomplete.
+The end of the data is not a failure. A rank that reaches it waits for the others there: if all arrive, their
+groups continue with the next epoch; if one is in a collective instead, all end with the same error. The
+step's deadline and cancellation also end this wait, and those groups that are still incomplete.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Rank: TypeAlias = tuple[str, int]
 
 
 def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
-    """The ranks whose operations ``subgraph`` has, in its functions too."""
+    """The ranks with operations in ``subgraph``, including its functions."""
     found: set[Rank] = set()
     for node in subgraph:
         if node.op in GROUP_OPS:
@@ -37,8 +36,8 @@ def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
 
 
 def end_groups(ranks: Iterable[Rank], error: BaseException, step: StepEnd) -> None:
-    """The groups of ``ranks`` end with ``error``: their ``step`` has failed. Those that were left before
-    stay, and at the end of the data those of which all ranks have come to it before the step must end.
+    """Abort the groups of ``ranks`` with ``error``, since their ``step`` has failed. Groups that were left
+    before are kept, and at the end of the data those in which all ranks have arrived in time.
     """
     members = list(_joined(ranks))
     if isinstance(error, OutOfRangeError):
@@ -51,12 +50,12 @@ def end_groups(ranks: Iterable[Rank], error: BaseException, step: StepEnd) -> No
 
 
 def _meet_at_end(members: Sequence[Member]) -> None:
-    """Raises nothing: the next step hears what has ended a group."""
-    waits = [member.meet_at_end() for member in members]  # at once: ranks may have them in any order
+    """Raises nothing: the next step gets the error that ended a group."""
+    waits = [member.meet_at_end() for member in members]  # started together: ranks may have them in any order
     for member, wait in zip(members, waits, strict=True):
         try:
             wait()
-        except OpError as error:  # the group's, which stays, or what ends the step
+        except OpError as error:  # the group's, which persists, or the error that ends the step
             member.abort(error)
 
 

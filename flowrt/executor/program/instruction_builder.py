@@ -25,16 +25,16 @@ class InstructionBuilder:
         self.lines: list[Line] = []
         self.depth = depth
         self.is_fixed = device.is_asynchronous
-        """Whether every step makes the same calls on the same memory, and the host has no say in it."""
+        """Whether every step makes the same calls on the same memory, independent of the host."""
         self.stream = 0
-        """Where kernels go, of a device that works by itself."""
+        """Current stream of an asynchronous device."""
         self._instructions: list[Instruction] = []
         self._nodes: list[Node] = []
         self._cost = self.total_cost = 0.0
 
     @property
     def last_function(self) -> Any:
-        """Of the last instruction; None where a basic block begins."""
+        """Function of the last instruction; None at the start of a basic block."""
         return self._instructions[-1][0] if self._instructions else None
 
     def emit(self, node: Node, function: Any, arguments: tuple[Any, ...] = ()) -> None:
@@ -53,13 +53,13 @@ class InstructionBuilder:
         self.line(node, [operand.text for operand in operands], result)
 
     def use_stream(self, node: Node, stream: int) -> None:
-        """On a device that works by itself: have what follows, from ``node`` on, go to that stream."""
+        """Switch an asynchronous device to that stream for the following instructions, from ``node`` on."""
         if self.device.is_asynchronous and stream != self.stream:
             self.stream = stream
             self.emit(node, self.device.executor.use, (self.device.streams[stream],))
 
     def work(self, cost: float, pause: bool) -> None:
-        """Note the work of the last node; pause behind it if it is time, or if ``pause`` says so."""
+        """Add the cost of the last node; pause after it if due, or if ``pause`` is set."""
         self._cost += cost
         self.total_cost += cost
         if self._instructions and (

@@ -1,10 +1,9 @@
-"""The turns of programs on one thread, laid end to end: one program without waits.
+"""Static interleaving of programs on one thread: one linear program without waits.
 
-`flowrt.executor.program.runner.run_inline` leaves a program where it waits for a tensor, and comes back when
-the
-others have had their turns. Programs without loops take the same turns in every step. So they take them once
-when they are bound, and note their instructions instead of running them; where one waited there is an
-instruction that takes what was sent.
+`flowrt.executor.program.runner.run_inline` leaves a program where it waits for a tensor, and returns to it
+after running the others. Programs without loops interleave identically in every step. So they are interleaved
+once at bind time, recording their instructions instead of running them; a wait becomes an instruction that
+takes the sent tensor.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from flowrt.graph.ops.collective.transfer import send_op
 
 
 def interleaved(programs: Sequence[Program]) -> Program | None:
-    """What does the work of ``programs``, which are bound to one rendezvous, by itself. None for one program,
-    where several are streams of one device, and where their turns may differ from step to step: with loops
-    and branches, and on devices that work by themselves. Raises `InternalError` where all wait for what
-    nobody sends.
+    """A single program equivalent to ``programs``, which are bound to one rendezvous. None for one program,
+    for several streams of one device, and if the interleaving may differ between steps: with loops and
+    branches, and on asynchronous devices. Raises `InternalError` if all wait for tensors that are never sent.
     """
     has_streams = any(program.stream for program in programs)
     if len(programs) < 2 or has_streams or not all(map(_is_always_alike, programs)):
@@ -53,7 +51,7 @@ class _Laid:
         self._sent: set[str] = set()
 
     def lay(self, program: Program) -> Generator[str, Any, None]:
-        """As `Program.run`, with nothing computed."""
+        """Iterate like `Program.run`, without computing."""
         for segment in program.segments:
             if len(self._instructions) >= MAX_BLOCK_LENGTH:
                 self.cut(PAUSE)

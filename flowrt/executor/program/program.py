@@ -1,10 +1,9 @@
-"""What a compiled partition is: basic blocks of bound calls, with a wait between them where a tensor
-must arrive.
+"""A compiled partition: basic blocks of bound calls, separated by waits for tensors that must arrive.
 
-An instruction is ``(function, arguments)``: everything that can be known is bound already, so running a
-block is one tight loop (0.25 us an op with ``np.add`` in it, 0.24 of them the addition). A program is run
-by a generator, which yields the key of a tensor that has not arrived; whoever drives it (see
-`flowrt.executor.program.runner`) decides how to wait.
+An instruction is ``(function, arguments)``: everything is bound in advance, so running a basic block is one
+tight loop (0.25 us per op with ``np.add`` in it, 0.24 of them the addition). A program is run by a generator,
+which yields the key of a tensor that has not arrived; its driver (see `flowrt.executor.program.runner`)
+decides how to wait.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import joined
+from flowrt.device.llvm.call_sequence import Call, joined
 from flowrt.device.stream_executor import Stream
 from flowrt.dtypes import as_dtype
 from flowrt.errors import OpError
@@ -29,11 +28,11 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.inference import infer_outputs
 from flowrt.graph.node import Node, TensorSpec
 
-Instruction: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+Instruction: TypeAlias = Call
 
 RUNS_BEFORE_CAPTURE = 2
-"""The first run of a program on a GPU compiles kernels and makes handles, which cannot be captured; the
-second shows that there is no more of it.
+"""Number of runs before capture: the first run of a program on a GPU compiles kernels and creates handles,
+which cannot be captured; the second verifies that none are left.
 """
 
 MAX_BLOCK_LENGTH = 2000
@@ -41,8 +40,8 @@ MAX_BLOCK_LENGTH = 2000
 
 
 class Segment(NamedTuple):
-    """A basic block, then a loop or branches, or a wait: for ``key``, whose tensor goes to register ``slot``;
-    `PAUSE`; or None at the end. In a loop the key is another in each iteration: a function says it.
+    """A basic block, then a loop or branches, or a wait: for ``key``, with its tensor stored in register
+    ``slot``; `PAUSE`; or None at the end. In a loop, where the key differs per iteration, it is a function.
     """
 
     instructions: tuple[Instruction, ...]
@@ -51,9 +50,9 @@ class Segment(NamedTuple):
     slot: int
     control: Control | None
     calls: tuple[Instruction, ...]
-    """The instructions as they run unobserved; themselves, if no calls were joined."""
+    """The instructions as executed without observers; ``instructions`` itself if no calls were merged."""
     receive: Node | None
-    """What waits for ``key``, if that is a receive."""
+    """The receive that waits for ``key``, if any."""
 
 
 def segment_of(
@@ -72,8 +71,8 @@ def segment_of(
 
 
 def side_by_side(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """``segments`` with instructions that lie in memory in the order in which they run, if each runs by
-    itself: 100,000 small ops take 25 ms so, and 32 where each lies among what was made when it was bound.
+    """``segments`` with unmerged instructions contiguous in memory, in execution order: 100,000 small ops
+    then take 25 ms, and 32 if they are scattered among other objects created during binding.
     """
     return tuple(
         [segment if segment.calls is not segment.instructions else _copied(segment) for segment in segments]
@@ -96,11 +95,12 @@ class Line(NamedTuple):
 
 @final
 class Program:
-    """A partition, or what one stream of the host does of it, bound to its buffers. ``registers`` hold what
-    is new in each step: feeds, received tensors, values of unknown size, results. One step at a time.
+    """A partition, or one host stream of it, bound to its buffers. ``registers`` hold values that are new in
+    each step: feeds, received tensors, values of unknown size, results. Runs one step at a time.
 
-    ``is_fixed``: every step makes the same calls on the same memory and asks nothing of the host. On a device
-    that can, such a program is captured after `RUNS_BEFORE_CAPTURE` runs and launched as one from then on.
+    ``is_fixed``: every step makes the same calls on the same memory without involving the host. On a device
+    that supports it, such a program is captured after `RUNS_BEFORE_CAPTURE` runs and launched as one unit
+    from then on.
     """
 
     __slots__ = (
@@ -122,11 +122,11 @@ class Program:
     ) -> None:
         self.device = device
         self.stream = stream
-        """On the host, which of the device's streams runs it."""
+        """Index of the host stream that runs it."""
         self.segments = tuple(segments)
         self.registers = registers
         self.feeds = feeds
-        """In order: what puts a value where the program reads it."""
+        """Feeds in order."""
         self.fetches = fetches
         """One function a fetch, in order: the value, which is the caller's."""
         self.take = take
@@ -145,11 +145,11 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The device's name, with the stream behind it if that is not the first."""
+        """The device's name, followed by the stream unless it is the first."""
         return f"{self.device.name}{f'/stream:{self.stream}' if self.stream else ''}"
 
     def reset(self) -> None:
-        """Let go of the step's values."""
+        """Release the step's values."""
         self.registers[:] = self._blank
 
     def run_straight(self) -> None:
@@ -162,9 +162,7 @@ class Program:
             raise blame(segment, function, arguments, error) from cause(error)
 
     def run(self) -> Generator[str, Any, None]:
-        """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look
-        again).
-        """
+        """Run to the end. Yields missing keys (to be resumed with the value, or None to check again)."""
         if self.launch is not None or (self._runs_to_capture == 0 and self._capture()):
             return self._run_captured()
         self._runs_to_capture -= 1
@@ -185,7 +183,7 @@ class Program:
                     with self._enter():
                         for function, arguments in calls:
                             function(*arguments)
-                else:  # no context: entering one for nothing takes 0.1 us a hop
+                else:  # no context: entering an empty one costs 0.1 us
                     for function, arguments in calls:
                         function(*arguments)
             except Exception as error:  # noqa: BLE001 (raised with a type)
@@ -235,8 +233,8 @@ class Program:
         return self.launch is not None
 
     def run_stepwise(self) -> Generator[str, Any, None]:
-        """As `run`, with a pause after every instruction: for schedulers that interleave programs in any
-        order.
+        """Run like `run`, with a pause after every instruction: for schedulers that interleave programs in
+        any order.
         """
         return self._step_block(self.segments)
 
@@ -250,7 +248,7 @@ class Program:
                     raise blame(segment, function, arguments, error) from cause(error)
                 try:
                     yield PAUSE
-                except OpError as error:  # who drives the program ends it here
+                except OpError as error:  # the driver of the program ends it here
                     raise located(node, error) from None
             if segment.control is not None:
                 yield from segment.control.run(self._step_block, None)
@@ -258,9 +256,7 @@ class Program:
                 yield from self._wait(segment)
 
     def run_traced(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
-        """As `run`; ``recorder`` hears what was done for each node, and of each receive's wait, with the
-        ``clock``'s nanoseconds.
-        """
+        """`run` with ``recorder`` called for each node and receive's wait, with nanoseconds of ``clock``."""
         if self.device.is_asynchronous:
             return self._run_watched(clock, recorder)
         record = recorder.on(self.device, self.stream, f"stream {self.stream}")
@@ -275,7 +271,7 @@ class Program:
                         function(*arguments)
                     except Exception as error:  # noqa: BLE001 (raised with a type)
                         raise blame(segment, function, arguments, error) from cause(error)
-                    if following is not node:  # else it lets go of what the node has read
+                    if following is not node:  # otherwise it frees values that the node has read
                         record(node, start, clock())
                         start = clock()
                 if segment.control is not None:
@@ -289,8 +285,8 @@ class Program:
         return trace_block(self.segments)
 
     def _run_watched(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
-        """`run_traced` on a device that works by itself: ``recorder`` has its streams' times, if it is
-        thorough and the device knows them, else those of launches; and the host's waits.
+        """`run_traced` on an asynchronous device: ``recorder`` gets its streams' times, if it is thorough and
+        the device supports them, else those of launches; and the host's waits.
         """
         device = self.device
         waited = recorder.on(device, len(device.streams), "host")
@@ -321,14 +317,14 @@ class Program:
         watch.settle()
 
     def _call(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
-        """Carry out one instruction by itself, with ``stream`` as the current one; the stream it leaves."""
+        """Execute one instruction, with ``stream`` as the current one; returns the stream after it."""
         with self._enter(stream):
             function(*arguments)
             return self.device.executor.current_stream
 
     @property
     def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
-        """The context in which instructions run: not across a wait, where another program may go on."""
+        """The context in which instructions run; it is left during a wait, when another program may run."""
         return self.device.activate if self.device.is_asynchronous else nullcontext
 
     def _wait(self, segment: Segment) -> Generator[str, Any, None]:
@@ -360,7 +356,7 @@ def _format_line(line: Line) -> str:
 
 
 def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> Exception:
-    """``error`` as a typed error that names the node whose instruction failed."""
+    """``error`` as a typed error that names the node of the failed instruction."""
     for (candidate, its_arguments), node in zip(segment.instructions, segment.nodes, strict=True):
         if candidate is function and its_arguments is arguments:
             return _refusal(node, arguments, error) or located(node, error)
@@ -368,8 +364,8 @@ def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> 
 
 
 def _refusal(node: Node, arguments: Any, error: Exception) -> OpError | None:
-    """What the shape rule says of the arrays that came, where the array library refused them in its own
-    words. None where the rule has nothing against them, or they are not all at hand.
+    """The shape rule's error for the actual arrays, if the array library rejected them with its own error.
+    None if the rule accepts them, or not all are available.
     """
     values = [v for a in arguments for v in (a if _is_list_of_arrays(a) else (a,))][: len(node.inputs)]
     if not isinstance(error, ValueError) or isinstance(error, OpError) or len(values) < len(node.inputs):
@@ -398,5 +394,5 @@ def _is_list_of_arrays(argument: Any) -> bool:
 
 
 def cause(error: Exception) -> BaseException | None:
-    """What is behind ``error``: the exception of the user's own function where a kernel has named one."""
+    """The original cause of ``error``: the exception of the user's own function if a kernel wrapped it."""
     return error.__cause__ if isinstance(error, OpError) else error

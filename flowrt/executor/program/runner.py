@@ -1,14 +1,14 @@
-"""Driving programs: in turn on the calling thread, one thread each, or in a seeded order.
+"""Drivers of programs: interleaved on the calling thread, one thread each, or in a seeded order.
 
-All of them drive the same generators (`Program.run`), and the result does not depend on which.
+All of them drive the same generators (`Program.run`), and the result does not depend on the choice.
 
-    run_inline    small work: the programs take turns; a program is left when the tensor it needs has not
+    run_inline    small work: the programs are interleaved; a program is left when the tensor it needs has not
                   been sent
     run_threaded  large work, and several streams: NumPy releases the interpreter lock in its kernels, so the
-                  devices do work at once
-    run_seeded    tests: after every single instruction a seeded generator chooses who goes on
+                  devices work in parallel
+    run_seeded    tests: after every single instruction a seeded generator chooses the next program
 
-`flowrt.executor.program.continuation` drives one program without a thread that waits.
+`flowrt.executor.program.continuation` drives one program without a blocked thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StepControl:
             self._on_cancel(error)
 
     def wake_by(self, wake: Callable[[OpError], None]) -> None:
-        """How `cancel` reaches threads that wait."""
+        """Register the function with which `cancel` wakes waiting threads."""
         self._on_cancel = wake
 
     @property
@@ -60,7 +60,7 @@ class StepControl:
 
     @property
     def cancelled(self) -> OpError | None:
-        """What `cancel` was given first."""
+        """The first error passed to `cancel`."""
         return self._cancelled
 
     def check(self) -> None:
@@ -78,8 +78,8 @@ class StepControl:
 
 
 def run_inline(running: Sequence[Running], control: StepControl) -> None:
-    """Take turns until all are done. Raises `InternalError` when all wait for tensors that
-    nobody will send.
+    """Interleave the programs until all are done. Raises `InternalError` if all wait for tensors that are
+    never sent.
     """
     last: dict[Running, str | None] = dict.fromkeys(running)
     while last:
@@ -103,7 +103,7 @@ def _check(control: StepControl, running: Iterable[Running]) -> None:
     except OpError as error:
         for program in itertools.islice(running, 1):
             if inspect.getgeneratorstate(program) == inspect.GEN_SUSPENDED:
-                program.throw(error)  # it raises the error again, and says where
+                program.throw(error)  # it raises the error again, with the location
         raise
 
 
@@ -136,8 +136,8 @@ def run_threaded(
     rendezvous: LocalRendezvous,
     streams: Sequence[HostStream],
 ) -> None:
-    """The first program on the calling thread, each other on a stream of its own. The first error ends all
-    of them and is raised; the others' are its consequences.
+    """Run the first program on the calling thread, each other on its own stream. The first error ends all of
+    them and is raised; errors of the others are its consequences.
     """
     errors: list[BaseException] = []
     control.wake_by(rendezvous.abort)
@@ -146,7 +146,7 @@ def run_threaded(
             stream.executor.launch(stream, _drive, program, control, rendezvous, errors)
         _drive(running[0], control, rendezvous, errors)
         _wait(streams)
-    except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
+    except BaseException as error:  # Ctrl-C: the step must not continue without the caller
         control.cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
         _wait(streams)
         raise
@@ -183,7 +183,7 @@ def _drive(
                     raise control.too_late() from error
                 key = resume(program, value)
     except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
-        errors.append(error)  # before the others hear of it: what they raise comes after it
+        errors.append(error)  # before the others are notified: their errors come later
         control.cancel(_known(error))  # wakes kernels that wait, and by `wake_by` the rendezvous
 
 
@@ -192,8 +192,8 @@ def _known(error: BaseException) -> OpError:
 
 
 def resume(program: Running, value: Any) -> str | None:
-    """Give ``program`` what it waited for (None at its beginning, and to look again): the next key that it
-    waits for, None at its end.
+    """Resume ``program`` with the value it waited for (None at its beginning, and to check again); returns
+    the next key that it waits for, None at its end.
     """
     try:
         return program.send(value)

@@ -1,8 +1,9 @@
-"""How many iterations of a loop one call of machine code makes: few enough for a deadline, `Session.close`
-and Ctrl-C to act soon, as a step can end only between two calls, and so many that the calls cost nothing.
+"""Adaptive time slice: the number of loop iterations in one call of machine code: small enough for deadlines,
+`Session.close` and Ctrl-C to take effect soon, as a step can end only between two calls, and large enough
+that the calls cost nothing.
 
-What an iteration takes is measured, because nothing else tells: a body may be one addition or 200 powers, and
-arithmetic on subnormal numbers takes 65 times as long as on others.
+The time per iteration is measured, since it cannot be predicted: a body may be one addition or 200 powers,
+and arithmetic on subnormal numbers takes 65 times as long as on others.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Callable
 from typing import final
 
 SHORT_S = 0.5e-3
-"""A call that takes less is made twice as long. Should its numbers become subnormal, it ends within 65 ms."""
+"""A call shorter than this is doubled. Should its numbers become subnormal, it ends within 65 ms."""
 
 LONG_S = 5e-3
-"""A call that takes more is made half as long."""
+"""A call longer than this is halved."""
 
 MAX_ITERATIONS = 1_000_000
-"""Of a call. The shortest body takes 0.3 ms for them, or nothing, where the compiler has summed them up."""
+"""Limit for one call. The shortest body takes 0.3 ms for them, or nothing if the compiler summed them up."""
 
 
 @final
@@ -37,8 +38,8 @@ class TimeSlice:
         self.count = first
 
     def __call__(self) -> None:
-        """One call. A long one may have been a short one that waited for the GIL, 5 ms at times: so the next
-        is measured in the thread's own time. To ask for that takes 0.8 us, too much to do it always.
+        """Measure one call. A long one may be a short one that waited for the GIL, up to 5 ms: so the next is
+        measured in the thread's CPU time. Reading that takes 0.8 us, too much for every call.
         """
         clock = self._clock
         start = clock()

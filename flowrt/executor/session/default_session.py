@@ -1,4 +1,4 @@
-"""Defaults: the graph that a session takes, and the session that ``tensor.eval()`` takes."""
+"""Defaults: the graph of a new session, and the session of ``tensor.eval()``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`LocalRuntime`: what stands behind a `Session` of this process: its devices, its variables, its plans.
+"""`LocalRuntime`: the back end of a `Session` in this process: its devices, its variables, its plans.
 
-A session parses what it is asked and keeps requests; its runtime compiles them and knows where things are.
-The other runtime is a cluster's (`flowrt.distribute.client.cluster_runtime`).
+A session parses and caches requests; its runtime compiles them and manages devices and state. The other
+runtime is a cluster's (`flowrt.distribute.client.cluster_runtime`).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ Run = Callable[..., Any]
 
 
 class Runtime(Protocol):
-    """What a session needs of what is behind it. Any thread may call anything."""
+    """Interface of a session's back end. All methods are thread-safe."""
 
     target: str
     devices: Sequence[Device]
-    """Those of this process: where feeds are prepared, and for a local session where it runs."""
+    """Devices of this process: feeds are prepared there, and a local session runs on them."""
 
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Any:
-        """A `Plan` of the request for feeds of these shapes, or what is used like one."""
+        """A `Plan` of the request for feeds of these shapes, or an equivalent."""
 
     def compile_options(self) -> CompileOptions:
         """What plans that have run for a while are compiled for, as it is now."""
@@ -62,7 +62,7 @@ class Runtime(Protocol):
         """Feeds in a GPU's memory, as the plan's readers take them."""
 
     def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
-        """What carries the calls of a step of ``session`` that is run in parts."""
+        """The executor of the calls of a partial run of ``session``."""
 
     def list_devices(self) -> Sequence[tuple[str, str, int | None]]:
         """(name, type, bytes of memory) of all devices."""
@@ -78,9 +78,7 @@ class Runtime(Protocol):
 
 
 def limit_threads(config: ConfigProto) -> None:
-    """Have this process's products and loops share its cores, on as many threads as ``config`` says, if it
-    does.
-    """
+    """Limit the threads of this process's products and loops according to ``config``, if it sets a limit."""
     shorten_blas_spins()
     if threads := config.intra_op_parallelism_threads:
         limit_blas_threads(threads)
@@ -110,7 +108,7 @@ class LocalRuntime:
     # --- plans
 
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Plan:
-        """See `Runtime`. Raises what the passes and the binder raise."""
+        """See `Runtime`. Raises errors of the passes and the binder."""
         with Progress("compiling") as progress:
             times = CompileTimes(begin=functools.partial(progress.update, 0))
             return self._compile(graph, request, shapes, times)
@@ -124,7 +122,7 @@ class LocalRuntime:
         self._assigned.update([(node.name, node.device) for node in handles])
         if self._config.log_device_placement:
             for node in placed:
-                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
+                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (on request)
         earlier = None if fuses else self._plan_before(placed)
         plan = self._new_plan(placed, self._options(fuses, times), earlier)
         times.log(len({program.device.name for program in plan.programs}))
@@ -194,7 +192,7 @@ class LocalRuntime:
     # --- state
 
     def _resource(self, device: Device, node: Node) -> Any:
-        """The session's object behind a stateful node, made when first asked for."""
+        """The session's object of a stateful node, created on first use."""
         key = (device.name, node.name)
         with self._lock:
             if self._closed:
@@ -231,7 +229,7 @@ class LocalRuntime:
             self._closed = True
             resources = list(self._resources.values())
             self._resources.clear()
-        for resource in resources:  # not under the lock: what a resource waits for may need it
+        for resource in resources:  # not under the lock: a resource may wait for something that needs it
             if close := getattr(resource, "close", None):
                 close()
         for device in self.devices:
@@ -239,6 +237,6 @@ class LocalRuntime:
 
 
 def closed() -> FailedPreconditionError:
-    """What a closed session raises."""
+    """The error of a closed session."""
     message = "the session is closed: expected an open one. Make a new Session"
     return FailedPreconditionError(message, source=user_line())

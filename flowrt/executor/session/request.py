@@ -1,4 +1,4 @@
-"""One way of calling `Session.run`: what is parsed once for it, and the plans that it has."""
+"""One form of call of `Session.run`, parsed once, with its plans."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flowrt.graph.shapes import is_static
 
 @final
 class Request:
-    """What is fetched, what is fed, and the plans by the feeds' shapes. Nothing waits for the operations
-    named in ``done``. ``is_nested``: keys of its feed_dict are structures of tensors. Raises
-    `InvalidArgumentError` for a tensor that is fed twice.
+    """Parsed fetches and feeds, and the plans by feed shapes. The operations named in ``done`` are not waited
+    for. ``is_nested``: keys of its feed_dict are structures of tensors. Raises `InvalidArgumentError` for a
+    tensor that is fed twice.
     """
 
     __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "shapes", "used")
@@ -35,7 +35,7 @@ class Request:
         """One function a feed, in order: the value given, as an array of the tensor's dtype."""
         shapes = [shape for t in feeds if is_static(shape := t.spec.shape)]
         self.shapes = tuple(shapes) if len(shapes) == len(feeds) else None
-        """The feeds' shapes, if only one fits each; otherwise a run's values say them."""
+        """The feeds' shapes if all are static; otherwise they depend on the values of a run."""
         self.plans: dict[Any, Plan] = {}
         self.used = 0
-        """When it was looked up last, by the session's clock."""
+        """Time of the last look-up, by the session's clock."""

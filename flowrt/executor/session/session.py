@@ -1,8 +1,8 @@
 """`Session`: runs parts of a graph and keeps its variables.
 
-The way of ``session.run(fetches, feed_dict)``: the pair (fetches, fed tensors) finds a `Request` (parsed
-once), the feeds' shapes find its `Plan` (compiled once), the plan runs. On the cached way there is one
-dictionary look-up for each, the conversion of the feeds, and the program itself.
+In ``session.run(fetches, feed_dict)``, the pair (fetches, fed tensors) selects a `Request` (parsed once), the
+feeds' shapes select its `Plan` (compiled once), and the plan runs. The cached path consists of one dictionary
+look-up for each, the conversion of the feeds, and the program itself.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 
 MAX_REQUESTS = 256
-"""Cached (fetches, fed tensors) pairs a session; the least recently used one goes."""
+"""Cached (fetches, fed tensors) pairs per session; the least recently used one is evicted."""
 
 MAX_SHAPES = 32
-"""Plans a request for exact feed shapes; later shapes share one plan that allocates as it goes."""
+"""Plans per request for exact feed shapes; further shapes share one plan that allocates dynamically."""
 
 
 CLUSTERS: dict[str, Callable[[str, ConfigProto], Runtime]] = {}
-"""By the protocol of a target, what connects a session with a cluster
+"""Functions that connect a session with a cluster, by the protocol of the target
 (`flowrt.distribute.client.cluster_runtime`).
 """
 
 
 ON_COMPILE: list[Callable[[BaseSession, Request, Sequence[Shape]], None]] = []
-"""Who hears of each request that a session compiles, with the feeds' shapes: who looks at a script as it runs
-(`flowrt.viz.script`).
+"""Listeners called for each request that a session compiles, with the feeds' shapes: for tools that inspect a
+running script (`flowrt.viz.script`).
 """
 
 
@@ -72,7 +72,7 @@ class DeviceAttributes(NamedTuple):
 
 def connect(target: str, config: ConfigProto) -> Runtime:
     """The cluster at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form, and
-    what keeps the cluster from answering.
+    connection errors.
     """
     protocol, separator, _ = target.partition("://")
     if not separator or protocol not in CLUSTERS:
@@ -120,12 +120,12 @@ class BaseSession:
         """Run what ``fetches`` needs and return its values in the same structure; operations give None.
 
         ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of
-        them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors; a tuple
-        of tensors (the state of a recurrent cell) takes one like it. The
-        arrays returned are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for
-        bad arguments, what a kernel raises, `DeadlineExceededError` after ``options.timeout_in_ms``,
-        `CancelledError` when another thread closes the session. After an error the session is usable, and
-        variables are as they were before the failing operation.
+        them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors; a key
+        may be a tuple of tensors (the state of a recurrent cell), with a tuple of values. The arrays returned
+        are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for bad arguments,
+        errors of kernels, `DeadlineExceededError` after ``options.timeout_in_ms``, `CancelledError` when
+        another thread closes the session. After an error the session is usable, and variables are as they
+        were before the failing operation.
         """
         request = self._request(fetches, feed_dict)
         values: Any = feed_dict.values() if feed_dict else ()
@@ -206,8 +206,9 @@ class BaseSession:
             plan = self._plan(request, shapes)
         if GpuFeed in map(type, arrays):
             arrays = list(self._runtime.bring(plan, arrays))
-        if plan.next_tier is not None:
-            plan.next_tier.count_run(functools.partial(self._replace, request, plan))
+        tier = plan.next_tier  # read once: the compiling thread removes it
+        if tier is not None:
+            tier.count_run(functools.partial(self._replace, request, plan))
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run_straight(arrays))
         return request.fetches.rebuild(self.run_controlled(plan, arrays, options, run_metadata))
@@ -251,7 +252,7 @@ class BaseSession:
 
     @paused_collector()
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
-        """A `Plan`, or what a cluster has in its place."""
+        """A `Plan`, or a cluster's equivalent."""
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
         for hear in ON_COMPILE:
             hear(self, request, known)
@@ -271,8 +272,7 @@ class BaseSession:
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:
-        """A function of the values for ``feed_list`` that returns the values of ``fetches``: `run` without
-        its look-ups.
+        """A function from values for ``feed_list`` to those of ``fetches``: `run` without its look-ups.
 
         With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the
         function raises `InvalidArgumentError` for a wrong number of values.
@@ -312,7 +312,7 @@ class BaseSession:
         self._check_open()
         self._runtime.assign_variables(values, self.run)
 
-    # --- for those who look
+    # --- for inspection
 
     def compile_options(self) -> CompileOptions:
         """What steps are compiled for. Raises `FailedPreconditionError` after `close`."""
@@ -320,8 +320,8 @@ class BaseSession:
         return self._runtime.compile_options()
 
     def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Plan | None:
-        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to; None of a cluster, whose
-        tasks have plans of their own. Nothing runs. Raises as `run`.
+        """The plan for a run of ``fetches`` with ``feeds`` of these shapes; None for a cluster, where each
+        task has a plan. Nothing runs. Raises as `run`.
         """
         request = self._request(fetches, feeds)
         if not isinstance(self._runtime, LocalRuntime):
@@ -332,8 +332,7 @@ class BaseSession:
     # --- partial runs
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
-        """Begin a step that is run in parts by `partial_run`: ``fetches`` and ``feeds`` are all that will be
-        asked and given.
+        """Begin a step run in parts by `partial_run`: ``fetches`` and ``feeds`` are all those of its calls.
 
         Raises `InvalidArgumentError` as `run`, and for a placeholder that a fetch needs and that is not among
         the feeds.
@@ -347,12 +346,11 @@ class BaseSession:
     def partial_run(
         self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
     ) -> Any:
-        """Continue a step: each feed may be given once and each operation runs at most once in the whole
-        step.
+        """Continue a step: each feed may be given once, and each operation runs at most once per step.
 
-        Raises `DTypeError` for what is no handle, `InvalidArgumentError` for fetches or feeds that were not
-        announced or come twice, and for a fetch that needs a feed that has not come; the step is then as it
-        was. Whatever else a call raises ends it: later calls raise `FailedPreconditionError`.
+        Raises `DTypeError` for an invalid handle, `InvalidArgumentError` for fetches or feeds that were not
+        declared or are repeated, and for a fetch that needs a missing feed; the step is then unchanged. Any
+        other error of a call ends it: later calls raise `FailedPreconditionError`.
         """
         self._check_open()
         if not isinstance(handle, PartialRun):

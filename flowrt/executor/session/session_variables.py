@@ -20,12 +20,12 @@ from flowrt.graph.node import Node
 from flowrt.graph.resources.variables import VariableResource
 
 Place: TypeAlias = tuple[Device, VariableResource]
-"""Where a variable is."""
+"""Location of a variable."""
 
 
 def new_resource(device: Device, node: Node) -> Any:
-    """The object behind a stateful node; a variable has its memory on ``device``, what has a method
-    ``settle`` is told of it. Raises `ResourceExhaustedError`.
+    """The object of a stateful node; a variable has its memory on ``device``, and an object with a method
+    ``settle`` is passed the device. Raises `ResourceExhaustedError`.
     """
     assert node.op.state is not None
     resource = node.op.state(node)
@@ -36,7 +36,7 @@ def new_resource(device: Device, node: Node) -> Any:
             resource.pin(functools.partial(device.empty, owner=owner_of(node)))
         except OpError as error:
             raise located(node, error) from error.__cause__
-        if not device.executor.computes:  # nor assigns: the value is 0 from the start
+        if not device.executor.computes:  # cannot assign: the value is 0 from the start
             resource.is_initialized = resource.is_pinned
     return resource
 

@@ -1,10 +1,9 @@
-"""What a collective does, step by step, and what that takes: data and arithmetic, without graph or device.
+"""Collective schedules and their cost: pure data and arithmetic, independent of graphs and devices.
 
-    algorithms   (p ranks, root, tasks) -> `Schedule`: who sends which chunks to whom, in which step
-    ends         which chunks a rank has before a collective and after it, by kind
+    algorithms   (p ranks, root, tasks) -> `Schedule`: senders, receivers and chunks of each step
+    ends         chunks that a rank holds before and after a collective, by kind
     cost         (`Schedule`, payload bytes, links) -> seconds; the choice of the cheapest algorithm
 
-`flowrt.graph.passes.collective.lower_collectives` makes operations of a schedule. Nothing here knows a
-tensor: a payload is
-cut into chunks, chunks have numbers, and a transfer moves an interval of numbers.
+`flowrt.graph.passes.collective.lower_collectives` lowers a schedule to operations. No tensors appear here: a
+payload is split into numbered chunks, and a transfer moves an interval of chunk numbers.
 """

@@ -1,10 +1,10 @@
 """The algorithms: pure functions from a `Group` to a `Schedule`, in one table by kind of collective and name.
 
-Which chunks a rank has before and after is a matter of the kind (`flowrt.graph.collectives.ends`); how they
-get there, of the algorithm. Sources: ring, Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms"
-(2009); recursive halving and doubling, Rabenseifner, "Optimization of collective reduction operations"
-(2004), with Thakur's fold for numbers of ranks that are no power of two; binomial trees and pairwise
-exchange, Thakur, Rabenseifner and Gropp (2005).
+The kind determines the chunks of a rank before and after (`flowrt.graph.collectives.ends`); the algorithm,
+how they get there. Sources: ring, Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009);
+recursive halving and doubling, Rabenseifner, "Optimization of collective reduction operations" (2004), with
+Thakur's fold for numbers of ranks that are not powers of two; binomial trees and pairwise exchange, Thakur,
+Rabenseifner and Gropp (2005).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from flowrt.graph.collectives.schedule import Schedule, Step, Transfer, among, a
 
 
 class Group(NamedTuple):
-    """What an algorithm needs to know of a group: the task of each rank (any equal numbers for one task), and
-    the rank that is the root of a collective that has one.
+    """Input of an algorithm: the task of each rank (any numbers, equal within a task), and the root rank, for
+    collectives with a root.
     """
 
     tasks: tuple[int, ...]
@@ -35,7 +35,7 @@ Algorithm: TypeAlias = Callable[[Group], Schedule]
 
 
 def _ring(p: int, lead: int, reduces: bool) -> Schedule:
-    """p - 1 steps, in which every rank passes one chunk on to the next: rank r begins with chunk r + lead."""
+    """p - 1 steps, in which every rank passes one chunk to the next: rank r begins with chunk r + lead."""
     chunk = [[(rank + lead - step) % p for rank in range(p)] for step in range(p - 1)]
     steps = tuple(
         tuple(Transfer(r, (r + 1) % p, row[r], row[r] + 1, reduces) for r in range(p)) for row in chunk
@@ -54,7 +54,7 @@ def ring_all_gather(group: Group) -> Schedule:
 
 
 def ring_all_reduce(group: Group) -> Schedule:
-    """2 (p - 1) steps; every rank sends 2 (p - 1) / p of the payload, the least there can be."""
+    """2 (p - 1) steps; every rank sends 2 (p - 1) / p of the payload, which is optimal."""
     return in_sequence(ring_reduce_scatter(group), ring_all_gather(group))
 
 
@@ -62,7 +62,7 @@ def ring_all_reduce(group: Group) -> Schedule:
 
 
 class _Edge(NamedTuple):
-    """``child`` has the ranks [first, end) below it."""
+    """Edge to ``child``, which leads the ranks [first, end)."""
 
     parent: int
     child: int
@@ -117,7 +117,7 @@ def tree_gather(group: Group) -> Schedule:
 
 
 def tree_all_reduce(group: Group) -> Schedule:
-    """To rank 0, and from there to all."""
+    """Reduction to rank 0, then broadcast from it."""
     at_first = group._replace(root=0)
     return in_sequence(tree_reduce(at_first), tree_broadcast(at_first))
 
@@ -130,15 +130,15 @@ def _at_root(group: Group) -> tuple[int, int]:
 
 
 class _Fold(NamedTuple):
-    """A power of two of ranks, and the ``extra`` ones beyond it: of the first 2 * extra ranks the odd ones
-    leave their part to the even ones.
+    """A power of two of ranks, and the ``extra`` ones above it: among the first 2 * extra ranks, the odd ones
+    delegate their part to the even ones.
     """
 
     size: int
     extra: int
 
     def rank(self, v: int) -> int:
-        """The rank that is number ``v`` of the power of two."""
+        """The rank with number ``v`` in the power of two."""
         return 2 * v if v < self.extra else v + self.extra
 
     def into(self, chunks: int, reduces: bool) -> Step:
@@ -154,8 +154,8 @@ def _fold(p: int) -> _Fold:
 
 
 def _halving(fold: _Fold) -> list[Step]:
-    """Partners at half the distance each time exchange the halves that the other keeps: number v ends with
-    chunk v.
+    """Recursive halving: partners at half the distance each time exchange the halves that the other keeps,
+    until number v holds chunk v.
     """
     steps, distance = [], fold.size // 2
     while distance:
@@ -166,7 +166,7 @@ def _halving(fold: _Fold) -> list[Step]:
 
 
 def _doubling(fold: _Fold) -> list[Step]:
-    """The way back: number v begins with chunk v and ends with all."""
+    """The inverse, recursive doubling: number v begins with chunk v and ends with all."""
     steps, distance = [], 1
     while distance < fold.size:
         steps.append(tuple(_exchange(fold, v, distance, v & -distance, False) for v in range(fold.size)))
@@ -183,20 +183,20 @@ def _folded(p: int, fold: _Fold, steps: list[Step]) -> Schedule:
 
 
 def halving_doubling_all_reduce(group: Group) -> Schedule:
-    """2 log2 p steps, with the ring's bytes; two steps more where p is no power of two."""
+    """2 log2 p steps, with the ring's bytes; two more steps if p is not a power of two."""
     fold = _fold(group.size)
     steps = [fold.into(fold.size, True), *_halving(fold), *_doubling(fold), fold.out_of(fold.size)]
     return _folded(group.size, fold, steps)
 
 
 def halving_reduce_scatter(group: Group) -> Schedule:
-    """For powers of two."""
+    """Recursive halving; only for powers of two."""
     fold = _fold(group.size)
     return _folded(group.size, fold, _halving(fold))
 
 
 def hypercube_all_gather(group: Group) -> Schedule:
-    """log2 p steps, in which what a rank has doubles; two steps more where p is no power of two."""
+    """log2 p steps, in which the chunks held by a rank double; two more steps if p is not a power of two."""
     p, fold = group.size, _fold(group.size)
     starts = [fold.rank(v) for v in range(fold.size)] + [p]
     into = tuple(Transfer(2 * i + 1, 2 * i, 2 * i + 1, 2 * i + 2, False) for i in range(fold.extra))
@@ -211,8 +211,8 @@ def hypercube_all_gather(group: Group) -> Schedule:
 
 
 def hierarchical_all_reduce(group: Group) -> Schedule:
-    """Trees inside of the tasks to one rank each, a ring between these, and trees back: what crosses between
-    tasks is 2 (m - 1) / m of the payload a task, however many ranks it has.
+    """A tree inside each task to one rank, a ring between those ranks, and trees back: the traffic between
+    tasks is 2 (m - 1) / m of the payload per task, regardless of its number of ranks.
     """
     p, tasks = group.size, _members(group)
     between = ring_all_reduce(Group(tuple(range(len(tasks)))))
@@ -228,7 +228,7 @@ def hierarchical_all_reduce(group: Group) -> Schedule:
 
 
 def hierarchical_broadcast(group: Group) -> Schedule:
-    """A tree between the tasks, then one in each."""
+    """A tree between the tasks, then one in each task."""
     between, inside = _levels(group, tree_broadcast)
     return in_sequence(between, inside)
 
@@ -239,7 +239,7 @@ def hierarchical_reduce(group: Group) -> Schedule:
 
 
 def _levels(group: Group, algorithm: Algorithm) -> tuple[Schedule, Schedule]:
-    """``algorithm`` between one rank of each task, the root for its own, and inside of each task."""
+    """``algorithm`` between one rank of each task (the root, for its task), and inside each task."""
     p, tasks = group.size, _members(group)
     leaders = [group.root if group.root in members else members[0] for members in tasks]
     between = algorithm(Group(tuple(range(len(tasks))), leaders.index(group.root)))
@@ -262,7 +262,7 @@ def _members(group: Group) -> list[list[int]]:
 
 
 def pairwise_all_to_all(group: Group) -> Schedule:
-    """p - 1 steps: in step s rank r sends to rank r + s. Chunk i * p + j is what rank i has for rank j."""
+    """p - 1 steps: in step s rank r sends to rank r + s. Chunk i * p + j goes from rank i to rank j."""
     p = group.size
     steps = tuple(tuple(_one(r, (r + s) % p, r * p + (r + s) % p) for r in range(p)) for s in range(1, p))
     return Schedule(p, p * p, steps)
@@ -288,11 +288,11 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     "AllToAll": {"pairwise": pairwise_all_to_all},
     "Barrier": {"tree": tree_all_reduce, "hierarchical": hierarchical_all_reduce},
 }
-"""By kind of collective, the algorithms by name."""
+"""Algorithms by kind of collective and name."""
 
 
 def algorithms_for(kind: str, group: Group) -> Mapping[str, Algorithm]:
-    """Those that can be used for ``group``."""
+    """The algorithms available for ``group``."""
     found = ALGORITHMS[kind]
     if kind == "ReduceScatter" and group.size & (group.size - 1):
         return {name: algorithm for name, algorithm in found.items() if name != "halving_doubling"}

@@ -1,9 +1,9 @@
-"""What a schedule takes: seconds by the linear model, bytes and messages; and the choice of an algorithm.
+"""Cost of a schedule: seconds by the linear model, bytes and messages; and the choice of an algorithm.
 
 A message of l bytes takes a + b*l seconds (Hockney, "The communication challenge for MPP", 1994). A task
-sends and receives one message at a time; inside of a task all messages share its memory. A step takes as long
-as the busiest task. Where each of p ranks has a task of its own and p is a power of two, that gives closed
-forms, for l bytes a rank, or l bytes of the whole where ranks have parts of it (*):
+sends and receives one message at a time; inside a task all messages share its memory. A step takes as long as
+its busiest task. If each of p ranks is in a separate task and p is a power of two, this gives closed forms,
+for l bytes per rank, or l bytes in total where each rank holds a part (*):
 
     tree broadcast, reduce                 (a + b l) log2 p
     gather, scatter                        a log2 p + (p - 1) b l
@@ -26,7 +26,7 @@ from flowrt.graph.collectives.schedule import Schedule, Step, Transfer
 
 
 class Link(NamedTuple):
-    """A message of l bytes takes ``latency_s + seconds_per_byte * l``."""
+    """Linear cost model: a message of l bytes takes ``latency_s + seconds_per_byte * l``."""
 
     latency_s: float
     seconds_per_byte: float
@@ -36,7 +36,7 @@ class Link(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Between two ranks of one task, and of two tasks."""
+    """The link between two ranks of one task, and that between two tasks."""
 
     inside: Link
     between: Link
@@ -46,24 +46,24 @@ DEFAULT_LINKS = Links(
     # A send and receive between two programs of a process, and the sum, take 4 us. The bytes are not sent but
     # read where they are: three streams of memory, for two operands and a sum, at 10 GB/s.
     inside=Link(4e-6, 3e-10),
-    # Over gRPC 270 us a round trip with the request; payloads go by shared memory or TCP at 3.7 GB/s.
+    # gRPC: 270 us per round trip including the request; payloads by shared memory or TCP at 3.7 GB/s.
     between=Link(270e-6, 2.7e-10),
 )
-"""Measured with two cores. ``flowrt-worker --probe`` measures those of a cluster."""
+"""Measured on two cores. ``flowrt-worker --probe`` measures those of a cluster."""
 
 LINKS_VARIABLE = "FLOWRT_LINKS"
-"""Where measured links stand, in the form of `format_links`; alike for all tasks of a cluster."""
+"""Environment variable with measured links, as from `format_links`; equal in all tasks of a cluster."""
 
 
 def links_of(environ: Mapping[str, str]) -> Links:
-    """What ``environ`` says, `DEFAULT_LINKS` where it says nothing. Raises as `parse_links`."""
+    """The links set in ``environ``, by default `DEFAULT_LINKS`. Raises as `parse_links`."""
     text = environ.get(LINKS_VARIABLE)
     return parse_links(text) if text else DEFAULT_LINKS
 
 
 @lru_cache(maxsize=16)
 def parse_links(text: str) -> Links:
-    """``inside=a,b between=a,b``, in seconds and seconds a byte; one that is not named is as in
+    """Parse ``inside=a,b between=a,b``, in seconds and seconds per byte; a missing one is as in
     `DEFAULT_LINKS`. Raises `InvalidArgumentError`.
     """
     try:
@@ -81,28 +81,28 @@ def parse_links(text: str) -> Links:
 
 
 def format_links(links: Mapping[str, Link]) -> str:
-    """What `parse_links` reads."""
+    """The inverse of `parse_links`."""
     return " ".join([f"{name}={a:.3g},{b:.3g}" for name, (a, b) in links.items()])
 
 
 @final
 class Traffic(NamedTuple):
-    """What one rank, or all together, sends."""
+    """Traffic sent by one rank, or by all together."""
 
     messages: int
     nbytes: float
 
 
 def seconds(schedule: Schedule, tasks: tuple[int, ...], nbytes: float, links: Links = DEFAULT_LINKS) -> float:
-    """How long ``schedule`` takes among ranks in ``tasks`` for ``nbytes`` that its chunks share."""
+    """Duration of ``schedule`` among ranks in ``tasks``, for a payload of ``nbytes``."""
     return sum([_step_seconds(schedule, step, tasks, nbytes, links) for step in schedule.steps])
 
 
 def _step_seconds(
     schedule: Schedule, step: Step, tasks: tuple[int, ...], nbytes: float, links: Links
 ) -> float:
-    """That of the busiest port: what leaves a task leaves by one, so does what comes, and what stays inside
-    goes over its memory.
+    """Duration of a step: that of its busiest port. A task has one port out, one in, and its memory for
+    internal transfers.
     """
     busy: dict[tuple[int, str], float] = {}
     for transfer in step:
@@ -116,7 +116,7 @@ def _step_seconds(
 
 
 def traffic(schedule: Schedule, nbytes: float, rank: int | None = None) -> Traffic:
-    """What ``rank`` sends, or all ranks."""
+    """Traffic sent by ``rank``, or by all ranks."""
     sent = [t for t in schedule.messages() if rank is None or t.source == rank]
     return Traffic(len(sent), sum([_bytes(schedule, t, nbytes) for t in sent]))
 
@@ -127,8 +127,8 @@ def _bytes(schedule: Schedule, transfer: Transfer, nbytes: float) -> float:
 
 @lru_cache(maxsize=4096)
 def schedule_of(kind: str, lowering: str, group: Group) -> Schedule:
-    """The schedule by the algorithm ``lowering``. Raises `InvalidArgumentError` for one that the kind has
-    not, or has not for groups of this size.
+    """The schedule of the algorithm ``lowering``. Raises `InvalidArgumentError` if the kind lacks it, or
+    lacks it for groups of this size.
     """
     usable = algorithms_for(kind, group)
     if lowering not in usable:
@@ -142,8 +142,8 @@ def schedule_of(kind: str, lowering: str, group: Group) -> Schedule:
 
 @lru_cache(maxsize=4096)
 def cheapest(kind: str, group: Group, nbytes: int | None, links: Links = DEFAULT_LINKS) -> str:
-    """The name of the algorithm that takes least for a payload of ``nbytes``; the first of equals. Where the
-    size is not known, of those with the fewest chunks: they need no slices.
+    """Name of the cheapest algorithm for a payload of ``nbytes``; the first of equals. If the size is
+    unknown, the choice is among those with the fewest chunks: they need no slices.
     """
     names = list(algorithms_for(kind, group))
     found = {name: schedule_of(kind, name, group) for name in names}

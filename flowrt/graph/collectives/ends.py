@@ -1,4 +1,4 @@
-"""What the ranks of a collective have before it and after it, in chunks of its schedule."""
+"""Chunks of its schedule that each rank of a collective holds before and after it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class Ends(NamedTuple):
-    """Of one rank: the interval of chunks that its value is, None if it gives none; and the intervals that
-    its result is, joined in this order, none if it gets no result.
+    """Chunks of one rank: the interval that is its input (None if it has none), and the intervals that form
+    its result in this order (empty if it gets none).
     """
 
     before: Interval | None
@@ -24,17 +24,17 @@ _TO_ROOT = ("Reduce", "Gather")
 
 
 def gives(kind: str, rank: int, root: int) -> bool:
-    """Whether ``rank`` has a value before a collective of this kind."""
+    """Whether ``rank`` has an input to a collective of this kind."""
     return kind not in _FROM_ROOT or rank == root
 
 
 def gets(kind: str, rank: int, root: int) -> bool:
-    """Whether ``rank`` has a result after it."""
+    """Whether ``rank`` gets a result."""
     return kind not in _TO_ROOT or rank == root
 
 
 def ends(kind: str, schedule: Schedule, rank: int, root: int) -> Ends:
-    """Those of ``rank`` in a collective of this kind by ``schedule``."""
+    """The ends of ``rank`` in a collective of this kind by ``schedule``."""
     return _ENDS[kind](schedule, rank, rank == root)
 
 

@@ -1,8 +1,8 @@
-"""`Schedule`: a collective as steps of transfers, and how schedules are put together.
+"""`Schedule`: a collective as steps of transfers, and the composition of schedules.
 
 The model is the one-port model of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
-Operations in MPICH" (2005): in a step a rank sends one message at most and receives one at most, and all
-messages of a step are of what the ranks had before it.
+Operations in MPICH" (2005): in a step a rank sends at most one message and receives at most one, and all
+messages of a step contain data that the rank held before it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from flowrt.errors import InvalidArgumentError
 
 
 class Transfer(NamedTuple):
-    """``source`` sends its chunks [first, end) to ``target``, which adds them to its own (or multiplies, ...)
-    if the transfer ``reduces``, and otherwise has them from then on in place of its own.
+    """``source`` sends its chunks [first, end) to ``target``, which reduces them into its own (by addition,
+    multiplication, ...) if the transfer ``reduces``, and otherwise overwrites its own.
     """
 
     source: int
@@ -33,7 +33,7 @@ Step: TypeAlias = tuple[Transfer, ...]
 @final
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """``steps`` among the ranks 0 .. ``ranks`` - 1, on a payload of ``chunks`` chunks."""
+    """Steps among the ranks 0 .. ``ranks`` - 1, on a payload of ``chunks`` chunks."""
 
     ranks: int
     chunks: int
@@ -54,7 +54,7 @@ class Schedule:
             )
 
     def of(self, rank: int) -> list[tuple[int, Transfer]]:
-        """What ``rank`` sends and receives: (number of the step, transfer), in order."""
+        """Transfers from or to ``rank``: (step number, transfer), in order."""
         return [
             (number, transfer)
             for number, step in enumerate(self.steps)
@@ -68,20 +68,22 @@ class Schedule:
 
 
 def offset(chunk: int, size: int, chunks: int) -> int:
-    """Where chunk number ``chunk`` begins in ``size`` elements cut into ``chunks``: the first ``size %
+    """First element of chunk number ``chunk`` of ``size`` elements split into ``chunks``: the first ``size %
     chunks`` have one element more, as in ``numpy.array_split``.
     """
     return chunk * (size // chunks) + min(chunk, size % chunks)
 
 
 def in_sequence(first: Schedule, *others: Schedule) -> Schedule:
-    """One after the other. All must have the same ranks and chunks."""
+    """The schedules one after the other. All must have the same ranks and chunks."""
     steps = [*first.steps, *itertools.chain.from_iterable(other.steps for other in others)]
     return Schedule(first.ranks, first.chunks, tuple(steps))
 
 
 def at_once(schedules: Iterable[Schedule]) -> Schedule:
-    """Step by step together; no rank may take part in two. All must have the same ranks and chunks."""
+    """The schedules merged step by step; no rank may take part in two. All must have the same ranks and
+    chunks.
+    """
     found = list(schedules)
     rows = itertools.zip_longest(*[schedule.steps for schedule in found], fillvalue=())
     steps = tuple(tuple(itertools.chain.from_iterable(row)) for row in rows)
@@ -89,8 +91,8 @@ def at_once(schedules: Iterable[Schedule]) -> Schedule:
 
 
 def among(schedule: Schedule, members: Sequence[int], ranks: int, chunks: int) -> Schedule:
-    """``schedule`` between ``members`` of ``ranks`` ranks, where each of its chunks is as many of
-    ``chunks``.
+    """``schedule`` between ``members`` of ``ranks`` ranks, with each of its chunks split so that there are
+    ``chunks`` in total.
     """
     width = chunks // schedule.chunks
     return Schedule(

@@ -1,4 +1,4 @@
-"""Python's and NumPy's values as arrays, under TensorFlow's rules: which dtype they get, which they fit."""
+"""Python and NumPy values as arrays, under TensorFlow's rules for dtypes and conversions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrt.graph.construction.graph import Graph, Operation
 from flowrt.graph.shapes import Dimension, TensorShape
 
 NUMBERS = (float, int)
-"""Types of plain numbers, which most values are that are no tensors."""
+"""Types of plain numbers: most values that are not tensors."""
 
 
 def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
@@ -60,7 +60,7 @@ def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         return _strings(value, dtype)
     own = as_dtype(value.dtype)
     if dtype is None or own is dtype:
-        return np.array(value, own.np)  # a copy: the caller may go on changing its array
+        return np.array(value, own.np)  # a copy: the caller may modify its array later
     _check_kind(own, dtype, value)
     return np.asarray(value).astype(dtype.np)
 

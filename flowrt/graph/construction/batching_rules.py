@@ -1,12 +1,12 @@
-"""What does to a batch what an operation does to one element: the rules that several ops have as ``batch``.
+"""Batching rules: apply an operation to a whole batch; several ops share a rule as their ``batch``.
 
-A rule ``(b, op, values)`` gets the operation of the template and what stands for its inputs, and returns what
-stands for its outputs; None where it has no way: then a loop does it. Inputs that say how (axes, shapes) are
-the same for all elements. The template's shapes are those of one element; the axis of the batch is the first.
+A rule ``(b, op, values)`` gets the operation of the template and the `Value` of each input, and returns the
+`Value` of each output; or None if it does not apply: then a loop does. Host inputs (axes, shapes) are equal
+for all elements. The template's shapes are those of one element; the batch axis comes first.
 
-Few ideas serve nearly all ops: leading axes come along (`leading`), an axis moves back by one (`on_axes`), a
-list of dimensions gets one in front (`in_front`), the batch and the axis behind it become one (`merged`).
-The operations that a rule is made of come from the `BatchBuilder`: ops import the rules, not the rules ops.
+Few ideas cover nearly all ops: leading axes pass through (`leading`), an axis shifts by one (`on_axes`), a
+list of dimensions gets one prepended (`in_front`), the batch axis merges with the next one (`merged`). Rules
+create operations through the `BatchBuilder`: ops import the rules, and rules do not import ops.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from flowrt.graph.op_facets import BatchRule
 
 
 class Value(NamedTuple):
-    """What stands for a tensor of the template (see `flowrt.graph.functions.batching`)."""
+    """The tensor that replaces one of the template's (see `flowrt.graph.functions.batching`)."""
 
     tensor: Tensor
     is_batched: bool
 
 
 class BatchBuilder(Protocol):
-    """What rules build with, which is a `Batching`; for the axes see
-    `flowrt.graph.ops.array.batching_axes`."""
+    """Interface through which rules add operations, implemented by `Batching`; for the axes see
+    `flowrt.graph.ops.array.batching_axes`.
+    """
 
     size: Any
     """The number of elements: an int, or an int32 scalar."""
@@ -50,7 +51,7 @@ def batched(*tensors: Tensor) -> list[Value]:
 
 
 def same(*tensors: Tensor) -> list[Value]:
-    """What is the same for all elements."""
+    """Values that are equal for all elements."""
     return [Value(tensor, False) for tensor in tensors]
 
 
@@ -60,12 +61,12 @@ def rank_of(tensor: Tensor) -> int | None:
 
 
 def moved_axis(axis: int) -> int:
-    """Where ``axis`` of an element is in a batch; counted from the back it stays."""
+    """The position in a batch of ``axis`` of an element; negative axes are unchanged."""
     return axis + 1 if axis >= 0 else axis
 
 
 def broadcasting(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """Elements of less rank get inner axes, so that they broadcast as they did; what is not batched does."""
+    """Rule for elementwise ops: elements of lower rank get inner axes so that they broadcast as before."""
     ranks = [len(dims) for t in op.inputs if (dims := t.spec.shape) is not None]
     if len(ranks) < len(values):
         return None
@@ -76,25 +77,25 @@ def broadcasting(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> lis
 
 
 def leading(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    """For ops that work on the last axes, or element by element on inputs of one shape."""
+    """Rule for ops on the last axes, or elementwise ops on inputs of equal shape."""
     return b.apply(op, _whole(b, op, values))
 
 
 def _whole(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Tensor]:
-    """All inputs batched, but those that say how."""
+    """All inputs batched, except host inputs."""
     arguments = [a for a in op.op_def.inputs for _ in range(a.length(op.node.attrs))]
     return [v.tensor if a.on_host else b.whole(v) for a, v in zip(arguments, values, strict=True)]
 
 
 def leading_of_first(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """As `leading`, where the other inputs are the same for all elements."""
+    """`leading` for ops with a batched first input, if the other inputs are equal for all elements."""
     if any(v.is_batched for v in values[1:]):
         return None
     return b.apply(op, [v.tensor for v in values])
 
 
 def on_axes(position: int = -1) -> BatchRule:
-    """For ops that work along axes, which are input ``position``."""
+    """Rule for ops along axes, which are input ``position``."""
 
     def rule(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
         tensors = _whole(b, op, values)
@@ -109,9 +110,9 @@ def on_axis_attr(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> lis
 
 
 def in_front(heads: Mapping[int, Any], data: int = 0, **masks: int) -> BatchRule:
-    """For ops whose host inputs have one entry an axis: ``heads`` are the batch's by input, ``"size"`` its
-    length. Input ``data`` alone may be batched. In ``masks`` are attributes with one bit an axis, and the
-    batch's bit.
+    """Rule for ops with host inputs that have one entry per axis: ``heads`` maps such an input to the entry
+    of the batch axis; ``"size"`` is its length. Only input ``data`` may be batched. ``masks`` maps attrs with
+    one bit per axis to the bit of the batch axis.
     """
 
     def rule(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
@@ -126,8 +127,8 @@ def in_front(heads: Mapping[int, Any], data: int = 0, **masks: int) -> BatchRule
 
 
 def merged(*positions: int, dims: int | None = None) -> BatchRule:
-    """For ops whose inputs at ``positions`` have a batch axis of their own: it and the new one become one.
-    ``dims`` is the host input that has the shape of one of them.
+    """Rule for ops with a batch axis in the inputs at ``positions``: the new axis is merged with it. ``dims``
+    is the host input that holds the shape of one of them.
     """
 
     def rule(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
@@ -148,7 +149,7 @@ def merged(*positions: int, dims: int | None = None) -> BatchRule:
 
 
 def draw(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """Every element draws its own."""
+    """Rule for random ops: each element draws its own numbers."""
     if any(v.is_batched for v in values):
         return None
     return b.apply(op, [b.behind(b.size, values[0].tensor), *[v.tensor for v in values[1:]]])

@@ -1,10 +1,10 @@
-"""How a call becomes an operation: convert the inputs, bind the type variables, add to the default graph.
+"""Operation construction: convert the inputs, bind the type variables, add to the default graph.
 
-The way of ``add(x, 2.0)``: `build_op` reserves the name, finds T from the inputs that are tensors already,
-converts the others to constants of that dtype (named ``add/y`` after the input), checks T against the
-definition, infers the outputs and appends the operation with `Graph.append`. A call like an earlier one (the
-op, the inputs' dtypes and shapes) is not checked again: its `Signature` is known. Nothing is left in the
-graph when a check fails, except constants that nobody reads.
+For ``add(x, 2.0)``, `build_op` reserves the name, finds T from the inputs that already are tensors, converts
+the others to constants of that dtype (named ``add/y`` after the input), checks T against the definition,
+infers the outputs and appends the operation with `Graph.append`. A call equal to an earlier one (same op,
+input dtypes and shapes) is not checked again: its `Signature` is cached. A failed check leaves nothing in the
+graph except unused constants.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
     """Add one operation of type ``op``. Returns its output, the list of its outputs, or the Operation if it
     has none.
 
-    Raises `DTypeError` for dtypes that do not fit, `InvalidArgumentError` for shapes, attributes and foreign
+    Raises `DTypeError` for unsupported dtypes, `InvalidArgumentError` for shapes, attributes and foreign
     graphs.
     """
     graph = get_default_graph()
@@ -77,9 +77,7 @@ def _build_in(
 
 
 def _known_signature(graph: Graph, op: OpDef, values: Sequence[Any]) -> Signature | None:
-    """That of a call of ``op`` with ``values`` and nothing else, if they are tensors of ``graph`` and it had
-    such a call.
-    """
+    """The cached signature of an equal earlier call, if all ``values`` are tensors of ``graph``."""
     key: list[Any] = [op]
     for value in values:
         if type(value) is not Tensor or value.op.graph is not graph:
@@ -97,8 +95,8 @@ def _signature(
     kwargs: dict[str, Any],
     source: Source | None,
 ) -> Signature:
-    """That of a call of ``op``. It is noted for calls like it, if the caller gave no attrs and the shape rule
-    asked for no values.
+    """The signature of a call of ``op``, cached if the caller gave no attrs and the shape rule requested no
+    values.
     """
     is_plain, asked = not kwargs, set[int]()
     if is_plain and (known := _known_signature(graph, op, inputs)):
@@ -117,7 +115,7 @@ def _signature(
 
 
 def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
-    """An input of another graph as ``graph`` has it. Raises `InvalidArgumentError` if it may not be read."""
+    """An input from another graph as a tensor of ``graph``. Raises `InvalidArgumentError` if not readable."""
     adopted = graph.adopt(tensor)
     if adopted is not None:
         return adopted
@@ -163,8 +161,8 @@ def _inputs(
     kwargs: dict[str, Any],
     source: Source | None,
 ) -> list[Tensor]:
-    """The inputs as tensors. Those that are tensors already bind the type variables first and lead the
-    others.
+    """The inputs as tensors. Those that already are tensors bind the type variables first and determine the
+    dtypes of the others.
     """
     for argument, value in zip(op.inputs, values, strict=True):
         if type(value) in NUMBERS or argument.is_type_list:
@@ -191,7 +189,7 @@ def _inputs(
 
 
 def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
-    """Check ``dtype`` against the signature and what is bound so far. Raises `DTypeError`."""
+    """Check ``dtype`` against the signature and earlier bindings. Raises `DTypeError`."""
     variable = argument.type_attr
     if variable is None:
         if dtype is not argument.dtype:
@@ -247,7 +245,7 @@ def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_
 
 
 def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
-    """All attributes: type variables, numbers of inputs, what is ``given``, and defaults."""
+    """All attrs: type variables, list lengths, those ``given``, and defaults."""
     attrs: dict[str, Any] = {}
     for variable, dtype in types.items():
         allowed = op.types[variable]
@@ -274,7 +272,7 @@ def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[st
 
 
 def _attr_value(key: str, attr: Attr, value: Any) -> Any:
-    """``value`` in the form that attrs of this kind are kept in. Raises `InvalidArgumentError`."""
+    """``value`` in the canonical form of this kind of attr. Raises `InvalidArgumentError`."""
     if value is None and attr.default is None:
         return None
     try:
@@ -337,9 +335,8 @@ def convert_to_tensor(
     """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python
     value as a constant, a list that contains tensors packed along a new first axis.
 
-    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` says
-    otherwise. Raises `DTypeError` when the value does not fit ``dtype`` without loss of kind (a float for an
-    int).
+    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` overrides it.
+    Raises `DTypeError` when the value does not fit ``dtype`` without changing its kind (a float for an int).
     """
     hint = preferred_dtype if preferred_dtype is not None else dtype_hint
     try:
@@ -349,8 +346,8 @@ def convert_to_tensor(
 
 
 def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
-    """``error`` with the user's line, and with the name that the tensor ``name`` would have had: it begins
-    with that of the operation for which it was asked.
+    """``error`` with the user's line and with the name that the tensor ``name`` would have had, which begins
+    with the name of the operation that needed it.
     """
     if error.op is not None or error.source is not None:
         return error
@@ -362,7 +359,7 @@ def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
 def _to_tensor(
     value: Any, wanted: DType | None, name: str | None, hint: Any = None, source: Source | None = None
 ) -> Tensor:
-    """`convert_to_tensor`, with errors that do not say where."""
+    """`convert_to_tensor`, raising errors without a location."""
     if type(value) in NUMBERS and wanted is not None:  # the common case, without the checks below
         return constant_tensor(as_array(value, wanted), name, source)
     if isinstance(value, Tensor):
@@ -391,8 +388,8 @@ def _to_tensor(
 def constant_tensor(
     array: np.ndarray[Any, Any], name: str | None = None, source: Source | None = None
 ) -> Tensor:
-    """A Const operation that holds ``array`` (which must not change afterwards). ``source``: the user's line,
-    if it is known.
+    """A Const operation that holds ``array``, which must not be modified later; ``source`` is the user's
+    line.
     """
     graph = get_default_graph()
     full_name = graph.operation_name(name or "Const")
@@ -415,8 +412,7 @@ def _pack(values: Sequence[Any], dtype: DType | None, name: str | None) -> Tenso
     if dtype is None:
         dtype = next(_dtypes_in(values), None)
     tensors = [_to_tensor(v, dtype, None) for v in values]
-    packed: Tensor = op_def("Pack")(tensors, name=name or "packed")
-    return packed
+    return op_def("Pack")(tensors, name=name or "packed")
 
 
 def _dtypes_in(values: Sequence[Any]) -> Iterator[DType]:

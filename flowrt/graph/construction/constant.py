@@ -1,4 +1,4 @@
-"""Constants and placeholders: where values come from."""
+"""Constants and placeholders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import (
     BY_EXECUTOR,
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
     PartialValue,
     ShapeContext,
-    attr_shape,
-    attr_type,
     define_op,
 )
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
@@ -41,11 +38,10 @@ const = define_op(
     "Const",
     "-> dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"value": Attr("tensor"), "dtype": attr_type()},
+    attrs="value: tensor, dtype: type",
     shape=lambda s: [s.attrs["value"].shape],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     value=_const_value,
     doc="A value that is part of the graph: the array in attribute ``value``.",
@@ -57,7 +53,7 @@ def constant(
 ) -> Tensor:
     """A constant tensor.
 
-    With ``shape`` the values are laid out in it row by row, the last one repeated as often as needed. Raises
+    With ``shape`` the values fill it in row-major order, and the last one is repeated as needed. Raises
     `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
     ``shape`` holds, or with ``verify_shape`` when the shapes differ.
     """
@@ -88,24 +84,21 @@ placeholder_op = define_op(
     "Placeholder",
     "-> dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"dtype": attr_type(), "shape": attr_shape(None)},
+    attrs="dtype: type, shape: shape = None",
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     doc="A value that the caller feeds at each run.",
 )
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor that must be fed: a run that needs it and does not feed it raises `InvalidArgumentError`.
+    """A tensor that must be fed: a run that needs it without a feed raises `InvalidArgumentError`.
 
     ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
     """
-    tensor: Tensor = placeholder_op(dtype=dtype, shape=as_shape(shape), name=name or "Placeholder")
-    return tensor
+    return placeholder_op(dtype=dtype, shape=as_shape(shape), name=name or "Placeholder")
 
 
 def _default_shape(s: ShapeContext) -> list[Shape]:
@@ -117,12 +110,11 @@ placeholder_with_default_op = define_op(
     "PlaceholderWithDefault",
     "input: dtype -> dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"shape": attr_shape()},
+    attrs="shape: shape",
     shape=_default_shape,
     kernel=lambda xp, x: x,
     vjp=lambda op, dy: [dy],
     jvp=lambda op, dx: [dx],
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     alias=True,
     doc="A value that the caller may feed; otherwise its input.",
@@ -130,24 +122,21 @@ placeholder_with_default_op = define_op(
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """A tensor that takes ``input``'s value unless it is fed with another, of the (partial) ``shape``."""
-    tensor: Tensor = placeholder_with_default_op(input, shape=as_shape(shape), name=name)
-    return tensor
+    """A tensor with ``input``'s value unless fed; ``shape`` may be partial."""
+    return placeholder_with_default_op(input, shape=as_shape(shape), name=name)
 
 
 KNOWN = "_known"
-"""The private attr of a function's parameter: what is known of every argument."""
+"""Private attr of a function's parameter: the part of its value that is equal in all calls."""
 
 feed_op = define_op(
     "_Feed",
     "-> dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"dtype": attr_type(), "shape": attr_shape(None)},
+    attrs="dtype: type, shape: shape = None",
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     value=lambda s: s.attrs.get(KNOWN),
     doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",

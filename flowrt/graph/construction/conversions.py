@@ -1,4 +1,4 @@
-"""What a program registered for values of its own classes: `register_tensor_conversion_function`."""
+"""Conversions registered for user classes: `register_tensor_conversion_function`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _registered: list[
 def register_tensor_conversion_function(
     base_type: type | tuple[type, ...], conversion_func: Conversion, priority: int = 100
 ) -> None:
-    """From now on ``conversion_func(value, dtype=None, name=None, as_ref=False)`` makes the tensors of values
-    of ``base_type``. It may return ``NotImplemented``: then the next one is asked, by rising ``priority``.
+    """Register ``conversion_func(value, dtype=None, name=None, as_ref=False)`` for values of ``base_type``.
+    It may return ``NotImplemented`` to defer to the next one; they are tried by rising ``priority``.
 
     Raises `DTypeError` unless ``base_type`` is a class or a tuple of them, and ``conversion_func`` callable.
     """
@@ -37,7 +37,7 @@ def is_registered(value: Any) -> bool:
 
 
 def converted(value: Any, dtype: Any, name: str | None) -> Any:
-    """What the first function for ``value`` makes of it; ``NotImplemented`` if none does."""
+    """Result of the first registered function that converts ``value``; ``NotImplemented`` if none does."""
     for _, types, function in _registered:
         if isinstance(value, types):
             found = function(value, dtype=dtype, name=name, as_ref=False)

@@ -31,7 +31,7 @@ def default_sessions() -> list[Any]:
 
 
 def leave_default_graph(graph: Graph) -> None:
-    """Take the innermost ``graph`` off the thread's stack, wherever it is: interactive scopes may end in any
+    """Remove the innermost entry of ``graph`` from the thread's stack: interactive scopes may end in any
     order.
     """
     stack = _defaults.graphs

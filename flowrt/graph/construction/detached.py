@@ -1,9 +1,9 @@
-"""A subgraph without the values of its large constants, for texts and messages that shall stay small.
+"""Subgraphs without the values of their large constants, to keep text and messages small.
 
     detach_constants(subgraph) -> (subgraph', arrays)      attach_constants(subgraph', arrays) -> subgraph
 
-A constant whose value is apart is a ``_Feed`` that its subgraph does not list among its feeds. The arrays
-come in the order of the nodes, those of a function where the node is that owns it.
+A detached constant is a ``_Feed`` that its subgraph does not list among its feeds. The arrays are in the
+order of the nodes, with those of a function at the position of the node that owns it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def detach_constants(subgraph: Subgraph) -> tuple[Subgraph, list[Array]]:
-    """``subgraph`` without the values of numeric constants above `MIN_DETACHED_BYTES`, and these."""
+    """``subgraph`` without the values of numeric constants above `MIN_DETACHED_BYTES`, and those values."""
     arrays: list[Array] = []
 
     def detach(node: Node) -> Node:
@@ -39,8 +39,8 @@ def detach_constants(subgraph: Subgraph) -> tuple[Subgraph, list[Array]]:
 
 
 def attach_constants(subgraph: Subgraph, arrays: Sequence[Array]) -> Subgraph:
-    """What `detach_constants` was given. Raises `InvalidArgumentError` for another number of arrays, and for
-    one of another shape or dtype than its constant.
+    """The inverse of `detach_constants`. Raises `InvalidArgumentError` for a wrong number of arrays, or for
+    an array that differs from its constant in shape or dtype.
     """
     left: Iterator[Array] = iter(arrays)
 
@@ -60,7 +60,7 @@ def attach_constants(subgraph: Subgraph, arrays: Sequence[Array]) -> Subgraph:
 
 
 def _changed(subgraph: Subgraph, change: Callable[[frozenset[str], Node], Node]) -> Subgraph:
-    """``subgraph`` with ``change(feeds, node)`` for every node, in its functions too."""
+    """``subgraph`` with ``change(feeds, node)`` applied to every node, including those of its functions."""
     feeds = frozenset(subgraph.feeds)
     nodes = []
     for node in subgraph:

@@ -1,7 +1,7 @@
-"""Arrays of other libraries as NumPy arrays and back, without a copy where both can read the memory.
+"""Conversion between NumPy arrays and those of other libraries, zero-copy where possible.
 
-What is understood, in this order: DLPack (``__dlpack__``), the CUDA array interface of arrays on a GPU, and
-``__array__``. NumPy does not know bfloat16 in DLPack: it is exchanged as uint16 and named again behind it.
+Supported protocols, in this order: DLPack (``__dlpack__``), the CUDA array interface of arrays on a GPU, and
+``__array__``. NumPy does not support bfloat16 in DLPack: it is exchanged as uint16 and reinterpreted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from flowrt.errors import DTypeError, OpError, UnimplementedError
 
 CPU_DEVICES = (1, 3, 11, 13)
-"""DLPack's numbers of what the host may read: its own memory, pinned by CUDA, by ROCm, managed by CUDA."""
+"""DLPack device types that the host can read: its own memory, CUDA pinned, ROCm pinned, CUDA managed."""
 
 _COPIES_TO_HOST = ("get", "copy_to_host", "cpu")  # CuPy's and PyCUDA's, Numba's, PyTorch's
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode
-_CODE_OFFSET = 20  # bytes: of DLManagedTensor.dl_tensor.dtype.code, behind data (8), device (8), ndim (4)
+_CODE_OFFSET = 20  # bytes: of DLManagedTensor.dl_tensor.dtype.code, after data (8), device (8), ndim (4)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -28,7 +28,7 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether ``value`` is an array of another library, which `host_array` takes."""
+    """Whether ``value`` is an array of another library that `host_array` accepts."""
     if isinstance(value, (np.ndarray, np.generic)):
         return False
     return hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
@@ -40,11 +40,11 @@ def is_on_host(value: Any) -> bool:
 
 
 def host_array(value: Any) -> np.ndarray[Any, Any]:
-    """The foreign array ``value`` on the host: the same memory, read-only where that is unknown, if it is
-    there already; else a copy, made by one transfer.
+    """The foreign array ``value`` on the host: a view if it is already there (read-only if its mutability is
+    unknown), otherwise a copy made by one transfer.
 
-    Raises `DTypeError` for an array that records gradients, `UnimplementedError` for one that cannot come to
-    the host.
+    Raises `DTypeError` for an array that records gradients, `UnimplementedError` for one that cannot be
+    copied to the host.
     """
     try:
         return np.from_dlpack(value) if is_on_host(value) else _copied_to_host(value)
@@ -57,7 +57,7 @@ def host_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _copied_to_host(value: Any) -> np.ndarray[Any, Any]:
-    """A copy of an array in a GPU's memory: by its own method, which old versions have too, or by DLPack."""
+    """A host copy of an array in GPU memory: by its own method, which old versions have too, or by DLPack."""
     for method in _COPIES_TO_HOST:
         if copy := getattr(value, method, None):
             copied = copy()
@@ -75,7 +75,7 @@ def _unreadable(value: Any, error: Exception) -> OpError:
 
 
 def dlpack_of(array: Any, **how: Any) -> Any:
-    """``array.__dlpack__(**how)``, for arrays of NumPy's in bfloat16 too."""
+    """``array.__dlpack__(**how)``, also for NumPy arrays of bfloat16."""
     if isinstance(array, np.ndarray) and array.dtype == _BFLOAT16:
         return _renamed(array.view(np.uint16).__dlpack__(), _UINT, _BFLOAT)
     return array.__dlpack__(**how)
@@ -83,7 +83,7 @@ def dlpack_of(array: Any, **how: Any) -> Any:
 
 @final
 class _AsUint16:
-    """A foreign array of bfloat16 on the host under another name: the same bits."""
+    """A foreign bfloat16 array on the host, presented as uint16 with the same bits."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -97,7 +97,7 @@ class _AsUint16:
 
 
 def _renamed(capsule: Any, code: int, new_code: int) -> Any:
-    """The unversioned ``capsule``, which nobody has read yet, with the type code ``code`` replaced."""
+    """The unversioned, unconsumed ``capsule`` with the type code ``code`` replaced."""
     place = ctypes.c_uint8.from_address(_capsule_pointer(capsule, b"dltensor") + _CODE_OFFSET)
     if place.value != code:
         raise DTypeError(f"expected a DLPack tensor of type code {code}; got {place.value}")

@@ -1,18 +1,19 @@
 """The graph of a function: a branch, the condition or body of a loop, a callee.
 
-A `FuncGraph` is built as any graph, while it is the default one. What it reads of the graphs around it is
-*captured*: the tensor becomes one more parameter, and the operation that owns the function gets the tensor as
-an input. When all is built, `FuncGraph.subgraph` is the function as data.
+A `FuncGraph` is built like any graph, while it is the default one. Tensors that it reads from enclosing
+graphs are *captured*: each becomes an extra parameter, and an input of the operation that owns the function.
+After construction, `FuncGraph.subgraph` returns the function as data.
 
 Rules of this file:
-  1. A function shares names and collections with the graph around it, so an operation's name is unique in the
-     whole and variables and losses are found wherever they were made.
+  1. A function shares names and collections with its outer graph, so operation names are unique across both,
+     and variables and losses are found wherever they were created.
   2. Parameters are _Feed nodes. The caller gives arguments in the order of ``parameters``: those of the
-     function first, then what it captured.
-  3. A constant is copied instead of captured, so that what rests on it is known inside: not one of floating
-     or complex numbers, for whose gradient someone may ask (the compiler copies it later).
-  4. A function that stands for whole steps (`FuncGraph.computes_anew`) captures only what steps are given and
-     what outlives them; what is computed of it around the function is computed inside.
+     function first, then the captures.
+  3. A constant is copied instead of captured, so that values derived from it are known inside. Floating-point
+     and complex constants are captured, since a gradient may be requested for them (the compiler copies them
+     later).
+  4. A function that represents whole steps (`FuncGraph.computes_anew`) captures only step inputs and
+     persistent state; values that the outer graph computes from them are recomputed inside.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from flowrt.graph.source import user_line
 from flowrt.graph.topology import sort_topologically
 
 SEED_POSITIONS = 1 << 30
-"""Where the numbers of random operations in functions begin; those of graphs are their positions."""
+"""First number of random operations in functions; those of graphs are numbered by position."""
 
 
 class FuncGraph(Graph):
     """A function under construction inside ``outer``; ``what`` names it in errors: "the body of 'while'".
 
-    ``parameters`` are its parameters in order, ``captures`` the tensors of ``outer`` that it reads, each with
-    the parameter that stands for it, ``control_captures`` the operations of ``outer`` that it waits for.
+    ``parameters`` are in order; ``captures`` maps the tensors of ``outer`` that it reads to their parameters;
+    ``control_captures`` are the operations of ``outer`` that it waits for.
     """
 
     def __init__(self, outer: Graph, what: str) -> None:
@@ -53,25 +54,26 @@ class FuncGraph(Graph):
         self.parameters: list[Tensor] = []
         self.captures: dict[Tensor, Tensor] = {}
         self._origins: dict[Tensor, Tensor] = {}
-        """`captures` the other way round."""
+        """Inverse of `captures`."""
         self.control_captures: dict[Operation, None] = {}
         self.computes_anew = False
-        """Whether what it reads of the graph around it is computed in it, each time that it runs."""
+        """Whether values it reads from its outer graph are recomputed inside it on each run."""
         self._computed: dict[Operation, Operation] = {}
-        """The operations of the graph around it that it computes, with those that do."""
+        """Map from operations of the outer graph that it recomputes to their copies."""
         self.must_run: Callable[[FuncGraph], Sequence[Operation]] | None = getattr(outer, "must_run", None)
-        """Finds the operations that run with the function although nothing reads them; None: there are
-        none."""
+        """Finds operations that run with the function although nothing reads them; None: there are none.
+
+        """
         self.observe: Callable[[Tensor], Any] | None = getattr(outer, "observe", None)
-        """Gives a tensor's value, as a Python scalar, to the user's code that builds the function, or None;
-        None: nobody gets any.
+        """Returns a tensor's value, as a Python scalar or None, to the user's code that builds the function;
+        None if values are not observable.
         """
         self.is_converted: bool = getattr(outer, "is_converted", False)
         """Whether autograph converted the user's code that builds the function."""
 
     @property
     def root(self) -> Graph:
-        """The graph that is no function: where variables are."""
+        """The outermost graph, which is not a function and holds the variables."""
         return self.outer.root
 
     @property
@@ -81,7 +83,7 @@ class FuncGraph(Graph):
     # --- parameters and captures
 
     def parameter(self, spec: TensorSpec, name: str = "arg", known: Any = None) -> Tensor:
-        """One more parameter. ``known``: what is known of its value (see `partial_value`)."""
+        """A new parameter; ``known`` is the known part of its value (see `partial_value`)."""
         attrs: dict[str, Any] = {"dtype": spec.dtype, "shape": spec.shape}
         if known is not None:
             attrs[KNOWN] = known
@@ -91,18 +93,18 @@ class FuncGraph(Graph):
         return added.outputs[0]
 
     def stand_in(self, tensor: Tensor, name: str) -> Tensor:
-        """One more parameter, for values of which as much is known as of ``tensor``."""
+        """A new parameter with the static information of ``tensor``."""
         return self.parameter(tensor.spec, name, partial_value(tensor.graph.node, tensor.ref))
 
     def is_inside(self, graph: Graph) -> bool:
-        """Whether ``graph`` is one of those around this function."""
+        """Whether ``graph`` encloses this function."""
         return self.outer is graph or self.outer.is_inside(graph)
 
     def adopt(self, tensor: Tensor) -> Tensor | None:
         return self.capture(tensor) if self.is_inside(tensor.graph) else None
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """What stands in this function for ``tensor``, which is of a graph around it."""
+        """The tensor of this function that represents ``tensor`` of an enclosing graph."""
         found = self.captures.get(tensor)
         if found is not None:
             return found
@@ -121,7 +123,7 @@ class FuncGraph(Graph):
         return parameter
 
     def _computed_here(self, tensor: Tensor) -> Tensor:
-        """``tensor`` of the graph around, from what is given to a step and what outlives it."""
+        """``tensor`` of the outer graph, recomputed here from step inputs and persistent state."""
         needed, stack = set[Operation](), [tensor.op]
         while stack:
             op = stack.pop()
@@ -142,7 +144,7 @@ class FuncGraph(Graph):
         return tensor if found is None else found.graph.origin(found)
 
     def copy_constant(self, constant: Node) -> Tensor:
-        """The constant in this function."""
+        """A copy of the constant in this function."""
         name = self.unique_absolute(constant.name)
         with self.control_dependencies(None):
             return self.add(
@@ -150,8 +152,8 @@ class FuncGraph(Graph):
             ).outputs[0]
 
     def lift(self, op: Operation) -> None:
-        """Have ``op``, which reads only what this function captured, run outside: here it becomes a parameter
-        under the same name.
+        """Move ``op``, which reads only captures, out of the function: here it becomes a parameter of the
+        same name.
         """
         outside = {inner: outer for outer, inner in self.captures.items()}
         node, outer = op.node, self.outer
@@ -166,8 +168,8 @@ class FuncGraph(Graph):
         self.captures[lifted.outputs[0]] = op.outputs[0]
 
     def outside(self, tensor: Tensor) -> Tensor:
-        """``tensor`` of this function computed in the outermost graph: for what is to be there before the
-        function runs. Raises `InvalidArgumentError` if it depends on an argument.
+        """``tensor`` of this function computed in the outermost graph, to be available before the function
+        runs. Raises `InvalidArgumentError` if it depends on an argument.
         """
         outer_of = {inner: outer for outer, inner in self.captures.items()}
         copies: dict[Operation, Operation] = {}
@@ -192,13 +194,13 @@ class FuncGraph(Graph):
         return found(tensor)
 
     def captured(self) -> list[Tensor]:
-        """The tensors of ``outer`` that the caller passes behind the function's own arguments."""
+        """The tensors of ``outer`` that the caller passes after the function's own arguments."""
         parameters = set(self.parameters)
         return [outer for outer, inner in self.captures.items() if inner in parameters]
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
-        """As a graph's; an operation of a graph around the function is waited for by the whole function."""
+        """`Graph.control_dependencies`, where the whole function waits for operations of enclosing graphs."""
         if control_inputs is None:
             with super().control_dependencies(None):
                 yield
@@ -218,7 +220,9 @@ class FuncGraph(Graph):
     # --- the function as data
 
     def subgraph(self, fetches: Sequence[Tensor], targets: Sequence[Operation] = ()) -> Subgraph:
-        """What ``fetches``, ``targets`` and `must_run` need, with all parameters as feeds, in order."""
+        """The nodes needed by ``fetches``, ``targets`` and `must_run`, with all parameters as feeds, in
+        order.
+        """
         if self.must_run is not None:
             targets = list(dict.fromkeys([*targets, *self.must_run(self)]))
         needed = {t.op.name for t in self.parameters}
@@ -240,9 +244,7 @@ class FuncGraph(Graph):
 
     @staticmethod
     def of(subgraph: Subgraph, outer: Graph, what: str) -> FuncGraph:
-        """A function under construction again, from ``subgraph``: operations with the names that they have
-        there.
-        """
+        """A function under construction, restored from ``subgraph`` with the same operation names."""
         graph = FuncGraph(outer, what)
         for node in subgraph:
             graph._restore(node)
@@ -254,16 +256,16 @@ class FuncGraph(Graph):
         operations[node.name] = Operation(self, node)
 
     def again(self, fetches: Sequence[Tensor], before: Subgraph) -> Subgraph:
-        """`subgraph` of a function that was ``before``: what it had to run it still has."""
+        """`subgraph` of a function that was ``before``, keeping the targets it had."""
         return self.subgraph(fetches, [self.operations[name] for name in before.targets])
 
     def tensor(self, ref: Ref) -> Tensor:
-        """The tensor behind a name of the subgraph."""
+        """The tensor with this name in the subgraph."""
         return self.operations[ref[0]].outputs[ref[1]]
 
     def is_twin(self, graph: Graph) -> bool:
-        """Whether ``graph`` is the same function under construction, as it was when the user built it: names
-        are unique, so one in common is enough.
+        """Whether ``graph`` is the same function under construction as the user built it: names are unique,
+        so one common name suffices.
         """
         return (
             isinstance(graph, FuncGraph)
@@ -272,7 +274,9 @@ class FuncGraph(Graph):
         )
 
     def counterpart(self, tensor: Tensor) -> Tensor:
-        """``tensor`` of a twin in this function; what its results do not need it gets back for that."""
+        """The equivalent in this function of ``tensor`` of a twin; operations that were pruned are restored
+        for it.
+        """
         missing, stack = set[Operation](), [tensor.op]
         while stack:
             op = stack.pop()
@@ -285,7 +289,7 @@ class FuncGraph(Graph):
         return self.tensor(tensor.ref)
 
     def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
-        """The error for an element of this function that was given to someone outside."""
+        """The error for an element of this function that was passed to code outside it."""
         op = element.op if isinstance(element, Tensor) else element
         kind, made = type(element).__name__.lower(), f" (made at {op.source})" if op.source else ""
         return InvalidArgumentError(
@@ -298,7 +302,7 @@ class FuncGraph(Graph):
 
 
 def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
-    """What ``last`` is computed from, as far as it is not ``known``, producers first, and itself."""
+    """``last`` and the operations that it depends on and that are not ``known``, producers first."""
     needed, stack = set[Operation](), [last]
     while stack:
         op = stack.pop()
@@ -309,7 +313,7 @@ def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
 
 
 def _is_given(op: Operation) -> bool:
-    """Whether a step gets it, or it names what is there before and after a step."""
+    """Whether it is an input of the step, or names state that outlives the step."""
     return op.op_def.effect in (Effect.SOURCE, Effect.HANDLE)
 
 

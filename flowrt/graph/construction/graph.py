@@ -1,9 +1,9 @@
 """The graph a user builds: `Graph`, with its names, scopes and collections, and the default graph.
 
-A `Graph` is append-only. Each `Operation` is a handle on an immutable `Node` (see `flowrt.graph.node`): the
-compiler takes the nodes and never sees this file. What may still change after creation (``set_shape``, a
-device set by hand, an added control input) replaces the operation's node and counts in ``Graph.mutations``,
-which makes cached plans stale; growing the graph does not.
+A `Graph` is append-only. Each `Operation` is a handle to an immutable `Node` (see `flowrt.graph.node`): the
+compiler works on the nodes and does not depend on this file. Changes after creation (``set_shape``, an
+assigned device, an added control input) replace the operation's node and increment ``Graph.mutations``, which
+invalidates cached plans; adding operations does not.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Graph:
     """A dataflow graph under construction.
 
     ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
-    threads may add operations to one graph. ``seed`` is the graph-level random seed,
-    ``gradient_functions`` the gradients of `custom_gradient` by name, ``python_functions`` those of
-    ``py_func``, ``mutations`` counts changes that make plans stale.
+    threads may add operations to one graph. ``seed`` is the graph-level random seed, ``gradient_functions``
+    the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations``
+    counts changes that invalidate plans.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Graph:
         self._lock = threading.RLock()
         self._thread = ThreadScopes()
         self.signatures: Signatures = {}
-        """What is known of operations that were added."""
+        """Cache of signatures."""
         self.gradient_functions: dict[str, Vjp] = {}
         self.python_functions: dict[str, Any] = {}
         self.seed: int | None = None
@@ -73,7 +73,8 @@ class Graph:
         attrs: Mapping[str, Any],
         dtypes: Sequence[DType],
     ) -> Operation:
-        """Append an operation under the (already unique) ``name``, coloured by the thread's scopes.
+        """Append an operation under the (already unique) ``name``, with the attributes of the thread's
+        scopes.
 
         ``dtypes`` are its outputs'. Raises what the shape rule raises; the graph is then unchanged.
         """
@@ -94,7 +95,7 @@ class Graph:
         outputs: tuple[TensorSpec, ...],
         source: Source | None,
     ) -> Operation:
-        """`add` for ``outputs`` that are known, as is the user's line."""
+        """`add` with known ``outputs`` and user line."""
         scopes = self._thread.scopes
         with self._lock:
             if self._finalized:
@@ -171,7 +172,7 @@ class Graph:
         raise DTypeError(f"expected {wanted} or the name of one; got {obj!r}{hint}")
 
     def _adopted(self, obj: Tensor | Operation) -> Tensor:
-        """A tensor of another graph as this one has it. Raises `InvalidArgumentError` if it may not."""
+        """A tensor of another graph as one of this graph. Raises `InvalidArgumentError` if not readable."""
         adopted = self.adopt(obj) if isinstance(obj, Tensor) else None
         if adopted is None:
             raise obj.graph.foreign(obj)
@@ -189,7 +190,7 @@ class Graph:
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
         """The operations as a GraphDef message: all, or those added since ``version`` was ``from_version``.
 
-        ``add_shapes`` adds what is known of the output shapes as attribute "_output_shapes". Raises
+        ``add_shapes`` adds the static output shapes as attribute "_output_shapes". Raises
         `UnimplementedError`, which names the operation, for an attribute that a message cannot hold.
         """
         nodes = [op.node for op in self.get_operations()[from_version or 0 :]]
@@ -199,12 +200,14 @@ class Graph:
 
     @property
     def root(self) -> Graph:
-        """The graph that is no function of another: where variables are."""
+        """The outermost graph, which is not a function and holds the variables."""
         return self
 
     @property
     def building(self) -> Graph:
-        """Where operations on what this graph has go: the function inside it that is being built, or it."""
+        """The graph to which operations on this graph's tensors are added: an inner function under
+        construction, or this graph.
+        """
         current = get_default_graph()
         return current if current.is_inside(self) else self
 
@@ -213,19 +216,19 @@ class Graph:
         return False
 
     def adopt(self, tensor: Tensor) -> Tensor | None:
-        """What stands in this graph for ``tensor`` of another; None if it cannot be read here."""
+        """The tensor of this graph that represents ``tensor`` of another; None if it cannot be read here."""
         return None
 
     def origin(self, tensor: Tensor) -> Tensor:
-        """``tensor`` of this graph, or what it stands for: of a graph around, if this is a function."""
+        """``tensor`` of this graph, or, in a function, the tensor of the outer graph that it represents."""
         return tensor
 
     def outside(self, tensor: Tensor) -> Tensor:
-        """``tensor`` of this graph as the outermost graph has it."""
+        """The tensor of the outermost graph that is equivalent to ``tensor`` of this graph."""
         return tensor
 
     def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
-        """The error for an element of this graph that was given to another."""
+        """The error for an element of this graph that was passed to another."""
         message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
         op = element.op if isinstance(element, Tensor) else element
         error: InvalidArgumentError = op.error(InvalidArgumentError, message)
@@ -233,7 +236,7 @@ class Graph:
 
     @property
     def seed_position(self) -> int:
-        """A number for the next random operation, different from all others of the graph."""
+        """A number for the next random operation, unique in the graph."""
         return self.version
 
     # --- freezing
@@ -256,12 +259,12 @@ class Graph:
             raise FailedPreconditionError(message, source=user_line())
 
     def rollback_on_error(self) -> Rollback:
-        """A context that takes back every operation added in it when it ends with an exception."""
+        """A context that removes every operation added in it if it ends with an exception."""
         return Rollback(self)
 
     @property
     def version(self) -> int:
-        """How many operations it has."""
+        """The number of its operations."""
         return len(self._operations)
 
     # --- names
@@ -276,9 +279,9 @@ class Graph:
             return self._names.unique(name, mark_as_used)
 
     def operation_name(self, name: str) -> str:
-        """The full name of a new operation asked for as ``name``; a trailing ``/`` takes it as it stands.
+        """The full name of a new operation requested as ``name``; a trailing ``/`` means that it is complete.
 
-        Raises `InvalidArgumentError` for characters that names may not have.
+        Raises `InvalidArgumentError` for characters that names must not contain.
         """
         if name.endswith("/"):
             full = name[:-1]
@@ -292,7 +295,7 @@ class Graph:
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
-        """Prefix new names with a fresh ``name/``; ``"x/"`` re-enters a scope as it stands, None and "" the
+        """Prefix new names with a unique ``name/``; ``"x/"`` re-enters an existing scope, None and "" the
         root.
         """
         check_scope(name or "")
@@ -316,7 +319,7 @@ class Graph:
 
     @contextmanager
     def container(self, container_name: str) -> Iterator[None]:
-        """Variables made in it belong to this container of their task; ``""`` is the default one. Raises
+        """Assign variables created in it to this container of their task; ``""`` is the default one. Raises
         `InvalidArgumentError` for anything but a string.
         """
         if not isinstance(container_name, str):
@@ -333,8 +336,8 @@ class Graph:
 
     @contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
-        """Place new operations: a (partial) device name merges field by field with the outer ones, the inner
-        wins.
+        """Place new operations: a (partial) device name is merged with the outer ones field by field; the
+        inner scope wins.
 
         A function gets each new operation and returns a device; None clears the outer scopes. Raises
         `InvalidArgumentError` for a name that does not parse.
@@ -363,12 +366,12 @@ class Graph:
         return self._thread.scopes
 
     def get_device_scope(self) -> str:
-        """What the device scopes outside the first function, which judges each operation, ask for."""
+        """The device requested by the device scopes outside the first function scope."""
         return self._thread.scopes.device
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
-        """New operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer
+        """Make new operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer
         scopes.
         """
         scopes = self._thread.scopes
@@ -406,9 +409,7 @@ class Graph:
 
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
-        """New operations of the types in ``op_type_map`` get the gradient registered under the
-        mapped name.
-        """
+        """Give new operations of types in ``op_type_map`` the gradient registered under the mapped name."""
         scopes = self._thread.scopes
         old = scopes.gradient_overrides
         scopes.gradient_overrides = {**old, **op_type_map}
@@ -430,7 +431,7 @@ class Graph:
                 self.add_to_collection(name, value)
 
     def get_collection(self, name: Any, scope: str | None = None) -> list[Any]:
-        """A copy of the collection; with ``scope`` those of its items whose name begins with that pattern."""
+        """A copy of the collection; ``scope`` keeps only items with a name that begins with that pattern."""
         items = list(self._collections.get(name, ()))
         if scope is None:
             return items

@@ -17,8 +17,8 @@ class ListSlices:
     """A list as long as the list tensor ``like``, zero but for ``value`` at ``index``.
 
     ``index`` is an int32 scalar, or ``[n]`` with rows of ``value`` ``[n, ...]``; equal indices add up. It
-    stays apart until it is summed, because `sum_lists` then adds an element to the other list in O(1): a loop
-    that reads one element in each step would add two whole lists in each otherwise.
+    stays sparse until it is summed, because `sum_lists` then adds an element to the other list in O(1);
+    otherwise a loop that reads one element per step would add two whole lists in each step.
     """
 
     def __init__(self, like: Tensor, index: Tensor, value: Tensor) -> None:
@@ -30,8 +30,7 @@ class ListSlices:
 
     def added_to(self, total: Tensor) -> Tensor:
         """The list ``total`` plus this one."""
-        added: Tensor = op_def("TensorListAddAt")(total, self.index, self.value)
-        return added
+        return op_def("TensorListAddAt")(total, self.index, self.value)
 
     def __flowrt_tensor__(self) -> Tensor:
         return self.added_to(op_def("TensorListZerosLike")(self.like))

@@ -13,18 +13,18 @@ _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 
 @final
 class Names:
-    """The names that a graph and the functions inside it have given out. Who asks holds the graph's lock."""
+    """Names used by a graph and the functions inside it. The caller holds the graph's lock."""
 
     __slots__ = ("_counts", "_valid")
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        """By lower-cased name, how often it was asked for: never 0."""
+        """Number of requests for each lower-cased name; never 0."""
         self._valid: set[str] = set()
-        """Those that were checked: scripts use few different ones."""
+        """Names known to be valid: scripts reuse few different ones."""
 
     def unique(self, name: str, mark_as_used: bool = True) -> str:
-        """``name``, with the first of ``_1``, ``_2``, … that makes it a new one if it is not."""
+        """``name``, with the first of ``_1``, ``_2``, … that makes it unique if it is taken."""
         counts, key = self._counts, name.lower()
         count, unique, taken = counts.get(key, 0), name, key
         while taken in counts:
@@ -37,11 +37,11 @@ class Names:
         return unique
 
     def take(self, name: str) -> None:
-        """Give out ``name`` as it stands."""
+        """Reserve ``name`` unchanged."""
         self._counts.setdefault(name.lower(), 1)
 
     def check_operation(self, name: str) -> None:
-        """Raises `InvalidArgumentError` for characters that names may not have."""
+        """Raise `InvalidArgumentError` for characters not allowed in operation names."""
         if name not in self._valid:
             if not _OPERATION.fullmatch(name):
                 raise InvalidArgumentError(
@@ -62,6 +62,6 @@ class Names:
 
 
 def check_scope(name: str) -> None:
-    """Raises `InvalidArgumentError` for characters that scopes may not have."""
+    """Raise `InvalidArgumentError` for characters not allowed in scope names."""
     if not _SCOPE.fullmatch(name):
         raise InvalidArgumentError(f"name scope: expected letters, digits and _.\\->/ ; got {name!r}")

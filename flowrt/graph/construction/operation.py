@@ -1,25 +1,18 @@
-"""`Tensor` and `Operation`: the user's handles on a graph's nodes.
+"""`Tensor` and `Operation`: the user's handles to a graph's nodes.
 
 Both are made by `Graph.add` only. An operation's node may be replaced (``set_shape``, a device set by hand,
-an added control input); what replaces it counts in ``Graph.mutations``, so that plans made before are not
-used again.
+an added control input); each replacement increments ``Graph.mutations``, which invalidates earlier plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, final
 
 from flowrt.dtypes import DType
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.defaults import default_sessions
-from flowrt.graph.construction.python_values import (
-    array_error,
-    index_error,
-    iteration_error,
-    length_error,
-    truth_error,
-)
+from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef, nearest
 from flowrt.graph.shapes import TensorShape, as_shape, merge
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Tensor:
+class Tensor(Symbolic):
     """One output of an operation: symbolic, without a value until a session runs it.
 
     Python's operators and indexing add operations to the tensor's graph (see
@@ -37,12 +30,12 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
-    __array_priority__ = 100  # so that ``array * tensor`` asks the tensor first
+    __array_priority__ = 100  # so that ``array * tensor`` calls the tensor's method first
 
     def __init__(self, op: Operation, index: int, dtype: DType) -> None:
         self.op = op
         self.index = index
-        self.dtype = dtype
+        self.dtype = dtype  # type: ignore[misc]  # of a base that only reads it
         self.ref: Ref = (op.name, index)
 
     @property
@@ -64,14 +57,14 @@ class Tensor:
 
     @property
     def shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return TensorShape(self.spec.shape)
 
     def get_shape(self) -> TensorShape:
         return self.shape
 
     def set_shape(self, shape: Any) -> None:
-        """Add facts about the shape. Raises `InvalidArgumentError` when they contradict what is known."""
+        """Merge static information into the shape. Raises `InvalidArgumentError` if they are incompatible."""
         try:
             refined = merge(self.spec.shape, as_shape(shape))
         except InvalidArgumentError as error:
@@ -86,7 +79,7 @@ class Tensor:
         return [op for op in self.graph.get_operations() if self in op.inputs]
 
     def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
-        """Its value in ``session`` or the default session.
+        """The tensor's value in ``session`` or the default session.
 
         Raises `FailedPreconditionError` when there is no session.
         """
@@ -94,51 +87,36 @@ class Tensor:
 
     if TYPE_CHECKING:  # set by flowrt.graph.ops.surface.operators once the ops exist
 
-        def __add__(self, other: Any, /) -> Any: ...
-        def __radd__(self, other: Any, /) -> Any: ...
-        def __sub__(self, other: Any, /) -> Any: ...
-        def __rsub__(self, other: Any, /) -> Any: ...
-        def __mul__(self, other: Any, /) -> Any: ...
-        def __rmul__(self, other: Any, /) -> Any: ...
-        def __truediv__(self, other: Any, /) -> Any: ...
-        def __rtruediv__(self, other: Any, /) -> Any: ...
-        def __floordiv__(self, other: Any, /) -> Any: ...
-        def __rfloordiv__(self, other: Any, /) -> Any: ...
-        def __mod__(self, other: Any, /) -> Any: ...
-        def __rmod__(self, other: Any, /) -> Any: ...
-        def __pow__(self, other: Any, /) -> Any: ...
-        def __rpow__(self, other: Any, /) -> Any: ...
-        def __matmul__(self, other: Any, /) -> Any: ...
-        def __rmatmul__(self, other: Any, /) -> Any: ...
-        def __and__(self, other: Any, /) -> Any: ...
-        def __rand__(self, other: Any, /) -> Any: ...
-        def __or__(self, other: Any, /) -> Any: ...
-        def __ror__(self, other: Any, /) -> Any: ...
-        def __xor__(self, other: Any, /) -> Any: ...
-        def __rxor__(self, other: Any, /) -> Any: ...
-        def __lt__(self, other: Any, /) -> Any: ...
-        def __le__(self, other: Any, /) -> Any: ...
-        def __gt__(self, other: Any, /) -> Any: ...
-        def __ge__(self, other: Any, /) -> Any: ...
-        def __getitem__(self, other: Any, /) -> Any: ...
-        def __neg__(self) -> Any: ...
-        def __abs__(self) -> Any: ...
-        def __invert__(self) -> Any: ...
-
-    def __iter__(self) -> NoReturn:
-        raise iteration_error(self)
-
-    def __len__(self) -> NoReturn:
-        raise length_error(self)
-
-    def __bool__(self) -> NoReturn:
-        raise truth_error(self)
-
-    def __index__(self) -> NoReturn:
-        raise index_error(self)
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise array_error(self)
+        def __add__(self, other: Any, /) -> Tensor: ...
+        def __radd__(self, other: Any, /) -> Tensor: ...
+        def __sub__(self, other: Any, /) -> Tensor: ...
+        def __rsub__(self, other: Any, /) -> Tensor: ...
+        def __mul__(self, other: Any, /) -> Tensor: ...
+        def __rmul__(self, other: Any, /) -> Tensor: ...
+        def __truediv__(self, other: Any, /) -> Tensor: ...
+        def __rtruediv__(self, other: Any, /) -> Tensor: ...
+        def __floordiv__(self, other: Any, /) -> Tensor: ...
+        def __rfloordiv__(self, other: Any, /) -> Tensor: ...
+        def __mod__(self, other: Any, /) -> Tensor: ...
+        def __rmod__(self, other: Any, /) -> Tensor: ...
+        def __pow__(self, other: Any, /) -> Tensor: ...
+        def __rpow__(self, other: Any, /) -> Tensor: ...
+        def __matmul__(self, other: Any, /) -> Tensor: ...
+        def __rmatmul__(self, other: Any, /) -> Tensor: ...
+        def __and__(self, other: Any, /) -> Tensor: ...
+        def __rand__(self, other: Any, /) -> Tensor: ...
+        def __or__(self, other: Any, /) -> Tensor: ...
+        def __ror__(self, other: Any, /) -> Tensor: ...
+        def __xor__(self, other: Any, /) -> Tensor: ...
+        def __rxor__(self, other: Any, /) -> Tensor: ...
+        def __lt__(self, other: Any, /) -> Tensor: ...
+        def __le__(self, other: Any, /) -> Tensor: ...
+        def __gt__(self, other: Any, /) -> Tensor: ...
+        def __ge__(self, other: Any, /) -> Tensor: ...
+        def __getitem__(self, other: Any, /) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
 
     def __repr__(self) -> str:
         return f"<flowrt.Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
@@ -148,9 +126,7 @@ class Tensor:
 
 @final
 class Operation:
-    """A handle on one node of a graph: ``inputs`` and ``outputs`` are tensors, everything else
-    is the node's.
-    """
+    """A handle to one node of a graph: ``inputs`` and ``outputs`` are tensors; all else is the node's."""
 
     __slots__ = ("__weakref__", "_outputs", "graph", "name", "node")
 
@@ -208,11 +184,11 @@ class Operation:
         return self.node.attrs[name]
 
     def colocation_groups(self) -> list[str]:
-        """The ``loc:@name`` entries, or its own when it has none."""
+        """The ``loc:@name`` entries, or that of its own name if it has none."""
         return list(self.node.attrs.get(COLOCATION, (f"loc:@{self.name}",)))
 
     def mutate(self, **changes: Any) -> None:
-        """Replace fields of the node; plans that were made before are not used again."""
+        """Replace fields of the node; earlier plans become invalid."""
         self.graph.check_building()
         self.node = self.node.replace(**changes)
         self.graph.mutations += 1
@@ -220,8 +196,8 @@ class Operation:
     def extend(
         self, inputs: Sequence[Tensor], attrs: Mapping[str, Any], outputs: Sequence[TensorSpec]
     ) -> list[Tensor]:
-        """Give an operation that owns functions more ``inputs`` and ``outputs`` behind its own, with
-        ``attrs`` that have functions for them. The new outputs. What its outputs were, they are.
+        """Append ``inputs`` and ``outputs`` to an operation that owns functions, with ``attrs`` that hold the
+        functions for them. Returns the new outputs; existing outputs keep their meaning.
         """
         first = len(self.outputs)
         added = [Tensor(self, first + i, spec.dtype) for i, spec in enumerate(outputs)]
@@ -234,7 +210,7 @@ class Operation:
         return added
 
     def retract(self, node: Node) -> None:
-        """Take back what `extend` has added since the operation had ``node``."""
+        """Undo `extend` since the operation had ``node``."""
         self._outputs = self.outputs[: len(node.outputs)]
         self.mutate(inputs=node.inputs, attrs=node.attrs, outputs=node.outputs)
 
@@ -262,7 +238,7 @@ class Operation:
         _session_for(session, "run()").run(self, feed_dict)
 
     def error(self, cls: Any, message: str) -> Any:
-        """An error of class ``cls`` that says where: this operation, its type and the user's line."""
+        """An error of class ``cls`` that names this operation, its type and the user's line."""
         return cls(message, op=self.name, op_type=self.type, source=self.source)
 
     def __repr__(self) -> str:
@@ -270,7 +246,7 @@ class Operation:
 
 
 def depends_on(op: Operation, other: Operation) -> bool:
-    """Whether ``op`` is ``other`` or reads or waits for it, directly or not."""
+    """Whether ``op`` is ``other`` or depends on it, directly or not."""
     seen, stack = {op}, [op]
     while stack:
         current = stack.pop()

@@ -1,8 +1,8 @@
-"""What Python asks of a tensor that has no value (``if``, ``for``, an index): errors that say what to use."""
+"""Python protocols that need a tensor's value (``if``, ``for``, an index): errors that name alternatives."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
@@ -11,68 +11,62 @@ from flowrt.graph.shapes import TensorShape, as_shape, format_shape, num_element
 from flowrt.graph.source import user_line
 
 
-class Symbolic(Protocol):
-    """A tensor, or a variable."""
+class Symbolic:
+    """A tensor, or a variable: what Python asks of a value is an error that says what to use."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> DType: ...
-    @property
-    def shape(self) -> TensorShape: ...
+    __slots__ = ()
 
+    if TYPE_CHECKING:
 
-def truth_error(tensor: Symbolic) -> DTypeError:
-    """For ``bool(tensor)``."""
-    what = "has no truth value"
-    if not _may_be_one_element(tensor):
-        return value_error(
-            tensor,
-            f"{what}: {_expected_one(tensor)}. Use flowrt.where() for each element, or reduce_all() or"
-            " reduce_any() of it",
+        @property
+        def name(self) -> str: ...
+        @property
+        def dtype(self) -> DType: ...
+        @property
+        def shape(self) -> TensorShape: ...
+
+    def __bool__(self) -> NoReturn:
+        what = "has no truth value"
+        if not _may_be_one_element(self):
+            raise value_error(
+                self,
+                f"{what}: {_expected_one(self)}. Use flowrt.where() for each element, or reduce_all() or"
+                " reduce_any() of it",
+            )
+        dtype = self.dtype
+        if not (dtype.is_bool or dtype.is_integer or dtype.is_floating):
+            raise value_error(
+                self, f"{what}: expected a bool or a number; got {dtype.name}. Use flowrt.equal() with it"
+            )
+        raise value_error(
+            self,
+            f"{what}: the graph has no values yet. Use flowrt.cond() or where() for if, while_loop() for"
+            " while, logical_and(), logical_or() and logical_not() for and, or and"
+            f" not{_or_conversion()}; 'is None' tests for absence",
         )
-    dtype = tensor.dtype
-    if not (dtype.is_bool or dtype.is_integer or dtype.is_floating):
-        return value_error(
-            tensor, f"{what}: expected a bool or a number; got {dtype.name}. Use flowrt.equal() with it"
+
+    def __index__(self) -> NoReturn:
+        what = "is no Python integer"
+        if not _may_be_one_element(self):
+            raise value_error(self, f"{what}: {_expected_one(self)}")
+        raise value_error(
+            self,
+            f"{what}: the graph has no values yet. Use flowrt.while_loop() or flowrt.range() for range(),"
+            f" gather() or switch_case() for an index{_or_conversion()}",
         )
-    return value_error(
-        tensor,
-        f"{what}: the graph has no values yet. Use flowrt.cond() or where() for if, while_loop() for while,"
-        f" logical_and(), logical_or() and logical_not() for and, or and not{_or_conversion()};"
-        " 'is None' tests for absence",
-    )
 
+    def __iter__(self) -> NoReturn:
+        raise value_error(
+            self,
+            "cannot be iterated: the graph has no values yet. Use flowrt.map_fn() or scan() for a loop over"
+            f" its rows, unstack() for a list of them{_or_conversion()}",
+        )
 
-def index_error(tensor: Symbolic) -> DTypeError:
-    """For ``items[tensor]`` and ``range(tensor)``."""
-    what = "is no Python integer"
-    if not _may_be_one_element(tensor):
-        return value_error(tensor, f"{what}: {_expected_one(tensor)}")
-    return value_error(
-        tensor,
-        f"{what}: the graph has no values yet. Use flowrt.while_loop() or flowrt.range() for range(),"
-        f" gather() or switch_case() for an index{_or_conversion()}",
-    )
+    def __len__(self) -> NoReturn:
+        raise value_error(self, "has no len(): use .shape, or flowrt.shape() for the run-time value")
 
-
-def iteration_error(tensor: Symbolic) -> DTypeError:
-    """For ``for row in tensor``."""
-    return value_error(
-        tensor,
-        "cannot be iterated: the graph has no values yet. Use flowrt.map_fn() or scan() for a loop over its"
-        f" rows, unstack() for a list of them{_or_conversion()}",
-    )
-
-
-def length_error(tensor: Symbolic) -> DTypeError:
-    """For ``len(tensor)``."""
-    return value_error(tensor, "has no len(): use .shape, or flowrt.shape() for the run-time value")
-
-
-def array_error(tensor: Symbolic) -> DTypeError:
-    """For ``np.asarray(tensor)``."""
-    return value_error(tensor, "has no value yet: expected an array. Run it in a session first")
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise value_error(self, "has no value yet: expected an array. Run it in a session first")
 
 
 def value_error(tensor: Symbolic, message: str) -> DTypeError:
@@ -88,7 +82,7 @@ def _expected_one(tensor: Symbolic) -> str:
 
 
 def _or_conversion() -> str:
-    """The advice to have the code converted, unless that was said already."""
+    """Advice to have the code converted, unless already given."""
     graphs = default_graphs()
     if graphs and getattr(graphs[-1], "is_converted", False):
         return ", as autograph has not converted this line"

@@ -1,4 +1,4 @@
-"""Taking back what was added to a graph by something that failed."""
+"""Rollback of graph additions after a failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @final
 class Rollback:
-    """See `Graph.rollback_on_error`; holds the graph's lock meanwhile."""
+    """Context of `Graph.rollback_on_error`; holds the graph's lock."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

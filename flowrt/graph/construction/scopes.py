@@ -1,4 +1,6 @@
-"""What colours new operations: a thread's name, container, device, control and colocation scopes."""
+"""Scopes that determine attributes of new operations: a thread's name, container, device, control and
+colocation scopes.
+"""
 
 from __future__ import annotations
 
@@ -46,27 +48,29 @@ class Scopes:
         return copied
 
     def become(self, other: Scopes) -> None:
-        """Take over all of ``other``, which another thread may have opened."""
+        """Copy all of ``other``, which another thread may have opened."""
         for name in Scopes.__slots__:
             setattr(self, name, getattr(other, name))
 
     def inherit(self, outer: Scopes) -> None:
-        """Begin a function inside a graph with these scopes. It waits for nothing of them: its owner does."""
+        """Begin a function inside a graph with these scopes, without control inputs: the function's owner has
+        them.
+        """
         self.name, self.container = outer.name, outer.container
         self.device, self.device_functions = outer.device, outer.device_functions
         self.gradient_overrides = outer.gradient_overrides
 
 
 class ThreadScopes(threading.local):
-    """Each thread's scopes on one graph, one object: an operation looks at six of them."""
+    """Each thread's scopes on one graph, as one object: creating an operation reads six of them."""
 
     def __init__(self) -> None:
         self.scopes = Scopes()
 
 
 def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
-    """The device that ``scopes``, the outermost first, give ``op``. A function finds in ``op.device`` what
-    the scopes inside it ask for. Raises `DTypeError` for a function that returns no device,
+    """The device that ``scopes``, outermost first, give ``op``. A function finds the device requested by the
+    inner scopes in ``op.device``. Raises `DTypeError` for a function that returns no device,
     `InvalidArgumentError` for a name that does not parse.
     """
     device = ""

@@ -1,7 +1,7 @@
-"""Derivatives as more graph.
+"""Automatic differentiation: derivatives are graph operations.
 
 gradients        reverse mode
 jvp              forward rules derived from reverse rules
 forward_mode     forward mode
-custom_gradient  functions with derivatives given by hand
+custom_gradient  functions with user-defined derivatives
 """

@@ -1,7 +1,7 @@
-"""`custom_gradient` and `custom_jvp`: functions whose derivatives are given by hand.
+"""`custom_gradient` and `custom_jvp`: functions with user-defined derivatives.
 
-Both pass the function's values and arguments through one IdentityN, on which the rule hangs: so the
-derivative has an edge to the arguments, and none to the operations inside.
+Both pass the function's results and arguments through one IdentityN with the rule attached, so the derivative
+has an edge to the arguments, and none to the operations inside.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from flowrt.graph.source import user_line
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate ``f(*xs) -> (ys, grad_fn)``; ``grad_fn(*dys)`` returns one gradient an x.
+    """Decorate ``f(*xs) -> (ys, grad_fn)``; ``grad_fn(*dys)`` returns one gradient per x.
 
     The inner operations of ``f`` take no part in differentiation. Forward mode transposes ``grad_fn``, which
-    for that has to be linear in the dys. Raises `InvalidArgumentError` when ``f`` or ``grad_fn`` returns
-    something else.
+    must then be linear in the dys. Raises `InvalidArgumentError` when ``f`` or ``grad_fn`` returns something
+    else.
     """
 
     @functools.wraps(f)
@@ -48,10 +48,11 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 def custom_jvp(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``f(*xs) -> (ys, jvp_fn)``; ``jvp_fn(*dxs)`` returns the tangent of each y, or None for zero.
 
-    A dx is a tensor like its x (zeros where the x does not move), or None for an x that is not floating or
-    complex. ``jvp_fn`` has to be linear in the dxs and may use xs and whatever ``f`` made: reverse mode
-    transposes it, and higher derivatives are those of what it builds. The inner operations of ``f`` take no
-    part in differentiation. Raises `InvalidArgumentError` when ``f`` or ``jvp_fn`` returns something else.
+    A dx is a tensor like its x (zeros if the x is constant), or None for an x that is not floating or
+    complex. ``jvp_fn`` must be linear in the dxs and may use xs and tensors created by ``f``: reverse mode
+    transposes it, and higher derivatives differentiate the operations it builds. The inner operations of
+    ``f`` take no part in differentiation. Raises `InvalidArgumentError` when ``f`` or ``jvp_fn`` returns
+    something else.
     """
 
     @functools.wraps(f)
@@ -90,7 +91,7 @@ def _zeros(x: Tensor) -> Tensor | None:
 
 
 def _with_rule(ys: Any, xs: list[Tensor], rule: Callable[..., list[Any]]) -> Any:
-    """``ys`` again, as functions of ``xs`` whose derivative is ``rule``."""
+    """``ys`` as functions of ``xs`` with the derivative ``rule``."""
     values = [stop_gradient(y) for y in as_list(ys)]
     functions = (values[0].graph if values else get_default_graph()).gradient_functions
     name = f"custom_gradient_{len(functions)}"

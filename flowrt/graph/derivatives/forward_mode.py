@@ -1,8 +1,8 @@
 """Forward-mode differentiation: `forward_gradients` adds the operations that compute tangents to the graph.
 
 The algorithm is tangent propagation (Wengert 1964; Griewank and Walther, *Evaluating Derivatives*, chapter
-3): visit the operations between xs and ys, producers first, and hand the tangents of each one's inputs to its
-``jvp`` rule. The rules build graph, so tangents can be differentiated again, in either direction. Work and
+3): visit the operations between xs and ys, producers first, and pass the tangents of their inputs to their
+``jvp`` rules. The rules build graph, so tangents can be differentiated again, in either direction. Work and
 new operations are linear in the operations between xs and ys.
 """
 
@@ -36,17 +36,16 @@ def forward_gradients(
     stop_gradients: Any = None,
     unconnected_gradients: str = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """How ``ys`` change when ``xs`` change along ``tangents``: the sum over xs of dy/dx times its tangent.
+    """Directional derivative of ``ys`` along ``tangents``: the sum over xs of dy/dx times the tangent of x.
 
     The counterpart of `gradients`: a list with, for each y, a tensor of its shape, an `IndexedSlices` where y
-    is one, or None where no moving x reaches it (zeros, with ``unconnected_gradients``). ``tangents`` has one
-    item an x, of its dtype and shape; None is zero. A variable among the xs moves in every read of it.
-    ``stop_gradients`` are tensors that count as constants.
+    is one, or None if it depends on no x with a tangent (zeros, with ``unconnected_gradients``). ``tangents``
+    has one item per x, of its dtype and shape; None is zero. The tangent of a variable applies to every read
+    of it. ``stop_gradients`` are tensors treated as constants.
 
     Raises `DTypeError` for a y that is not floating or complex and for a tangent of such an x,
-    `InvalidArgumentError` for tangents that do not fit the xs and for another graph's tensors,
-    `UnimplementedError` when an op on the way has no rule. Operations that were added before an error stay,
-    and nothing reads them.
+    `InvalidArgumentError` for tangents that do not match the xs and for another graph's tensors,
+    `UnimplementedError` if an op on the path has no rule. Operations added before an error remain, unused.
     """
     ys = as_list(ys)
     if not ys:
@@ -70,9 +69,9 @@ def forward_gradients(
 
 @final
 class ForwardSweep:
-    """The operations between ``xs`` and ``ys``, over which a call carries tangents.
+    """The operations between ``xs`` and ``ys``, over which each call propagates tangents.
 
-    They are found once, for as many calls as are wanted. Raises as `forward_gradients` does for ys and xs.
+    They are found once and reused by all calls. Raises as `forward_gradients` does for ys and xs.
     """
 
     def __init__(
@@ -93,7 +92,8 @@ class ForwardSweep:
         self._operations = self._between()
 
     def __call__(self, tangents: Sequence[Any]) -> list[Tensor | None]:
-        """The tangents of the ys, None where no moving x reaches, from those of the xs (None is zero).
+        """The tangents of the ys from those of the xs (None is zero); None if a y depends on no x with a
+        tangent.
 
         Raises as `forward_gradients` does for tangents.
         """
@@ -114,7 +114,7 @@ class ForwardSweep:
         return [y for y in self._ys if y.ref not in moved]
 
     def _propagate(self, seeds: Mapping[Ref, Tensor]) -> dict[Ref, Tensor]:
-        """The tangents of all tensors that move when those in ``seeds`` do."""
+        """The tangents of all tensors with a nonzero tangent, given ``seeds``."""
         moved = dict(seeds)
         for op in self._operations:
             given = [moved.get(t.ref) for t in op.inputs]
@@ -129,13 +129,13 @@ class ForwardSweep:
 
     @contextlib.contextmanager
     def _scope(self, op: Operation) -> Iterator[None]:
-        """Where the operations of ``op``'s tangents go."""
+        """Scope for the operations of ``op``'s tangents."""
         with self._graph.name_scope(f"{op.name.rpartition('/')[2] or op.name}_jvp"):
             with self._graph.colocate_with(op) if self._colocate else contextlib.nullcontext():
                 yield
 
     def _between(self) -> list[Operation]:
-        """The operations through which an x can move a y, producers first."""
+        """The operations on paths from an x to a y, producers first."""
         sources, stops = {x.ref for x in self._xs}, self._stops
         moving: dict[Operation, None] = {}
         for op in ancestors([y.op for y in self._ys], stops):
@@ -150,7 +150,7 @@ class ForwardSweep:
 
 
 def value_spec(x: Tensor) -> TensorSpec:
-    """The dtype and shape of a tensor, or of the variable behind a handle."""
+    """The dtype and shape of a tensor, or of a handle's variable."""
     if x.dtype.name != "resource":
         return x.spec
     known = partial_value(x.graph.node, x.ref)
@@ -162,7 +162,7 @@ def _is_discrete(dtype: DType) -> bool:
 
 
 def _seed(x: Tensor, tangent: Any) -> Tensor:
-    """``tangent`` as a tensor like ``x``, or like the variable behind it."""
+    """``tangent`` as a tensor like ``x``, or like its variable."""
     dtype, shape = value_spec(x)
     if _is_discrete(dtype):
         message = f"forward_gradients: expected None as the tangent of {x!r}, which cannot move"
@@ -181,5 +181,4 @@ def _check_tangent(op: Operation, y: Tensor, dy: Tensor) -> None:
 
 
 def _sum(tangents: list[Tensor]) -> Tensor:
-    total: Tensor = add_n_op(tangents) if len(tangents) > 1 else tangents[0]
-    return total
+    return add_n_op(tangents) if len(tangents) > 1 else tangents[0]

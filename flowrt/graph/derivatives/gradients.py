@@ -2,8 +2,8 @@
 
 The algorithm is reverse accumulation over a directed acyclic graph (Linnainmaa 1970; Griewank and Walther,
 *Evaluating Derivatives*, chapter 3): visit the operations between xs and ys in reverse topological order, sum
-what has arrived for each output, hand the sums to the op's ``vjp`` rule, and add what it returns to the
-inputs' shares. The rules build graph, so gradients can be differentiated again. Work and new operations are
+the gradients of each output, pass the sums to the op's ``vjp`` rule, and add its results to the gradients of
+the inputs. The rules build graph, so gradients can be differentiated again. Work and new operations are
 linear in the operations between xs and ys.
 """
 
@@ -35,7 +35,7 @@ GradientTensor: TypeAlias = Tensor | IndexedSlices | ListSlices
 
 
 class UnconnectedGradients:
-    """What `gradients` returns for an x that no y depends on."""
+    """Values that `gradients` can return for an x that no y depends on."""
 
     NONE = "none"
     ZERO = "zero"
@@ -55,11 +55,10 @@ def gradients(
     """The derivative of ``sum(ys)`` with respect to each of ``xs``: a list of a tensor (of the x's shape), an
     `IndexedSlices` or None each.
 
-    ``grad_ys`` are the incoming gradients (of the ys' shapes; None stands for ones), ``stop_gradients``
-    tensors that count as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are
-    always built with one AddN. Raises `DTypeError` for ys that are not floating or complex,
-    `InvalidArgumentError` for structures that do not fit, `UnimplementedError` when an op on the way has no
-    gradient rule for what is asked.
+    ``grad_ys`` are the incoming gradients (of the ys' shapes; None means ones), ``stop_gradients`` tensors
+    treated as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are always built
+    with one AddN. Raises `DTypeError` for ys that are not floating or complex, `InvalidArgumentError` for
+    structures that do not match, `UnimplementedError` if an op on the path has no suitable gradient rule.
     """
     ys, xs = as_tensors(ys), as_tensors(xs)
     if not ys:
@@ -94,7 +93,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def as_tensors(values: Any) -> list[Tensor]:
-    """Tensors as they are; variables as their handles, whose gradient is that of every read."""
+    """Tensors unchanged; variables as their handles, which collect the gradients of all reads."""
     return [
         v if isinstance(v, Tensor) else v.handle if hasattr(v, "handle") else convert_to_tensor(v)
         for v in as_list(values)
@@ -103,11 +102,10 @@ def as_tensors(values: Any) -> list[Tensor]:
 
 def zeros_of(x: Tensor) -> Tensor:
     if x.dtype is dtypes.variant:
-        return zeros_like_list(x)  # type: ignore[no-any-return]
+        return zeros_like_list(x)
     if x.dtype.name == "resource":
         x = read_variable_op(x, dtype=x.op.get_attr("dtype"))
-    zeros: Tensor = zeros_like_op(x)
-    return zeros
+    return zeros_like_op(x)
 
 
 def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
@@ -119,8 +117,7 @@ def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
             raise DTypeError(f"gradients: expected grad_ys for the complex y {y!r}; got None")
         if y.spec.shape == ():  # a loss: then what only depends on its seed folds
             return constant_tensor(np.ones((), y.dtype.np), f"grad_ys_{position}")
-        ones: Tensor = ones_like_op(y, name=f"grad_ys_{position}")
-        return ones
+        return ones_like_op(y, name=f"grad_ys_{position}")
     if isinstance(grad, (IndexedSlices, ListSlices)):
         return grad
     tensor = convert_to_tensor(grad, y.dtype)
@@ -137,8 +134,8 @@ def backpropagate(
     stops: set[Any],
     colocate: bool,
 ) -> dict[Any, list[GradientTensor]]:
-    """All shares of the gradient by tensor, for the tensors between ``xs`` and ``ys``: those of ``graph``,
-    and of the graphs around it where it captured what depends on an x.
+    """All gradient contributions by tensor, for the tensors between ``xs`` and ``ys``: those of ``graph``,
+    and those of enclosing graphs if it captured tensors that depend on an x.
     """
     order = ancestors([y.op for y in ys], stops)
     active = _reached_from(xs, order, stops)
@@ -168,7 +165,7 @@ def backpropagate(
 
 
 def ancestors(roots: Sequence[Operation], stops: set[Any]) -> list[Operation]:
-    """Every operation that ``roots`` read from, directly or not: producers first; none before ``stops``."""
+    """Every operation that ``roots`` depend on through data edges, producers first; none before ``stops``."""
     order: list[Operation] = []
     state: dict[Operation, bool] = {}
     stack = list(dict.fromkeys(roots))
@@ -187,12 +184,12 @@ def ancestors(roots: Sequence[Operation], stops: set[Any]) -> list[Operation]:
 
 
 def _origin(tensor: Tensor) -> Tensor:
-    """``tensor``, or what it stands for in a function that captured it."""
+    """``tensor``, or the outer tensor that it represents in a function that captured it."""
     return tensor.graph.origin(tensor)
 
 
 def _reached_from(xs: list[Tensor], order: list[Operation], stops: set[Any]) -> set[Operation]:
-    """The operations of ``order`` through which an x can influence their outputs."""
+    """The operations of ``order`` with outputs that depend on an x."""
     sources = {x.ref for x in xs}
     active: set[Operation] = set()
     for op in order:
@@ -217,7 +214,7 @@ def vjp_rule(op: Operation) -> Vjp | Rule:
 
 
 def apply_vjp(op: Operation, dys: Sequence[GradientTensor | None]) -> list[GradientTensor | None]:
-    """The gradient's shares of ``op``'s inputs, from those of its outputs."""
+    """The gradient contributions to ``op``'s inputs, from the gradients of its outputs."""
     rule = vjp_rule(op)
     if isinstance(rule, Rule):
         raise op.error(UnimplementedError, "has no gradient rule")
@@ -240,7 +237,7 @@ def _check_shape(op: Operation, tensor: Tensor, dx: GradientTensor) -> None:
 
 
 def total_of(shares: list[GradientTensor] | None, tensor: Tensor) -> GradientTensor | None:
-    """The sum of the shares: sparse if all are sparse."""
+    """The sum of the contributions: sparse if all are sparse."""
     if not shares:
         return None
     if tensor.dtype is dtypes.variant:

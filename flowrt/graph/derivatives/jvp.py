@@ -1,7 +1,7 @@
 """Forward-mode differentiation of one op, from its ``jvp`` rule.
 
-`flowrt.graph.derivatives.forward_mode` carries tangents through a whole graph, one call of `apply_jvp` an
-operation.
+`flowrt.graph.derivatives.forward_mode` propagates tangents through a whole graph, with one call of
+`apply_jvp` per operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TangentRule:
     """The derivative of one operation, given by a function ``jvp(op, *input_tangents)`` that is linear in the
     tangents.
 
-    Called as a ``vjp`` rule it is the transpose of that function. ``Graph.gradient_functions`` may hold one.
+    Called as a ``vjp`` rule, it is the transpose of that function. ``Graph.gradient_functions`` may hold one.
     """
 
     def __init__(self, jvp: Jvp) -> None:
@@ -37,7 +37,7 @@ class TangentRule:
 
 
 def jvp_rule(op: Operation) -> Jvp | Rule:
-    """The rule for ``op``: its definition's, or what stands for the gradient that overrides it."""
+    """The rule for ``op``: that of its definition, or that of the gradient that overrides it."""
     override = op.node.attrs.get("_gradient_op_type")
     if override is None:
         return op.op_def.jvp
@@ -48,7 +48,7 @@ def jvp_rule(op: Operation) -> Jvp | Rule:
 def apply_jvp(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The tangents of ``op``'s outputs, from those of its inputs; None is zero.
 
-    Raises `InvalidArgumentError` when the rule gives another number of tangents than ``op`` has outputs, and
+    Raises `InvalidArgumentError` if the number of tangents from the rule is not that of ``op``'s outputs, and
     what the rule raises.
     """
     rule = jvp_rule(op)
@@ -66,7 +66,7 @@ def apply_jvp(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tensor |
 
 
 def _apply_linear(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The op itself on the tangents; inputs that say how, and integer ones, stay as they are."""
+    """The op applied to the tangents; host inputs and integer inputs stay unchanged."""
     inputs: list[Any] = [
         x if x.dtype not in INEXACT else zeros_like_op(x) if t is None else t
         for x, t in zip(op.inputs, tangents, strict=True)
@@ -91,8 +91,8 @@ def _transpose(
 ) -> list[Tensor | None]:
     """The transpose at ``along`` of the linear function that was built from ``arguments`` to ``results``.
 
-    What ``op`` reads and makes is constant in it. To say so keeps the search for the ways between them from
-    looking through all that is before ``op``: a sweep over n operations would take n² steps.
+    Inputs and outputs of ``op`` are constants in it. Marking them as such bounds the search for paths, which
+    would otherwise visit all ancestors of ``op``: a sweep over n operations would take n² steps.
     """
     pairs = [
         (convert_to_tensor(result), t)

@@ -1,17 +1,17 @@
-"""Batching: what was built for one element, rewritten for a batch of them.
+"""Batching: a graph built for one element, rewritten for a batch of elements.
 
-The algorithm is that of JAX's ``vmap``, on a graph. Of the tensors of what was built, the *template*, some
-are *batched*: another tensor, with one more first axis, holds their values for all elements. The others are
-the same for every element. `Batching` visits the template's operations, producers first, and asks for each
-the rule ``batch`` of its op for operations that do the same to a batch.
+The algorithm is that of JAX's ``vmap``, on a graph. Some tensors of the graph built for one element, the
+*template*, are *batched*: another tensor, with an extra first axis, holds their values for all elements. The
+others are equal for all elements. `Batching` visits the template's operations, producers first, and applies
+the ``batch`` rule of each op to create operations that do the same to a batch.
 
 Rules of this file:
-  1. The axis of the batch is the first one.
-  2. An operation that reads nothing batched stays what it is, unless it draws, or acts on the world: that
-     happens once an element.
-  3. What has no rule is copied into a loop over the batch: one operation, or the whole template if there are
-     lists of tensors in it, which have no rows.
-  4. The template stays in its graph. Nobody reads it, so no step runs it.
+  1. The batch axis comes first.
+  2. An operation without batched inputs stays unchanged, unless it draws random numbers or has side effects:
+     those run once per element.
+  3. Operations without a rule are copied into a loop over the batch: one operation, or the whole template if
+     it has lists of tensors, which cannot be batched.
+  4. The template stays in its graph. It is unused, so no step runs it.
 """
 
 from __future__ import annotations
@@ -45,26 +45,24 @@ from flowrt.graph.ops.elementwise.comparison import broadcast_shape
 Each: TypeAlias = Callable[
     [Sequence[Operation], Callable[[list[Tensor]], list[Tensor]], list[Tensor], list[DType]], list[Tensor]
 ]
-"""``each(ops, fn, batches, dtypes)``: the results of ``fn``, which copies ``ops``, at each element of
-``batches``, stacked: a loop.
+"""``each(ops, fn, batches, dtypes)``: a loop that applies ``fn``, which copies ``ops``, to each element of
+``batches`` and stacks the results.
 """
 
 
 class _Rewriting(ABC):
-    """Makes other operations of those in ``made``, in the default graph; ``values`` stand for tensors that
-    they read.
-    """
+    """Rewrites the operations ``made``, in the default graph; ``values`` replace tensors that they read."""
 
     def __init__(self, values: Mapping[Tensor, Value], made: Collection[Operation]) -> None:
         self.graph = get_default_graph()
         self._values, self._made = dict(values), made
         self._spans: dict[Operation, tuple[int, int]] = {}
-        """For each operation the positions in the graph of those that were made of it."""
+        """Range of positions in the graph of the operations created for each rewritten one."""
         self._awaited: Collection[Operation] = ()
-        """What the whole rewritten part waits for already."""
+        """Operations that the whole rewritten part already waits for."""
 
     def __call__(self, outputs: Sequence[Tensor], targets: Sequence[Operation] = ()) -> list[Value]:
-        """What stands for ``outputs``; ``targets`` are rewritten too."""
+        """The replacements of ``outputs``; ``targets`` are rewritten too."""
         order = self._order([*targets, *[t.op for t in outputs]])
         self._rewrite([op for op in order if op not in self._spans], outputs)
         operations = self.graph.get_operations()
@@ -108,7 +106,7 @@ class _Rewriting(ABC):
 
     @contextmanager
     def _place(self, op: Operation) -> Iterator[None]:
-        """Where the operations go that are made of ``op``, and what they wait for."""
+        """Scopes and control inputs of the operations created for ``op``."""
         graph = self.graph
         waits: list[Operation] = []
         for before in op.control_inputs:
@@ -148,9 +146,9 @@ class _Rewriting(ABC):
         return list(graph.add(op.op_def, name, tensors, attrs, output_dtypes(op.op_def, attrs)).outputs)
 
     def _with_gradient(self, op: Operation, ys: list[Value], values: Sequence[Value]) -> list[Value]:
-        """``ys``, whose gradient is the rule that overrides ``op``'s: see `custom_gradient`.
+        """``ys`` with the gradient rule that overrides ``op``'s: see `custom_gradient`.
 
-        The rule may read tensors of the template. So its result is rewritten like the rest.
+        The rule may read tensors of the template, so its result is rewritten too.
         """
         xs = [v for v in values if v.tensor.dtype in INEXACT]
         is_batched = any(v.is_batched for v in (*ys, *xs))
@@ -191,7 +189,7 @@ class _Rewriting(ABC):
 
 @final
 class _Copying(_Rewriting):
-    """Copies operations as they are; no value is batched."""
+    """Copies operations unchanged; no value is batched."""
 
     def _changes(self, op: Operation) -> bool:
         return True
@@ -227,7 +225,7 @@ class Batching(_Rewriting):
             super()._rewrite(ops, outputs)
 
     def _has_lists(self, ops: Sequence[Operation]) -> bool:
-        """Whether there is a list of tensors that depends on something batched."""
+        """Whether a list of tensors depends on a batched tensor."""
         reached = {t for t, value in self._values.items() if value.is_batched}
         for op in ops:
             is_size = all(argument.on_host for argument in op.op_def.outputs)
@@ -258,7 +256,7 @@ class Batching(_Rewriting):
         return self._loop([op], list(op.outputs)) if found is None else list(found)
 
     def _by_rule(self, op: Operation, values: Sequence[Value]) -> Sequence[Value] | None:
-        """What the op's rule makes of it; None if there is no rule, or not for this."""
+        """The result of the op's rule; None if there is no rule or it does not apply."""
         rule = op.op_def.batch
         if rule is None and op.op_def.elementwise:
             rule = broadcasting if op.op_def.shape is broadcast_shape else leading
@@ -266,7 +264,7 @@ class Batching(_Rewriting):
 
     @staticmethod
     def _reads_batched_on_host(op: Operation, values: Sequence[Value]) -> bool:
-        """Whether elements differ in what says how: their axes or shapes."""
+        """Whether host inputs (axes or shapes) differ between elements."""
         arguments = [a for a in op.op_def.inputs for _ in range(a.length(op.node.attrs))]
         return any(a.on_host and v.is_batched for a, v in zip(arguments, values, strict=True))
 
@@ -284,12 +282,11 @@ class Batching(_Rewriting):
         return [Value(t, True) for t in self.copy(op, inputs, **attrs)]
 
     def whole(self, value: Value) -> Tensor:
-        """``value`` as a batched tensor: repeated, if it is one for all elements."""
+        """``value`` as a batched tensor: repeated if it is equal for all elements."""
         if value.is_batched:
             return value.tensor
         size = (self.size,) if isinstance(self.size, int) else reshape(self.size, [1])
-        repeated: Tensor = broadcast_to(value.tensor, axes.joined(size, axes.dims_of(value.tensor)))
-        return repeated
+        return broadcast_to(value.tensor, axes.joined(size, axes.dims_of(value.tensor)))
 
     def call(self, function: Subgraph, values: Sequence[Value]) -> list[Value]:
         """The results of ``function`` for arguments ``values``: its operations, rewritten."""
@@ -303,7 +300,7 @@ class Batching(_Rewriting):
     # --- loops
 
     def _loop(self, ops: Sequence[Operation], outputs: Sequence[Tensor]) -> list[Value]:
-        """What stands for ``outputs`` when ``ops`` run element by element."""
+        """The replacements of ``outputs`` if ``ops`` run element by element."""
         read = dict.fromkeys(t for op in ops for t in op.inputs if self._value(t).is_batched)
         batches = [self._value(t).tensor for t in read] or [range_(self.size)]
         same = {t: value for t, value in self._values.items() if not value.is_batched}
@@ -326,12 +323,12 @@ class Batching(_Rewriting):
 
 
 def has_rule(op: OpDef) -> bool:
-    """Whether it is done for a batch without a loop, if its inputs allow it."""
+    """Whether it can be batched without a loop, if its inputs allow it."""
     return op.elementwise or op.batch is not None
 
 
 def _acts(node: Node) -> bool:
-    """Whether every element has its own run of it: it draws, or acts on the world or on a variable."""
+    """Whether it must run once per element: it is random, writes a variable, or has side effects."""
     if node.op.effect is Effect.RANDOM or is_stateful(node):
         return True
     return any(_acts(inner) for function in owned_subgraphs(node.attrs) for inner in function)

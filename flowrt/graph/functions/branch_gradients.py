@@ -1,8 +1,8 @@
 """Derivatives of branches and calls.
 
-The gradient of an If is an If with the same predicate, over the gradients of its branches; of a Case and of a
-call likewise. What a branch's gradient reads of the branch is one more output of the forward operation; the
-other branches put nothing there, and nobody reads it.
+The gradient of an If is an If with the same predicate, over the gradients of its branches; the same holds for
+a Case and a call. A tensor of a branch that its gradient reads becomes an extra output of the forward
+operation; the other branches return a placeholder there, which is never read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Branches:
         self._functions = _functions(op)
         self._forwards = [FuncGraph.of(f, op.graph, f"a branch of {op.name!r}") for f in self._functions]
         self._extra: list[tuple[FuncGraph, Tensor]] = []
-        """What branches hand out for their gradients, in the order of the new outputs."""
+        """Tensors that branches return for their gradients, in the order of the new outputs."""
         self._seeds = [(i, dy) for i, dy in enumerate(dys) if dy is not None]
         self._dys = [convert_to_tensor(dy) for _, dy in self._seeds]
 
@@ -61,7 +61,7 @@ class _Branches:
         return found
 
     def _differentiate(self, forward: FuncGraph) -> tuple[Gradient, list[list[Any]]]:
-        """The gradient function of a branch, and the shares of each of its parameters."""
+        """The gradient function of a branch, and the gradient contributions to its parameters."""
         graph = Gradient(self._outer, forward, self._op, lambda tensor: self._keep(graph, forward, tensor))
         seeds = [graph.parameter(dy.spec, "dy") for dy in self._dys]
         results = self._functions[self._forwards.index(forward)].fetches
@@ -79,7 +79,7 @@ class _Branches:
         return parameter
 
     def _results(self, graph: Gradient, shares: list[list[Any]], arguments: list[Tensor]) -> list[Tensor]:
-        """One gradient for each of ``arguments``: zeros where the branch has none."""
+        """One gradient for each of ``arguments``: zeros if the branch has none."""
         found = []
         with graph:
             for argument, own in zip(arguments, shares, strict=True):
@@ -89,7 +89,7 @@ class _Branches:
         return found
 
     def _hand_out(self) -> list[Tensor]:
-        """What gradients read of the forward operation: outputs of it or of a second call of its function."""
+        """Tensors of the forward function that gradients read: outputs of it, or of a second call."""
         if not self._extra:
             return []
         if RECOMPUTE in self._op.node.attrs:
@@ -98,7 +98,7 @@ class _Branches:
         return self._extend(self._extra)
 
     def _extend(self, extra: Sequence[tuple[FuncGraph, Tensor]]) -> list[Tensor]:
-        """Give the forward operation these as outputs."""
+        """Add these outputs to the forward operation."""
         functions, specs = [], [tensor.spec for _, tensor in extra]
         for forward, function in zip(self._forwards, self._functions, strict=True):
             absent = dict.fromkeys(tensor.spec for owner, tensor in extra if owner is not forward)
@@ -154,24 +154,24 @@ def _functions(op: Operation) -> list[Subgraph]:
 
 
 def _with_functions(op: Operation, functions: Sequence[Subgraph]) -> dict[str, Any]:
-    """The attributes of `_functions`, with these."""
+    """The attrs of `_functions`, with these."""
     if "then_branch" in op.node.attrs:
         return {"then_branch": functions[0], "else_branch": functions[1]}
     return {"branches": tuple(functions)} if "branches" in op.node.attrs else {"f": functions[0]}
 
 
 MAX_NOTHING = 1 << 10
-"""Bytes of what stands for a tensor in its own shape. In a loop that keeps them each iteration has such a row
-for every tensor of every branch that it did not take.
+"""Maximum size in bytes of a full-shape placeholder. A loop that keeps placeholders stores one per iteration
+for each tensor of each branch not taken.
 """
 
 
 def _nothing(spec: TensorSpec) -> Tensor:
-    """What stands for a tensor where its branch is not taken: nobody reads it. Of a small tensor it has the
-    shape, so that a loop around it may be machine code.
+    """Placeholder for a tensor of a branch that is not taken; it is never read. It has the shape of a small
+    tensor, so that an enclosing loop can be compiled.
     """
     if spec.dtype is dtypes.variant:
-        return empty_tensor_list(-1, -1, element_dtype=dtypes.float32)  # type: ignore[no-any-return]
+        return empty_tensor_list(-1, -1, element_dtype=dtypes.float32)
     if spec.dtype is dtypes.string:
         return constant_tensor(as_array(b""))
     shape = static_shape(spec) if _is_small(spec) else ()
@@ -189,7 +189,7 @@ def branches_vjp(op: Operation, *dys: Any) -> list[Any]:
 
 
 def branches_jvp(op: Operation, *tangents: Any) -> list[Any]:
-    """The tangents of an If, a Case or a call, which its functions compute beside their results."""
+    """The tangents of an If, a Case or a call, computed by its functions together with their results."""
     functions = _functions(op)
     count = len(functions[0].feeds)
     first, outputs = len(op.inputs) - count, list(op.outputs)

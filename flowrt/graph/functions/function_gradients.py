@@ -1,16 +1,16 @@
-"""The derivative of a function that an operation owns: what branches, calls and loops have in common.
+"""The derivative of a function owned by an operation: the common base of branches, calls and loops.
 
-The gradient of a function is a function again: `Gradient`, built from the forward function's operations by
-the same rules as any gradient. What it reads of the forward function must come to it from there:
+The gradient of a function is again a function: `Gradient`, built from the forward function's operations by
+the same rules as any gradient. Tensors of the forward function that it reads must be made available to it:
 
-  1. A constant is copied, an argument of the forward operation is captured as any tensor around.
-  2. Anything else the forward operation hands out (`keep`). Branches get one more output for it, a loop one
-     more variable. What no gradient reads in the end, the compiler drops.
-  3. So the forward operation changes (`Operation.extend`): more inputs and outputs behind those it had.
+  1. A constant is copied; an argument of the forward operation is captured like any outer tensor.
+  2. Anything else becomes a result of the forward operation (`keep`): an extra output of branches, an extra
+     variable of a loop. The compiler drops those that no gradient reads in the end.
+  3. The forward operation is therefore extended (`Operation.extend`) with inputs and outputs after its own.
 
-All that these rules build are ordinary operations (lists have gradients too), so second derivatives need
+All operations that these rules build are ordinary ones (lists have gradients too), so second derivatives need
 nothing else. The tangent of a function is computed by the forward operation itself: its function gets the
-tangents as arguments, and returns tangents behind its results (`tangents_of`).
+tangents as arguments, and returns tangents after its results (`tangents_of`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Shares = dict[Any, list[Any]]
 
 @final
 class Gradient(FuncGraph):
-    """The gradient of the function ``forward``, an attribute of an operation in ``outer``. ``keep`` gives
-    what stands in it for a tensor that only ``forward`` has.
+    """The gradient of the function ``forward``, an attr of an operation in ``outer``. ``keep`` returns the
+    tensor that represents here one that only ``forward`` has.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Gradient(FuncGraph):
         self._arguments = _lasting_arguments(owner, forward)
         self._kept: dict[Tensor, Tensor] = {}
         self.kept_outputs: dict[int, Tensor] = {}
-        """Of a branch: by the number of a new output of the forward operation, the parameter for it."""
+        """Map, for a branch, from the index of a new output of the forward operation to its parameter."""
 
     def is_inside(self, graph: Graph) -> bool:
         return graph is self._forward or super().is_inside(graph) or self._forward.is_twin(graph)
@@ -69,20 +69,20 @@ class Gradient(FuncGraph):
         return self._keep(tensor) if argument is None else self.capture(argument)
 
     def kept_output(self, number: int, output: Tensor) -> Tensor:
-        """The parameter for a new output of the forward operation, which another branch may read."""
+        """The parameter for a new output of the forward operation, possibly shared with another branch."""
         if number not in self.kept_outputs:
             self.kept_outputs[number] = self.parameter(output.spec, "kept")
         return self.kept_outputs[number]
 
     def backpropagate(self, ys: Sequence[Tensor], seeds: Sequence[Any], xs: Sequence[Tensor]) -> Shares:
-        """The gradients' shares of ``xs``, tensors of the forward function, by their names."""
+        """The gradient contributions to ``xs``, tensors of the forward function, by their names."""
         with self:
             return backpropagate(self, list(ys), list(seeds), list(xs), set(), False)
 
 
 def _lasting_arguments(owner: Operation, function: FuncGraph) -> dict[Tensor, Tensor]:
-    """The parameters of ``function`` that always are an input of ``owner``, with it: of a loop those that
-    stay.
+    """The parameters of ``function`` that always equal an input of ``owner`` (in a loop, the invariants),
+    with that input.
     """
     arguments = owner.inputs[len(owner.inputs) - len(function.parameters) :]
     found = dict(zip(function.parameters, arguments, strict=True))
@@ -94,20 +94,20 @@ def _lasting_arguments(owner: Operation, function: FuncGraph) -> dict[Tensor, Te
 
 
 def is_differentiable(dtype: DType) -> bool:
-    """Whether gradients flow through tensors of ``dtype``: lists have those of their elements, handles those
-    of their variables.
+    """Whether gradients flow through tensors of ``dtype``: also through lists, for their elements, and
+    handles, for their variables.
     """
     return dtype.is_floating or dtype.is_complex or dtype in (dtypes.variant, dtypes.resource)
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
-    """A gradient of zeros for ``tensor``."""
+    """A zero gradient for ``tensor``."""
     if tensor.dtype is dtypes.variant:
-        return zeros_like_list(tensor)  # type: ignore[no-any-return]
+        return zeros_like_list(tensor)
     if tensor.dtype is dtypes.resource:
         kind, shape = partial_value(tensor.graph.node, tensor.ref)
-        return fill(list(shape), convert_to_tensor(0, kind))  # type: ignore[no-any-return]
-    return zeros_like_op(tensor)  # type: ignore[no-any-return]
+        return fill(list(shape), convert_to_tensor(0, kind))
+    return zeros_like_op(tensor)
 
 
 def spec_of_gradient(tensor: Tensor) -> TensorSpec:
@@ -122,7 +122,7 @@ def tangents_of(
     parameters: Sequence[Tensor],
     tangents: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The tangents of ``results``, tensors of ``function``, from its ``parameters``': None is zero."""
+    """Tangents of ``results``, tensors of ``function``, from those of its ``parameters``: None is zero."""
     moving = [
         i for i, y in enumerate(results) if is_differentiable(y.dtype) and y.dtype is not dtypes.resource
     ]

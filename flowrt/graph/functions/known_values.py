@@ -1,11 +1,10 @@
-"""What a tensor's value is before anything runs: of one that depends on constants alone.
+"""Constant evaluation: the values of tensors that depend on constants alone, before anything runs.
 
-A `flowrt.functions.function` that is traced may ask for it (`flowrt.control_flow.trace`): then its
-parameters stand for the
-tensors of the call. Values are computed by the reference interpreter, each once. What only a run knows has
-none: what depends on a placeholder, a variable, a random number or an effect, on the variable of a loop, or
-on an operation that cannot run (its error belongs to the run). Nor has what takes more than the `MAX_BYTES`
-of constant folding on the way: a trace is no run.
+Tracing a `flowrt.functions.function` may request them (`flowrt.control_flow.trace`): its parameters then
+represent the tensors of the call. Values are computed by the reference interpreter, each once. There is no
+value for tensors that depend on a placeholder, a variable, a random number, a side effect, a loop variable,
+or an operation that fails (its error belongs to the run); nor if an intermediate result exceeds the
+`MAX_BYTES` of constant folding: tracing must stay cheap.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from flowrt.graph.passes.optimise.fold import MAX_BYTES
 from flowrt.graph.shapes import num_elements
 
 Values: TypeAlias = Sequence[Any] | None
-"""The outputs of an operation, if they are known."""
+"""The outputs of an operation, or None if unknown."""
 
 
 @final
 class KnownValues:
-    """The values of tensors of one graph and those around it. ``arguments``: what parameters stand for."""
+    """The values of tensors of one graph and those enclosing it. ``arguments`` maps parameters to tensors."""
 
     def __init__(self, arguments: Mapping[Tensor, Any]) -> None:
         self._arguments = arguments
         self._values: dict[Node, Values] = {}
-        """By node, since gradients give operations more outputs."""
+        """Keyed by node, not operation: gradients add outputs to operations."""
 
     def find(self, tensor: Tensor) -> Any:
-        """The array of ``tensor``, None if it is not known."""
+        """The value of ``tensor``, or None if unknown."""
         tensor = self._origin(tensor)
         waiting = [tensor.op]
         while waiting:
@@ -60,7 +59,7 @@ class KnownValues:
         return None if values is None else values[tensor.index]
 
     def _origin(self, tensor: Tensor) -> Tensor:
-        """What ``tensor``, if it is a parameter, stands for."""
+        """The argument that the parameter ``tensor`` represents; other tensors unchanged."""
         while tensor.op.type == "_Feed":
             outer = self._arguments.get(tensor, tensor.graph.origin(tensor))
             if outer is tensor or not isinstance(outer, Tensor):
@@ -86,7 +85,7 @@ def _outputs_of(node: Node, inputs: Sequence[Any]) -> Values:
 def _is_small(node: Node, inputs: Sequence[Any]) -> bool:
     """Whether the outputs of ``node`` are known to have at most `MAX_BYTES`. Raises what the shape rule does.
 
-    The node itself may have no static shape: where it was made, the arguments were not known.
+    The node itself may have no static shape: the arguments were unknown when it was created.
     """
     specs = [_spec_of(value) for value in inputs]
     outputs = infer_outputs(
@@ -108,13 +107,13 @@ def _spec_of(value: Any) -> TensorSpec:
 
 
 def _host_value(value: Any) -> PartialValue:
-    """``value`` as shape rules read it."""
+    """``value`` in the form that shape rules use."""
     is_small = isinstance(value, (np.ndarray, np.generic)) and value.size <= MAX_ELEMENTS
     return as_host_value(value) if is_small else None
 
 
 def _results_of(node: Node, inputs: Sequence[Any]) -> Values:
-    """Of a call, or of the branch that is taken; a loop might not end."""
+    """Results of a call, or of the branch taken; loops are not evaluated, since they may not end."""
     attrs = node.attrs
     if "f" in attrs:
         return _called(attrs["f"], inputs)
@@ -127,7 +126,7 @@ def _results_of(node: Node, inputs: Sequence[Any]) -> Values:
 
 
 def _called(function: Subgraph, arguments: Sequence[Any]) -> Values:
-    """The results of ``function``, if it does nothing else."""
+    """The results of ``function``, if it has no side effects."""
     values: dict[Ref, Any] = {(name, 0): a for name, a in zip(function.feeds, arguments, strict=True)}
     feeds = set(function.feeds)
     for node in function:

@@ -1,11 +1,11 @@
 """Derivatives of loops.
 
-The gradient of a While is a While that runs backwards. What it reads of an iteration, the forward loop keeps:
-the body pushes the value onto a list, one more loop variable, and the gradient's body takes one off. The
-forward loop also counts its iterations. An invariant's gradient is summed up over the iterations; slices of
-one are gathered in lists and joined behind the loop.
+The gradient of a While is a While that runs backwards. The forward loop saves the values of each iteration
+that the gradient reads: the body pushes them onto a list, an extra loop variable, and the gradient's body
+pops them. The forward loop also counts its iterations. An invariant's gradient is summed over the iterations;
+slices of one are collected in lists and concatenated after the loop.
 
-The tangents of a While are more variables of the same loop.
+The tangents of a While are extra variables of the same loop.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from flowrt.graph.shapes import num_elements
 _ON_STACK: dict[str, Any] = {STACK: True}
 
 _COUNTER = "_counter"
-"""The private attr of a loop whose body counts its iterations: the number of the variable that does."""
+"""Private attr of a loop with an iteration counter: the index of the counter variable."""
 
 
 class _Stack(NamedTuple):
-    """A list that the body is to push a value onto: what it begins as outside, and inside the parameter and
-    the list with the value.
+    """A list that the body pushes a value onto: its initial value outside, its parameter, and the list with
+    the value pushed.
     """
 
     initial: Tensor
@@ -62,7 +62,7 @@ class _Stack(NamedTuple):
 
 
 class _Popped(NamedTuple):
-    """A list in the gradient's loop: the one it gets, and the one that is left."""
+    """A list in the gradient's loop: its parameter, and the list after the pop."""
 
     parameter: Tensor
     rest: Tensor
@@ -81,7 +81,7 @@ class _Loop:
         self._is_invariant = [p is r for p, r in zip(self._parameters, self._results, strict=True)]
         self._position = {p: i for i, p in enumerate(self._parameters)}
         self._stacks = self._known_stacks()
-        """The position of the list of each value that the body keeps, among the loop's variables."""
+        """Index among the loop variables of the list for each saved value of the body."""
         self._new_stacks: dict[Tensor, _Stack] = {}
         self._popped: dict[Tensor, _Popped] = {}
         self._outer = get_default_graph()
@@ -121,7 +121,7 @@ class _Loop:
         return found
 
     def _active(self) -> tuple[list[int], set[int]]:
-        """The variables that change and have gradients, those that gradients reach among all."""
+        """Indices of varying variables with gradients, and those of all variables that gradients reach."""
         varying = [k for k, stays in enumerate(self._is_invariant) if not stays]
         active = {
             k for k in varying if self._dys[k] is not None and is_differentiable(self._parameters[k].dtype)
@@ -150,7 +150,7 @@ class _Loop:
     # --- what the forward loop keeps
 
     def _known_stacks(self) -> dict[Tensor, int]:
-        """The lists that earlier gradients had the body push onto."""
+        """The lists that the body pushes onto for earlier gradients."""
         found: dict[Tensor, int] = {}
         for i, result in enumerate(self._results):
             op = result.op
@@ -172,7 +172,7 @@ class _Loop:
                 parameter, _element_shape(tensor), element_dtype=tensor.dtype, **self._swapping
             )
         self._popped[tensor] = _Popped(parameter, rest)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def _new_stack(self, tensor: Tensor) -> _Stack:
         outside = self._op.graph
@@ -187,7 +187,7 @@ class _Loop:
         return _Stack(initial, parameter, pushed)
 
     def _recomputed(self, tensor: Tensor) -> Tensor | None:
-        """``tensor`` computed again in the gradient's loop, if it is the same in every iteration."""
+        """``tensor`` recomputed in the gradient's loop, if it is loop-invariant."""
         op = tensor.op
         if not op.op_def.is_pure or op.control_inputs or not op.inputs or not self._is_constant(op):
             return None
@@ -204,7 +204,7 @@ class _Loop:
         return copied.outputs[tensor.index]
 
     def _is_constant(self, op: Operation) -> bool:
-        """Whether ``op`` computes the same in every iteration: from what does not change, by pure rules."""
+        """Whether ``op`` is loop-invariant: it applies pure ops to invariants."""
         seen: set[Operation] = set()
         stack = [op]
         while stack:
@@ -221,8 +221,8 @@ class _Loop:
         return True
 
     def _extend(self) -> tuple[Tensor, list[Tensor]]:
-        """Make the forward loop count its iterations and keep what the gradient reads. The number of
-        iterations, and the lists.
+        """Make the forward loop count its iterations and save the values that the gradient reads. Returns the
+        number of iterations and the lists.
         """
         op, forward = self._op, self._forward
         new = self._new_stacks.values()
@@ -248,7 +248,7 @@ class _Loop:
         return op.outputs[counter], lists
 
     def _changed(self) -> bool:
-        """Whether gradients of operations inside have made these hand out more."""
+        """Whether gradients of inner operations have extended these with outputs."""
         return any(
             self._function.nodes.get(o.name) is not o.node
             for o in self._forward.get_operations()
@@ -280,8 +280,8 @@ class _Loop:
 
 
 class _Sum:
-    """The sum of an invariant's gradient over all iterations: more variables of the gradient's loop.
-    ``initial`` are their values before it, ``parameters`` and ``results`` those in its body.
+    """The sum of an invariant's gradient over all iterations, as extra variables of the gradient's loop.
+    ``initial`` are their initial values, ``parameters`` and ``results`` those in its body.
     """
 
     def __init__(self, position: int, argument: Tensor) -> None:
@@ -291,11 +291,11 @@ class _Sum:
         self.results: list[Tensor] = []
 
     def total(self, outputs: list[Tensor]) -> Any:
-        """The gradient, from what the loop makes of the variables."""
+        """The gradient, from the final values of the variables."""
         return outputs[0]
 
     def add(self, graph: Gradient, shares: Sequence[Any]) -> _Sum:
-        """Add up ``shares`` in each iteration: all at once, since one element is added to a list in O(1)."""
+        """Accumulate ``shares`` in each iteration, all at once: adding one element to a list is O(1)."""
         self.initial = [zeros_like(self.argument)]
         self.parameters = [graph.parameter(spec_of_gradient(self.argument), "sum")]
         with graph:
@@ -303,7 +303,7 @@ class _Sum:
         return self
 
     def keep(self, graph: Gradient, parts: Sequence[Tensor]) -> None:
-        """Keep ``parts`` of each iteration, in lists."""
+        """Save ``parts`` of each iteration in lists."""
         for part in parts:
             shape = _element_shape(part)
             self.initial.append(empty_tensor_list(shape, -1, element_dtype=part.dtype))
@@ -316,7 +316,7 @@ class _Sum:
 
 @final
 class _SliceSum(_Sum):
-    """Of `IndexedSlices`: indices and values are kept, and joined behind the loop."""
+    """Sum of `IndexedSlices`: indices and values are saved, and concatenated after the loop."""
 
     def __init__(self, position: int, argument: Tensor, graph: Gradient, slices: list[Any]) -> None:
         super().__init__(position, argument)
@@ -336,9 +336,9 @@ class _SliceSum(_Sum):
 
 @final
 class _JointSum(_Sum):
-    """Of an op whose sum over parts is the op of the joined parts (`OpDef.joined`), as a product of matrices:
-    its inputs are kept, and it is computed once behind the loop. One large product takes half of the time of
-    many small ones, and nothing is added up.
+    """Sum of results of an op that distributes over concatenation (`OpDef.joined`), such as a product of
+    matrices: its inputs are saved, and it is computed once after the loop. One large product takes half the
+    time of many small ones, and nothing is accumulated.
     """
 
     def __init__(self, position: int, argument: Tensor, graph: Gradient, op: Operation) -> None:
@@ -353,8 +353,8 @@ class _JointSum(_Sum):
 
 
 def _sum(graph: Gradient, position: int, argument: Tensor, shares: list[Any], joins: bool) -> _Sum:
-    """How the gradient of an invariant, in each iteration the sum of ``shares``, is summed up. ``joins``:
-    there is memory for parts of all iterations.
+    """Summation of an invariant's gradient, in each iteration the sum of ``shares``. ``joins``: there is
+    enough memory to save parts of all iterations.
     """
     if all(isinstance(share, IndexedSlices) for share in shares):
         return _SliceSum(position, argument, graph, shares)
@@ -364,7 +364,7 @@ def _sum(graph: Gradient, position: int, argument: Tensor, shares: list[Any], jo
 
 
 def _is_joint(graph: Gradient, share: Any) -> bool:
-    """Whether ``share`` is better computed once: from parts that are smaller than it and change."""
+    """Whether ``share`` is better computed once: from varying parts that are smaller than it."""
     if not isinstance(share, Tensor) or share.graph is not graph or share.op.op_def.joined is None:
         return False
     inputs = share.op.inputs
@@ -377,10 +377,9 @@ def _is_joint(graph: Gradient, share: Any) -> bool:
 
 
 def _joined(handle: Tensor, part: Tensor) -> Tensor:
-    """The elements of a list one behind the other."""
+    """The elements of a list, concatenated."""
     tail = [-1 if d is None else d for d in (part.spec.shape or ())[1:]]
-    joined: Tensor = tensor_list_concat(handle, [-1, *tail], [], element_dtype=part.dtype)[0]
-    return joined
+    return tensor_list_concat(handle, [-1, *tail], [], element_dtype=part.dtype)[0]
 
 
 def _element_shape(tensor: Tensor) -> Any:
@@ -389,7 +388,7 @@ def _element_shape(tensor: Tensor) -> Any:
 
 
 def _reached(roots: Sequence[Tensor]) -> set[Ref]:
-    """The tensors that gradients of ``roots`` flow to."""
+    """The tensors that the gradients of ``roots`` reach."""
     found: set[Ref] = set()
     for op in ancestors([t.op for t in roots], set()):
         if vjp_rule(op) is not Rule.NONDIFFERENTIABLE:
@@ -408,8 +407,8 @@ def while_vjp(op: Operation, *dys: Any) -> list[Any]:
 def _extend_loop(
     op: Operation, body: FuncGraph, inputs: Sequence[Tensor], results: Sequence[Tensor], attrs: dict[str, Any]
 ) -> list[Tensor]:
-    """Give the loop ``op`` more variables, which begin as ``inputs``: ``body`` has parameters and ``results``
-    for them behind its own. Their final values.
+    """Add variables with initial values ``inputs`` to the loop ``op``; ``body`` has parameters and
+    ``results`` for them after its own. Returns their final values.
     """
     before = op.node.attrs
     condition = FuncGraph.of(before["cond"], op.graph, f"the condition of {op.name!r}")
@@ -426,7 +425,7 @@ def _extend_loop(
 
 
 def while_jvp(op: Operation, *tangents: Any) -> list[Any]:
-    """The tangents of a loop's variables: more variables of the loop."""
+    """The tangents of a loop's variables, as extra variables of the loop."""
     function: Subgraph = op.node.attrs["body"]
     body = FuncGraph.of(function, op.graph, f"the body of {op.name!r}")
     parameters, outputs = list(body.parameters), list(op.outputs)
@@ -448,7 +447,7 @@ def while_jvp(op: Operation, *tangents: Any) -> list[Any]:
 
 
 def _moving(parameters: Sequence[Tensor], results: Sequence[Tensor], given: set[int]) -> list[int]:
-    """The variables that move in some iteration when those in ``given`` do at first."""
+    """The variables with nonzero tangents in some iteration if those in ``given`` have them initially."""
     depends = [_reached([result]) for result in results]
     moving = set(given)
     while True:

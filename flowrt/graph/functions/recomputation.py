@@ -1,16 +1,16 @@
-"""Recomputation: what a function's gradient reads of the function is computed again instead of kept.
+"""Recomputation: a function's gradient recomputes the values that it reads instead of keeping them.
 
 Activation checkpointing (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016)
-for calls that have the attribute `RECOMPUTE`: their gradient gets what it reads from a second call of the
-same function, at the time when the incoming gradient is there. Between the two only the arguments live.
+for calls with the attr `RECOMPUTE`: their gradient reads from a second call of the same function, which runs
+once the incoming gradient is available. Between the two calls only the arguments are live.
 
 Rules of this file:
-  1. Only what is pure is computed again. Values that were read of a variable, or that an effect gave, are
-     kept: the first call hands them out. So is what a branch or loop gives that has such operations inside.
-  2. A draw of random numbers is split into its position in the stream (24 bytes, kept) and a pure function of
-     it (`flowrt.graph.ops.random.random_ops`): both calls draw the same.
-  3. The second call gets its arguments through an Identity that waits for the incoming gradient. That puts it
-     late, and keeps common subexpression elimination from finding the first call's values.
+  1. Only pure operations are recomputed. Values read from a variable or produced by an effect are kept as
+     outputs of the first call, as are the results of branches or loops that contain such operations.
+  2. A random draw is split into its position in the stream (24 bytes, kept) and a pure function of it
+     (`flowrt.graph.ops.random.random_ops`): both calls draw the same.
+  3. The second call gets its arguments through an Identity that waits for the incoming gradient. This delays
+     it, and prevents common subexpression elimination from merging it with the first call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.topology import sort_topologically
 
 RECOMPUTE = "_recompute"
-"""The attribute of a call whose gradient computes again what it reads."""
+"""Attr of a call with a gradient that recomputes the values that it reads."""
 
 
 def with_positions(function: Subgraph) -> Subgraph:
@@ -45,7 +45,7 @@ def with_positions(function: Subgraph) -> Subgraph:
 
 
 def _split(draw: Node) -> list[Node]:
-    """The position of a draw, and the draw there under the name that it had."""
+    """The position of a draw, and the draw from it under the original name."""
     op, name = random_position, f"{draw.name}/position"
     attrs = {key: draw.attrs[key] for key in op.attrs}
     rest = {key: value for key, value in draw.attrs.items() if key not in attrs}
@@ -63,12 +63,12 @@ def compute_again(
     hand_out: Callable[[Sequence[tuple[FuncGraph, Tensor]]], list[Tensor]],
 ) -> list[Tensor]:
     """The tensors ``wanted`` of ``forward``, the function of ``op``, in the default graph: from a second
-    call, which waits for ``dys``. ``hand_out`` gives ``op`` more outputs, tensors of ``forward``.
+    call, which waits for ``dys``. ``hand_out`` adds outputs to ``op``, tensors of ``forward``.
     """
     kept = _lasting(wanted)
     outputs = hand_out([(forward, tensor) for tensor in kept]) if kept else []
     function = _without(forward, wanted, kept)
-    arrived = [identity(dy) for dy in dys]  # each by itself: a call is done when all of it is
+    arrived = [identity(dy) for dy in dys]  # separately: a call ends when all of it has run
     with get_default_graph().control_dependencies(arrived):
         arguments = [_later(tensor) for tensor in [*op.inputs, *outputs]]
     call = op_def("PartitionedCall")
@@ -78,15 +78,14 @@ def compute_again(
 
 
 def _later(tensor: Tensor) -> Tensor:
-    """``tensor`` when the gradient is there; of handles and lists there is nothing to wait for."""
+    """``tensor``, delayed until the gradient is available; handles and lists are not delayed."""
     if tensor.dtype in (dtypes.resource, dtypes.variant):
         return tensor
-    later: Tensor = identity(tensor)
-    return later
+    return identity(tensor)
 
 
 def _lasting(wanted: Sequence[Tensor]) -> list[Tensor]:
-    """What ``wanted`` rest on that must not be computed again: results of operations that are not pure."""
+    """The tensors that ``wanted`` depend on and that must not be recomputed: results of impure operations."""
     found: dict[Tensor, None] = {}
     seen: set[Tensor] = set()
     stack = list(wanted)
@@ -105,7 +104,7 @@ def _lasting(wanted: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _is_repeatable(node: Node) -> bool:
-    """Whether the node gives the same again for the same inputs, and does nothing else."""
+    """Whether the node always returns the same outputs for the same inputs, without side effects."""
     if node.op.effect is Effect.NESTED:
         return all(_is_repeatable(n) for f in owned_subgraphs(node.attrs) for n in f if n.op.name != "_Feed")
     return node.op.is_pure

@@ -1,4 +1,4 @@
-"""GraphDefs as graph, with TensorFlow 1's control flow turned into structured form.
+"""GraphDef import, with TensorFlow 1's control flow converted to structured form.
 
 read_graph_def         GraphDef files, with limits
 v1_ops                 ops under their older names

@@ -1,4 +1,4 @@
-"""Branches of TensorFlow 1, of Switch and Merge, into If: see `flowrt.graph.imports.import_control_flow`."""
+"""TensorFlow 1 branches (Switch and Merge) to If: see `flowrt.graph.imports.import_control_flow`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from flowrt.graph.ops.base.identities import identity, identity_n
 from flowrt.graph.topology import sort_topologically
 
 Condition: TypeAlias = tuple[Ref, int]
-"""A predicate, and the side of it on which something runs: 1 where it holds, else 0."""
+"""A predicate and the side on which a node runs: 1 if it is true, else 0."""
 
 Conditions: TypeAlias = frozenset[Condition]
 
 
 def raise_branches(nodes: Mapping[str, Node], taken: set[str]) -> Mapping[str, Node]:
-    """``nodes``, which have no frames, with If in the place of Switch and Merge. ``taken`` are the names of
-    the whole graph. Raises `InvalidArgumentError`, with the node's name, for a Merge that is not of the two
-    sides of one predicate.
+    """``nodes``, which have no frames, with If in place of Switch and Merge. ``taken`` are the names used in
+    the whole graph. Raises `InvalidArgumentError`, with the node's name, for a Merge that does not join the
+    two sides of one predicate.
     """
     if not any(node.op in (v1_ops.SWITCH, v1_ops.MERGE) for node in nodes.values()):
         return nodes
@@ -34,7 +34,7 @@ def raise_branches(nodes: Mapping[str, Node], taken: set[str]) -> Mapping[str, N
 
 
 def extracted(nodes: Mapping[str, Node], feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
-    """The function of the parameters ``feeds`` that computes ``fetches`` by what it needs of ``nodes``."""
+    """The function with parameters ``feeds`` that computes ``fetches`` from the ``nodes`` that it needs."""
     found: dict[str, Node] = {}
     waiting = [name for name, _ in fetches]
     while waiting:
@@ -48,7 +48,7 @@ def extracted(nodes: Mapping[str, Node], feeds: Sequence[str], fetches: Sequence
 
 
 def unused_name(name: str, taken: set[str]) -> str:
-    """``name``, with a number if it is ``taken``; it is taken then."""
+    """``name``, with a number appended if it is ``taken``; it is then marked as taken."""
     unused, count = name, 0
     while unused in taken:
         count += 1
@@ -58,7 +58,7 @@ def unused_name(name: str, taken: set[str]) -> str:
 
 
 class _Merged(NamedTuple):
-    """A Merge of the two sides of ``predicate``: what comes from the sides 0 and 1, and the position of each
+    """A Merge of the two sides of ``predicate``: the tensors from sides 0 and 1, and the position of each
     among the inputs.
     """
 
@@ -91,7 +91,7 @@ class _Raiser:
     # --- conditions
 
     def _visit(self, node: Node) -> _Merged | None:
-        """Find the conditions of ``node``, all before it having theirs."""
+        """Find the conditions of ``node``; those of its predecessors are known."""
         if node.op is v1_ops.MERGE:
             merged = self._merged(node)
             self._conditions[node.name] = self._of(merged.sides[0]) - {(merged.predicate, 0)}
@@ -109,7 +109,7 @@ class _Raiser:
         return found
 
     def _predicate(self, switch: Node) -> Ref:
-        """The predicate of ``switch``, seen through Identity: one branch has several."""
+        """The predicate of ``switch``, seen through Identity: one branch may use several."""
         if len(switch.inputs) != 2:
             message = f"expected a value and a predicate; got {len(switch.inputs)} inputs"
             raise located(switch, InvalidArgumentError(message))
@@ -163,7 +163,7 @@ class _Raiser:
         return condition in self._conditions.get(name, frozenset())
 
     def boundary(self, ref: Ref, condition: Condition) -> Ref | None:
-        """What goes into the branch by ``ref``, if that is the output of a Switch on its predicate."""
+        """The tensor that enters the branch as ``ref``, if that is output by a Switch on its predicate."""
         node = self._nodes.get(ref[0])
         if node is None or node.op is not v1_ops.SWITCH or self._predicate(node) != condition[0]:
             return None
@@ -171,7 +171,7 @@ class _Raiser:
 
 
 def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
-    """What stands in the place of a Merge: the value, and which side it is from if somebody asks."""
+    """Replacement of a Merge: the value, and, if it is read, the index of the side."""
     attrs = {key: value for key, value in merge.attrs.items() if key.startswith("_")}
     op = identity if len(outputs) == 1 else identity_n
     if len(outputs) > 1:
@@ -181,8 +181,8 @@ def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
 
 @final
 class _Branch:
-    """One side of an If: ``captured`` is what it reads of the nodes around, ``waits`` what it waits for
-    there.
+    """One side of an If: ``captured`` are the outer tensors that it reads, ``waits`` its outer control
+    inputs.
     """
 
     def __init__(self, nodes: Mapping[str, Node], raiser: _Raiser, predicate: Ref, side: int) -> None:
@@ -193,7 +193,7 @@ class _Branch:
         self._fetches: list[Ref] = []
 
     def add(self, fetches: Sequence[Ref]) -> None:
-        """Find what computes ``fetches`` on this side, and what that reads of other nodes."""
+        """Find the nodes that compute ``fetches`` on this side, and the outer tensors that they read."""
         self._fetches = list(fetches)
         waiting = [*fetches]
         while waiting:
@@ -212,8 +212,8 @@ class _Branch:
                 self.waits[name] = None
 
     def function(self, feeds: Mapping[Ref, str], constants: Iterable[int]) -> Subgraph:
-        """The branch as a function with the parameters ``feeds`` for what is captured, that returns
-        ``constants`` behind its results.
+        """The branch as a function with parameters ``feeds`` for the captured tensors; it returns
+        ``constants`` after its results.
         """
 
         def inner(ref: Ref) -> Ref:
@@ -251,8 +251,8 @@ def _closed(nodes: Mapping[str, Node]) -> dict[str, Node]:
 def _grouped(
     nodes: Mapping[str, Node], merges: Sequence[_Merged], conditions: Mapping[str, Conditions]
 ) -> list[list[_Merged]]:
-    """``merges``, which come in the order of ``nodes``, by predicate and conditions. A Merge joins a group if
-    it needs none of it, directly or by others of its group: else an If would need itself.
+    """``merges``, in the order of ``nodes``, grouped by predicate and conditions. A Merge joins a group only
+    if it does not depend on it, directly or through other groups: an If must not depend on itself.
     """
     groups: list[list[_Merged]] = []
     member_of: dict[str, int] = {}

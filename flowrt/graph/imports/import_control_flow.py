@@ -1,22 +1,21 @@
-"""Control flow of TensorFlow 1 into While and If, while nodes are imported.
+"""Conversion of TensorFlow 1's control flow to While and If during import.
 
-There a graph computes with *dead* tensors. ``Switch(data, pred)`` hands data out on one of two sides, and
-what reads the other side does not run; ``Merge`` takes the side that is alive. A loop is a *frame*: ``Enter``
-leads into it, for each variable a Merge of the value from Enter and that of the last iteration
-(``NextIteration``), behind it a Switch on ``LoopCond``, of which one side is the body and the other leads out
-by ``Exit``.
+It is based on *dead* tensors. ``Switch(data, pred)`` forwards data to one of two sides, and consumers of the
+other side do not run; ``Merge`` forwards the live side. A loop is a *frame*: ``Enter`` leads into it; each
+variable has a Merge of the value from Enter and that of the last iteration (``NextIteration``), followed by a
+Switch on ``LoopCond`` that leads to the body or, by ``Exit``, out of the frame.
 
-The way back to structure:
+Conversion to structured form:
 
-  1. `flowrt.graph.imports.import_frames` tells each node's frame. The innermost become While operations
-  first. The
-     Merges of a frame, and what enters it as a constant, are the parameters of the condition and of the body.
-  2. What is then left has no cycles. Each Switch and each Merge of it says under which *conditions* a node
-     runs: a set of (predicate, side). Merges of one predicate under the same conditions are the results of
-     one If, where that makes no cycle; the innermost become If operations first
+  1. `flowrt.graph.imports.import_frames` finds each node's frame. The innermost become While operations
+     first. The Merges of a frame, and constants that enter it, are the parameters of the condition and of the
+     body.
+  2. The remaining nodes have no cycles. Their Switches and Merges determine the *conditions* under which a
+     node runs: a set of (predicate, side). Merges of one predicate under the same conditions are the results
+     of one If, unless that creates a cycle; the innermost become If operations first
      (`flowrt.graph.imports.import_branches`).
-  3. An Exit or a Merge becomes an Identity of its name. What runs under conditions that no Merge ends has no
-     value that anybody could read: it is left out.
+  3. An Exit or a Merge becomes an Identity of the same name. Nodes under conditions that no Merge ends have
+     no readable value, and are dropped.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _CONTROL_FLOW = (
 
 
 def raise_control_flow(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    """``nodes``, which have no output specs, with While and If in the place of frames, Switch and Merge; the
-    same object if there are none. Raises `InvalidArgumentError`, with a node's name, where they are not built
-    as described above.
+    """``nodes``, which have no output specs, with While and If in place of frames, Switch and Merge; the same
+    object if there are none. Raises `InvalidArgumentError`, with a node's name, unless they have the
+    structure described above.
     """
     if not any(node.op in _CONTROL_FLOW for node in nodes.values()):
         return nodes
@@ -63,7 +62,7 @@ def raise_control_flow(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
 
 
 def _raise_loop(frame: Frame, taken: set[str]) -> None:
-    """Put a While operation in the place of ``frame``, into the one around it."""
+    """Replace ``frame`` by a While operation in its parent frame."""
     loop = _Loop(frame)
     name = unused_name(frame.name.removesuffix("/while_context"), taken)
     outside = frame.parent.nodes
@@ -117,7 +116,7 @@ class _Loop:
         self._next[merge.name] = ops[v1_ops.NEXT_ITERATION]
 
     def left_by(self, node: Node) -> int:
-        """The number of the variable that the Exit ``node`` hands out."""
+        """The index of the variable that the Exit ``node`` returns."""
         switch, side = node.inputs[0]
         if switch not in self._switches or side != 0:
             raise _error(
@@ -147,7 +146,7 @@ class _Loop:
         return Node(name, while_op, inputs, tuple(controls), attrs, "", self._test.source, ())
 
     def _inside(self, taken: set[str]) -> Mapping[str, Node]:
-        """What is computed in an iteration, with its branches raised; parameters have no nodes."""
+        """Nodes of an iteration, with its branches converted; parameters have no nodes."""
         gone = {*self._variables, *self._constants, *self._switches, self._test.name}
         gone |= {*self._initial.values(), *self._next.values()}
         inside = {}
@@ -159,7 +158,7 @@ class _Loop:
         return raise_branches(inside, taken)
 
     def _inner_ref(self, ref: Ref) -> Ref:
-        """What ``ref`` is in an iteration that takes place."""
+        """The tensor that ``ref`` refers to while the loop continues."""
         if ref[0] in self._switches and ref[1] == 1:
             return self._switches[ref[0]], 0
         return ref

@@ -1,9 +1,9 @@
-"""The frames of TensorFlow 1's loops: which nodes are in which.
+"""Frames of TensorFlow 1's loops, and the nodes in each.
 
-Rules that hold for every graph, or the graph is refused:
+Rules that every graph must satisfy:
 
-  1. All that a node reads and waits for is in one frame. Enter leads into the frame that it names, Exit out
-     of its own; what reads nothing is outside of all frames.
+  1. All inputs and control inputs of a node are in one frame. Enter leads into the frame that it names, Exit
+     out of its own; nodes without inputs are outside all frames.
   2. A frame is entered from one frame only.
   3. Only a NextIteration closes a cycle, at a Merge of its own frame.
 """
@@ -22,8 +22,8 @@ from flowrt.graph.topology import sort_topologically
 
 @final
 class Frame:
-    """``nodes`` are those inside, its Enters among them; ``exits`` the names of the Exits, which are nodes of
-    ``parent``, the frame around it. The root, outside of all, is its own parent.
+    """``nodes`` are those inside, including its Enters; ``exits`` the names of the Exits, which are nodes of
+    the enclosing frame ``parent``. The root, outside all frames, is its own parent.
     """
 
     def __init__(self, name: str, parent: Frame | None) -> None:
@@ -37,8 +37,8 @@ class Frame:
 
 
 def find_frames(nodes: Mapping[str, Node]) -> tuple[Frame, list[Frame]]:
-    """The root, and the frames, those inside others before them. Raises `InvalidArgumentError`, with the
-    node's name, for a graph that does not keep the rules.
+    """The root and the frames, inner ones first. Raises `InvalidArgumentError`, with the node's name, for a
+    graph that violates the rules.
     """
     root = Frame("", None)
     frames: dict[str, Frame] = {}
@@ -65,7 +65,9 @@ def find_frames(nodes: Mapping[str, Node]) -> tuple[Frame, list[Frame]]:
 
 
 def _without_back_edges(node: Node, nodes: Mapping[str, Node]) -> Node:
-    """``node`` with those inputs only that come before it; input_map replaces what is not among the nodes."""
+    """``node`` with only those inputs that precede it; input_map replaces tensors that are not among the
+    nodes.
+    """
     is_merge = node.op is v1_ops.MERGE
     known = [ref for ref in node.inputs if ref[0] in nodes]
     inputs = [ref for ref in known if not (is_merge and nodes[ref[0]].op is v1_ops.NEXT_ITERATION)]

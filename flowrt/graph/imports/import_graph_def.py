@@ -1,12 +1,10 @@
 """GraphDef into the default graph: `import_graph_def`.
 
-The way: read all nodes (`flowrt.graph.imports.read_graph_def`, which touches no graph); turn TensorArrays
-and control
-flow of TensorFlow 1 into lists, While and If (`flowrt.graph.imports.import_tensor_arrays`,
-`flowrt.graph.imports.import_control_flow`); give each node its name in the graph, and add one after the
-other,
-producers first (`flowrt.graph.imports.import_nodes`). Whatever goes wrong, the graph is then as it was
-before.
+The steps: read all nodes (`flowrt.graph.imports.read_graph_def`, which does not touch the graph); convert
+TensorFlow 1's TensorArrays and control flow to lists, While and If
+(`flowrt.graph.imports.import_tensor_arrays`, `flowrt.graph.imports.import_control_flow`); name each node in
+the graph, and add them one by one, producers first (`flowrt.graph.imports.import_nodes`). On any error the
+graph is left unchanged.
 """
 
 from __future__ import annotations
@@ -40,19 +38,19 @@ def import_graph_def(
 ) -> list[Any] | None:
     """Add the nodes of ``graph_def`` to the default graph, with ``name/`` ("import/") before their names.
 
-    ``input_map`` replaces tensors of ``graph_def`` ("node:1", "node"; "^node" for control inputs) by
-    tensors of the graph. ``return_elements`` names operations ("node") and tensors ("node:1") of
-    ``graph_def``; they are returned in that order. A name that the graph has already gets a suffix ``_1``,
-    ``_2``, …. ``producer_op_list`` (an OpList) tells the defaults of the producer's ops: unknown attributes
-    that have them are dropped. Without ``validate_colocation_constraints`` colocation with nodes that are
-    not in ``graph_def`` is dropped too. ``op_dict`` is not used. The caller's scopes (device, control
-    dependencies) colour the new operations. Functions of the library become those of the operations that own
-    them. Control flow of TensorFlow 1 (Switch, Merge, Enter, ...) becomes While and If operations, its
-    TensorArrays become lists; the names of Exit and Merge nodes stay those of their values.
+    ``input_map`` replaces tensors of ``graph_def`` ("node:1", "node"; "^node" for control inputs) by tensors
+    of the graph. ``return_elements`` names operations ("node") and tensors ("node:1") of ``graph_def``; they
+    are returned in that order. A name that is taken gets a suffix ``_1``, ``_2``, …. ``producer_op_list`` (an
+    OpList) has the defaults of the producer's ops: unknown attributes at their default are dropped. Without
+    ``validate_colocation_constraints`` colocation with nodes that are not in ``graph_def`` is dropped too.
+    ``op_dict`` is not used. The caller's scopes (device, control dependencies) apply to the new operations.
+    Functions of the library become those of the operations that own them. Control flow of TensorFlow 1
+    (Switch, Merge, Enter, ...) becomes While and If operations, its TensorArrays become lists; the names of
+    Exit and Merge nodes stay those of their values.
 
     Raises, with the node's name: `NotFoundError` for unknown ops (all at once, with the nearest ones);
-    `DTypeError` for dtypes that do not fit; `InvalidArgumentError` for whatever else does not hold together
-    (inputs, attributes, shapes, a cycle, versions, names in ``input_map`` and ``return_elements``);
+    `DTypeError` for dtypes that do not match; `InvalidArgumentError` for other inconsistencies (inputs,
+    attributes, shapes, a cycle, versions, names in ``input_map`` and ``return_elements``);
     `ResourceExhaustedError` for sizes beyond the limits. The graph is then unchanged.
     """
     graph = get_default_graph()
@@ -107,7 +105,9 @@ def _parse_input_map(graph: Graph, given: Mapping[str, Any]) -> InputMap:
 
 
 def _adopted(graph: Graph, value: Any) -> Any:
-    """A tensor of a graph around the function ``graph`` as its parameter, which stays if the import fails."""
+    """A tensor of a graph enclosing the function ``graph``, as its parameter, which remains if the import
+    fails.
+    """
     adopted = graph.adopt(value) if isinstance(value, Tensor) else None
     return value if adopted is None else adopted
 
@@ -122,7 +122,7 @@ def _own_tensor(graph: Graph, key: str, value: Any) -> Tensor:
 
 
 def _check_used(mapped: InputMap, importer: NodeImporter) -> None:
-    """Refuse keys of the input map that name nothing in the GraphDef."""
+    """Reject keys of the input map that do not occur in the GraphDef."""
     refs = [(format_ref(r), r[0], r[1]) for r in mapped.tensors if r not in mapped.used]
     refs += [(f"^{name}", name, -1) for name in mapped.controls if name not in mapped.used]
     for key, name, index in refs:
@@ -141,7 +141,7 @@ def _check_colocation(nodes: Mapping[str, Node]) -> None:
 
 
 def _elements(importer: NodeImporter, names: Sequence[str]) -> list[Any]:
-    """The operations and tensors that ``names`` name in the GraphDef. Raises `InvalidArgumentError`."""
+    """The operations and tensors of the GraphDef called ``names``. Raises `InvalidArgumentError`."""
     if isinstance(names, (str, bytes)) or not all(isinstance(n, str) for n in names):
         raise DTypeError(f"return_elements: expected a list of names; got {names!r}")
     found: list[Any] = []

@@ -1,8 +1,8 @@
-"""Nodes without output specs into a graph: adding what `flowrt.graph.imports.read_graph_def` has read.
+"""Insertion of nodes read by `flowrt.graph.imports.read_graph_def`, without output specs, into a graph.
 
-Each node is added as any operation, so that shapes are inferred and checked. A function of a node becomes a
-`FuncGraph` first, in the same way: its nodes are added with its parameters in the place of its arguments.
-What is known of the arguments' shapes and values is known inside.
+Each node is added like any operation, so shapes are inferred and checked. A function of a node becomes a
+`FuncGraph` first, in the same way: its nodes are added with its parameters in place of its arguments. Static
+shapes and values of the arguments are known inside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flowrt.graph.topology import sort_topologically
 
 @final
 class InputMap:
-    """What stands in the graph for tensors and operations of the nodes, and which of them were needed."""
+    """Replacements for tensors and operations of the nodes, and the set of those used."""
 
     def __init__(self, tensors: Mapping[Ref, Tensor], controls: Mapping[str, Operation]) -> None:
         self.tensors, self.controls = tensors, controls
@@ -41,7 +41,7 @@ class InputMap:
 
 @final
 class _Budget:
-    """How many nodes may still be added: functions are copied for each operation that owns them."""
+    """Number of nodes that may still be added: functions are copied for each operation that owns them."""
 
     def __init__(self) -> None:
         self._left = MAX_NODES
@@ -72,7 +72,7 @@ class NodeImporter:
         self._budget.take(len(nodes))
 
     def add_all(self) -> None:
-        """Add the nodes, producers first. Raises as `import_graph_def`; the graph then has some of them."""
+        """Add the nodes, producers first. Raises as `import_graph_def`, leaving the graph partly extended."""
         inner = {name: self._without_mapped(node) for name, node in self.nodes.items()}
         for node in inner.values():
             for ref in [*node.inputs, *((name, 0) for name in node.controls)]:
@@ -138,10 +138,10 @@ class NodeImporter:
     # --- functions
 
     def _functions(self, node: Node, inputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The attributes of a node that owns functions: these, built for ``inputs``, and their dtypes."""
+        """The attrs of a node that owns functions: the functions, built for ``inputs``, and their dtypes."""
         if node.op is while_op:
             return self._loop(node, inputs)
-        arguments = inputs if node.op is call_op else inputs[1:]  # behind what decides
+        arguments = inputs if node.op is call_op else inputs[1:]  # after the predicate or index
         found: dict[str, Any] = {}
         for key, value in node.attrs.items():
             if isinstance(value, Subgraph):
@@ -169,8 +169,8 @@ class NodeImporter:
         return self._build(node, key, function, specs, known)
 
     def _loop(self, node: Node, inputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The variables of a loop have the shapes that the message tells, or else those of the inputs, as far
-        as they hold behind an iteration.
+        """The attrs of a loop. Its variables have the shapes given in the message, or else those of the
+        inputs as far as they are invariant under an iteration.
         """
         condition, body = node.attrs["cond"], node.attrs["body"]
         for key, function in (("cond", condition), ("body", body)):
@@ -198,7 +198,7 @@ class NodeImporter:
     def _build(
         self, node: Node, key: str, function: Subgraph, specs: Sequence[TensorSpec], known: Sequence[Any]
     ) -> Subgraph:
-        """``function``, an attribute of ``node``, for arguments of ``specs`` with the ``known`` values."""
+        """``function``, an attr of ``node``, built for arguments of ``specs`` with the ``known`` values."""
         owner = self.names[node.name]
         graph = FuncGraph(self.graph, f"{key!r} of {owner!r}")
         inner = {name: n for name, n in function.nodes.items() if name not in function.feeds}
@@ -239,7 +239,7 @@ def _check_dtypes(what: str, expected: Sequence[DType], got: Sequence[DType]) ->
 
 
 def _first_specs(node: Node, inputs: Sequence[Tensor]) -> list[TensorSpec]:
-    """What the message, or the inputs, tell of a loop's variables."""
+    """Specs of a loop's variables, from the message or the inputs."""
     body, shapes = node.attrs["body"], node.attrs["output_shapes"]
     told = shapes or [_told_shape(body, i, t) for i, t in enumerate(inputs)]
     if len(told) != len(inputs):
@@ -251,7 +251,7 @@ def _first_specs(node: Node, inputs: Sequence[Tensor]) -> list[TensorSpec]:
 
 
 def _told_shape(function: Subgraph, position: int, argument: Tensor) -> Shape:
-    """What the message says of a parameter's shape; of lists it says nothing."""
+    """Shape of a parameter according to the message, which has none for lists."""
     if argument.dtype is dtypes.variant:
         return argument.spec.shape
     told: Shape = function.nodes[function.feeds[position]].attrs.get("shape", argument.spec.shape)
@@ -272,10 +272,10 @@ def colocated_with(node: Node) -> list[str]:
 
 
 def bind_types(op: OpDef, inputs: Sequence[Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes ``given`` with the type variables that the inputs tell.
+    """The attrs ``given`` and the type variables determined by the inputs.
 
-    Raises `InvalidArgumentError` for the number of inputs, `DTypeError` for dtypes that the op does not take,
-    `ResourceExhaustedError` for an input that must be small and is not.
+    Raises `InvalidArgumentError` for the number of inputs, `DTypeError` for dtypes that the op does not
+    support, `ResourceExhaustedError` for an input that must be small and is not.
     """
     attrs = dict(given)
     counts = [_length(argument, attrs) for argument in op.inputs]
@@ -306,7 +306,7 @@ def bind_types(op: OpDef, inputs: Sequence[Tensor], given: Mapping[str, Any]) ->
 
 
 def _dtype_for(argument: Argument, offset: int, given: DType, attrs: dict[str, Any]) -> DType:
-    """The dtype that place ``offset`` of ``argument`` must have; a free type variable becomes ``given``."""
+    """Dtype required at position ``offset`` of ``argument``; a free type variable is bound to ``given``."""
     if argument.type_attr is None:
         assert argument.dtype is not None
         return argument.dtype
@@ -316,7 +316,7 @@ def _dtype_for(argument: Argument, offset: int, given: DType, attrs: dict[str, A
 
 
 def _length(argument: Argument, attrs: Mapping[str, Any]) -> int:
-    """How many tensors ``argument`` stands for. Raises `InvalidArgumentError` when no attribute tells."""
+    """Number of tensors of ``argument``. Raises `InvalidArgumentError` if no attr determines it."""
     if argument.number_attr is not None:
         return int(_required(attrs, argument.number_attr))
     if argument.is_type_list:
@@ -331,7 +331,7 @@ def _required(attrs: Mapping[str, Any], key: str) -> Any:
 
 
 def _merge_shapes(op: Operation, shapes: Sequence[Shape]) -> None:
-    """Add what is told of the output shapes. Raises `InvalidArgumentError` where that cannot be."""
+    """Merge the declared output shapes. Raises `InvalidArgumentError` if they are incompatible."""
     if not shapes:
         return
     if len(shapes) != len(op.outputs):

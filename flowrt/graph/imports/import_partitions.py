@@ -1,8 +1,8 @@
-"""The parts of a partitioned graph put together again, while nodes are imported.
+"""Reassembly of the parts of a partitioned graph during import.
 
-Where a graph was cut there is a _Send and a _Recv with the same attributes. What the one reads is what the
-other gives: the receive becomes an Identity on its device, and the send goes. The next cut makes a pair of
-that edge again.
+A cut edge is a _Send and a _Recv with the same attributes, so the output of the _Recv equals the input of the
+_Send: the receive becomes an Identity on its device, and the send is removed. Partitioning the result creates
+the pair again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENDS = ("tensor_name", "send_device", "recv_device")
 def join_parts(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
     """``nodes``, which have no output specs, without _Send and _Recv; the same object if there are none.
 
-    Raises `InvalidArgumentError`, with the node's name, for a _Recv whose _Send is not among them.
+    Raises `InvalidArgumentError`, with the node's name, for a _Recv without its _Send.
     """
     sends = [node for node in nodes.values() if node.op is send_op]
     sent = {_ends(node): _sent(node) for node in sends}

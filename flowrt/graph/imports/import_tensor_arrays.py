@@ -1,9 +1,9 @@
-"""TensorArrays of TensorFlow 1 as lists, while nodes are imported.
+"""TensorArrays of TensorFlow 1 as lists, during import.
 
-There an array is a resource: its handle says which, and every write returns a flow, a number that nobody
-reads, so that a reader of the flow comes behind the write. A list needs no handle: it *is* what flows. So the
-flow of an array becomes the list, operations forget the handle, and what passes flows and handles on (Enter,
-Switch, Merge, Identity, ...) passes lists on.
+In TensorFlow 1 an array is a resource: its handle identifies it, and every write returns a flow, a number
+that serves only to order reads after the write. A list needs no handle: it is itself the value that flows. So
+the flow of an array becomes the list, operations lose the handle input, and operations that forward flows and
+handles (Enter, Switch, Merge, Identity, ...) forward lists.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ _PASSING = (v1_ops.ENTER, v1_ops.EXIT, identity, v1_ops.MERGE, v1_ops.NEXT_ITERA
 
 
 def arrays_to_lists(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    """``nodes``, which have no output specs, with lists in the place of TensorArrays; the same object if
-    there are none. Raises `InvalidArgumentError`, with the node's name, for a handle that is of no
-    TensorArray.
+    """``nodes``, which have no output specs, with lists in place of TensorArrays; the same object if there
+    are none. Raises `InvalidArgumentError`, with the node's name, for a handle not made by a TensorArray.
     """
     if not any(node.op in _RULES for node in nodes.values()):
         return nodes
@@ -40,7 +39,7 @@ def arrays_to_lists(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
 
 @final
 class _Rewriter:
-    """``nodes`` are those there were, ``made`` those there will be."""
+    """``nodes`` are the original nodes, ``made`` the resulting ones."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self.nodes, self.made = nodes, dict[str, Node]()
@@ -54,12 +53,12 @@ class _Rewriter:
         return self.made
 
     def _list(self, ref: Ref) -> Ref:
-        """The list for the handle or flow of an array, both of which were outputs of one operation."""
+        """The list for the handle or flow of an array, both outputs of one operation."""
         producer = self.nodes.get(ref[0])
         return (ref[0], 0) if producer is not None and producer.op is v1_ops.TENSOR_ARRAY else ref
 
     def _pass_lists_on(self) -> None:
-        """Tell the operations that pass lists on what they pass."""
+        """Set the types of the operations that forward lists."""
         readers: dict[str, list[str]] = {}
         for node in self.made.values():
             for name, _ in node.inputs:
@@ -73,7 +72,7 @@ class _Rewriter:
                     waiting.append(name)
 
     def array(self, node: Node) -> Node:
-        """The TensorArrayV3 of which ``node`` reads the handle."""
+        """The TensorArrayV3 with the handle that ``node`` reads."""
         name, seen = node.inputs[0][0] if node.inputs else "", set[str]()
         while name in self.nodes and name not in seen:
             seen.add(name)
@@ -87,12 +86,14 @@ class _Rewriter:
         raise located(node, InvalidArgumentError(message))
 
     def become(self, node: Node, op: str, *inputs: Ref, **attrs: Any) -> Node:
-        """``node`` as another op."""
+        """``node`` with another op."""
         kept = {key: value for key, value in node.attrs.items() if key.startswith("_")}
         return node.replace(op=op_def(op), inputs=inputs, attrs={**kept, **attrs})
 
     def constant(self, node: Node, name: str, array: np.ndarray[Any, Any]) -> Ref:
-        """A new constant for ``node``, in the same frame and branch: it waits for an input of the node."""
+        """A new constant for ``node``, in the same frame and branch: it has a control edge from one of its
+        inputs.
+        """
         full = f"{node.name}/{name}"
         while full in self.nodes or full in self.made:
             full += "_"

@@ -1,10 +1,9 @@
-"""GraphDef to nodes: everything that can be read and checked without a graph.
+"""GraphDef to nodes: all reading and checking that needs no graph.
 
-The nodes have no output specs: `flowrt.graph.imports.import_graph_def` finds them when it adds the nodes to
-a graph.
-An attribute that is a function is a `Subgraph` of such nodes; its parameters are _Feed nodes, with an
-attribute "shape" if the message has one. A function is read when a node needs it, once, whatever else the
-library holds.
+The nodes have no output specs: `flowrt.graph.imports.import_graph_def` infers them when it adds the nodes to
+a graph. An attribute that is a function is a `Subgraph` of such nodes; its parameters are _Feed nodes, with
+an attribute "shape" if the message has one. A function is read once, when a node needs it; unused functions
+of the library are not read.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
 MAX_NODES = 1_000_000
 MAX_NAME_LENGTH = 4096
 MAX_LIST_LENGTH = 65_536
-"""How many outputs an attribute may ask for, and how many elements an input that says *how* may have."""
+"""Maximum number of outputs that an attr can declare, and of elements of a host input."""
 MAX_NESTING = 40
-"""Functions inside one another."""
+"""Maximum nesting depth of functions."""
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _INPUT = re.compile(r"(?P<control>\^)?(?P<name>[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(:(?P<index>\d{1,6}))?")
@@ -63,7 +62,7 @@ _ON_LISTS = {written: op for op, (written, attrs) in WRITTEN_AS.items() if "T" i
 _OF_GRADIENTS = re.compile(r"Stack(Push|Pop|Close)?V2|TensorArrayGradV3|Optional\w+")
 _ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|Scatter\w+|(Sparse)?Apply\w+")
 
-# Attributes that only TensorFlow's ops have, with the values (None: all) at which they say nothing to flowrt.
+# Attributes that only TensorFlow's ops have, with the values (None: any) that have no effect in flowrt.
 _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "use_locking": None,  # an update always holds the variable's lock
     "debug_name": None,
@@ -91,9 +90,9 @@ def read_nodes(
 
     Attributes that the op does not define are left out where ``defaults`` (by op and attribute) holds their
     value. Raises `NotFoundError` for ops that flowrt lacks, all at once, and for functions that the library
-    lacks; `InvalidArgumentError`, with the node's name, for names, inputs and attributes that are not well
-    formed, for functions that own themselves, and for versions that do not fit; `ResourceExhaustedError`
-    beyond the limits of this file.
+    lacks; `InvalidArgumentError`, with the node's name, for malformed names, inputs and attributes, for
+    recursive functions, and for unsupported versions; `ResourceExhaustedError` beyond the limits of this
+    file.
     """
     _check_versions(graph_def.versions)
     if len(graph_def.node) > MAX_NODES:
@@ -245,7 +244,7 @@ class _Reader:
 # --- names of tensors
 
 ParseRef: TypeAlias = Callable[[str], tuple[Ref, bool]]
-"""From an input of a NodeDef to what it names, and whether it is a control input."""
+"""Parses an input of a NodeDef to a `Ref` and whether it is a control input."""
 
 
 def parse_ref(text: str) -> tuple[Ref, bool]:
@@ -282,7 +281,7 @@ class _FunctionScope:
         )
 
     def _offset(self, node_def: NodeDef, output: str, index: int) -> int:
-        """The number among all outputs of element ``index`` of ``output``."""
+        """Index among all outputs of element ``index`` of ``output``."""
         offset, lengths = 0, self._lengths(node_def)
         for name, length in lengths:
             if name == output and index < length:
@@ -307,7 +306,7 @@ class _FunctionScope:
         return found
 
     def result(self, name: str) -> Ref:
-        """What the function returns as ``name``."""
+        """The tensor that the function returns as ``name``."""
         if name not in self._function_def.ret:
             raise InvalidArgumentError(
                 f"{self._what}: expected a tensor to return as {name[:200]!r}; got none"
@@ -350,7 +349,7 @@ def find_op(name: str) -> OpDef | None:
 
 
 def _op_of(node_def: NodeDef) -> OpDef:
-    """The definition of a node's op; of numbers and lists TensorFlow has ops of one name."""
+    """The definition of a node's op; TensorFlow uses the same op names for numbers and lists."""
     if node_def.op in _ON_LISTS and "T" in node_def.attr and node_def.attr["T"].type == dtypes.variant.number:
         return op_def(_ON_LISTS[node_def.op])
     found = find_op(node_def.op)
@@ -382,7 +381,7 @@ def _check_versions(versions: VersionDef) -> None:
 
 
 def check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
-    """What shape rules rely on: lengths are sane, a constant has its declared dtype.
+    """Check the assumptions of shape rules: lengths are in range, a constant has its declared dtype.
 
     Raises `InvalidArgumentError`.
     """

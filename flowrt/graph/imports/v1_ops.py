@@ -1,8 +1,8 @@
-"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays by
+"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays with
 handles.
 
-They are in no registry and have neither rules nor kernels: `flowrt.graph.imports.import_tensor_arrays` and
-`flowrt.graph.imports.import_control_flow` leave none of them.
+They are not registered and have neither rules nor kernels: `flowrt.graph.imports.import_tensor_arrays` and
+`flowrt.graph.imports.import_control_flow` replace all of them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowrt import dtypes
-from flowrt.graph.op_def import Attr, OpDef, attr_bool, attr_int, attr_shape, attr_string, parse_signature
+from flowrt.graph.op_def import OpDef, parse_attrs, parse_signature
 from flowrt.graph.ops.text.python_calls import no_op
 
 V1_OPS: dict[str, OpDef] = {}
 
 
-def _define(name: str, signature: str, **attrs: Attr) -> OpDef:
+def _define(name: str, signature: str, attrs: str = "") -> OpDef:
     types = {"T": frozenset(dtypes.ANY), "dtype": frozenset(dtypes.ANY)}
     inputs, outputs = parse_signature(signature, types)
     used = {argument.type_attr for argument in (*inputs, *outputs)}
@@ -27,7 +27,7 @@ def _define(name: str, signature: str, **attrs: Attr) -> OpDef:
         inputs=inputs,
         outputs=outputs,
         types=types,
-        attrs=attrs,
+        attrs=parse_attrs(attrs),
         doc="TensorFlow 1's.",
     )
     return op
@@ -40,25 +40,19 @@ MERGE = _define("Merge", "inputs: N * T -> output: T, value_index: int32")
 ENTER = _define(
     "Enter",
     "data: T -> output: T",
-    frame_name=attr_string(),
-    is_constant=attr_bool(False),
-    parallel_iterations=attr_int(10),
+    attrs="frame_name: string, is_constant: bool = False, parallel_iterations: int = 10",
 )
 EXIT = _define("Exit", "data: T -> output: T")
 NEXT_ITERATION = _define("NextIteration", "data: T -> output: T")
 LOOP_COND = _define("LoopCond", "input: bool -> output: bool")
 
-# --- arrays: a handle says which, a flow (a number nobody reads) in which order
+# --- arrays: a handle identifies one, a flow (a number that is never read) orders accesses
 
 TENSOR_ARRAY = _define(
     "TensorArrayV3",
     "size: int32 -> handle: resource, flow: float32",
-    dtype=Attr("type"),
-    element_shape=attr_shape(None),
-    dynamic_size=attr_bool(False),
-    clear_after_read=attr_bool(True),
-    identical_element_shapes=attr_bool(False),
-    tensor_array_name=attr_string(""),
+    attrs="dtype: type, element_shape: shape = None, dynamic_size: bool = False, "
+    "clear_after_read: bool = True, identical_element_shapes: bool = False, tensor_array_name: string = ''",
 )
 WRITE = _define(
     "TensorArrayWriteV3",
@@ -68,7 +62,7 @@ READ = _define("TensorArrayReadV3", "handle: resource, index: int32, flow_in: fl
 GATHER = _define(
     "TensorArrayGatherV3",
     "handle: resource, indices: int32, flow_in: float32 -> value: dtype",
-    element_shape=attr_shape(None),
+    attrs="element_shape: shape = None",
 )
 SCATTER = _define(
     "TensorArrayScatterV3",
@@ -77,7 +71,7 @@ SCATTER = _define(
 CONCAT = _define(
     "TensorArrayConcatV3",
     "handle: resource, flow_in: float32 -> value: dtype, lengths: int64",
-    element_shape_except0=attr_shape(None),
+    attrs="element_shape_except0: shape = None",
 )
 SPLIT = _define(
     "TensorArraySplitV3",

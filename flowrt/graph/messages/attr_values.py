@@ -1,7 +1,7 @@
-"""Attributes as messages: Python values <-> AttrValue, by the kind that the op's definition gives them.
+"""Attributes as messages: Python values <-> AttrValue, by the kind in the op's definition.
 
-An attribute that is None is left out of a message, except a shape, whose None is "unknown rank". A function
-stands in a message by its name (`FunctionName`), and in the library of the GraphDef in full.
+An attribute that is None is omitted from a message, except a shape, for which None means "unknown rank". A
+function is stored by its name (`FunctionName`), and in full in the library of the GraphDef.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowrt.graph.op_def import OpDef
 
 
 class FunctionName(str):
-    """The name of a function in a GraphDef's library: what an attribute that is a function holds there."""
+    """The name of a function in a GraphDef's library, which represents the function in messages."""
 
     __slots__ = ()
 
@@ -70,8 +70,8 @@ def kind_of_value(key: str, value: Any) -> str:
 
 
 def kind_of_message(message: Any) -> str:
-    """The kind of the value that the AttrValue ``message`` has; "list(string)" of an empty list, which tells
-    none.
+    """The kind of the value in the AttrValue ``message``; "list(string)" for an empty list, which has no
+    kind.
     """
     field = message.WhichOneof("value")
     if field != "list":
@@ -83,8 +83,8 @@ def kind_of_message(message: Any) -> str:
 def encode_attr(message: Any, key: str, kind: str, value: Any) -> None:
     """Write attribute ``key`` into the AttrValue ``message``.
 
-    Raises `UnimplementedError` for a kind that messages cannot hold, `InvalidArgumentError` for a value
-    that is not of its kind or out of range.
+    Raises `UnimplementedError` for a kind that messages cannot hold, `InvalidArgumentError` for a value of
+    another kind or out of range.
     """
     is_list = kind.startswith("list(")
     codec = _CODECS.get(kind[5:-1] if is_list else kind)
@@ -167,7 +167,7 @@ def _encode_text(value: str | bytes) -> bytes:
 
 
 def _decode_text(value: bytes) -> str | bytes:
-    """Text where it is text: AttrValue does not tell strings from bytes."""
+    """Text if it decodes as text: AttrValue does not distinguish strings from bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -175,7 +175,7 @@ def _decode_text(value: bytes) -> str | bytes:
 
 
 def _decode_float(value: float) -> float:
-    """The shortest decimal that is this float32: what the user wrote as 1e-5 is 1e-5 again."""
+    """The shortest decimal that is this float32: a user's 1e-5 is decoded as 1e-5."""
     return float(str(np.float32(value)))
 
 

@@ -1,11 +1,11 @@
-"""Nodes to GraphDef: the message in which graphs are stored, sent and shown, as TensorFlow writes it.
+"""Nodes to GraphDef, TensorFlow's message for storing, sending and displaying graphs.
 
-An input is "node:1", or "node" for output 0; control inputs "^node" stand last. Attributes have the kinds
-of the op's definition. Output shapes can be inferred and are stored only when asked for. A function stands in
-the library, once however many operations own it; its parameters are arguments of its signature, and in its
-nodes an input is "argument", or "node:output:1" by the name of the output, which is TensorFlow's.
+An input is "node:1", or "node" for output 0; control inputs "^node" come last. Attributes have the kinds of
+the op's definition. Output shapes can be inferred and are stored only on request. A function is stored once
+in the library, even if several operations own it; its parameters are arguments of its signature, and in its
+nodes an input is "argument", or "node:output:1" with TensorFlow's name of the output.
 
-The way back is `flowrt.graph.imports.read_graph_def`.
+The inverse is `flowrt.graph.imports.read_graph_def`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flowrt.protos.graph_pb2 import FunctionDef, GraphDef, NodeDef
 
 VERSION = 2474
-"""The GraphDef version that is written, and the newest that is read: TensorFlow 2.21's."""
+"""The GraphDef version written, and the newest one read: TensorFlow 2.21's."""
 
 OUTPUT_SHAPES = "_output_shapes"
 SOURCE = "_source"
@@ -36,8 +36,8 @@ WRITTEN_AS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "TensorListAdd": ("AddN", {"T": dtypes.variant, "N": 2}),
     "TensorListZerosLike": ("ZerosLike", {"T": dtypes.variant}),
 }
-"""What TensorFlow calls an op, and the attributes that it has there. Its PartitionedCall is one without
-effects, and two ops of numbers take lists, too.
+"""TensorFlow's name for an op, and the attributes that it has there. TensorFlow's PartitionedCall has no
+effects, and two ops on numbers also accept lists.
 """
 
 FormatRef: TypeAlias = Callable[[Ref], str]
@@ -53,7 +53,7 @@ def nodes_to_graph_def(
 ) -> GraphDef:
     """A GraphDef of ``nodes`` and of the functions that they own.
 
-    ``add_shapes`` puts the known shapes into attribute "_output_shapes", ``with_sources`` the user's
+    ``add_shapes`` puts the static shapes into attribute "_output_shapes", ``with_sources`` the user's
     "file:line" into "_source". Raises `UnimplementedError` or `InvalidArgumentError`, with the node's name,
     for an attribute that a message cannot hold.
     """
@@ -104,17 +104,17 @@ class _Writer:
             encode_attr(node_def.attr[SOURCE], SOURCE, "string", str(node.source))
 
     def _with_names(self, node: Node, key: str, kind: str, value: Any) -> tuple[str, Any]:
-        """Kind and value of an attribute, with names of the library in the place of functions."""
+        """Kind and value of an attribute, with functions replaced by their names in the library."""
         if kind == "list(func)":
             return kind, [self._function_name(node, f"{key}{i}", f) for i, f in enumerate(value)]
         if kind != "func":
             return kind, value
         if isinstance(value, Subgraph):
             return kind, self._function_name(node, key, value)
-        return "string", str(value)  # of a compiled partition only: to be looked at, not to be read again
+        return "string", str(value)  # compiled partitions only: for display, not for import
 
     def _function_name(self, owner: Node, key: str, function: Subgraph) -> FunctionName:
-        """The name of ``function``, which is in the library then: "while_body_12" is the twelfth."""
+        """The name of ``function``, which is then in the library: "while_body_12" is the twelfth."""
         found = self._functions.get(function)
         if found is None:
             scope = re.sub(r"[^A-Za-z0-9_]", "_", owner.name)
@@ -148,7 +148,7 @@ class _Writer:
 
 
 def _argument_names(function: Subgraph) -> dict[str, str]:
-    """For each parameter the name of the argument: small letters, digits and _, and no node's name."""
+    """Map from parameters to argument names: lower-case letters, digits and _, distinct from all nodes."""
     taken, names = set(function.nodes), dict[str, str]()
     for feed in function.feeds:
         short = re.sub(r"[^a-z0-9_]", "_", feed.rpartition("/")[2].lower())
@@ -175,5 +175,5 @@ def _write_shapes(attrs: Any, key: str, specs: Iterable[TensorSpec]) -> None:
 
 
 def written_shape(spec: TensorSpec) -> Shape:
-    """A tensor's shape as TensorFlow has it: a list is a scalar, whatever is known of its elements."""
+    """A tensor's shape in TensorFlow's terms: a list is a scalar, whatever its elements."""
     return () if spec.dtype is dtypes.variant else spec.shape

@@ -1,7 +1,7 @@
 """Arrays and shapes as messages: arrays <-> TensorProto, shapes <-> TensorShapeProto, dtypes <-> DataType.
 
 Rules of this file:
-  1. Decoding trusts nothing: each count is checked against what is there before memory is taken for it.
+  1. Decoding trusts nothing: each count is checked against the data present before memory is allocated.
   2. A tensor of one repeated value stays one value: as a message, and in memory (an array with strides of 0).
 """
 
@@ -19,9 +19,9 @@ from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 MAX_RANK = 64
-"""NumPy's."""
+"""NumPy's maximum rank."""
 MAX_FILLED_BYTES = 1 << 28
-"""What a tensor whose last values are left out may take: 256 MiB."""
+"""Maximum decoded size of a tensor with omitted trailing values: 256 MiB."""
 MAX_TENSOR_BYTES = 1 << 62
 """An array's size must fit into 64 bits."""
 COPIED_BYTES = 1 << 16
@@ -96,16 +96,16 @@ def first(array: Array) -> Array:
 
 
 def is_splat(array: Array) -> bool:
-    """Whether ``array`` is one repeated value that is stored once."""
+    """Whether ``array`` is one repeated value stored once."""
     return array.size > 1 and not any(s for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
 
 
 def decode_tensor(message: Any) -> Array:
     """The array in a TensorProto.
 
-    Takes memory in proportion to the size of ``message``, or up to `MAX_FILLED_BYTES`; what only the shape
-    claims is not allocated. Raises `InvalidArgumentError` when parts of ``message`` contradict each other
-    and `ResourceExhaustedError` beyond the limits.
+    Allocates memory in proportion to the size of ``message``, or up to `MAX_FILLED_BYTES`, regardless of the
+    declared shape. Raises `InvalidArgumentError` when parts of ``message`` contradict each other and
+    `ResourceExhaustedError` beyond the limits.
     """
     dtype = decode_type(message.dtype)
     values = _VALUES.get(dtype)
@@ -118,7 +118,7 @@ def decode_tensor(message: Any) -> Array:
 
 
 def check_full_shape(dtype: DType, shape: Shape) -> tuple[int, ...]:
-    """``shape``, if an array of it can be. Raises `InvalidArgumentError` or `ResourceExhaustedError`."""
+    """``shape``, if an array can have it. Raises `InvalidArgumentError` or `ResourceExhaustedError`."""
     if not is_static(shape) or len(shape) > MAX_RANK:
         raise InvalidArgumentError(
             f"expected a full shape of rank {MAX_RANK} at most; got {format_shape(shape)[:100]}"
@@ -129,7 +129,7 @@ def check_full_shape(dtype: DType, shape: Shape) -> tuple[int, ...]:
 
 
 def from_content(content: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """The array of ``shape`` whose elements' bytes are ``content``. Raises `InvalidArgumentError`."""
+    """The array of ``shape`` with the raw bytes ``content``. Raises `InvalidArgumentError`."""
     if dtype is dtypes.string:
         raise InvalidArgumentError("expected strings in string_val; got tensor_content")
     expected = math.prod(shape) * dtype.size
@@ -142,7 +142,7 @@ def from_content(content: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
 
 
 def fill(flat: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """``flat`` in ``shape``, its last value (0, False or "" if there is none) repeated as often as needed.
+    """``flat`` in ``shape``, its last value (0, False or "" if there is none) repeated as needed.
 
     Raises `InvalidArgumentError` for too many values, `ResourceExhaustedError` above `MAX_FILLED_BYTES`.
     """
@@ -170,7 +170,7 @@ def fill(flat: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
 
 
 class _Values(NamedTuple):
-    """How the ``*_val`` field of a dtype holds its elements."""
+    """Encoder and decoder of the ``*_val`` field of a dtype."""
 
     field: str
     encode: Callable[[Array], Iterable[Any]]

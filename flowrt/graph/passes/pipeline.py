@@ -390,4 +390,4 @@ def _named(name: str, table: Mapping[str, T], kind: str) -> T:
         return table[name]
     near = difflib.get_close_matches(name, table, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InvalidArgumentError(f"passes: {name!r} is no {kind}{hint} . There are: {', '.join(table)}")
+    raise InvalidArgumentError(f"passes: {name!r} is no {kind}{hint}. There are: {', '.join(table)}")

@@ -1,9 +1,9 @@
-"""`ElementQueue`: a bounded queue whose waiters are served in the order in which they came. In which order
-elements come out its store says (`flowrt.graph.resources.element_stores`).
+"""`ElementQueue`: a bounded queue that serves waiting threads in FIFO order. Its store determines the order
+of the elements (`flowrt.graph.resources.element_stores`).
 
-`QueueState` decides, without threads: an attempt to give or to take elements stands in a line behind earlier
-ones and is filled as far as there is room, or are elements. So an attempt may be for more than the queue
-holds, and nobody is overtaken.
+`QueueState` is the pure logic, without threads: an attempt to add or take elements queues up behind earlier
+ones and is filled as space or elements become available. An attempt may thus exceed the capacity, and no
+attempt is overtaken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowrt.graph.shapes import Shape
 
 
 class Giving:
-    """An attempt to add elements; ``left`` are those that still wait for room."""
+    """An attempt to add elements; ``left`` are those still waiting for space."""
 
     def __init__(self, elements: Iterable[Element]) -> None:
         self.left = deque(elements)
@@ -35,7 +35,7 @@ class Giving:
 
 
 class Taking:
-    """An attempt to take ``wanted`` elements, or with ``up_to`` fewer from a queue that is closed."""
+    """An attempt to take ``wanted`` elements, or with ``up_to`` fewer from a closed queue."""
 
     def __init__(self, wanted: int, up_to: bool = False) -> None:
         self.wanted, self.up_to = wanted, up_to
@@ -46,8 +46,8 @@ class Taking:
 
 @final
 class QueueState:
-    """The queue ``name`` of ``capacity`` elements in ``store``. After each call all attempts that can go on
-    have.
+    """The queue ``name`` with ``capacity`` and elements in ``store``. After each call, all attempts that can
+    proceed have done so.
     """
 
     def __init__(self, name: str, capacity: int, store: Store | None = None) -> None:
@@ -69,8 +69,8 @@ class QueueState:
         self._go_on()
 
     def close(self, cancel_pending_enqueues: bool) -> None:
-        """Take no more elements, but those of attempts that wait; with ``cancel_pending_enqueues`` not those
-        either. Closing again changes nothing else.
+        """Accept no more elements, except from pending attempts; with ``cancel_pending_enqueues``, not even
+        those. Closing again has no further effect.
         """
         self.is_closed = True
         if cancel_pending_enqueues:
@@ -82,8 +82,8 @@ class QueueState:
         self._go_on()
 
     def withdraw(self, attempt: Giving | Taking) -> None:
-        """``attempt`` ends unfinished: what it had taken is in front again, also where that is more than the
-        capacity; what it had added stays.
+        """``attempt`` ends unfinished: elements it took are put back in front, even beyond the capacity;
+        elements it added stay.
         """
         if isinstance(attempt, Giving):
             if attempt in self._giving:
@@ -94,14 +94,14 @@ class QueueState:
         self._go_on()
 
     def check(self) -> None:
-        """What always holds."""
+        """Assert the invariants."""
         assert not (self._has_one and self._taking), "an element and somebody who waits for it"
         assert not (len(self.elements) < self.capacity and self._giving), "room and somebody who waits for it"
         assert not (self.is_closed and self._taking), "somebody waits for what does not come"
 
     @property
     def _has_one(self) -> bool:
-        """Whether an element may be taken."""
+        """Whether an element is available."""
         return len(self.elements) > (0 if self.is_closed else self.elements.reserve)
 
     def _go_on(self) -> None:
@@ -112,7 +112,7 @@ class QueueState:
                 self._end_short(self._taking.popleft())
 
     def _fill_first_giving(self) -> bool:
-        """Whether the first in line could add anything."""
+        """Whether the first attempt in line could add anything."""
         if not self._giving or (len(self.elements) >= self.capacity and self._giving[0].left):
             return False
         attempt = self._giving[0]
@@ -133,9 +133,7 @@ class QueueState:
         return True
 
     def _end_short(self, attempt: Taking) -> None:
-        """The end of an attempt for which there are too few elements. They are another's, if that wants
-        fewer.
-        """
+        """End an attempt for which there are too few elements. They go to the next one that wants fewer."""
         if attempt.up_to and attempt.taken:
             self._end(attempt, None)
             return
@@ -160,10 +158,10 @@ class QueueState:
 
 @final
 class ElementQueue:
-    """A `QueueState` for many threads. A wait ends when it is served, with the queue, or with the step that
-    the thread runs (`flowrt.graph.resources.step_context`). ``shapes`` are those of an element's components,
-    none for any.
-    Raises `InvalidArgumentError` for a capacity of less than an element that can be taken.
+    """A `QueueState` for many threads. A wait ends when it is served, when the queue is closed, or with the
+    step that the thread is running (`flowrt.graph.resources.step_context`). ``shapes`` are those of an
+    element's components, none for any. Raises `InvalidArgumentError` for a capacity below one available
+    element.
     """
 
     def __init__(
@@ -186,14 +184,14 @@ class ElementQueue:
         return self._state.is_closed
 
     def put(self, elements: Iterable[Element]) -> None:
-        """Add ``elements``, each when there is room. Raises `CancelledError` when the queue is closed."""
+        """Add ``elements``, each when there is space. Raises `CancelledError` when the queue is closed."""
         attempt = Giving(elements)
         with self._changed:
             self._state.give(attempt)
             self._wait_for(attempt, "full")
 
     def get(self, wanted: int, up_to: bool = False) -> Sequence[Element]:
-        """Take ``wanted`` elements; of a closed queue, with ``up_to``, what there is. Raises
+        """Take ``wanted`` elements; from a closed queue, with ``up_to``, those available. Raises
         `OutOfRangeError` when the queue is closed and has too few, which stay there.
         """
         attempt = Taking(wanted, up_to)
@@ -203,7 +201,7 @@ class ElementQueue:
             return attempt.taken
 
     def close(self, cancel_pending_enqueues: bool = True) -> None:
-        """See `QueueState.close`. Called without arguments it is the end of the session."""
+        """See `QueueState.close`. Called without arguments at the end of the session."""
         with self._changed:
             self._state.close(cancel_pending_enqueues)
             self._changed.notify_all()

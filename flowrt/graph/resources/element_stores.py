@@ -1,8 +1,8 @@
-"""In which order a queue's elements come out: what an `ElementQueue` keeps them in. Pure.
+"""Stores of an `ElementQueue`, which determine the order of its elements. Pure.
 
 InOrder      first in, first out
-Shuffled     any of those that are there, of which some stay behind so that there is a choice
-ByPriority   the least first component first; of equals the one that came first
+Shuffled     a random one of those present, with a minimum kept back to choose from
+ByPriority   the smallest first component first; equal ones in FIFO order
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeAlias, final
 from flowrt.graph.resources.random_stream import RandomStream
 
 Element: TypeAlias = tuple[Any, ...]
-"""One array a component."""
+"""One array per component."""
 
 
 class Store(Protocol):
-    """``reserve``: how many elements stay while the queue is open."""
+    """``reserve``: number of elements kept back while the queue is open."""
 
     reserve: int
 
@@ -29,10 +29,10 @@ class Store(Protocol):
     def add(self, element: Element) -> None: ...
 
     def take(self) -> Element:
-        """The next; there is one."""
+        """The next element; the store is not empty."""
 
     def give_back(self, elements: Sequence[Element]) -> None:
-        """They were taken last, in this order, by who has given up."""
+        """Put back ``elements``, the last ones taken, in this order, after an attempt was withdrawn."""
 
 
 @final
@@ -57,7 +57,7 @@ class InOrder:
 
 @final
 class Shuffled:
-    """Each element that is there is as likely to come next, by the draws of ``stream``."""
+    """Each element present is equally likely to be next, by the draws of ``stream``."""
 
     def __init__(self, stream: RandomStream, reserve: int) -> None:
         self.reserve, self._stream = reserve, stream
@@ -85,7 +85,7 @@ class ByPriority:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Element]] = []
         self._behind, self._in_front = itertools.count(), itertools.count(-1, -1)
-        """Numbers for those of one priority."""
+        """Sequence numbers among equal priorities."""
 
     def __len__(self) -> int:
         return len(self._heap)

@@ -1,4 +1,4 @@
-"""`GradientAccumulator`: adds up gradients until somebody takes their mean or sum."""
+"""`GradientAccumulator`: adds up gradients until their mean or sum is taken."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Total(Protocol):
     """A sum of gradients of one kind."""
 
     def add(self, xp: Any, gradient: Any) -> None:
-        """Raises `InvalidArgumentError` for a gradient that does not fit; nothing has changed then."""
+        """Raise `InvalidArgumentError` for a gradient that does not match, without changing anything."""
 
     def taken(self, xp: Any, count: int, is_mean: bool) -> Any:
-        """The sum, or mean, of the ``count`` gradients that were added. The total is empty afterwards."""
+        """The sum, or mean, of the ``count`` gradients that were added. Resets the total."""
 
 
 @final
 class DenseTotal:
-    """Of arrays of ``shape``."""
+    """A sum of arrays of ``shape``."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -51,8 +51,8 @@ class DenseTotal:
 
 @final
 class SparseTotal:
-    """Of rows of an array of ``shape``, as (indices, values, the array's shape or an empty one). A row's mean
-    is over the gradients that have it.
+    """A sum of rows of an array of ``shape``, as (indices, values, the array's shape or an empty one). A
+    row's mean is over the gradients that contain it.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -101,8 +101,8 @@ class SparseTotal:
 
 @final
 class GradientAccumulator:
-    """Gradients that were computed at ``step`` or later are added; older ones are dropped. Each take begins
-    the next step. Who takes waits in the order of coming. Any thread may call anything.
+    """Adds gradients computed at ``step`` or later and drops older ones. Each take begins the next step.
+    Takers are served in FIFO order. All methods are thread-safe.
     """
 
     def __init__(self, name: str, total: Total, is_mean: bool) -> None:
@@ -115,8 +115,8 @@ class GradientAccumulator:
         self.step = 0
 
     def apply(self, xp: Any, local_step: int, gradient: Any) -> None:
-        """Add ``gradient``, unless it is older than the step. Raises `InvalidArgumentError` when it does not
-        fit.
+        """Add ``gradient``, unless it is older than the step. Raises `InvalidArgumentError` if it does not
+        match.
         """
         with self._changed:
             if local_step < self.step:
@@ -126,7 +126,7 @@ class GradientAccumulator:
             self._changed.notify_all()
 
     def take(self, xp: Any, num_required: int) -> Any:
-        """Wait for ``num_required`` gradients; the mean or sum of all that are there."""
+        """Wait for ``num_required`` gradients; returns the mean or sum of all those present."""
         if num_required < 1:
             raise InvalidArgumentError(f"num_required: expected at least 1; got {num_required}")
         ticket = next(self._tickets)

@@ -1,27 +1,25 @@
-"""`ParameterShard`: what a parameter server decides about the parameters that it keeps, as a pure state
-machine.
+"""`ParameterShard`: a parameter server's logic for the parameters that it holds, as a pure state machine.
 
-    handle(event) -> actions        events say what happened, actions what a shell is to do
+    handle(event) -> actions        events describe what happened, actions what the caller must do
 
 A worker's step begins (`StepBegun`), reads the parameters, and pushes a gradient (`GradientPushed`). Both may
-have to wait; the answer to a request is an `Answer`. An update is what a number of gradients make of the
+have to wait; the reply to a request is an `Answer`. An update applies a number of gradients to the
 parameters; their state after ``version`` updates is called that version. A worker's *clock* is the number of
-steps that it has ended.
+steps that it has completed.
 
 Rules of this file:
-  1. A gradient is named by its worker and clock, and is used once: who pushes it again, because it did not
-     hear the answer, is answered from what is known.
-  2. An update takes the place of one version: with a ``quorum`` above 1 only gradients that were computed
-     from that version count, one of each worker, and they are given in the order of the workers. What comes
-     later is dropped.
-  3. No step begins while a member's clock is more than ``staleness`` behind the beginner's (Ho et al., "More
-     Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013). Quorum and
-     backup workers: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
-  4. A shard with a replica answers a push when the replica has the update. One worker's step at a time
-     carries the state there; what others did meanwhile goes with it.
-  5. A replica takes states with a higher version only, and none of a generation before its own: a primary
-     that was replaced cannot have its updates acknowledged.
-  6. Nobody waits longer than `RETURN_S` for a worker whose process is gone.
+  1. A gradient is identified by its worker and clock, and is used once: if it is pushed again because the
+     reply was lost, it is answered from the recorded state.
+  2. An update replaces one version: with a ``quorum`` above 1 only gradients computed from that version
+     count, one of each worker, and they are applied in the order of the workers. Later ones are dropped.
+  3. No step begins while a member's clock is more than ``staleness`` behind that of the step's worker (Ho et
+     al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013).
+     Quorum and backup workers: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
+  4. A shard with a replica answers a push once the replica has the update. One worker's step at a time
+     transfers the state; updates by others in the meantime are included.
+  5. A replica accepts only states with a higher version, and none of an earlier generation than its own: a
+     replaced primary cannot get updates acknowledged.
+  6. No wait for a worker with a dead process exceeds `RETURN_S`.
 """
 
 from __future__ import annotations
@@ -41,15 +39,15 @@ from flowrt.errors import (
 )
 
 LEASE_S = 5.0
-"""How long the step that carries the state to the replica may take before another one does it."""
+"""Time limit for the step that transfers the state to the replica, before another one takes over."""
 
 RETURN_S = 3.0
-"""How long a worker is waited for that was lost: time to make another session, if only its network broke."""
+"""Grace period for a lost worker: enough to create another session if only its network failed."""
 
 
 class Policy(NamedTuple):
-    """``workers`` there are, numbered from 0; ``quorum`` of them make an update; ``staleness`` is how many
-    clocks a step may begin before the slowest member's, None for any number.
+    """``workers`` is their number; ``quorum`` of them make an update; ``staleness`` is how many clocks a step
+    may be ahead of the slowest member's, None for no limit.
     """
 
     workers: int
@@ -66,15 +64,15 @@ class Role(Enum):
 
 
 class WorkerCame(NamedTuple):
-    """``worker`` has made ``session``, and is about to begin a step: if it is lost before, that is noted."""
+    """``worker`` has created ``session`` and is about to begin a step; a loss before then is recorded."""
 
     worker: int
     session: int
 
 
 class StepBegun(NamedTuple):
-    """``worker``, with ``clock`` steps behind it, wants to read. Answered with the version. A worker that had
-    left, or was lost, is a member again; ``session`` is the one that it has now.
+    """``worker``, with ``clock`` completed steps, wants to read. Answered with the version. A worker that had
+    left, or was lost, is a member again; ``session`` is its current one.
     """
 
     request: int
@@ -85,7 +83,7 @@ class StepBegun(NamedTuple):
 
 class GradientPushed(NamedTuple):
     """``worker`` has computed ``gradient`` in its step number ``clock`` from version ``tag``. Answered with
-    the version that the parameters have then.
+    the resulting version of the parameters.
     """
 
     request: int
@@ -96,14 +94,14 @@ class GradientPushed(NamedTuple):
 
 
 class UpdateEnded(NamedTuple):
-    """The end of `ApplyUpdate`; with an error the parameters are as they were."""
+    """The end of `ApplyUpdate`; after an error the parameters are unchanged."""
 
     error: OpError | None = None
 
 
 class StateAsked(NamedTuple):
-    """A step wants ``version`` to be acknowledged. Answered with True if it is to carry the state to the
-    replica, with False when that has the version.
+    """A step wants ``version`` to be acknowledged. Answered with True if it must transfer the state to the
+    replica, with False once that has the version.
     """
 
     request: int
@@ -118,7 +116,7 @@ class StateReplicated(NamedTuple):
 
 
 class StateArrived(NamedTuple):
-    """A primary's state has come to its replica. ``clocks`` are of all workers."""
+    """A primary's state has reached its replica. ``clocks`` are those of all workers."""
 
     generation: int
     version: int
@@ -127,18 +125,18 @@ class StateArrived(NamedTuple):
 
 
 class PromotionAsked(NamedTuple):
-    """The primary is gone. Nothing happens in a shard that is a primary already."""
+    """The primary is gone. No effect on a shard that is already a primary."""
 
 
 class WorkerLeft(NamedTuple):
-    """``worker`` makes no more steps for now: nobody waits for it."""
+    """``worker`` makes no more steps for now and is not waited for."""
 
     worker: int
 
 
 class WorkerLost(NamedTuple):
-    """The process that had ``session``, or its network, died: ``why``. ``worker`` may have another one.
-    None: it was there, and died before it had a session.
+    """The process or network of ``session`` failed, for the reason ``why``. ``worker`` may have another
+    session. None: the process failed before it had a session.
     """
 
     worker: int
@@ -148,13 +146,13 @@ class WorkerLost(NamedTuple):
 
 
 class RequestLeft(NamedTuple):
-    """Nobody waits for the answer any more."""
+    """The answer is no longer awaited."""
 
     request: int
 
 
 class Ticked(NamedTuple):
-    """It is ``now``, in seconds of a clock that does not jump."""
+    """The current time ``now``, in seconds of a monotonic clock."""
 
     now: float
 
@@ -174,9 +172,7 @@ class Answer(NamedTuple):
 
 
 class ApplyUpdate(NamedTuple):
-    """Update the parameters from these gradients, then tell by `UpdateEnded`, before
-    anything else.
-    """
+    """Update the parameters from these gradients, then report `UpdateEnded` before any other event."""
 
     gradients: Sequence[Any]
 
@@ -192,9 +188,7 @@ Action: TypeAlias = Answer | ApplyUpdate | InstallState
 
 @final
 class ParameterShard:
-    """The state machine of shard ``name``. Raises `InvalidArgumentError` for a policy that cannot be
-    followed.
-    """
+    """The state machine of shard ``name``. Raises `InvalidArgumentError` for an inconsistent policy."""
 
     def __init__(self, name: str, policy: Policy) -> None:
         if not 1 <= policy.quorum <= policy.workers:
@@ -207,14 +201,14 @@ class ParameterShard:
         self.clocks = [0] * policy.workers
         self.members = set(range(policy.workers))
         self._sessions: dict[int, int] = {}
-        """Those in which the workers came, or began their last steps."""
+        """The latest known session of each worker."""
         self._lost: dict[int, WorkerLost] = {}
         self.staleness: Counter[int] = Counter()
-        """How many versions old the gradients were that made updates."""
+        """Histogram of the age, in versions, of the gradients used in updates."""
         self.dropped = 0
-        """Gradients that came too late."""
+        """Number of gradients that arrived too late."""
         self.waits = 0
-        """Steps that did not begin at once."""
+        """Number of steps that had to wait before they began."""
         self._pending: dict[int, GradientPushed] = {}
         self._applying: list[GradientPushed] = []
         self._beginning: dict[int, StepBegun] = {}
@@ -222,7 +216,7 @@ class ParameterShard:
         self._lease: StateAsked | None = None
 
     def handle(self, event: Event) -> list[Action]:
-        """Raises the error of an event that is refused; nothing has changed then."""
+        """Raises the error of a rejected event, without changing anything."""
         match event:
             case StepBegun():
                 return self._begin(event)
@@ -251,7 +245,7 @@ class ParameterShard:
                 return self._hand_over(now) + self._give_up(now)
 
     def awaited(self) -> list[int]:
-        """The workers that others wait for now, in order."""
+        """The workers that others are waiting for, in order."""
         if self._pending:
             return sorted(self.members - self._pending.keys())
         if self._beginning:
@@ -260,7 +254,7 @@ class ParameterShard:
         return []
 
     def check(self) -> None:
-        """What always holds."""
+        """Assert the invariants."""
         assert self.acknowledged <= self.version
         assert len(self._pending) < max(1, self._needed())
         assert all(push.tag == self.version for push in self._pending.values())
@@ -283,7 +277,7 @@ class ParameterShard:
         return not self.members or self._slowest() >= self._least(step)
 
     def _least(self, step: StepBegun) -> float:
-        """Where the slowest member's clock has to be when ``step`` begins."""
+        """Minimum clock of the slowest member for ``step`` to begin."""
         allowed = self.policy.staleness
         return -math.inf if allowed is None else step.clock - allowed
 
@@ -291,13 +285,13 @@ class ParameterShard:
         return min(self.clocks[worker] for worker in self.members)
 
     def _admit(self) -> list[Action]:
-        """Answer the steps that may begin now."""
+        """Answer the steps that can now begin."""
         ready = [step for step in self._beginning.values() if self._may_begin(step)]
         for step in ready:
             del self._beginning[step.request]
         return [Answer(step.request, self.version) for step in ready]
 
-    # --- workers that come and go
+    # --- workers that join and leave
 
     def _come_or_go(self, event: WorkerCame | WorkerLeft | WorkerLost) -> list[Action]:
         match event:
@@ -325,7 +319,7 @@ class ParameterShard:
         return []
 
     def _give_up(self, now: float) -> list[Action]:
-        """Answer those whom only a lost worker could let go on. What they had is theirs to give again."""
+        """Fail the requests that only a lost worker could unblock. Their gradients may be pushed again."""
         lost = {worker for worker, event in self._lost.items() if now - event.now >= RETURN_S}
         if not lost:
             return []
@@ -361,7 +355,7 @@ class ParameterShard:
         return self._update_if_complete()
 
     def _needed(self) -> int:
-        """How many gradients make an update."""
+        """Number of gradients that make an update."""
         return max(1, min(self.policy.quorum, len(self.members)))
 
     def _update_if_complete(self) -> list[Action]:
@@ -386,7 +380,7 @@ class ParameterShard:
     # --- replicas
 
     def _hand_over(self, now: float) -> list[Action]:
-        """Answer those whose version the replica has; have one of the others carry the state there."""
+        """Answer the requests for versions that the replica has; let one of the others transfer the state."""
         done = [asked for asked in self._asking.values() if asked.version <= self.acknowledged]
         for asked in done:
             del self._asking[asked.request]
@@ -444,7 +438,7 @@ class ParameterShard:
 
 
 def histogram(counts: Mapping[int, int]) -> list[int]:
-    """``counts`` by key, from key 0 to the largest; what is below 0 (a version that was lost) counts as 0."""
+    """``counts`` by key, from key 0 to the largest; keys below 0 (a lost version) count as 0."""
     found = [0] * (1 + max(0, *counts)) if counts else []
     for key, count in counts.items():
         found[max(key, 0)] += count

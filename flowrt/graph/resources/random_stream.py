@@ -2,9 +2,9 @@
 
 Philox4x64-10 (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, 2011) maps a 128-bit key and a
 256-bit counter to random bits without any state in between. The key is the op's pair of seeds; the counter's
-highest word counts the op's draws in this session and the lower ones the blocks within a draw. So what an op
-draws in its n-th execution does not depend on which thread or device runs it, on what other ops draw, or on
-how many devices there are. A new session starts over.
+highest word counts the op's draws in this session and the lower ones the blocks within a draw. The numbers
+that an op draws in its n-th execution therefore do not depend on the thread or device, on draws of other ops,
+or on the number of devices. A new session starts over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORD = 2**64 - 1
 
 
 class _Engine:
-    """A Philox generator that can be moved. Moving it costs 1 us; a new one for each draw would cost 10."""
+    """A Philox generator that can be repositioned, in 1 us; creating one for each draw would take 10."""
 
     def __init__(self) -> None:
         self.generator = np.random.Generator(np.random.Philox(0))
@@ -42,7 +42,7 @@ _engines = threading.local()
 
 @final
 class RandomStream:
-    """The draws of one random op in one session. Any thread may call `next`.
+    """The draws of one random op in one session. `next` is thread-safe.
 
     ``node``'s attributes ``seed`` and ``seed2`` are the key; if both are 0 the key is fresh entropy.
     """
@@ -57,17 +57,17 @@ class RandomStream:
         self._draws = itertools.count()  # its next() is atomic
 
     def next(self) -> np.random.Generator:
-        """A generator at the start of the next draw: the thread's own, good until the thread draws again."""
+        """A generator at the start of the next draw: the thread's own, valid until the thread draws again."""
         return _generator(self._key, next(self._draws))
 
     def skip(self) -> np.ndarray[Any, Any]:
-        """Leave the next draw out. Its position, three words: the key and the number of the draw."""
+        """Skip the next draw. Returns its position, three words: the key and the number of the draw."""
         return np.append(self._key, np.uint64(next(self._draws)))
 
 
 @final
 class Position:
-    """A stream at the draw that `RandomStream.skip` left out: draws that one, again and again."""
+    """A stream fixed at the draw that `RandomStream.skip` skipped: it repeats that draw."""
 
     __slots__ = ("_draw", "_key")
 
@@ -75,7 +75,7 @@ class Position:
         self._key, self._draw = np.array(words[:2], np.uint64), int(words[2])
 
     def next(self) -> np.random.Generator:
-        """As `RandomStream.next`."""
+        """The next generator: see `RandomStream.next`."""
         return _generator(self._key, self._draw)
 
 

@@ -1,7 +1,7 @@
-"""`ShardService`: a `ParameterShard` for many threads, which wait here for its answers.
+"""`ShardService`: a thread-safe `ParameterShard`; threads wait here for its answers.
 
-What the machine decides is done under one lock, updates too: so an update is made whole, and a step that ends
-early leaves none half made.
+All decisions and updates are made under one lock, so updates are atomic, and a step that ends early leaves
+none half applied.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from flowrt.graph.resources.parameter_shard import (
 from flowrt.graph.resources.step_context import wait_until
 
 TICK_S = 1.0
-"""A waiting step looks this often whether another one was to carry the state and did not."""
+"""Interval at which a waiting step checks whether the one transferring the state has timed out."""
 
 Apply: TypeAlias = Callable[[Sequence[Any]], None]
-"""Updates the parameters from gradients. Each variable's update is whole or not made."""
+"""Updates the parameters from gradients. The update of each variable is atomic."""
 
 
 class Contribution(NamedTuple):
-    """A gradient, and what updates the parameters from it and from the others'."""
+    """A gradient, and the function that updates the parameters from it and the others."""
 
     values: Any
     apply: Apply
@@ -64,8 +64,8 @@ class ShardStatus(NamedTuple):
 @final
 class ShardService:
     """The shard ``name`` of a session or of a server's sessions. A request that waits longer than
-    ``timeout_s`` seconds raises `DeadlineExceededError`, which names the workers that are late; a step that
-    ends leaves its wait. ``tasks``: the workers', in a cluster.
+    ``timeout_s`` seconds raises `DeadlineExceededError`, which names the late workers; a step that ends stops
+    its wait. ``tasks``: the workers', in a cluster.
     """
 
     def __init__(self, name: str, policy: Policy, timeout_s: float, tasks: Sequence[str] = ()) -> None:
@@ -79,26 +79,24 @@ class ShardService:
         return self._shard.policy
 
     def attend(self, worker: int, session: int) -> None:
-        """``worker`` has made ``session``, which is its name for `lose`."""
+        """Record that ``worker`` has created ``session``, its identifier for `lose`."""
         self._tell(WorkerCame(worker, session))
 
     def begin(self, worker: int, clock: int, session: int = 0) -> int:
-        """Wait until ``worker`` may begin its step; the version that it reads at least. ``session`` is its
-        name for `lose`.
+        """Wait until ``worker`` may begin its step; returns the minimum version that it reads. ``session`` is
+        its identifier for `lose`.
         """
         what = f"worker {worker}'s step"
         return int(self._ask(lambda request: StepBegun(request, worker, clock, session), what))
 
     def push(self, worker: int, clock: int, tag: int, values: Any, apply: Apply) -> int:
-        """Wait until the gradient ``values`` is part of an update, or too late for one; the version then."""
+        """Wait until the gradient ``values`` is in an update, or too late for one; returns the version."""
         gradient = Contribution(values, apply)
         what = f"worker {worker}'s gradient of version {tag}"
         return int(self._ask(lambda request: GradientPushed(request, worker, clock, tag, gradient), what))
 
     def carries(self, version: int) -> bool:
-        """Wait until the replica has ``version``: False; or until this step is the one that brings it
-        there.
-        """
+        """Wait until the replica has ``version`` (False) or this step must transfer the state (True)."""
         what = f"version {version} in the replica"
         return bool(self._ask(lambda request: StateAsked(request, version, time.monotonic()), what))
 
@@ -108,24 +106,24 @@ class ShardService:
     def install(
         self, generation: int, version: int, clocks: Sequence[int], install: Callable[[], None]
     ) -> None:
-        """Take a primary's state, by ``install()``, unless this shard has it. Raises `AbortedError` when the
-        primary is none any more.
+        """Install a primary's state by ``install()``, unless this shard already has it. Raises `AbortedError`
+        if the sender is no longer the primary.
         """
         self._tell(StateArrived(generation, version, clocks, install))
 
     def promote(self) -> None:
-        """Be the primary from now on. Raises `FailedPreconditionError` when there is no state."""
+        """Become the primary. Raises `FailedPreconditionError` if there is no state."""
         self._tell(PromotionAsked())
 
     def leave(self, worker: int) -> None:
         self._tell(WorkerLeft(worker))
 
     def lose(self, worker: int, session: int, why: str) -> None:
-        """The session in which ``worker`` came, or began its last step, was lost."""
+        """Record the loss of the session in which ``worker`` joined or began its last step."""
         self._tell(WorkerLost(worker, session, why, time.monotonic()))
 
     def lose_task(self, task: str, error: OpError) -> None:
-        """``task`` was there and is gone: of a worker that has had a session `lose` tells."""
+        """Record the loss of ``task``; a worker that has had a session is reported by `lose` instead."""
         if task in self._tasks:
             lost = WorkerLost(self._tasks.index(task), None, error.message, time.monotonic())
             self._tell(lost)
@@ -140,7 +138,7 @@ class ShardService:
             return self._status(), copy()
 
     def staleness(self) -> list[int]:
-        """How many gradients were 0, 1, 2, ... versions old when they made an update."""
+        """The number of gradients that were 0, 1, 2, ... versions old when they were applied."""
         with self._changed:
             return histogram(self._shard.staleness)
 
@@ -189,7 +187,7 @@ class ShardService:
         return f"shard {shard.name!r} at version {shard.version}: {what} still waits for {missing}"
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        """Under the lock. What an update leads to is done with it."""
+        """Execute ``actions``, with the lock held, including those that an update leads to."""
         for action in actions:
             match action:
                 case Answer():
@@ -202,11 +200,11 @@ class ShardService:
 
 
 def _applied(gradients: Sequence[Contribution]) -> OpError | None:
-    """Make an update; the error if it was not made."""
+    """Apply an update; returns the error if it failed."""
     try:
         gradients[-1].apply([gradient.values for gradient in gradients])
     except OpError as error:
         return error
-    except Exception as error:  # noqa: BLE001 (it is all the contributors', who would wait for ever)
+    except Exception as error:  # noqa: BLE001 (raised for all contributors, which would wait forever)
         return UnknownError(f"an update failed: {type(error).__name__}: {error}")
     return None

@@ -1,9 +1,9 @@
-"""The step that this thread runs, as far as a kernel that waits has to know it: when it must end.
+"""The step that this thread is running, as seen by a blocking kernel: when it must end.
 
-Who runs a step's programs enters a `step_scope` on each thread that calls kernels. A kernel that may wait
-calls `wait_until`, or asks `current_step`. A step inside a step (a session run by a user's function) takes
-the place of the outer one while it runs. Outside of steps that can be ended there is none, and nothing but
-what is waited for ends a wait.
+The code that runs a step's programs enters a `step_scope` on each thread that calls kernels. A kernel that
+may block calls `wait_until`, or checks `current_step`. A nested step (a session run by a user's function)
+replaces the outer one while it runs. Outside a step that can be cancelled, a wait ends only when its
+condition holds.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import TracebackType
 from typing import Protocol, final
 
 POLL_S = 0.05
-"""Seconds: a waiting kernel looks this often whether its step was cancelled. It wakes at deadlines anyway."""
+"""Seconds between checks of a waiting kernel for cancellation. Deadlines wake it separately."""
 
 
 class StepEnd(Protocol):
-    """What ends a step: a deadline, or somebody who cancels it."""
+    """The end of a step: its deadline or cancellation."""
 
     def check(self) -> None:
-        """Raises the reason when the step must end."""
+        """Raise the reason if the step must end."""
 
     def remaining_s(self) -> float | None:
         """Seconds until the deadline, at least 0; None without one."""
@@ -36,13 +36,13 @@ _thread = _Thread()
 
 
 def current_step() -> StepEnd | None:
-    """The step of this thread that can be ended, or None."""
+    """The cancellable step of this thread, or None."""
     return _thread.step
 
 
 @final
 class step_scope:
-    """A context in which ``step`` is this thread's step; one for each thread and each time."""
+    """A context in which ``step`` is this thread's step; for single use by one thread."""
 
     __slots__ = ("_outer", "_step")
 
@@ -62,10 +62,11 @@ class step_scope:
 def wait_until(
     ready: Callable[[], bool], wait: Callable[[float | None], object], timeout_s: float | None = None
 ) -> bool:
-    """Call ``wait(seconds)``, which sleeps so long at most (None: no limit) or until something changes, as
-    often as it takes for ``ready()``.
+    """Call ``wait(seconds)``, which sleeps at most that long (None: no limit) or until something changes,
+    repeatedly until ``ready()``.
 
-    True when it is; False once ``timeout_s`` seconds are over. Raises what ends the step of this thread.
+    Returns True when it is; False once ``timeout_s`` seconds are over. Raises the error that ends this
+    thread's step.
     """
     step = current_step()
     end = None if timeout_s is None else time.monotonic() + timeout_s

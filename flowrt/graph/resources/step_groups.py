@@ -1,11 +1,11 @@
-"""Native collectives whose ranks are all in one step of one process: nobody has to join a group for them.
+"""Native collectives among ranks in one step of one process, which need no joined group.
 
-    rank's start     lays its value down; the last one's computes what all get, by the operation's kernel
+    rank's start     deposits its value; the last one computes all results with the operation's kernel
     rank's wait      takes its result
 
-A step has its own `StepGroup`, so steps that run at once do not meet. All ranks are parts of one operation,
+Each step has its own `StepGroup`, so concurrent steps are independent. All ranks are parts of one operation,
 and none can be lost without the step: a rank waits for the others, however long their kernels take, until
-they come or the step ends, by its deadline, a cancellation or another kernel's error.
+they arrive or the step ends, by its deadline, a cancellation or another kernel's error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from flowrt.graph.op_def import op_def
 from flowrt.graph.resources.step_context import StepEnd, current_step, wait_until
 
 PREFIX = "step;"
-"""Begins the keys of these groups, behind which their size stands: no key of a user's has a semicolon."""
+"""Prefix of the keys of these groups, followed by their size: users' keys contain no semicolon."""
 
 Results = Mapping[int, Any]
-"""By rank; a rank that gets nothing is not there."""
+"""Results by rank; a rank that gets none is absent."""
 
 
 @final
 class StepGroup:
-    """The collectives of one step, by their edges. In a loop an edge comes again when a rank has taken its
+    """The collectives of one step, by their edges. In a loop an edge is reused once a rank has taken its
     result.
     """
 
@@ -39,12 +39,12 @@ class StepGroup:
         self._changed = threading.Condition()
         self._given: dict[str, dict[int, Any]] = {}
         self._results: dict[tuple[str, int], Any] = {}
-        """Of those who have not taken theirs, None for a rank that gets nothing."""
+        """Results not taken yet, None for a rank that gets none."""
 
     def give(
         self, edge: str, rank: int, size: int, value: Any, compute: Callable[[list[Any]], Results]
     ) -> None:
-        """Give the ``value`` of ``rank``, None if it has none: ``compute`` gets those there are, by rank."""
+        """Deposit the ``value`` of ``rank``, None if it has none: ``compute`` gets the others, by rank."""
         with self._changed:
             given = self._given.setdefault(edge, {})
             given[rank] = value
@@ -57,7 +57,7 @@ class StepGroup:
             self._changed.notify_all()
 
     def take(self, edge: str, rank: int) -> Any:
-        """What ``rank`` gets, when all have come. Raises what ends the step."""
+        """The result of ``rank``, once all have arrived. Raises the error that ends the step."""
         with self._changed:
             wait_until(lambda: (edge, rank) in self._results, self._changed.wait)
             return self._results.pop((edge, rank))
@@ -68,7 +68,7 @@ _groups: WeakKeyDictionary[StepEnd, StepGroup] = WeakKeyDictionary()
 
 
 def _step_group() -> StepGroup:
-    """That of the step which the thread runs. Raises `FailedPreconditionError` outside of steps."""
+    """The group of the step that the thread is running. Raises `FailedPreconditionError` outside of steps."""
     step = current_step()
     if step is None:
         raise FailedPreconditionError(
@@ -104,11 +104,11 @@ class StepMember:
         return lambda: None  # the group has ended with the step
 
     def abort(self, error: OpError) -> None:
-        """Nothing: who waits ends with the step."""
+        """No-op: waits end with the step."""
 
 
 def _computed(kind: str, size: int, values: list[Any], attrs: Mapping[str, Any]) -> Results:
-    """What the operation's own kernel says of all ranks' ``values``."""
+    """Results of the operation's kernel for all ranks' ``values``."""
     op, known = op_def(kind), {**attrs, "group_size": size}
     has_places = "places" in [argument.name for argument in op.inputs]
     arguments = [values, [np.zeros(0, np.int32)] * size] if has_places else [values]

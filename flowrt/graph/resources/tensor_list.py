@@ -1,18 +1,18 @@
 """`TensorList`: the run-time value of a list tensor (dtype `variant`), an immutable list of arrays.
 
-Every change gives a new list, yet a loop that goes on with the newest version changes it in O(1): the
-versions share one array of elements, which the newest *owns*; an older one is how it differs from the next
-newer version (shallow binding: Baker 1978; Conchon and Filliatre, "A persistent union-find data structure",
-2007).
+Every change returns a new list, yet a loop that continues with the newest version changes it in O(1): the
+versions share one array of elements, which the newest *owns*; an older one stores its difference from the
+next newer version (shallow binding: Baker 1978; Conchon and Filliatre, "A persistent union-find data
+structure", 2007).
 
 Rules of this file:
 
-  1. Neighbouring versions differ by one element: one is set, the last is added, or the last is gone. The
-     lengths say which.
-  2. An older version that is used turns the differences around on the way to the owner, up to `NEAR` of them,
-     and owns the elements from then on. From further away it takes a copy, once: so two programs that go on
-     from one version part after a few steps, and do not drag the elements to and fro.
-  3. Only this file writes the array of elements, under one lock, held for as long as rule 2 takes. So any
+  1. Neighbouring versions differ by one element: one is set, or the last is added or removed. The lengths
+     determine which.
+  2. An older version that is used reverses the differences on the path to the owner, up to `NEAR` of them,
+     and becomes the owner. From further away it makes a copy, once: two programs that continue from one
+     version thus separate after a few steps instead of reversing differences back and forth.
+  3. Only this file writes the array of elements, under one lock, held for the duration of rule 2. So any
      thread may use any version at any time.
   4. An element never changes once it is in a list.
 """
@@ -30,14 +30,14 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
 NEAR = 16
-"""Versions: turning one difference around costs 0.4 us, a copy 1 ns an element."""
+"""Maximum number of differences reversed: one costs 0.4 us, a copy 1 ns per element."""
 
 _lock = threading.Lock()
 
 
 class ListSpec(NamedTuple):
-    """What holds for a list and all that is made of it: the elements' dtype, what is known of their shape,
-    and the greatest length, if there is one.
+    """Properties of a list and of all lists derived from it: the elements' dtype, their static shape, and the
+    maximum length, if there is one.
     """
 
     dtype: DType
@@ -46,9 +46,9 @@ class ListSpec(NamedTuple):
 
 
 class AwayElement:
-    """An element whose bytes are not where it is read, such as in the host's memory for a GPU.
+    """An element stored elsewhere than where it is read, such as in host memory for a GPU.
 
-    No `ABC`: every element that is read is asked whether it is one, in 30 ns; of an ABC it takes 220.
+    Not an `ABC`: every element read is tested for this type, in 30 ns; with an ABC it takes 220.
     """
 
     __slots__ = ("dtype", "shape")
@@ -57,17 +57,17 @@ class AwayElement:
         self.dtype, self.shape = dtype, shape
 
     def bring(self) -> Any:
-        """An array of it, the caller's own, where it is read. To be called as a kernel is."""
+        """A new array of it on the reader's side. To be called like a kernel."""
         raise NotImplementedError
 
 
 @final
 class TensorList:
-    """A list of arrays or of lists; None is an element that is not set, which counts as zeros. An array may
-    be an `AwayElement`, which readers get as the array that it stands for.
+    """A list of arrays or of lists; None is an element that is not set and counts as zeros. An array may be
+    an `AwayElement`, which readers get as the array that it represents.
 
-    ``length`` is the number of elements. Indices are in ``[0, length)``: others raise `InvalidArgumentError`,
-    and so does an element whose shape does not fit ``spec``.
+    ``length`` is the number of elements. Indices outside ``[0, length)`` raise `InvalidArgumentError`, as
+    does an element with a shape that does not match ``spec``.
     """
 
     __slots__ = ("_elements", "_index", "_newer", "_value", "length", "rows", "spec")
@@ -81,12 +81,12 @@ class TensorList:
         self._newer: TensorList | None = None
         self._index, self._value = 0, None
         self.rows: Any = None
-        """All elements as one array, if they came so; nobody may change it."""
+        """All elements as one array, if given as such; read-only."""
 
     @classmethod
     def of_rows(cls, spec: ListSpec, rows: Any) -> TensorList:
-        """The list of the rows of an array that nobody will change. To take it apart waits until it must be:
-        a view costs 0.1 us.
+        """The list of the rows of an array that will not be modified. It is split lazily: a view costs 0.1
+        us.
         """
         made = cls(spec)
         made._check(rows.dtype, rows.shape[1:])
@@ -99,7 +99,7 @@ class TensorList:
 
     @property
     def shape(self) -> Shape:
-        """What is known of the shape of its elements."""
+        """The static shape of its elements."""
         return self.spec.shape
 
     # --- reading
@@ -112,25 +112,25 @@ class TensorList:
         return _brought(value)
 
     def elements(self) -> list[Any]:
-        """All elements, in a list of the caller's own."""
+        """All elements, in a new list."""
         return [value.bring() if isinstance(value, AwayElement) else value for value in self.kept()]
 
     def kept(self) -> list[Any]:
-        """As `elements`, but what is away stays away."""
+        """The same as `elements`, without fetching `AwayElement` values."""
         with _lock:
             return list(self._own())
 
     # --- changing: each gives a new list
 
     def set(self, index: int, value: Any) -> TensorList:
-        """The list with ``value`` (an array that nobody will change, or None) at ``index``."""
+        """The list with ``value`` (an array that will not be modified, or None) at ``index``."""
         self._check_index(index)
         if value is not None:
             self._check(value.dtype, value.shape)
         return self._changed(self.length, index, value)
 
     def push(self, value: Any) -> TensorList:
-        """The list with one element more. Raises `InvalidArgumentError` if it is full."""
+        """The list with ``value`` appended. Raises `InvalidArgumentError` if it is full."""
         if value is not None:
             self._check(value.dtype, value.shape)
         if self.length == self.spec.limit:
@@ -148,20 +148,20 @@ class TensorList:
         return self._changed(self.length - 1, 0, None), _brought(value)
 
     def resized(self, length: int) -> TensorList:
-        """The list cut to ``length``, or with elements that are not set behind it."""
+        """The list truncated to ``length``, or extended by elements that are not set."""
         if length < 0:
             raise InvalidArgumentError(f"expected a length of at least 0; got {length}")
         kept = self.kept()[:length]
         return TensorList(self.spec, kept + [None] * (length - len(kept)))
 
     def copy(self) -> TensorList:
-        """The list itself: it never changes."""
+        """The list itself: it is immutable."""
         return self
 
     # --- versions
 
     def _changed(self, length: int, index: int, value: Any) -> TensorList:
-        """A newer version of this one, which owns the elements."""
+        """A newer version of this one, which becomes the owner."""
         changed = TensorList.__new__(TensorList)
         changed.spec, changed.length = self.spec, length
         changed._elements, changed._newer = None, self
@@ -172,7 +172,7 @@ class TensorList:
         return changed
 
     def _own(self) -> list[Any]:
-        """The elements, after which they are this version's. The lock is held."""
+        """The elements, after making this version the owner. The lock is held."""
         if self._elements is not None:
             return self._elements
         if self._newer is None:
@@ -195,7 +195,7 @@ class TensorList:
         return path
 
     def _take_over(self) -> list[Any]:
-        """Own the elements, which the next version owned: it remembers how it differs from this one."""
+        """Become the owner in place of the next version, which then stores its difference from this one."""
         newer = self._newer
         assert newer is not None
         assert newer._elements is not None
@@ -230,7 +230,7 @@ def _brought(value: Any) -> Any:
 
 
 def _exchange(elements: list[Any], version: TensorList) -> Any:
-    """Make ``elements``, a neighbour's, those of ``version``. Returns what the neighbour needs to undo it."""
+    """Change ``elements``, a neighbour's, to those of ``version``. Returns the difference that undoes it."""
     if len(elements) < version.length:
         elements.append(version._value)
         return None
@@ -241,7 +241,7 @@ def _exchange(elements: list[Any], version: TensorList) -> Any:
 
 
 def _replayed(path: list[TensorList]) -> list[Any]:
-    """A copy of the elements of the first version in ``path``; the owner comes behind the last."""
+    """A copy of the elements of the first version in ``path``; the owner follows the last."""
     owner = path[-1]._newer
     assert owner is not None
     assert owner._elements is not None

@@ -19,12 +19,11 @@ from flowrt.graph.resources.step_context import wait_until
 
 @final
 class TransferQueue:
-    """Items in order, ``capacity`` of them at most: who is ahead waits for the other end.
+    """Items in order, at most ``capacity``; the faster side waits for the other.
 
-    Any threads may use either end. A wait ends with an item or room, when the queue is closed, with the step
-    that the thread runs (`flowrt.graph.resources.step_context`), or after ``timeout_s`` seconds, whichever
-    is first; when it
-    raises, the queue is as it was.
+    Any thread may use either end. A wait ends with an item or space, when the queue is closed, with the step
+    that the thread is running (`flowrt.graph.resources.step_context`), or after ``timeout_s`` seconds,
+    whichever is first; if it raises, the queue is unchanged.
     """
 
     __slots__ = ("_capacity", "_changed", "_error", "_is_closed", "_items", "_name")
@@ -42,7 +41,7 @@ class TransferQueue:
         return len(self._items)
 
     def put(self, item: Any, timeout_s: float | None = None) -> None:
-        """Add ``item`` behind the others, when there is room.
+        """Append ``item`` when there is space.
 
         Raises `CancelledError`, or the error that the queue was closed with, and `DeadlineExceededError`.
         """
@@ -54,7 +53,7 @@ class TransferQueue:
             self._changed.notify_all()
 
     def get(self, timeout_s: float | None = None) -> Any:
-        """Take the first item, when there is one.
+        """Take the first item when there is one.
 
         Raises `OutOfRangeError` when the queue is closed and empty, or the error that it was closed with, and
         `DeadlineExceededError`.
@@ -67,8 +66,8 @@ class TransferQueue:
             return self._items.popleft()
 
     def close(self, error: OpError | None = None) -> None:
-        """Take no more items; those that are there can still be taken. With ``error`` they are dropped, and
-        both ends raise it. Closing again changes nothing.
+        """Accept no more items; those present can still be taken. With ``error`` they are dropped, and both
+        ends raise it. Closing again changes nothing.
         """
         with self._changed:
             if not self._is_closed:
@@ -81,8 +80,8 @@ class TransferQueue:
         return len(self._items) < self._capacity
 
     def _wait_until(self, ready: Callable[[], bool], obstacle: str, timeout_s: float | None) -> None:
-        """Wait for ``ready()``, or for the queue to be closed. An error about time says that ``obstacle`` is
-        what the queue was all the time.
+        """Wait for ``ready()``, or for the queue to be closed. A timeout error names ``obstacle`` as the
+        state of the queue during the wait.
         """
         message = f"queue {self._name!r} is {obstacle}"
         try:

@@ -1,4 +1,4 @@
-"""Run-time state behind resource tensors. A session makes one object for each handle node and keeps it
+"""Run-time state behind resource tensors. A session creates one object for each handle node and keeps it
 between runs.
 """
 
@@ -17,11 +17,11 @@ from flowrt.graph.shapes import Shape, compatible, format_shape, is_static
 class VariableResource:
     """A variable's value on its device.
 
-    With a static shape ``array`` is the same memory for the session's life, which `pin` gives it, so that
-    compiled programs read it in place; kernels that update it do so under ``lock`` and in place. It means
-    something once ``is_initialized``. Steps that run at once and update one variable each apply their update
-    whole, and a fetch copies the value whole; a kernel that reads it in place beside an update of another
-    step may see a part of each, as with TensorFlow's reference variables.
+    With a static shape, ``array`` is the same memory for the session's lifetime, allocated by `pin`, so that
+    compiled programs read it in place; kernels update it in place, holding ``lock``. It is valid once
+    ``is_initialized``. Updates by concurrent steps are atomic, and so is a fetch; but a kernel that reads it
+    in place during another step's update may see a torn mix of old and new values, as with TensorFlow's
+    reference variables.
     """
 
     __slots__ = ("array", "dtype", "is_initialized", "lock", "name", "shape")
@@ -34,18 +34,18 @@ class VariableResource:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether assignments keep the memory."""
+        """Whether assignments keep the same memory."""
         return self.array is not None and is_static(self.shape)
 
     def pin(self, empty: Callable[[tuple[int, ...], Any], Any]) -> None:
-        """Take the memory for the session's life from ``empty(shape, dtype)``, if the shape cannot change."""
+        """Allocate the memory for the session's lifetime with ``empty(shape, dtype)``, if the shape cannot
+        change.
+        """
         if is_static(self.shape) and self.dtype.np.kind != "O":
             self.array = empty(self.shape or (), self.dtype.np)
 
     def read(self) -> Any:
-        """The value: the variable's own memory. Raises `FailedPreconditionError` before the first
-        assignment.
-        """
+        """The value, without a copy. Raises `FailedPreconditionError` before the first assignment."""
         if not self.is_initialized:
             raise FailedPreconditionError(
                 f"variable {self.name!r} has no value yet. Run its initializer (a local variable's by"
@@ -54,8 +54,8 @@ class VariableResource:
         return self.array
 
     def assign(self, xp: Any, value: Any) -> None:
-        """Set the value (copied). Raises `InvalidArgumentError` for a value of another shape; nothing changes
-        then.
+        """Set the value by copying. Raises `InvalidArgumentError` for a value of another shape, without
+        changing anything.
         """
         if not compatible(value.shape, self.shape):
             expected, got = format_shape(self.shape), format_shape(value.shape)

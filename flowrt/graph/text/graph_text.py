@@ -1,4 +1,4 @@
-"""The text form of a `Subgraph`: one line per operation, made to be read in reviews and parsed back in tests.
+"""The text form of a `Subgraph`: one line per operation, to be read in reviews and parsed in tests.
 
     feeds: %x
     %w = VarHandleOp() {dtype=f32, shape=[3, 4]} : resource[]  @/job:ps/task:0/device:CPU:0  # train.py:7
@@ -7,11 +7,11 @@
     fetches: %y
     targets: %init
 
-``%split:1`` is output 1 of ``%split``, ``[%a, %b]`` an input that is a list, ``^init`` a control input.
-Behind " : " stand dtype and shape of each output. Attributes that have their default, or follow from the
-inputs' and outputs' dtypes, are left out. Literals: see `flowrt.graph.text.text_literals`.
+``%split:1`` is output 1 of ``%split``, ``[%a, %b]`` an input that is a list, ``^init`` a control input. After
+" : " come dtype and shape of each output. Attributes that have their default, or follow from the inputs' and
+outputs' dtypes, are omitted. Literals: see `flowrt.graph.text.text_literals`.
 
-A function stands below the operation that owns it, further in, under the attribute's name (one of a list as
+A function follows the operation that owns it, indented, under the attribute's name (in a list,
 ``branches[0]:``), in the same form: its feeds are the parameters, its fetches the results.
 
     %y = If(%p, [%x]) : f32[]
@@ -59,9 +59,9 @@ from flowrt.graph.text.text_literals import (
 
 _ENDS = ("feeds", "fetches", "targets")
 MAX_INDENT = 160
-"""Columns: 40 functions inside one another."""
+"""Maximum column of indentation: 40 nested functions."""
 MAX_HINTED = 100
-"""Characters of a name that may be a hint."""
+"""Maximum length of a name considered as a hint."""
 
 _NONE: Mapping[str, Node] = MappingProxyType({})
 
@@ -71,7 +71,7 @@ _NONE: Mapping[str, Node] = MappingProxyType({})
 
 def print_subgraph(subgraph: Subgraph, known: Mapping[str, Node] = _NONE) -> str:
     """``subgraph`` as text. Its nodes may also read those in ``known``. Raises `UnimplementedError`, naming
-    the node, for an attribute without one.
+    the node, for an attribute without a text form.
     """
     return "".join(line + "\n" for line in _format_lines(subgraph, known))
 
@@ -136,7 +136,7 @@ def _format_node(node: Node, nodes: Mapping[str, Node]) -> str:
 
 
 def _grouped(arguments: Sequence[Argument], flat: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[Any]]:
-    """``flat`` cut into one list an argument."""
+    """``flat`` split into one list per argument."""
     groups, position = [], 0
     for argument in arguments:
         count = 1
@@ -179,10 +179,9 @@ def _defaults(op: OpDef) -> dict[str, Any]:
 
 
 def _derived_attrs(op: OpDef, inputs: Sequence[Sequence[DType]], outputs: Sequence[DType]) -> dict[str, Any]:
-    """The type variables and lengths that follow from the dtypes of the inputs (one list an argument) and
-    outputs.
+    """The type variables and lengths implied by the dtypes of the inputs (one list per argument) and outputs.
 
-    Outputs tell only when at most one of them is a list: otherwise nobody knows where one list ends.
+    Outputs imply them only if at most one output is a list: otherwise it is ambiguous where one list ends.
     """
     groups = list(zip(op.inputs, inputs, strict=True))
     extra = len(outputs) - len(op.outputs)
@@ -207,16 +206,15 @@ def _derived_attrs(op: OpDef, inputs: Sequence[Sequence[DType]], outputs: Sequen
 def parse_subgraph(text: str, known: Mapping[str, Node] = _NONE) -> Subgraph:
     """The subgraph that `print_subgraph` printed as ``text``, with the same ``known``.
 
-    Every operation must stand behind those that it reads and that are not ``known``. Raises
-    `InvalidArgumentError` ("line 2, column 7: expected …; got …") or, for an op that does not exist,
-    `NotFoundError`.
+    Every operation must follow its inputs, except those that are ``known``. Raises `InvalidArgumentError`
+    ("line 2, column 7: expected …; got …") or, for an op that does not exist, `NotFoundError`.
     """
     return _parse_block(_Lines(text), -1, known)
 
 
 @final
 class _Lines:
-    """The lines of a text that are not empty, read as they are asked for."""
+    """The non-empty lines of a text, read on demand."""
 
     def __init__(self, text: str) -> None:
         self._rest = enumerate(text.split("\n"), 1)
@@ -234,12 +232,12 @@ class _Lines:
         return taken
 
     def is_inside(self, indent: int) -> bool:
-        """Whether the next line is further in than ``indent``."""
+        """Whether the next line is indented deeper than ``indent``."""
         return self.next is not None and self.next.indent > indent
 
 
 def _parse_block(lines: _Lines, indent: int, known: Mapping[str, Node] = _NONE) -> Subgraph:
-    """The lines that are further in than ``indent``."""
+    """The lines indented deeper than ``indent``."""
     nodes: dict[str, Node] = {}
     seen: Mapping[str, Node] = ChainMap(nodes, dict(known)) if known else nodes
     ends: dict[str, list[tuple[Line, Token]]] = {}
@@ -259,7 +257,7 @@ def _parse_block(lines: _Lines, indent: int, known: Mapping[str, Node] = _NONE) 
 
 
 def _finish(line: Line) -> str:
-    """What is left of ``line`` must be a comment. The comment."""
+    """Check that the rest of ``line`` is at most a comment, and return it."""
     comment = line.take("comment", "a comment").text if line.next.kind == "comment" else ""
     line.take("end", "the end of the line")
     return comment
@@ -276,8 +274,8 @@ def _parse_end(line: Line, ends: dict[str, list[tuple[Line, Token]]]) -> None:
 
 
 def _parse_node(line: Line, lines: _Lines, above: Collection[str], nodes: Mapping[str, Node]) -> Node:
-    """The operation in ``line`` with its functions, which stand in ``lines``. It may not have the name of one
-    ``above``, and may read all ``nodes``.
+    """The operation in ``line`` with its functions, which follow in ``lines``. Its name must differ from
+    those ``above``, and it may read all ``nodes``.
     """
     token = line.take("node", "an operation")
     name, index = parse_name(line, token)
@@ -302,7 +300,7 @@ def _parse_node(line: Line, lines: _Lines, above: Collection[str], nodes: Mappin
 
 
 def _parse_functions(owner: Line, lines: _Lines, op: OpDef, attrs: dict[str, Any]) -> None:
-    """Add the functions that stand below the line of their ``owner`` to ``attrs``."""
+    """Add the functions that follow the line of their ``owner`` to ``attrs``."""
     while lines.is_inside(owner.indent) and (line := lines.next) is not None and _is_label(line):
         lines.take()
         column = line.next.column
@@ -373,7 +371,7 @@ def _resolve_output(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
 
 
 def _nearest_above(name: str, nodes: Mapping[str, Node]) -> str:
-    """Among the last names, and short ones: comparing two of 100 characters takes up to 0.7 ms."""
+    """Nearest among the last names, and short ones: comparing two of 100 characters takes up to 0.7 ms."""
     last = islice((each for each in reversed(list(nodes)) if len(each) <= MAX_HINTED), 300)
     return nearest(name, last)
 
@@ -415,7 +413,7 @@ def _complete_attrs(
     outputs: Sequence[DType],
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """``given`` with what follows from the dtypes and with the defaults; checked against the signature."""
+    """``given`` with attrs implied by the dtypes and with the defaults; checked against the signature."""
     attrs = {**_defaults(op), **_derived_attrs(op, inputs, outputs), **given}
     for key in attr_names(op):
         if key not in attrs:
@@ -446,7 +444,7 @@ def _names(found: Sequence[DType]) -> str:
 
 
 class _Code(NamedTuple):
-    """Stands for the code object of a user's line that is known by name only."""
+    """Substitute for the code object of a user's line of which only the name is known."""
 
     co_filename: str
     co_firstlineno: int

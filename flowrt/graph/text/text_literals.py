@@ -1,10 +1,10 @@
-"""The words of the text form: tokens of a line, and attribute values as literals.
+"""The lexical level of the text form: tokens of a line, and attribute values as literals.
 
     true  7  1.5e-3  -inf  "text"  b"\\x00"  f32  [2, ?]  <unknown>  f32[2](1.0, nan)  (1, 2)  null
 
-are a bool, an int, floats, a string, bytes, a dtype, two shapes, a tensor, a list and None. A tensor has
-its elements in C order, the last one repeated as often as needed; ``f32[256]base64"..."`` has their bytes
-(little endian). Elements of a list are of one kind, unless the attribute is one that no op defines.
+are a bool, an int, floats, a string, bytes, a dtype, two shapes, a tensor, a list and None. A tensor has its
+elements in C order, with the last one repeated as needed; ``f32[256]base64"..."`` has their bytes (little
+endian). Elements of a list are of one kind, except in attributes that no op defines.
 
 Rule: what is printed reads back as exactly the same value, bit for bit.
 """
@@ -29,7 +29,7 @@ from flowrt.graph.shapes import Shape, format_shape
 MAX_PRINTED_BYTES = 1024
 """Numeric tensors above this are printed as base64."""
 MAX_LISTS = 40
-"""Inside one another."""
+"""Maximum nesting of lists."""
 
 _SHORT = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
 _DTYPES: dict[DType, str] = {
@@ -147,7 +147,7 @@ def _parse_dim(line: Line) -> int:
 
 
 def format_name(name: str) -> str:
-    """A node's name behind its ``%`` or ``^``: as it is, or in quotes when it has unusual characters."""
+    """A node's name after its ``%`` or ``^``: unchanged, or in quotes if it has unusual characters."""
     return name if re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", name) else json.dumps(name)
 
 
@@ -188,7 +188,7 @@ def format_value(kind: str, value: Any) -> str:
 
 
 def parse_value(line: Line, kind: str | None) -> Any:
-    """The value of the literal that comes next, which must be of ``kind`` (None: of any)."""
+    """The value of the next literal, which must be of ``kind`` (None: of any)."""
     start = line.next.column
     found, value = _parse_literal(line)
     if found == "int" and kind == "float":
@@ -199,7 +199,7 @@ def parse_value(line: Line, kind: str | None) -> Any:
 
 
 def _parse_literal(line: Line, depth: int = 0) -> tuple[str, Any]:
-    """Kind and value; the kind of an empty list is "list". It is in ``depth`` lists."""
+    """Kind and value; the kind of an empty list is "list". The literal is nested in ``depth`` lists."""
     token = line.next
     if token.kind == "number":
         return _parse_number(line)
@@ -339,7 +339,7 @@ def _shortest(value: Any) -> str:
 
 
 def _format_bytes(value: str | bytes) -> str:
-    """An element of a string tensor: as text where it is text."""
+    """An element of a string tensor: as text if possible."""
     try:
         return _format_text(value if isinstance(value, str) else value.decode())
     except UnicodeDecodeError:

@@ -28,11 +28,11 @@ Structure = Any
 
 
 class RNNCell(Layer):
-    """Base of the cells and of users' own.
+    """Base of all cells, including the user's.
 
-    A subclass has `state_size`, `output_size`, and ``call(inputs, state)``, which makes its variables by
-    `get_variable`, or before that in ``build(inputs_shape)``. Instead of ``call`` it may have a
-    ``__call__(inputs, state, scope=None)`` of its own, as cells of the first TensorFlows do.
+    A subclass has `state_size`, `output_size`, and ``call(inputs, state)``, which creates its variables by
+    `get_variable`, or does so earlier in ``build(inputs_shape)``. Instead of ``call`` it may have its own
+    ``__call__(inputs, state, scope=None)``, like cells of early TensorFlow versions.
     """
 
     @property
@@ -52,11 +52,11 @@ class RNNCell(Layer):
         around = get_variable_scope() if scope is None else scope
         with variable_scope(around, custom_getter=self._note, auxiliary_name_scope=False) as opened:
             result = self._apply(inputs, state, None if scope is None else opened)
-        self._weights = list(dict.fromkeys(self._weights))  # what add_weight makes is noted twice
+        self._weights = list(dict.fromkeys(self._weights))  # variables of add_weight are recorded twice
         return result
 
     def _note(self, getter: Any, *args: Any, **kwargs: Any) -> Variable:
-        """A getter of variables: what ``call`` makes by `get_variable` is among the cell's weights."""
+        """A variable getter that records variables of `get_variable` in ``call`` as weights of the cell."""
         variable: Variable = getter(*args, **kwargs)
         self._weights.append(variable)
         return variable
@@ -99,9 +99,9 @@ class RNNCell(Layer):
 
 
 class LayerRNNCell(RNNCell):
-    """A cell that makes all of its variables by ``add_weight`` in ``build``, and inputs of rank 2.
+    """A cell that creates all its variables by ``add_weight`` in ``build``, with inputs of rank 2.
 
-    Unlike a plain `RNNCell`, two of a kind in one scope get scopes of their own: "gru_cell", "gru_cell_1".
+    Unlike a plain `RNNCell`, two of a kind in one scope get separate scopes: "gru_cell", "gru_cell_1".
     """
 
     rank = 2
@@ -111,7 +111,7 @@ class LayerRNNCell(RNNCell):
 
 
 def check_cell(where: str, cell: Any) -> None:
-    """Raise `DTypeError` unless ``cell`` can be called and has what a cell has."""
+    """Raise `DTypeError` unless ``cell`` is callable and has a cell's attributes."""
     names = ("output_size", "state_size", "zero_state")
     missing = [name for name in names if not hasattr(type(cell), name) and not hasattr(cell, name)]
     if missing:
@@ -131,7 +131,7 @@ def zeros_of(size: Any, batch_size: Any, dtype: Any) -> Tensor:
 
 
 def rows_of(tensor: Tensor, axis: int = 0) -> Any:
-    """How many rows a tensor has along ``axis``: an int, or a scalar tensor while that is unknown."""
+    """The number of rows of a tensor along ``axis``: an int, or a scalar tensor if unknown."""
     known = None if tensor.shape.ndims is None else tensor.shape.as_list()[axis]
     return shape(tensor)[axis] if known is None else known
 

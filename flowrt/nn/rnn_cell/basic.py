@@ -1,4 +1,4 @@
-"""BasicRNNCell and GRUCell, whose state is one tensor ``[batch, num_units]``, which is also their output."""
+"""BasicRNNCell and GRUCell: the state is one tensor ``[batch, num_units]``, which is also the output."""
 
 from __future__ import annotations
 

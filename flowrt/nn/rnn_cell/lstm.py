@@ -1,7 +1,7 @@
 """Long short-term memory: Hochreiter and Schmidhuber (1997), with a forget gate, Gers et al. (1999).
 
-The state is `LSTMStateTuple`: ``c``, what is remembered, and ``h``, the output of the step; or with
-``state_is_tuple=False`` one tensor of both side by side. The kernel's columns are four gates in TensorFlow's
+The state is `LSTMStateTuple`: ``c``, the memory, and ``h``, the output of the step; or with
+``state_is_tuple=False`` one tensor of both, concatenated. The kernel's columns are four gates in TensorFlow's
 order: input, candidate, forget, output.
 """
 
@@ -42,7 +42,7 @@ class LSTMStateTuple(NamedTuple):
 
 
 class _LSTM(LayerRNNCell):
-    """What all LSTM cells have: the sizes, and a state that is a tuple or one tensor."""
+    """Base of the LSTM cells: the sizes, and a state that is a tuple or one tensor."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _LSTM(LayerRNNCell):
 class BasicLSTMCell(_LSTM):
     """An LSTM without peepholes, clipping or projection.
 
-    ``forget_bias`` is added to the forget gate, so that what is remembered lasts before anything is learned.
+    ``forget_bias`` is added to the forget gate, so that the memory persists at the beginning of training.
     ``activation`` is tanh if None.
     """
 

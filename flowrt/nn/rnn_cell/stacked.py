@@ -16,11 +16,11 @@ from flowrt.variables.variable_scope import variable_scope
 
 
 class MultiRNNCell(RNNCell):
-    """``cells`` on top of each other, the first lowest; their variables are in cell_0, cell_1, ...
+    """A stack of ``cells``, the first one lowest; their variables are in cell_0, cell_1, ...
 
-    The state is a tuple of theirs, or with ``state_is_tuple=False`` one tensor of all side by side. Raises
+    The state is a tuple of theirs, or with ``state_is_tuple=False`` one concatenated tensor. Raises
     `InvalidArgumentError` for no cells, or for states of several tensors without ``state_is_tuple``,
-    `DTypeError` for what is no sequence of cells.
+    `DTypeError` for anything but a sequence of cells.
     """
 
     def __init__(self, cells: Sequence[Any], state_is_tuple: bool = True) -> None:

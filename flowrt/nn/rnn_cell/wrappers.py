@@ -1,7 +1,6 @@
-"""Cells around a cell: dropout, residual connections, a device.
+"""Wrappers of cells: dropout, residual connections, a device.
 
-A wrapper has no scope of its own: the variables are named as those of the bare cell. Its states and sizes are
-the cell's too.
+A wrapper has no scope: the variables have the same names as without it. Its states and sizes are the cell's.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class DeviceWrapper(CellWrapper):
 
 
 def _all_but_memory(state: Any) -> Any:
-    """Which parts of a state are dropped: of an LSTM's the output, not the memory."""
+    """The parts of a state to drop: of an LSTM's the output, not the memory."""
     return LSTMStateTuple(c=False, h=True) if isinstance(state, LSTMStateTuple) else True
 
 
@@ -115,10 +114,10 @@ class DropoutWrapper(CellWrapper):
 
     The state is dropped after the step, for the next one; of an LSTM's only h, unless
     ``dropout_state_filter_visitor`` (from a structure of the state to True, False, or a structure of them)
-    says otherwise. With ``variational_recurrent`` one mask a step of `Session.run` serves all time steps and
+    selects other parts. With ``variational_recurrent`` one mask per `Session.run` serves all time steps and
     all rows of the batch: Gal and Ghahramani, "A theoretically grounded application of dropout in recurrent
     neural networks" (2016). This needs ``dtype``, and ``input_size`` if inputs are dropped. Raises
-    `InvalidArgumentError` when they are missing, and for a probability outside [0, 1].
+    `InvalidArgumentError` if they are missing, and for a probability outside [0, 1].
     """
 
     def __init__(
@@ -154,7 +153,7 @@ class DropoutWrapper(CellWrapper):
             )
 
     def _draw(self, sizes: dict[str, Any]) -> dict[str, list[Tensor]]:
-        """For every tensor of what is dropped one uniform number an element, the same in all time steps."""
+        """Draw one uniform number per element of every dropped tensor, the same in all time steps."""
         wanted = {part: size for part, size in sizes.items() if self._keep[part] != 1.0}
         if self.dtype is None or wanted.get("input", 0) is None:
             missing = "a dtype" if self.dtype is None else "an input_size to drop inputs"
@@ -197,8 +196,7 @@ class DropoutWrapper(CellWrapper):
         if part not in self._draws:
             return dropout(value, keep, seed=self._seed_of(part, index))
         kept = greater_equal(self._draws[part][index] + keep, 1.0)
-        masked: Tensor = where_v2(kept, realdiv(value, keep), zeros_like(value))
-        return masked
+        return where_v2(kept, realdiv(value, keep), zeros_like(value))
 
 
 def _probability(where: str, value: Any) -> Any:
@@ -212,7 +210,7 @@ def _probability(where: str, value: Any) -> Any:
 
 
 def _chosen(visit: Callable[[Any], Any], state: Any) -> list[bool]:
-    """For every leaf of ``state`` whether ``visit``, asked from the outside to the inside, wants it."""
+    """A flag for every leaf of ``state``: whether ``visit``, called from the root inwards, selects it."""
     wanted = visit(state)
     if not is_nested(state):
         return [bool(wanted)]

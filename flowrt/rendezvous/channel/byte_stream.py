@@ -20,18 +20,18 @@ from flowrt.device.llvm.host_pool import usable_cpus
 from flowrt.rendezvous.channel.framing import Buffer
 
 MAX_DESCRIPTORS = 64
-"""File descriptors that one write may pass; Linux takes 253."""
+"""File descriptors passed in one write; Linux allows 253."""
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
 MAX_PIECES = 512
-"""Buffers that one write takes; Linux takes 1024."""
+"""Buffers in one write; Linux allows 1024."""
 
 SPIN_S = 200e-6 if usable_cpus() > 1 else 0.0
-"""For how long a read looks again and again. To wake a thread on a processor that sleeps takes 28 us; to and
-fro between two tasks by parts of 20 us, that is most of the time (competitive spinning: Karlin et al.,
-"Empirical Studies of Competitive Spinning for a Shared-Memory Multiprocessor", SOSP 1991).
+"""Spin time of a read. Waking a thread on a sleeping processor takes 28 us; when two tasks alternate in parts
+of 20 us, that is most of the time (competitive spinning: Karlin et al., "Empirical Studies of Competitive
+Spinning for a Shared-Memory Multiprocessor", SOSP 1991).
 """
 GLANCE_S = 20e-6
-"""Of one look, which takes 2 us where nobody else wants to run."""
+"""Duration of one poll, which takes 2 us if no other thread wants to run."""
 
 _open_sockets: WeakSet[socket.socket] = WeakSet()
 
@@ -46,19 +46,19 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class ByteStream(ABC):
-    """Errors of the socket come as `OSError`."""
+    """A socket as a byte stream. Errors of the socket are raised as `OSError`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.descriptors: deque[int] = deque()
-        """Those that came with what was read, oldest first; who takes one closes it."""
+        """Descriptors received with the bytes read, oldest first; their consumer closes them."""
         self._was_soon = False
         _open_sockets.add(connected)
 
     def read(self, room: Buffer | bytearray, *, is_due: bool = False) -> int:
-        """Fill the front of ``room``; waits until there is at least one byte. 0 at the end. ``is_due``: the
-        peer was just answered. What comes from it comes soon, if the last did: then this looks again and
-        again before it sleeps, for `SPIN_S`.
+        """Fill the front of ``room``; waits until there is at least one byte. Returns 0 at the end.
+        ``is_due``: the peer was just answered, so its next message is expected soon, if the last one was:
+        then this polls for `SPIN_S` before it sleeps.
         """
         began = time.perf_counter()
         count = self._spin(room, began) if is_due and self._was_soon else None
@@ -68,7 +68,7 @@ class ByteStream(ABC):
         return count or 0
 
     def _spin(self, room: Buffer | bytearray, began: float) -> int | None:
-        """None if nothing came, or another thread wants the processor or the interpreter."""
+        """Poll; None if nothing arrived, or another thread wants the processor or the GIL."""
         tried, end = began, began + SPIN_S
         while tried < end:
             count = self._read(room, wait=False)
@@ -81,28 +81,28 @@ class ByteStream(ABC):
 
     @abstractmethod
     def _read(self, room: Buffer | bytearray, *, wait: bool) -> int | None:
-        """`read` once; without ``wait`` None where there is no byte yet."""
+        """`read` once; without ``wait``, None if there is no byte yet."""
 
     @abstractmethod
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], *, wait: bool) -> int:
-        """Write from the front of ``buffers``, as many bytes as the kernel takes now; ``wait`` makes that at
-        least one. Descriptors go with the first byte: none went if this returns 0.
+        """Write from the front of ``buffers``, as many bytes as the kernel accepts now; with ``wait``, at
+        least one. Descriptors are sent with the first byte: none were if this returns 0.
         """
 
     def end_writing(self) -> None:
-        """The peer reads an end after what was written."""
+        """Make the peer read an end after the bytes written so far."""
         self._shutdown(socket.SHUT_WR)
 
     def end_reading(self) -> None:
-        """`read` gives what has arrived, and then an end."""
+        """Make `read` return the bytes that have arrived, and then an end."""
         self._shutdown(socket.SHUT_RD)
 
     def end(self) -> None:
-        """Wake whoever reads or writes."""
+        """Wake all readers and writers."""
         self._shutdown(socket.SHUT_RDWR)
 
     def limit_reads(self, timeout_s: float) -> None:
-        """From now on `read` raises `TimeoutError` after ``timeout_s`` seconds without a byte."""
+        """Make `read` raise `TimeoutError` after ``timeout_s`` seconds without a byte."""
         with contextlib.suppress(OSError):  # closed
             self._socket.settimeout(timeout_s)
 
@@ -157,8 +157,8 @@ class PlainStream(ByteStream):
 class TlsStream(ByteStream):
     """TLS over TCP.
 
-    OpenSSL lets one thread at a time into a connection, so nobody may block in it: both directions ask
-    without waiting, under one lock, and wait for the socket outside of it.
+    OpenSSL allows one thread at a time in a connection, so none may block in it: both directions call it in
+    non-blocking mode, under one lock, and wait for the socket outside of it.
     """
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
@@ -201,7 +201,7 @@ class TlsStream(ByteStream):
 
 
 def as_stream(connected: socket.socket) -> ByteStream:
-    """What fits the socket."""
+    """The stream class for the kind of socket."""
     if connected.family != socket.AF_UNIX:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return TlsStream(connected) if isinstance(connected, ssl.SSLSocket) else PlainStream(connected)

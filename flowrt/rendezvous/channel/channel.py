@@ -1,7 +1,7 @@
-"""The seam between tasks: what a transport, a listener and a connection do, whatever carries the bytes.
+"""Communication between tasks: interfaces of transports, listeners and connections.
 
-A connection carries frames: a header of bytes and any number of arrays of bytes. It is full duplex, keeps
-the order, and is reliable until it is lost; then its receiver is told once, with the peer and the reason.
+A connection transports frames: a header of bytes and any number of arrays of bytes. It is full duplex,
+ordered, and reliable until it is lost; then its receiver is notified once, with the peer and the reason.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Receiver(Protocol):
-    """What the owner of a connection implements. Both are called in the connection's reader thread."""
+    """Callbacks of a connection's owner, called in the connection's reader thread."""
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
-        """One frame, in the order they were sent.
+        """Handle one frame; frames arrive in the order in which they were sent.
 
-        The arrays are aligned to 64 bytes and the receiver's own: it may keep them and write to them. Those
-        of a peer on this host lie in shared memory, which goes back to the sender when the array dies.
-        An exception from here loses the connection.
+        The arrays are aligned to 64 bytes and owned by the receiver: it may keep and modify them. Those from
+        a peer on this host are in shared memory, which is returned to the sender with the array. An exception
+        loses the connection.
         """
 
     def on_lost(self, connection: Connection, error: UnavailableError) -> None:
-        """The last call, made once, unless `Connection.close` came first. ``error`` names peer and reason."""
+        """Handle the loss, as the last call, made once, unless `Connection.close` came first. ``error`` names
+        peer and reason.
+        """
 
 
 class Connection(ABC):
@@ -43,9 +45,9 @@ class Connection(ABC):
     peer: str
     """The address of the other end, for messages."""
     kind: str
-    """What carries the frames: "grpc", "unix", "tcp" or "mpi"."""
+    """Link that transports the frames: "grpc", "unix", "tcp" or "mpi"."""
     certificate_names: tuple[str, ...] = ()
-    """Of a connection that was accepted: the alternative names in the certificate of the other end."""
+    """Alternative names in the peer's certificate, for an accepted connection."""
 
     @abstractmethod
     def send(
@@ -53,24 +55,24 @@ class Connection(ABC):
     ) -> None:
         """Send one frame; never waits for the peer.
 
-        ``sent`` is called once, in any thread, also before `send` returns, when the bytes of ``payload`` may
-        be changed again: they are written or copied, or the connection has come to its end.
+        ``sent`` is called once, in any thread, possibly before `send` returns, when the bytes of ``payload``
+        may be modified again: they are written or copied, or the connection has ended.
 
         Raises `UnavailableError`, and calls nothing, when the connection is lost or closed, and
-        `InvalidArgumentError` for a frame beyond the limits of `flowrt.rendezvous.channel.framing`.
+        `InvalidArgumentError` for a frame over the limits of `flowrt.rendezvous.channel.framing`.
         """
 
     @abstractmethod
     def start(self, receiver: Receiver) -> None:
-        """Begin to read, once; frames that came before have waited."""
+        """Begin to read, once; earlier frames are queued until then."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is queued, for at most 1 s, and end the connection and its threads. Idempotent."""
+        """Write queued frames, for at most 1 s, and end the connection and its threads. Idempotent."""
 
     @abstractmethod
     def abort(self) -> None:
-        """`close` at once: what is queued is dropped, also the rest of a frame that is half written."""
+        """Close immediately: queued frames are dropped, including the rest of a partly written one."""
 
 
 class Listener(ABC):
@@ -81,8 +83,8 @@ class Listener(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Accept no more, and cut the connections that were accepted and are still open: close those first
-        whose frames matter. Idempotent.
+        """Stop accepting, and abort the open accepted connections: close those first, if their frames matter.
+        Idempotent.
         """
 
 
@@ -93,10 +95,9 @@ class Transport(ABC):
     def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
         """Accept connections at ``address``, a ``host:port``; port 0 takes a free one.
 
-        ``accept`` is called with each, in a thread of its own; it has to `start` it or to keep it.
+        ``accept`` is called with each, in a separate thread; it must `start` it or keep it.
 
-        Raises `AlreadyExistsError` where the port is taken, `UnavailableError` where the address cannot be
-        bound.
+        Raises `AlreadyExistsError` if the port is taken, `UnavailableError` if the address cannot be bound.
         """
 
     @abstractmethod
@@ -109,7 +110,7 @@ class Transport(ABC):
         """
 
     def listens_like(self, other: Transport) -> bool:
-        """Whether listeners of both let in the same peers, and carry their frames by the same kinds: then
-        one can stand for the other.
+        """Whether listeners of both accept the same peers, with the same kinds of links, so that they are
+        interchangeable.
         """
         return self is other

@@ -1,12 +1,12 @@
 """`FrameStream`: frames over a stream of messages.
 
-    send --> queue --> whoever finds nobody writing: Carrier.write(message)
-                       the carrier's thread, when that is written: `written` --> all that is queued meanwhile
+    send --> queue --> the first thread that finds no writer: Carrier.write(message)
+                       the carrier's thread, when that is written: `written` --> frames queued meanwhile
     Carrier.read() --> `received`, on the carrier's thread --> on_frame
 
-So a frame that finds the stream idle is written by the thread that sends it, and handled by the thread that
-reads it: to hand it to another thread takes 30 us at either end. It knows neither the connection above nor
-gRPC below.
+On an idle stream, a frame is written by the thread that sends it, and handled by the thread that reads it: a
+hand-over to another thread takes 30 us at either end. It is independent of the connection above and gRPC
+below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowrt.rendezvous.channel.channel import Bytes
 from flowrt.rendezvous.channel.lifeline import CLOSE_S
 
 MESSAGE_BYTES = 1 << 20
-"""What gRPC copies of a message, three times at either end, is then still in the cache."""
+"""Message size that stays in the cache while gRPC copies it three times at either end."""
 
 OnFrame: TypeAlias = Callable[[framing.Frame], object]
 OnEnd: TypeAlias = Callable[[Exception | None], object]
@@ -34,16 +34,16 @@ class Carrier(Protocol):
     """Carries messages, in order. Nothing here waits for the peer; all may be called in any thread."""
 
     def write(self, message: bytes) -> None:
-        """Begin to write; `FrameStream.written` says when the next may begin."""
+        """Begin to write; `FrameStream.written` reports when the next write may begin."""
 
     def finish(self) -> None:
-        """End this direction, behind what was written."""
+        """End this direction, after the messages written so far."""
 
     def read(self) -> None:
         """Ask for one message: `FrameStream.received` is called with it, unless the stream ends."""
 
     def cancel(self) -> None:
-        """End both directions at once."""
+        """End both directions immediately."""
 
     def join(self, timeout_s: float) -> None:
         """Wait for its thread to end, unless it is this one."""
@@ -53,7 +53,7 @@ class _Outgoing(NamedTuple):
     buffers: list[framing.Buffer]
     has_sent: bool
     is_last: bool
-    """Whether what comes next goes in another message."""
+    """Whether the next frame goes in another message."""
 
 
 @final
@@ -67,7 +67,7 @@ class FrameStream:
         self._carrier: Carrier
         self._lock = threading.Lock()
         self._queue: deque[_Outgoing] = deque()
-        self._is_writing = True  # whoever set it writes, and until `attach` nobody does
+        self._is_writing = True  # the thread that sets it writes, and until `attach` none does
         self._is_finishing = False
         self._messages: Iterator[bytes] | None = None  # those of a batch that is being written
         self._told = 0  # how many of `_unsent` are of that batch
@@ -91,7 +91,7 @@ class FrameStream:
             was_writing, self._is_writing = self._is_writing, True
             message = None if was_writing or sent is not None else _as_message(buffers)
             if message is None:
-                # Who reads a handshake takes one frame, and so one message, at a time.
+                # The reader of a handshake takes one frame, and so one message, at a time.
                 self._queue.append(_Outgoing(buffers, sent is not None, kind == framing.Kind.HANDSHAKE))
                 if sent is not None:
                     self._unsent.append(sent)
@@ -105,18 +105,18 @@ class FrameStream:
     def receive(self) -> framing.Frame | None:
         """The next frame, before `start`; None when the peer finished. Blocks.
 
-        Raises what the carrier says when the stream ends otherwise, and the errors of `FrameDecoder`.
+        Raises the carrier's error if the stream ends otherwise, and the errors of `FrameDecoder`.
         """
         self._carrier.read()
         came = self._inbox.get()
         if isinstance(came, Exception):
-            self._inbox.put(came)  # for the next who asks
+            self._inbox.put(came)  # for the next caller
             raise came
         return came
 
     def start(self, on_frame: OnFrame, on_end: OnEnd) -> None:
-        """From now on ``on_frame`` is called with every frame, in the carrier's thread, and in the end
-        ``on_end`` with what `receive` would raise. An exception of ``on_frame`` is an end too.
+        """Call ``on_frame`` with every frame from now on, in the carrier's thread, and at the end ``on_end``
+        with the error that `receive` would raise. An exception in ``on_frame`` also ends the stream.
         """
         with self._lock:
             self._reader, last = (on_frame, on_end), self._last
@@ -126,7 +126,7 @@ class FrameStream:
             threading.Thread(target=on_end, args=last, name=f"end {self.peer}", daemon=True).start()
 
     def finish(self) -> None:
-        """Write what is queued, then end this direction."""
+        """Write queued frames, then end this direction."""
         with self._lock:
             self._is_finishing = True
             was_writing, self._is_writing = self._is_writing, True
@@ -134,8 +134,8 @@ class FrameStream:
             self._write_next()
 
     def close(self) -> None:
-        """`finish`, and end the stream when the peer has done so too, or after `CLOSE_S`. Waits for that,
-        unless it is called in the carrier's thread.
+        """`finish`, and end the stream when the peer has finished too, or after `CLOSE_S`. Waits for that,
+        except in the carrier's thread.
         """
         self.finish()
         timer = _timer(CLOSE_S, self.cancel)
@@ -143,7 +143,7 @@ class FrameStream:
         self._carrier.join(2 * CLOSE_S)
 
     def cancel(self) -> None:
-        """End the stream at once. Waits as `close` does."""
+        """End the stream immediately. Waits as `close` does."""
         self._carrier.cancel()
         self._carrier.join(CLOSE_S)
 
@@ -155,9 +155,7 @@ class FrameStream:
 
     @contextmanager
     def deadline(self, timeout_s: float) -> Iterator[None]:
-        """Raises `UnavailableError` when it takes longer than ``timeout_s`` seconds in here; the stream is
-        ended then.
-        """
+        """Raise `UnavailableError` if it takes longer than ``timeout_s`` seconds, which ends the stream."""
         is_late = threading.Event()
 
         def end() -> None:
@@ -180,7 +178,7 @@ class FrameStream:
     # --- for the carrier, which calls from one thread
 
     def attach(self, carrier: Carrier) -> None:
-        """What carries the messages, from now on. Called first, in any thread."""
+        """Set the carrier of the messages. To be called first, in any thread."""
         self._carrier = carrier
         self._write_next()
 
@@ -193,20 +191,18 @@ class FrameStream:
         self._write_next()
 
     def received(self, message: bytes) -> None:
-        """A message that was asked for."""
+        """Handle a requested message."""
         if self._last is not None:
             return
         try:
             if self._reader is not None:
-                self._carrier.read()  # it comes while these are handled
+                self._carrier.read()  # it arrives while these are handled
             self._hand_out(self._decoder.feed(message))
-        except Exception as error:  # noqa: BLE001 (told to who reads)
+        except Exception as error:  # noqa: BLE001 (raised for the reader)
             self.end_reading(error)
 
     def end_reading(self, error: Exception | None) -> None:
-        """No more comes from the peer, which has finished if there is no ``error``. Does nothing the second
-        time.
-        """
+        """Handle the end of the peer's messages: it finished, or failed with ``error``. Idempotent."""
         with self._lock:
             if self._last is not None:
                 return
@@ -217,7 +213,7 @@ class FrameStream:
             reader[1](error)
 
     def end(self) -> None:
-        """The stream is over, for whatever reason."""
+        """Handle the end of the stream, for whatever reason."""
         with self._lock:
             self._is_writing = True  # for ever
             self._queue.clear()
@@ -240,7 +236,7 @@ class FrameStream:
             self._inbox.put(frames[0])
 
     def _write_next(self) -> None:
-        """Called by who is writing: begin with the next message, or leave the writing to others."""
+        """Begin to write the next message, or give up writing; called by the current writer."""
         messages = self._messages
         message = None if messages is None else next(messages, None)
         if message is None:
@@ -255,7 +251,7 @@ class FrameStream:
         self._carrier.write(message)
 
     def _take_queued(self) -> list[_Outgoing]:
-        """What is queued; nothing when somebody else may write, or this direction ends."""
+        """Queued frames; empty if another thread may write, or this direction ends."""
         batch: list[_Outgoing] = []
         with self._lock:
             while self._queue and not (batch and batch[-1].is_last):
@@ -268,7 +264,7 @@ class FrameStream:
 
 
 def _as_message(buffers: Sequence[framing.Buffer]) -> bytes | None:
-    """A frame that is a message as it is, as nearly all are: to pack it takes 8 us."""
+    """A frame that already is one message, as nearly all are: packing it takes 8 us."""
     whole = buffers[0]
     return whole if len(buffers) == 1 and isinstance(whole, bytes) and len(whole) <= MESSAGE_BYTES else None
 
@@ -281,7 +277,7 @@ def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
 
 
 def _call_all(calls: deque[Callable[[], None]], limit: int | None = None) -> None:
-    """Call the first ``limit``, and each once, whoever else does the same."""
+    """Call the first ``limit``, each once even if other threads do the same."""
     while limit != 0:
         try:
             call = calls.popleft()

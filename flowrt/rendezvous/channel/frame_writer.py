@@ -1,8 +1,8 @@
 """`FrameWriter`: frames from any thread to one byte stream, in order, without waiting for the peer.
 
-Whoever finds nobody writing writes itself, as far as the kernel takes it: that saves the 30 us until another
-thread runs. What the kernel does not take, and what comes meanwhile, is for the writer's own thread, which
-writes all that is queued by one call.
+A sending thread that finds no writer writes itself, as much as the kernel accepts: that saves 30 us for a
+thread switch. The rest, and frames queued meanwhile, are written by the writer's own thread, all with one
+call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowrt.rendezvous.channel.framing import Buffer
 
 @dataclass(slots=True)
 class Outgoing:
-    """A frame on its way: its pieces, descriptors to pass with it, and what to call when it is written."""
+    """A frame being sent: its pieces, descriptors to pass with it, and a callback for when it is written."""
 
     buffers: list[Buffer]
     sent: Callable[[], None] | None = None
@@ -33,7 +33,7 @@ class Outgoing:
         self.descriptors = ()
 
     def end(self) -> None:
-        """It is written, or never will be."""
+        """Finish: it is written, or never will be."""
         if self.descriptors:
             self.close_descriptors()
         if self.sent is not None:
@@ -42,8 +42,8 @@ class Outgoing:
 
 @final
 class FrameWriter:
-    """``more()`` gives a frame that the connection has to send by itself, or None; `poke` says that it may
-    have one. ``lose`` is told the first error.
+    """``more()`` returns a control frame of the connection, or None; `poke` reports that there may be one.
+    ``lose`` is called with the first error.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class FrameWriter:
         self._more = more
         self._lose = lose
         self._lock = threading.Lock()
-        self._in_stream = threading.Lock()  # held by a caller who writes itself
+        self._in_stream = threading.Lock()  # held by a caller that writes itself
         self._queue: deque[Outgoing] = deque()
-        self._is_writing = False  # whoever set it writes, or has passed that on
+        self._is_writing = False  # the thread that sets it writes, or has passed that on
         self._is_closing = self._has_failed = False
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """For the thread: True passes the writing on to it, False asks it to look."""
+        """Queue of the writer thread: True passes the writing to it, False asks it to check."""
         self._thread = threading.Thread(target=self._run, name=f"write {name}", daemon=True)
         self._thread.start()
 
@@ -81,11 +81,11 @@ class FrameWriter:
             self._write_now(frame)
 
     def poke(self) -> None:
-        """Ask for ``more()`` soon. May be called by a finalizer, whatever its thread was doing."""
+        """Request a call of ``more()`` soon. May be called by a finalizer, in any state of its thread."""
         self._wake.put(False)
 
     def close(self, last: Outgoing, timeout_s: float) -> None:
-        """Write what is queued and ``last``, for at most ``timeout_s``; what comes later is dropped."""
+        """Write queued frames and ``last``, for at most ``timeout_s``; later frames are dropped."""
         with self._lock:
             self._is_closing = True
             self._queue.append(last)
@@ -95,13 +95,13 @@ class FrameWriter:
         self._join(timeout_s)
 
     def abandon(self, timeout_s: float) -> None:
-        """Drop what is queued and end the thread. The stream has ended, and nobody uses it afterwards."""
+        """Drop queued frames and end the thread. The stream has ended, and is not used afterwards."""
         self._fail()
         self._stream.end()
         self._join(timeout_s)
         self._in_stream.acquire()
 
-    # --- who is writing
+    # --- choice of the writing thread
 
     def _write_now(self, frame: Outgoing) -> None:
         try:
@@ -123,7 +123,7 @@ class FrameWriter:
         self._pass_on(frame)
 
     def _pass_on(self, rest: Outgoing | None) -> None:
-        """To the thread, if there is more to write."""
+        """Pass the writing to the thread, if there is more to write."""
         with self._lock:
             if rest is not None:
                 self._queue.appendleft(rest)
@@ -159,9 +159,9 @@ class FrameWriter:
                     frame.end()
 
     def _take(self) -> list[Outgoing]:
-        """Frames to write at once; empty when there are none and somebody else may write.
+        """Frames to write at once; empty if there are none and another thread may write.
 
-        One with descriptors is the last: they then come no later than its bytes.
+        One with descriptors is the last: they then arrive no later than its bytes.
         """
         batch: list[Outgoing] = []
         with self._lock:
@@ -194,7 +194,7 @@ class FrameWriter:
 
 
 def _drop(buffers: list[Buffer], count: int) -> list[Buffer]:
-    """Without the first ``count`` bytes."""
+    """``buffers`` without the first ``count`` bytes."""
     if len(buffers) == 1 and len(buffers[0]) == count:  # nearly always
         return []
     for at, buffer in enumerate(buffers):

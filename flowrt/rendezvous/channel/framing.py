@@ -1,14 +1,14 @@
-"""Frames as bytes: pure, for any carrier that keeps bytes in order.
+"""Encoding of frames as bytes: pure, for any ordered byte stream.
 
   magic "flrt" | version u8 | kind u8 | arrays u16 | header length u32 | crc32 u32     16 bytes, little endian
   length of each array, u64 each
   header
   bytes of each array
 
-1. The CRC is of everything before the arrays' bytes but itself: a stream that is out of step is noticed at
-   the first frame. (The arrays' own bytes are left to the carrier: TCP and TLS have checksums.)
-2. Nothing is allocated before the number that asks for it was checked against a limit.
-3. A frame is given out whole or not at all.
+1. The CRC covers everything before the arrays' bytes except itself: a stream that is out of step is detected
+   at the first frame. (The arrays' own bytes are left to the transport: TCP and TLS have checksums.)
+2. Every size is checked against a limit before memory is allocated for it.
+3. A frame is delivered whole or not at all.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from flowrt.rendezvous.channel.channel import Bytes
 MAGIC = b"flrt"
 VERSION = 1
 MAX_HEADER = 65 << 20
-"""Bytes: 64 MiB of the largest graph that a task takes from another, and what is said beside it."""
+"""Maximum size in bytes of a header: 64 MiB for the largest graph of a request, and overhead."""
 MAX_ARRAYS = (1 << 16) - 1
 MAX_ARRAY = 1 << 40
-"""Bytes; a length beyond it is a damaged one."""
+"""Maximum size of an array in bytes; a larger length indicates corruption."""
 JOINED = 64 << 10
 """Bytes of arrays up to which a frame is copied into one piece: 64 KiB take 5 us to copy, and one piece is
 written by one plain call."""
@@ -45,13 +45,13 @@ Allocate: TypeAlias = Callable[[int], Bytes]
 
 
 class Kind(IntEnum):
-    """What a frame is for. All but the first two are the connection's own."""
+    """Purpose of a frame. All but the first two are internal to the connection."""
 
     DATA = 0
-    SHARED = 1  # data, of which some arrays lie in shared memory
+    SHARED = 1  # data, with some arrays in shared memory
     GOODBYE = 2
     RELEASE = 3  # the receiver of shared arrays has done with them
-    RETIRE = 4  # the sender of shared arrays has let go of segments
+    RETIRE = 4  # the sender of shared arrays has freed segments
     HANDSHAKE = 5
 
 
@@ -65,9 +65,9 @@ class Frame(NamedTuple):
 
 
 def encode(kind: int, header: bytes, payload: Sequence[Bytes] = ()) -> list[Buffer]:
-    """The bytes of a frame in pieces: one for a small frame, else the arrays as they lie, unless empty.
+    """The bytes of a frame in pieces: one for a small frame, else the non-empty arrays without copying.
 
-    Raises `InvalidArgumentError` for arrays of another dtype or layout, and beyond a limit.
+    Raises `InvalidArgumentError` for arrays of another dtype or layout, and over a limit.
     """
     if not payload:
         return [_encode_prefix(kind, header, ())]
@@ -128,13 +128,13 @@ def pack_messages(buffers: Iterable[Buffer], limit: int) -> Iterator[bytes]:
 
 @final
 class FrameDecoder:
-    """Takes bytes in pieces of any size and gives whole frames.
+    """Decodes frames from bytes in pieces of any size.
 
-    Who has bytes calls `feed`; who can read to a place reads to `room` and says how many by `written`, which
-    saves the copy of a large array. Both return the frames that became whole.
+    Callers with bytes use `feed`; callers that can read into memory read to `room` and report the number by
+    `written`, which avoids copying large arrays. Both return the completed frames.
 
-    Raises `DataLossError` for bytes that are no frame, `FailedPreconditionError` for another version's,
-    `ResourceExhaustedError` where there is no memory for an array; the decoder is of no use after.
+    Raises `DataLossError` for invalid bytes, `FailedPreconditionError` for another version's,
+    `ResourceExhaustedError` if an array cannot be allocated; the decoder is unusable afterwards.
     """
 
     def __init__(self, allocate: Allocate = new_bytes) -> None:
@@ -143,7 +143,7 @@ class FrameDecoder:
         self._whole: list[Frame] = []
         self._rooms = self._read()
         self.room: memoryview = next(self._rooms)
-        """Where the next bytes belong; never empty, never more than the frame still lacks."""
+        """Memory for the next bytes; never empty, never more than the rest of the frame."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -203,8 +203,8 @@ class FrameDecoder:
 
 
 def _decode_small(view: memoryview) -> Frame | None:
-    """The frame that ``view`` begins with, if it is all there and has no arrays. Place by place such a frame,
-    the commonest, takes 2 us more.
+    """The frame at the start of ``view``, if it is complete and has no arrays. Piecewise decoding of such a
+    frame, the most common kind, takes 2 us more.
     """
     if len(view) < HEAD_BYTES:
         return None

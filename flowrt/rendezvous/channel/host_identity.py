@@ -1,7 +1,7 @@
-"""Whether two processes share a host, a kernel and a user: what they have to, to share memory.
+"""Detection of processes on the same host, kernel and user, which is required for shared memory.
 
-That two boot ids are equal is only a hint (a container may hide or copy them). The proof is the Unix socket
-itself: one process can reach the other's, and the kernel names the user at its other end.
+Equal boot ids are only a hint (a container may hide or copy them). The proof is the Unix socket itself: one
+process can connect to the other's, and the kernel identifies the user at its other end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`Lifeline`: whether a connection is open, lost or closed, and who is told.
+"""`Lifeline`: the state of a connection (open, lost or closed), and its notification.
 
-    OPEN --lose(reason)--> LOST      the first reason stays; the receiver is told it once, after all frames
-    OPEN --close()-------> CLOSED    the receiver is told nothing
-    LOST --close()-------> LOST      and the receiver, if it was not told yet, never is
+    OPEN --lose(reason)--> LOST      the first reason is kept; the receiver is notified once, after all frames
+    OPEN --close()-------> CLOSED    the receiver is not notified
+    LOST --close()-------> LOST      and the receiver, if not notified yet, never is
 
-Every connection has one, by which its threads agree on what happened.
+Every connection has one, through which its threads agree on its state.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
 from flowrt.rendezvous.channel.channel import Connection, Receiver
 
 CLOSED = "the peer closed it"
-"""The reason where nothing is wrong but that nobody is there any more."""
+"""Reason of a regular end by the peer."""
 
 DIED = "it ended without a goodbye: the process or its network died"
 """The reason where the peer did not close it."""
 
 CLOSE_S = 1.0
-"""Seconds that closing a connection waits for what is queued, and then for a thread."""
+"""Seconds for which closing a connection waits for queued frames, and then for a thread."""
 
 
 @final
@@ -56,19 +56,19 @@ class Lifeline:
             raise FailedPreconditionError(f"{self._what}: expected one call of start(), before close()")
 
     def claim_reading(self) -> bool:
-        """Whether nobody reads yet; the caller does now."""
+        """Claim reading for the caller; False if another thread has done so."""
         with self._lock:
             is_first, self._is_read = not self._is_read, True
             return is_first
 
     def lose(self, reason: str, cause: BaseException | None = None) -> None:
-        """The peer is gone."""
+        """Record that the peer is gone."""
         with self._lock:
             if self._is_open:
                 self._is_open, self._reason, self._cause = False, reason, cause
 
     def close(self) -> bool:
-        """This task wants no more. Returns False if it said so before."""
+        """Record that this task closes it. Returns False if it did so before."""
         self._check_process()
         with self._lock:
             is_first, self.wants_frames, self._is_open = self.wants_frames, False, False
@@ -78,8 +78,8 @@ class Lifeline:
     def reading(
         self, connection: Connection, receiver: Receiver | None, release: Callable[[], None]
     ) -> Iterator[None]:
-        """What a reader thread does is done in here: whatever ends it ends the connection. Then ``release``
-        is called, and the receiver is told, unless this task closed the connection.
+        """Context of a reader thread: any end of it ends the connection. Then ``release`` is called, and the
+        receiver is notified, unless this task closed the connection.
         """
         error: Exception | None = None
         try:
@@ -99,8 +99,8 @@ class Lifeline:
         if error is None:
             self.lose(CLOSED)
         else:
-            # Without its traceback, whose frames hold the arrays that came last: these hold their memory,
-            # which holds this connection, a circle that the garbage collector cannot see.
+            # Without its traceback, since its frames hold the last arrays: these hold their memory, which
+            # holds this connection, a cycle that the garbage collector cannot see.
             self.lose(
                 str(error) if isinstance(error, (OSError, OpError)) else repr(error),
                 error.with_traceback(None),

@@ -1,8 +1,8 @@
-"""`Progress`: the thread in which a process asks its links whether something has come.
+"""`Progress`: the thread that polls the links of a process.
 
-MPI has nothing to wait on: who wants to know, asks. Between two rounds in which nothing moved the thread
-sleeps, 0.1 ms while there is traffic, else 2 ms, which takes 3 % of a core. (Pauses that double are no good:
-each end's grow while it waits for the other, and an exchange of 0.5 ms takes 4.)
+MPI provides nothing to block on, so it is polled. After a round without progress the thread sleeps, 0.1 ms
+while there is traffic, else 2 ms, which takes 3 % of a core. (Exponential back-off is worse: each end's pause
+grows while it waits for the other, and an exchange of 0.5 ms takes 4.)
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Protocol, final
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, join
 
 BUSY_S = 0.1
-"""For so long after something moved there is likely more."""
+"""Time after any progress during which more is likely."""
 BUSY_PAUSE_S, IDLE_PAUSE_S = 20e-6, 2e-3
 """Linux makes 0.1 ms of the first."""
 
 
 class Pollable(Protocol):
-    """What is asked. ``is_over``: not any more."""
+    """A link to poll. ``is_over``: no longer."""
 
     is_over: bool
 
     def poll(self) -> bool:
-        """Do what can be done without waiting; whether there was anything. Raises nothing."""
+        """Make progress without waiting; returns whether there was any. Never raises."""
 
 
 @final
@@ -49,13 +49,13 @@ class Progress:
                 self._thread.start()
 
     def poke(self) -> None:
-        """There is something to do: do not sleep."""
+        """Wake the thread, since there is work."""
         self._poked.set()
 
     def _run(self) -> None:
         moved_at = time.monotonic()
         while links := self._current():
-            if sum(link.poll() for link in links):  # not any(): all are asked
+            if sum(link.poll() for link in links):  # not any(): all are polled
                 moved_at = time.monotonic()
             elif self._poked.wait(BUSY_PAUSE_S if time.monotonic() - moved_at < BUSY_S else IDLE_PAUSE_S):
                 self._poked.clear()

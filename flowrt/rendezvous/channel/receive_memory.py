@@ -1,6 +1,6 @@
-"""`ReceiveMemory`: where large arrays arrive, used anew when they are dead.
+"""`ReceiveMemory`: buffers for large received arrays, reused when the arrays are freed.
 
-Fresh memory costs a page fault for every 4 KiB, 15 ms for 64 MiB, a quarter of what it takes to receive them.
+Fresh memory costs a page fault for every 4 KiB, 15 ms for 64 MiB, a quarter of the time to receive them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowrt.rendezvous.channel.channel import Bytes
 LARGE = 1 << 20
 """Bytes from which memory is kept; below, the C library keeps it."""
 MAX_FREE = 256 << 20
-"""Bytes that are kept for arrays to come."""
+"""Bytes kept for future arrays."""
 
 
 @final
@@ -43,7 +43,7 @@ class ReceiveMemory:
         return np.asarray(_Lease(block, nbytes, self._dead))
 
     def _collect(self) -> None:
-        """Blocks of dead arrays become free, the oldest that are too many are let go."""
+        """Recycle blocks of freed arrays; the oldest surplus ones are released."""
         while self._dead:
             self._free.append(self._dead.popleft())
         while sum(block.nbytes for block in self._free) > MAX_FREE and len(self._free) > 1:

@@ -1,4 +1,4 @@
-"""`Security`: what a task shows to others and asks of them, and where that is kept."""
+"""`Security`: credentials that a task presents and requires, and their sources."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedE
 TOKEN_FILE = Path(".flowrt", "token")
 """Below the home directory."""
 
-_TOKEN = re.compile(
-    r"[A-Za-z0-9._~+/=-]{32,512}"
-)  # what a Bearer header may carry; 32 of base64 are 192 bits
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")  # characters of a Bearer header; 32 of base64 are 192 bits
 
 
 @dataclass(frozen=True)
 class Security:
     """A token for all tasks of a cluster, and PEM texts for TLS; all None means neither.
 
-    With ``ca``, both ends show certificates signed by it where they have one, and a listener asks for one.
+    With ``ca``, both ends present certificates signed by it if they have one, and a listener requests one.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -43,18 +41,17 @@ class Security:
 
     @property
     def protects(self) -> bool:
-        """Whether only who belongs to the cluster gets in, and nobody on the way can read or change it."""
+        """Whether only members of the cluster can connect, and traffic cannot be read or modified."""
         return self.is_mutual or (self.cert is not None and self.token is not None)
 
 
 def load_security(environ: Mapping[str, str], home: Path) -> Security:
-    """What the environment says, a token else from ``home/.flowrt/token`` if there is one.
+    """Credentials from the environment, and otherwise a token from ``home/.flowrt/token`` if there is one.
 
     ``FLOWRT_TOKEN`` is the token, ``FLOWRT_TOKEN_PATH`` a file with it; ``FLOWRT_TLS_CA``,
-    ``FLOWRT_TLS_CERT`` and ``FLOWRT_TLS_KEY`` are PEM files. Raises `NotFoundError` for a file that is not
-    there, `PermissionDeniedError` for a secret that others than its owner can read, and
-    `InvalidArgumentError` for a token that cannot be one and a certificate without its own key. No message
-    has a secret in it.
+    ``FLOWRT_TLS_CERT`` and ``FLOWRT_TLS_KEY`` are PEM files. Raises `NotFoundError` for a missing file,
+    `PermissionDeniedError` for a secret readable by others than its owner, and `InvalidArgumentError` for an
+    invalid token and a certificate without its key. No message contains a secret.
     """
     cert, key = _pem(environ, "FLOWRT_TLS_CERT"), _pem(environ, "FLOWRT_TLS_KEY", is_secret=True)
     if (cert is None) != (key is None):
@@ -65,7 +62,7 @@ def load_security(environ: Mapping[str, str], home: Path) -> Security:
 
 
 def load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    """Raises `ssl.SSLError` for texts that are none, and for another certificate's key."""
+    """Load PEM texts. Raises `ssl.SSLError` if they are invalid, or the key is another certificate's."""
     # OpenSSL wants a file; one in memory keeps the key off the disk.
     descriptor = os.memfd_create("flowrt", os.MFD_CLOEXEC)
     try:
@@ -76,7 +73,7 @@ def load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
 
 
 def _check_pair(environ: Mapping[str, str], cert: bytes, key: bytes) -> None:
-    """gRPC would dial with what does not fit, again and again, and say only that no connection came."""
+    """Check the pair: with a mismatch, gRPC would dial repeatedly, and report only a failed connection."""
     try:
         load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert, key)
     except ssl.SSLError as error:

@@ -14,7 +14,7 @@ from flowrt.rendezvous.channel.lifeline import CLOSED, DIED, Lifeline
 
 @final
 class StreamConnection(Connection):
-    """A connection over a stream whose handshake is done; frames are read by the stream's own thread."""
+    """A connection over a stream after its handshake; frames are read by the stream's own thread."""
 
     kind = "grpc"
 
@@ -53,6 +53,6 @@ class StreamConnection(Connection):
             self._receiver.on_frame(self, frame.header, frame.payload)
 
     def _on_end(self, error: Exception | None) -> None:
-        # Who listens cannot tell by gRPC whether the stream was finished or its other end died: that takes a
-        # goodbye. It finishes the stream: to a peer that closes, there is no more to come from here.
+        # A listener cannot tell from gRPC whether the stream was finished or its other end died: that takes a
+        # goodbye, which finishes the stream: a closing peer gets no more from here.
         self._life.end(self, self._receiver, self._stream.finish, error or UnavailableError(DIED))

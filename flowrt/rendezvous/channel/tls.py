@@ -10,9 +10,9 @@ from flowrt.rendezvous.channel.security import Security, load_certificate
 
 
 def server_context(security: Security) -> ssl.SSLContext:
-    """Shows the certificate of ``security``, and with a CA asks the other end for one.
+    """A context that presents the certificate of ``security``, and with a CA requests one from the other end.
 
-    Raises `InvalidArgumentError` for PEM texts that are none, and where there is no certificate to show.
+    Raises `InvalidArgumentError` for invalid PEM texts, and without a certificate to present.
     """
     if security.cert is None:
         raise InvalidArgumentError("TLS: expected a certificate and its key to listen with; got only a CA")
@@ -25,9 +25,9 @@ def server_context(security: Security) -> ssl.SSLContext:
 
 
 def client_context(security: Security) -> ssl.SSLContext:
-    """Checks the listener's certificate and that it names the host that was dialled.
+    """A context that checks the listener's certificate and that it names the dialled host.
 
-    Raises `InvalidArgumentError` for PEM texts that are none.
+    Raises `InvalidArgumentError` for invalid PEM texts.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load(context, security)
@@ -35,8 +35,8 @@ def client_context(security: Security) -> ssl.SSLContext:
 
 
 def speaks_tls(address: str, timeout_s: float) -> bool:
-    """Whether who listens at ``address``, a ``host:port``, answers a TLS greeting, if by an alert. It is not
-    asked who it is.
+    """Whether the listener at ``address``, a ``host:port``, answers a TLS greeting, even by an alert. Its
+    identity is not checked.
     """
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,9 +1,9 @@
-"""gRPC's calls as streams of messages: the one module of rendezvous that imports it.
+"""gRPC's calls as streams of messages: the only module of rendezvous that imports it.
 
-A call has a completion queue of its own and one thread, which takes the queue's events; whoever has something
-to write begins that itself. This is what gRPC's core offers (`cygrpc`, which grpcio's own Python layer stands
-on). That layer gives every stream three or four threads, of which two have to wake up for each message: a
-message took 120 us one way between two processes of a host, and takes 35 like this.
+A call has its own completion queue and one thread, which processes the queue's events; sending threads start
+writes themselves. This uses gRPC's core directly (`cygrpc`, below grpcio's own Python layer). That layer uses
+three or four threads per stream, two of which must wake up for each message: a message took 120 us one way
+between two processes of a host, and takes 35 here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.lifeline import DIED, join
 
 KEPT_BYTES = 32 << 20
-"""Freed memory that the C library keeps. It gives back 128 KiB by default, and each message then pays a page
-fault for every 4 KiB that gRPC copies it to: that was a third of the time that 64 MiB take.
+"""Freed memory kept by the C library. By default it returns blocks from 128 KiB, and each message then pays a
+page fault for every 4 KiB that gRPC copies: that was a third of the time for 64 MiB.
 """
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
@@ -30,7 +30,7 @@ _READ, _WRITE, _FINISH, _END, _BEGIN = "read", "write", "finish", "end", "begin"
 
 
 class Status(NamedTuple):
-    """How a call ended: the name of gRPC's code, and its words."""
+    """Status at the end of a call: the name of gRPC's code, and its message."""
 
     code: str
     details: str
@@ -38,16 +38,16 @@ class Status(NamedTuple):
 
 @functools.cache
 def load_grpc() -> Any:
-    """The package, imported by the first who asks: it takes 0.1 s."""
-    # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
+    """The package, imported on first use: it takes 0.1 s."""
+    # It would log to stderr whenever a peer stops; failures are reported as errors anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # A forked child may not use it here. Else gRPC starts threads there again, which end it now and then.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    # Who waits for an event reads the socket itself, where by default another thread reads it and wakes him:
-    # a message there and back takes 280 us and not 430, 64 MiB take 34 ms and not 40.
+    # The thread that waits for an event reads the socket itself; by default another thread reads it and wakes
+    # that thread: a round trip takes 280 us instead of 430, 64 MiB 34 ms instead of 40.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
-    # Then it also looks at idle sockets each 5 s, and the first timer that goes off starts another thread.
-    # Here each call has a thread that waits for its events: no socket is idle.
+    # Otherwise it polls idle sockets every 5 s, and the first timer that fires starts another thread. Here
+    # each call has a thread that waits for its events: no socket is idle.
     os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "0")
     import grpc
 
@@ -64,7 +64,7 @@ def load_core() -> Any:
 
 
 def _keep_freed_memory() -> None:
-    """Only the GNU C library needs to be told, and can be."""
+    """Keep freed memory; only the GNU C library needs it and supports it."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
@@ -97,7 +97,7 @@ class _Call(ABC):
     def join(self, timeout_s: float) -> None:
         join(self._thread, timeout_s)
 
-    # --- what the two ends do differently
+    # --- differences between the two ends
 
     @abstractmethod
     def _start(self, operations: Sequence[Any], tag: str) -> bool:
@@ -122,7 +122,7 @@ class _Call(ABC):
     # --- events
 
     def _begin(self, tag: str, *operations: Any) -> None:
-        with self._lock:  # the thread may not ask for an event of what was refused: none will come
+        with self._lock:  # the thread must not wait for an event of a rejected operation
             if not self._is_over and self._start(operations, tag):
                 self._under_way += 1
 
@@ -134,7 +134,7 @@ class _Call(ABC):
         self._release()
 
     def _take_events(self) -> Exception | None:
-        """Until the call is over; returns why."""
+        """Process events until the call is over; returns the reason."""
         error: Exception | None = None
         ended = False
         while not (ended and self._is_idle()):
@@ -214,7 +214,7 @@ class DialledCall(_Call):
         return error
 
     def _has_finished(self, event: Any) -> bool:
-        return False  # the status says it
+        return False  # the status has the reason
 
     def _release(self) -> None:
         self._channel.close(self._core.StatusCode.cancelled, "closed")
@@ -222,7 +222,7 @@ class DialledCall(_Call):
 
 @final
 class AcceptedCall(_Call):
-    """A call that a listener was asked for by ``event``, on the completion queue ``events``."""
+    """A call accepted by a listener with ``event``, on the completion queue ``events``."""
 
     def __init__(self, stream: FrameStream, event: Any, events: Any) -> None:
         super().__init__(stream)

@@ -1,7 +1,7 @@
-"""gRPC between two tasks: who listens, who dials, and who is let in.
+"""gRPC between two tasks: listening, dialling, and access control.
 
-A stream is the method ``/flowrt.Transport/Channel``; its messages are plain bytes and both ends of it are a
-`FrameStream`, carried by a call of `flowrt.rendezvous.grpc.grpc_call`.
+A stream is the method ``/flowrt.Transport/Channel``; its messages are plain bytes, and both ends are a
+`FrameStream` on a call of `flowrt.rendezvous.grpc.grpc_call`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LOGGER = logging.getLogger(__name__)
 
 METHOD = "/flowrt.Transport/Channel"
 MAX_STREAMS = 4096
-"""That a listener holds at once; those beyond are refused."""
+"""Maximum number of streams of a listener; further ones are refused."""
 TOLD_S = 1.0
-"""What a refusal may take to reach who dialled, before the listener that closes ends every call."""
+"""Time for a refusal to reach the dialling end, before the closing listener ends every call."""
 PROBE_S = 1.0
-"""How long an end that hung up is asked whether it speaks TLS."""
+"""Timeout for probing whether an end that hung up speaks TLS."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", 2 * MESSAGE_BYTES),
@@ -44,8 +44,8 @@ _OPTIONS = (
     ("grpc.http2.max_frame_size", MESSAGE_BYTES),  # 16 KiB by default: 64 headers to parse for a message
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * MESSAGE_BYTES),  # that are on the way
-    # A peer that answers no ping for 5 s is lost: at most 15 s after its host or network died. One that is
-    # killed is noticed at once, since the kernel closes its sockets.
+    # A peer that answers no ping for 5 s is lost: at most 15 s after its host or network died. A killed peer
+    # is detected at once, since the kernel closes its sockets.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -58,7 +58,7 @@ _SERVER_OPTIONS = (
 )
 _CLIENT_OPTIONS = (
     *_OPTIONS,
-    ("grpc.use_local_subchannel_pool", 1),  # nobody waits out the back-off of a connection that failed before
+    ("grpc.use_local_subchannel_pool", 1),  # do not wait for the back-off of a connection that failed before
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )
@@ -96,11 +96,10 @@ def _explain(address: str, security: Security, status: Status) -> OpError:
 
 @final
 class GrpcListener(Listener):
-    """Streams that others dial. ``accept`` is called with each, in a thread of its own; what it raises is
-    told to the other end.
+    """Accepts streams. ``accept`` is called with each, in a separate thread; its errors are sent to the peer.
 
-    Raises `AlreadyExistsError` where the port is taken, `UnavailableError` where the address cannot be bound,
-    `InvalidArgumentError` for certificates that are none.
+    Raises `AlreadyExistsError` if the port is taken, `UnavailableError` if the address cannot be bound,
+    `InvalidArgumentError` for invalid certificates.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class GrpcListener(Listener):
         if not security.uses_tls:
             port = self._server.add_http2_port(asked.encode())
         else:
-            server_context(security)  # says what is wrong with a certificate, where gRPC only says no
+            server_context(security)  # explains an invalid certificate, where gRPC only fails
             pairs = (self._core.SslPemKeyCertPair(security.key, security.cert),)
             credentials = self._core.server_credentials_ssl(security.ca, pairs, security.ca is not None)
             port = self._server.add_http2_port(asked.encode(), credentials)
@@ -195,7 +194,7 @@ class GrpcListener(Listener):
             return Status("UNIMPLEMENTED", "expected a method that flowrt has")
         if not self._admits(dict(event.invocation_metadata)):
             count = next(self._refusals)
-            if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: who guesses does not fill the log
+            if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: guessing attempts do not fill the log
                 LOGGER.warning("refused %s: no token, or another (attempt %d)", peer, count)
             return Status("UNAUTHENTICATED", "expected the cluster's token; got none or another")
         if not self._places.acquire(blocking=False):
@@ -211,7 +210,7 @@ class GrpcListener(Listener):
     def _handle(self, stream: FrameStream, call: AcceptedCall) -> None:
         try:
             self._accept(stream)
-        except Exception as error:  # noqa: BLE001 (told to who dialled)
+        except Exception as error:  # noqa: BLE001 (raised in the dialling thread)
             call.refuse(Status("FAILED_PRECONDITION", str(error)))
             call.join(TOLD_S)
         finally:
@@ -220,7 +219,7 @@ class GrpcListener(Listener):
 
 
 def _why_not_bound(address: str) -> OpError:
-    """gRPC says only that it could not: try it again to know."""
+    """The reason, found by another attempt to bind: gRPC reports only a failure."""
     host, _, port = address.rpartition(":")
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""What gRPC says went wrong, as typed errors. It has few codes: most reasons are read from its words."""
+"""gRPC's failures as typed errors. gRPC has few codes: most reasons are derived from its messages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from flowrt.rendezvous.grpc.grpc_call import Status
 
 
 def as_op_error(status: Status, where: str) -> OpError:
-    """`UnauthenticatedError` where one of the two ends will not speak with the other however often it dials,
-    `FailedPreconditionError` where the other end says why it refused, else `UnavailableError`.
+    """`UnauthenticatedError` if one of the two ends always rejects the other, `FailedPreconditionError` if
+    the other end gave a reason for its refusal, else `UnavailableError`.
     """
     code, details = status
     match code:
@@ -24,7 +24,7 @@ def as_op_error(status: Status, where: str) -> OpError:
 
 
 def hangs_up(status: Status) -> bool:
-    """Whether the other end was there and ended the connection before it said anything."""
+    """Whether the other end ended the connection before it sent anything."""
     return all(words in status.details for words in ("failed to connect", "Socket closed"))
 
 
@@ -34,8 +34,8 @@ _REFUSALS = {
     "Hostname Verification": "TLS, its certificate is not of the host that was dialled",
     "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not of FLOWRT_TLS_CA",
 }
-"""Words and what they come to: why an end that is there is dialled in vain, however often. The first found
-counts.
+"""Patterns in messages and their meaning: permanent reasons for which an end cannot be reached. The first
+match counts.
 """
 
 _REASONS = {
@@ -55,7 +55,7 @@ _REASONS = {
     "timed out": "timeout",
     "timeout": "timeout",
 }
-"""Words in gRPC's messages, which has no codes for these, and what they come to. The first found counts."""
+"""Patterns in gRPC's messages, which have no codes, and their meaning. The first match counts."""
 
 
 def _reason(details: str) -> str:

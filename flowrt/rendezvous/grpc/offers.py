@@ -1,6 +1,7 @@
-"""The doors of a listening end: by which of them may a peer come in that has dialled by gRPC.
+"""Transport negotiation: the links that a listening end offers to a peer that dialled by gRPC.
 
-Each makes an offer, which the peer is told over the gRPC stream, and lets in who shows that it heard it.
+Each has an offer, which is sent to the peer over the gRPC stream, and accepts a peer that proves to have
+received it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ UPGRADE_S = 1.0
 
 @dataclass(frozen=True)
 class Terms:
-    """What an end brings to the handshake. ``host`` is the one that was dialled, or is listened at; ``mpi``
-    is there where "mpi" is one of the ``kinds``.
+    """One end's parameters of the handshake. ``host`` is the dialled or listening one; ``mpi`` is set if
+    "mpi" is one of the ``kinds``.
     """
 
     host: str
@@ -68,7 +69,7 @@ class SocketDoor:
         self.offer: Mapping[str, Any] = {"kind": kind, "address": address, "secret": self._secret}
 
     def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
-        """Whoever shows the secret within `UPGRADE_S`; others are turned away."""
+        """Accept the peer that shows the secret within `UPGRADE_S`; reject others."""
         end = time.monotonic() + UPGRADE_S
         while (left := end - time.monotonic()) > 0:
             try:
@@ -112,7 +113,7 @@ class MpiDoor:
         self.offer: Mapping[str, Any] = {"kind": "mpi", **place.address._asdict(), "secret": self._secret}
 
     def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
-        """If the secret comes within `UPGRADE_S`."""
+        """Accept the peer if the secret arrives within `UPGRADE_S`."""
         try:
             if not self._place.hears(self._peer, self._secret.encode(), UPGRADE_S):
                 return None
@@ -128,8 +129,8 @@ Door: TypeAlias = StreamDoor | SocketDoor | MpiDoor
 
 
 def open_door(kind: str, terms: Terms, is_near: bool, mpi: object) -> Door | None:
-    """None where it cannot be opened, or the peer could not come in. ``is_near``: it seems to be on this
-    host; ``mpi``: what it says of its place in MPI.
+    """The door; None if it cannot be opened, or the peer could not use it. ``is_near``: the peer seems to be
+    on this host; ``mpi``: the peer's address in MPI.
     """
     try:
         match kind:

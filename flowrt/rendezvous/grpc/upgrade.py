@@ -1,15 +1,15 @@
-"""The handshake of a connection: both ends agree, over the gRPC stream, on what carries the frames.
+"""The handshake of a connection: both ends agree, over the gRPC stream, on the link for frames.
 
-    who dialled                                   who listens
+    client                                        server
     {kinds, boot_id, mpi: {world, rank, tag}} ->
                                              <-   {offers: [{kind, address, secret}, ...]}
     opens the socket of an offer, {use: kind} ->  accepts it, if it shows the secret
                                              <-   {opened: true}, or {opened: false}: the next offer
                                                   "grpc" is an offer without a socket
 
-A secret is fresh for each handshake and travels over the stream, where token and TLS were checked: so a
-socket is as trusted as the stream. A Unix socket has a random abstract name, not a file that could be left.
-Of MPI, the offer is a rank and a tag, and the secret goes there.
+Each handshake has a new secret, sent over the stream, where token and TLS were checked: so a socket is as
+trusted as the stream. A Unix socket has a random abstract name, not a file that could be left behind. For
+MPI, the offer is a rank and a tag, to which the secret is sent.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "grpc": ("grpc",),
     "unix": ("unix",),
     "tcp": ("tcp",),
-    "mpi": ("mpi", "grpc"),  # gRPC for who is outside of the world
+    "mpi": ("mpi", "grpc"),  # gRPC for peers outside the world
 }
-"""What may carry the frames, the best first, under the names that a user may choose."""
+"""Links for frames, best first, by the names that a user may choose."""
 
 MAX_MESSAGE = 64 << 10
 """Bytes of a message of the handshake; a real one has some hundred."""
 
 
-# --- who dialled
+# --- client
 
 
 def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
-    """The connection, at the end that dialled.
+    """The connection, at the client.
 
-    Raises `UnavailableError` when no kind works, with the reason of each, and what `FrameStream.receive`
-    raises.
+    Raises `UnavailableError` if no kind works, with the reason of each, and the errors of
+    `FrameStream.receive`.
     """
     place = None if terms.mpi is None else MpiPlace(terms.mpi)
     mpi = None if place is None else place.address._asdict()
@@ -78,7 +78,7 @@ def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
 
 
 def _use(stream: FrameStream, kind: str, show: Callable[[], T]) -> T:
-    """Ask for ``kind``, do what ``show`` does for it, and hear whether it is accepted. Raises `OSError`."""
+    """Request ``kind``, call ``show`` for it, and wait for the acceptance. Raises `OSError`."""
     _say(stream, use=kind)
     shown = failed = None
     try:
@@ -139,7 +139,7 @@ def _knock_at_rank(stream: FrameStream, terms: Terms, place: MpiPlace | None, of
     return place.link(peer, terms.allocate)
 
 
-# --- who listens
+# --- server
 
 
 def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:

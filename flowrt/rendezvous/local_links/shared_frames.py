@@ -1,7 +1,7 @@
-"""`SharedFrames`: frames whose large arrays go through shared memory, over a Unix socket.
+"""`SharedFrames`: frames over a Unix socket, with large arrays in shared memory.
 
-A SHARED frame is a frame with a table before its header: for each array of the payload either "inline" or the
-segment that it lies in. RELEASE and RETIRE frames are lists of segments.
+A SHARED frame is a frame with a table before its header: for each array of the payload either "inline" or its
+segment. RELEASE and RETIRE frames are lists of segments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SharedFrames:
         return Outgoing(encode(Kind.SHARED, _encode_table(places) + header, inline), sent, new)
 
     def control(self) -> Outgoing | None:
-        """What the peer has to know: segments released and retired since the last call."""
+        """Control frames for the peer: segments released and retired since the last call."""
         if not self._released and not self._retired:
             return None
         buffers = [
@@ -69,7 +69,7 @@ class SharedFrames:
     def decode(self, frame: Frame, descriptors: deque[int]) -> tuple[bytes, list[Bytes]]:
         """Header and payload of a SHARED frame; takes the descriptors of its new segments.
 
-        Raises `DataLossError` for a frame that is none.
+        Raises `DataLossError` for an invalid frame.
         """
         try:
             header, payload = self._decode(frame, descriptors)
@@ -89,7 +89,7 @@ class SharedFrames:
             self._poke()
 
     def close(self) -> None:
-        """Let go of all segments; arrays that were received stay."""
+        """Release all segments; received arrays stay valid."""
         self._pool.close()
         self._map.close()
 
@@ -128,6 +128,6 @@ def _encode_table(places: Sequence[Placement | None]) -> bytes:
 
 
 def _encode_list(kind: Kind, segments: deque[int]) -> list[bytes | memoryview]:
-    """A frame with what is in ``segments`` now, which is taken out."""
+    """A frame with the current contents of ``segments``, which is emptied."""
     taken = [segments.popleft() for _ in range(len(segments))]
     return encode(kind, struct.pack(f"<{len(taken)}Q", *taken)) if taken else []

@@ -1,16 +1,16 @@
-"""Arrays between two processes of one host: written once by the sender, read where they lie.
+"""Shared memory between two processes of one host: arrays are written once by the sender and read in place.
 
-A segment is a piece of memory without a name (a memfd), mapped by both ends. Its descriptor travels once,
-over the Unix socket, with the first frame that uses it. So nothing can be left behind, however a process
-ends: the kernel frees a segment with its last mapping.
+A segment is anonymous memory (a memfd), mapped by both ends. Its descriptor is sent once, over the Unix
+socket, with the first frame that uses it. So nothing can be left behind, however a process ends: the kernel
+frees a segment with its last mapping.
 
     sender                                             receiver
     place(array): free segment or a new one, copy  ->  lend(segment, nbytes): array in the segment
-    take_back(segments)                            <-  the array died: RELEASE
-    a free one too many: unmapped, RETIRE          ->  drop(segments): unmapped, when no array is left in it
+    take_back(segments)                            <-  the array is freed: RELEASE
+    a surplus free one: unmapped, RETIRE           ->  drop(segments): unmapped, when no array is left in it
 
-A segment holds one array at a time. Reuse is what makes it fast: its pages are there and mapped, where fresh
-ones cost both ends a fault for every 4 KiB.
+A segment holds one array at a time. Reuse makes it fast: its pages are already mapped, while fresh ones cost
+both ends a fault for every 4 KiB.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowrt.errors import DataLossError, ResourceExhaustedError
 from flowrt.rendezvous.channel.channel import Bytes
 
 SHARED = 64 << 10
-"""Bytes from which an array goes through shared memory; smaller ones are as fast through the socket."""
+"""Minimum size in bytes for shared memory; smaller arrays are as fast through the socket."""
 MAX_FREE = 256 << 20
 """Bytes of free segments that a sender keeps for each connection."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -41,7 +41,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Placement(NamedTuple):
-    """Where an array lies. ``descriptor`` is that of a new segment, which the receiver does not have yet."""
+    """Location of an array. ``descriptor`` is that of a new segment, which the receiver does not have yet."""
 
     segment: int
     nbytes: int
@@ -63,19 +63,19 @@ class Mapping:
                 f"shared memory: expected to map {capacity} bytes; got {os.strerror(ctypes.get_errno())}"
             )
         self.address, self.capacity = address, capacity
-        self._munmap = _libc.munmap  # at the interpreter's exit the module's names may be gone before this
+        self._munmap = _libc.munmap  # at interpreter exit the module's globals may be cleared first
 
     def __del__(self) -> None:
         if hasattr(self, "_munmap"):
             self._munmap(self.address, self.capacity)
 
     def array(self, nbytes: int, on_death: Callable[[], None] | None = None) -> Bytes:
-        """The first ``nbytes`` bytes; ``on_death`` is called when no array looks into them any more."""
+        """The first ``nbytes`` bytes; ``on_death`` is called when no array view of them is left."""
         return np.asarray(_Span(self, nbytes, on_death))
 
 
 class _Span:
-    """What NumPy takes an address from, and then keeps as the base of the array and of all its views."""
+    """Array interface over an address, which NumPy keeps as the base of the array and of all its views."""
 
     def __init__(self, mapping: Mapping, nbytes: int, on_death: Callable[[], None] | None) -> None:
         self._mapping = mapping
@@ -106,7 +106,7 @@ class SegmentPool:
         self._next = 0
 
     def place(self, array: Bytes) -> Placement:
-        """Copy ``array`` to a segment. Raises `ResourceExhaustedError` when there is no memory for one."""
+        """Copy ``array`` to a segment. Raises `ResourceExhaustedError` if none can be allocated."""
         capacity = _capacity(array.nbytes)
         descriptor = None
         with self._lock:
@@ -176,7 +176,7 @@ class SegmentMap:
     def add(self, segment: int, descriptor: int, capacity: int) -> None:
         """Map a new segment and close ``descriptor``.
 
-        Raises `DataLossError` unless it is what it should be, `ResourceExhaustedError`.
+        Raises `DataLossError` if it is invalid, `ResourceExhaustedError`.
         """
         if segment in self._mappings:
             os.close(descriptor)
@@ -206,9 +206,9 @@ def _capacity(nbytes: int) -> int:
 
 
 def map_segment(descriptor: int, capacity: int) -> Mapping:
-    """The segment of another process behind ``descriptor``, which is closed.
+    """The segment of another process given by ``descriptor``, which is closed.
 
-    Raises `DataLossError` unless it is what `create_segment` makes, `ResourceExhaustedError`.
+    Raises `DataLossError` unless it was made by `create_segment`, `ResourceExhaustedError`.
     """
     try:
         # A sealed segment cannot be cut short later, which would make reading it a SIGBUS.

@@ -1,7 +1,7 @@
-"""`SocketConnection`: frames over a socket of their own, beside the gRPC stream that agreed on it.
+"""`SocketConnection`: frames over a separate socket, agreed on over the gRPC stream.
 
-The stream stays open as a proof of life: its pings notice a host or a network that died, where a silent
-socket would not. The loss of either is the loss of the connection.
+The stream stays open as a heartbeat: its pings detect a dead host or network, which a silent socket would
+not. The loss of either is the loss of the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowrt.rendezvous.channel.lifeline import CLOSE_S, DIED, Lifeline, join
 from flowrt.rendezvous.local_links.shared_frames import SharedFrames
 
 READ_BYTES = 64 << 10
-"""One read takes that much, many small frames; what is left of an array and is more is read to its place."""
+"""Size of one read, many small frames; a larger rest of an array is read directly to its memory."""
 
 
 @final
@@ -65,8 +65,7 @@ class SocketConnection(Connection):
             self._writer.close(Outgoing(encode(Kind.GOODBYE, b"")), CLOSE_S)
             self._socket.end_writing()
             if self._life.claim_reading():
-                # Of a TCP socket that is closed with something unread, the kernel drops what the peer has not
-                # read either.
+                # A TCP socket closed with unread data also drops data that the peer has not read.
                 self._start_reader(None)
         if self._reader is threading.current_thread():
             self._socket.limit_reads(CLOSE_S)  # it still waits for the peer's end
@@ -94,7 +93,7 @@ class SocketConnection(Connection):
                 self._handle(frame, receiver)
 
     def _frames(self) -> Iterator[Frame]:
-        """Until the peer says goodbye."""
+        """Frames until the peer's goodbye."""
         buffer = memoryview(bytearray(READ_BYTES))
         while True:
             room = self._decoder.room
@@ -146,4 +145,4 @@ class SocketConnection(Connection):
 
 
 def _no_control() -> None:
-    """Without shared memory there is nothing to say of it."""
+    """No control frames: without shared memory there are none."""

@@ -1,7 +1,7 @@
-"""`InlineRendezvous`: the hand-over between programs that take turns on one thread.
+"""`InlineRendezvous`: the exchange between programs interleaved on one thread.
 
 One thread needs no lock and no waiters, and within a step each key is sent once (loops add their iteration to
-it), so a dict is the whole table: 0.1 us a hop, where the locked table takes about 0.5.
+it), so a dict is the whole table: 0.1 us per transfer, while the locked table takes about 0.5.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from flowrt.errors import InternalError
 
 @final
 class InlineRendezvous:
-    """``send(key, value)`` stores, ``take(key, None)`` takes out and returns the value, or None if it is not
-    there.
-    """
+    """``send(key, value)`` stores, ``take(key, None)`` removes and returns the value, or None if missing."""
 
     __slots__ = ("_values", "send", "take")
 
@@ -29,7 +27,7 @@ class InlineRendezvous:
         return list(self._values)
 
     def check_empty(self) -> None:
-        """Raises `InternalError`, which lists what was sent and never received."""
+        """Raise `InternalError`, which lists values sent and never received."""
         if self._values:
             raise InternalError(
                 f"rendezvous: expected no value left at the end of a step; got {', '.join(self._values)}"

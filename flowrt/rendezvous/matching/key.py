@@ -4,9 +4,9 @@
 
     /job:worker/replica:0/task:1/device:GPU:0;00000000deadbeef;/job:worker/replica:0/task:0/device:CPU:0;w:0;0:0
 
-The incarnation (16 lower-case hex digits) is drawn anew each time a task starts, so that a restarted task is
-not taken for the one before. The frame is the fingerprint of the loop's path, 0 outside of loops; iterations
-count from 0.
+The incarnation (16 lower-case hex digits) is random for each start of a task, so that a restarted task is not
+confused with the previous one. The frame is the fingerprint of the loop's path, 0 outside of loops;
+iterations count from 0.
 
 A table matches keys as text, so a key has exactly one spelling: `create_key` writes it, and `parse_key` reads
 no other.
@@ -66,7 +66,7 @@ def create_key(
 
 
 def parse_key(text: str) -> ParsedKey:
-    """The parts of ``text``. Raises `InvalidArgumentError` for what `create_key` would not have written."""
+    """The parts of ``text``. Raises `InvalidArgumentError` for anything but a result of `create_key`."""
     where = f"rendezvous key {text!r}"
     parts = text.split(";")
     if len(parts) != 5 or not all(parts):

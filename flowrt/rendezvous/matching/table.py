@@ -1,16 +1,17 @@
-"""The matching of sends and receives, without lock, thread or clock.
+"""The matching of sends and receives, without locks, threads or clocks.
 
-A call decides and changes the table; what is to be done about it comes back as actions, for a shell to
-perform. An action carries its full address, so two threads may perform theirs in any order.
+A call decides and changes the table; it returns actions for the caller to perform. An action contains its
+full address, so two threads may perform theirs in any order.
 
 Rules:
- - only this file changes a channel; a channel (what is under one key) holds values or waiters, never both;
- - the late party does the matching: a send meets the oldest waiter, a receive the oldest value;
- - the first abort sticks: it fails all waiters, key by key, drops all values, and later calls fail with it;
- - a channel that becomes empty is forgotten, so a loop whose keys carry the iteration leaves nothing behind.
+ - only this file changes a channel; a channel (the entries of one key) holds values or waiters, never both;
+ - the later party does the matching: a send takes the oldest waiter, a receive the oldest value;
+ - the first abort is permanent: it fails all waiters, key by key, drops all values, and later calls fail with
+   it;
+ - an empty channel is removed, so a loop with keys per iteration leaves nothing behind.
 
-The producer may be another task: then the consumer's table asks for the tensor by one more action, the answer
-comes in by `send`, and the producer's table parks the request as a waiter like any other.
+The producer may be another task: then the consumer's table requests the tensor by one more action, the reply
+arrives as `send`, and the producer's table queues the request like any other waiter.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Deliver(NamedTuple, Generic[W]):
 
 
 class Fail(NamedTuple, Generic[W]):
-    """Tell ``waiter`` that its value will not come."""
+    """Notify ``waiter`` that its value will not arrive."""
 
     waiter: W
     error: OpError
@@ -56,7 +57,7 @@ class Pending(NamedTuple):
 
 @final
 class RendezvousTable(Generic[W]):
-    """All channels of one step. Keys are any hashables; a waiter is any object, kept and given back."""
+    """All channels of one step. Keys are any hashables; a waiter is any object, stored and returned."""
 
     __slots__ = ("_error", "_further", "_values", "_waiters")
 

@@ -1,10 +1,9 @@
-"""MPI (the extra ``mpi``): messages between the ranks of a world, and its collectives. The one module that
+"""MPI (the extra ``mpi``): messages between the ranks of a world, and its collectives. The only module that
 imports mpi4py.
 
-Nothing here waits: what is begun is a `Transfer`, which is asked whether it is done. Collectives are in a
-communicator of their own (`MpiWorld.begin_group`). All messages are in ``COMM_WORLD``, under tags from the
-upper half of what MPI has: a program that receives with ``ANY_TAG`` does that in a communicator of its own
-(``COMM_WORLD.Dup()``).
+Nothing here blocks: operations return a `Transfer`, which is polled. Collectives use a separate communicator
+(`MpiWorld.begin_group`). All messages are in ``COMM_WORLD``, with tags from the upper half of MPI's range: a
+program that receives with ``ANY_TAG`` must use its own communicator (``COMM_WORLD.Dup()``).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from flowrt.errors import FailedPreconditionError, UnavailableError
 from flowrt.rendezvous.channel.framing import Buffer
 
 INIT_S = 60.0
-"""Seconds for all ranks to come to MPI's initialisation, where each waits for the others."""
+"""Seconds for all ranks to reach MPI's initialisation, where each waits for the others."""
 NAMESPACE = "PMIX_NAMESPACE"
-"""What Open MPI calls a run."""
+"""Open MPI's variable with the name of a run."""
 
 
 @final
@@ -49,7 +48,7 @@ class Arrival:
         self._mpi = mpi
 
     def receive(self, room: memoryview | bytearray) -> Transfer:
-        """Into ``room``, which has as many bytes. Raises `OSError`."""
+        """Receive into ``room``, which has the same size. Raises `OSError`."""
         try:
             return Transfer(self._message.Irecv([room, self._mpi.BYTE]), self._mpi.Exception)
         except self._mpi.Exception as error:
@@ -73,7 +72,7 @@ class MpiWorld:
         self.max_tag: int = self._world.Get_attr(mpi.TAG_UB)
 
     def new_tag(self) -> int:
-        """One that nobody uses: a random one of the upper half, which is 2**30 with Open MPI."""
+        """An unused tag: a random one of the upper half, which is 2**30 with Open MPI."""
         half = self.max_tag // 2
         return half + secrets.randbelow(half)
 
@@ -166,10 +165,10 @@ _worlds: list[MpiWorld] = []
 
 
 def open_world() -> MpiWorld:
-    """The world of this process; MPI is initialised by the first who asks, and finalised at the exit.
+    """The world of this process; MPI is initialised on first use, and finalised at exit.
 
-    Raises `FailedPreconditionError` where mpi4py or an MPI library is missing, or MPI lets only one thread
-    in, and `UnavailableError` where the other ranks do not initialise it too within `INIT_S` seconds.
+    Raises `FailedPreconditionError` if mpi4py or an MPI library is missing, or MPI supports only one thread,
+    and `UnavailableError` if the other ranks do not initialise it too within `INIT_S` seconds.
     """
     with _lock:
         if not _worlds:

@@ -1,7 +1,6 @@
-"""`MpiConnection`: frames by MPI, beside the gRPC stream that agreed on it.
+"""`MpiConnection`: frames by MPI, agreed on over the gRPC stream.
 
-The stream stays open as a proof of life: MPI does not tell that a rank died. When it ends, so does the
-connection.
+The stream stays open as a heartbeat: MPI does not report a dead rank. When it ends, so does the connection.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from flowrt.rendezvous.mpi.mpi_link import MpiLink
 
 @final
 class MpiConnection(Connection):
-    """Frames come in the thread of `Progress`, and are given to the receiver in one of the connection's own:
-    a receiver that takes its time holds up nobody else.
+    """Frames are read in the thread of `Progress`, and passed to the receiver in the connection's own thread:
+    a slow receiver does not delay others.
     """
 
     kind = "mpi"

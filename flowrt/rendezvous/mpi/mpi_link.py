@@ -1,15 +1,15 @@
 """`MpiLink`: frames between two ends of an MPI world, each a rank and a tag.
 
 A frame is some messages of at most `PIECE_BYTES`: its head, with the arrays if they are small; else each
-array in pieces, which are received to where they belong.
+array in pieces, which are received in place.
 
     OPEN --end()--> ENDING --> OVER
 
- 1. What an end began to send cannot be taken back. It ends by sending an empty message.
- 2. An end that is ending still receives, and throws away, until the other's empty message, so that nothing of
-    theirs is left in MPI. A peer that died sends none: `QUIET_S` in which nothing moves are the end, too.
- 3. Bytes are not said to be sent before MPI has done with them, or it is over: else a peer that has not yet
-    seen the end could take changed bytes for a frame.
+ 1. A send that has begun cannot be cancelled. An end finishes by sending an empty message.
+ 2. An end that is finishing still receives and discards messages until the other's empty message, so that
+    none are left in MPI. A dead peer sends none: `QUIET_S` without progress also end it.
+ 3. Bytes are not reported as sent before MPI is done with them, or the link is over: else a peer that has not
+    yet seen the end could read modified bytes as a frame.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from flowrt.rendezvous.channel.poller import Progress
 from flowrt.rendezvous.mpi.mpi_channel import Arrival, MpiWorld, Transfer
 
 PIECE_BYTES = 4 << 20
-"""MPI counts to 2 GiB; a piece is through long before `QUIET_S`, and larger ones go no faster."""
+"""MPI counts to 2 GiB; a piece is sent long before `QUIET_S`, and larger ones are no faster."""
 MAX_AHEAD = 64 << 20
-"""Bytes of frames that wait for the receiver; beyond, messages wait in MPI and with their sender."""
+"""Bytes of frames that wait for the receiver; above, messages wait in MPI and at their sender."""
 QUIET_S = 1.0
-"""Seconds; what a peer that lives has to throw away, it does within milliseconds."""
+"""Seconds; a live peer discards its messages within milliseconds."""
 NOTHING_MORE = b""
 """An end's last message."""
 
@@ -47,12 +47,12 @@ class _Receiving(NamedTuple):
     transfer: Transfer
     nbytes: int
     piece: bytearray | None
-    """None where the bytes go to the decoder's own place."""
+    """None if the bytes go to the decoder's own memory."""
 
 
 _progress = Progress()
 _abandoned: deque[Transfer] = deque()
-"""What a dead peer never took. MPI may still look at the memory, so it stays until it is done, if ever."""
+"""Sends that a dead peer never received. MPI may still read the memory, so it is kept until they end."""
 
 
 @final
@@ -74,16 +74,16 @@ class MpiLink:
         self._over = threading.Event()
         self.is_over = False
         self.error: Exception | None = UnavailableError(DIED)
-        """Why nothing more comes; None: the peer closed it."""
+        """Reason of the end; None: the peer closed it."""
         _progress.add(self)
 
     def start(self) -> None:
-        """Frames may come."""
+        """Start receiving frames."""
         self._is_started = True
         _progress.poke()
 
     def receive(self) -> Frame | None:
-        """The next frame, None when nothing more comes. Blocks."""
+        """The next frame, None at the end. Blocks."""
         frame = self._frames.get()
         if frame is None:
             self._frames.put(None)  # for the next call
@@ -120,7 +120,7 @@ class MpiLink:
                 self._end(last)
 
     def _end(self, last: Iterable[Buffer]) -> None:
-        """With the lock."""
+        """Begin to finish; the lock is held."""
         self._is_ending, self._moved_at = True, time.monotonic()
         transfers: list[Transfer] = []
         try:
@@ -135,7 +135,7 @@ class MpiLink:
         self._over.wait(timeout_s)
 
     def _begin_sending(self, messages: Iterable[Buffer], transfers: list[Transfer]) -> None:
-        """Add to ``transfers`` what is on its way, also where it raises `OSError`."""
+        """Append begun sends to ``transfers``, even if it raises `OSError`."""
         transfers.extend(self._world.send(message, self._rank, self._tag) for message in messages)
 
     # --- the thread of `Progress`
@@ -143,7 +143,7 @@ class MpiLink:
     def poll(self) -> bool:
         try:
             return self._poll()
-        except Exception as error:  # noqa: BLE001 (told to who receives)
+        except Exception as error:  # noqa: BLE001 (raised for the receiver)
             self.error = error
             self.end()
             self._has_last, self._moved_at = True, -math.inf  # it is of no use any more

@@ -1,7 +1,7 @@
-"""`MpiPlace`: where one end of a connection is in MPI, and how it finds out that the other is there too.
+"""`MpiPlace`: the address of one end of a connection in MPI, and a check that the peer is in its world.
 
-Two worlds can have one name (Open MPI makes it from a host's name and a process id, and containers have those
-alike). The proof is a secret, told over the gRPC stream, that comes back by MPI.
+Two worlds can have the same name (Open MPI derives it from a host name and a process id, which may be equal
+in containers). The proof is a secret, sent over the gRPC stream, that comes back by MPI.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, Transfer
 from flowrt.rendezvous.mpi.mpi_link import MpiLink
 
 ASK_S = 1e-3
-"""Between two looks whether something has come."""
+"""Interval between two polls."""
 
 
 class MpiAddress(NamedTuple):
@@ -27,14 +27,14 @@ class MpiAddress(NamedTuple):
 
 @final
 class MpiPlace:
-    """A rank and a tag that nobody else has."""
+    """A rank and a unique tag."""
 
     def __init__(self, world: MpiWorld) -> None:
         self._world = world
         self.address = MpiAddress(world.name, world.rank, world.new_tag())
 
     def find(self, said: object) -> MpiAddress | None:
-        """The address that ``said``, a peer's ``{world, rank, tag}``, is; None if not one of this world."""
+        """The address in ``said``, a peer's ``{world, rank, tag}``; None if it is not in this world."""
         if not isinstance(said, Mapping) or said.get("world") != self._world.name:
             return None
         rank, tag = said.get("rank"), said.get("tag")

@@ -27,13 +27,15 @@ from flowrt.graph.ops.array.selection import boolean_mask
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.text.summaries import scalar
 from flowrt.graph.shapes import Shape, as_shape, format_shape
+from flowrt.graph.tf1_signatures import optional, parameters_of, required, with_parameters
 from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner
 
 NewQueue: TypeAlias = Callable[[Sequence[DType], Sequence[Shape]], QueueBase]
 
 
-def batch(
-    tensors: Any,
+def _fifo_batches(
+    sources: Sequence[Any],
+    keep_input: Any,
     batch_size: Any,
     num_threads: int = 1,
     capacity: int = 32,
@@ -42,179 +44,100 @@ def batch(
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
-    name: str | None = None,
+    name: str = "",
 ) -> Any:
-    """Batches of ``batch_size`` elements ``tensors``, or of their rows with ``enqueue_many``.
+    new_queue = partial(_new_fifo, capacity, dynamic_pad, shared_name)
+    what = _Batches(name, batch_size, capacity, enqueue_many, allow_smaller_final_batch)
+    return _batches(sources, keep_input, new_queue, what, shapes, num_threads)
+
+
+def _shuffled_batches(
+    sources: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str = "",
+) -> Any:
+    new_queue = partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name)
+    what = _Batches(name, batch_size, capacity, enqueue_many, allow_smaller_final_batch, min_after_dequeue)
+    return _batches(sources, keep_input, new_queue, what, shapes, num_threads)
+
+
+def _public(batches: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    """The public function ``name`` of ``batches``: with ``keep_input`` if its name begins with "maybe", with
+    one source for several threads, or with one source per thread if its name ends with "join".
+    """
+    sources = "tensors_list" if name.endswith("join") else "tensors"
+    changed = {"sources": required(sources), "name": optional("name")}
+    absent = {"num_threads"} if name.endswith("join") else set[str]()
+    if not name.startswith("maybe"):
+        absent.add("keep_input")
+    parameters = [changed.get(p.name, p) for p in parameters_of(batches) if p.name not in absent]
+
+    def call(given: dict[str, Any]) -> Any:
+        source = given.pop(sources)
+        given["sources"] = source if name.endswith("join") else [source]
+        return batches(**{"keep_input": True, **given, "name": given.get("name") or name})
+
+    public = with_parameters(batches, parameters, call)
+    public.__name__, public.__qualname__, public.__doc__ = name, name, doc
+    return public
+
+
+batch = _public(
+    _fifo_batches,
+    "batch",
+    """Batches of ``batch_size`` elements ``tensors``, or of rows of them with ``enqueue_many``.
 
     ``shapes``: the elements', where the tensors' do not tell. With ``dynamic_pad`` they may have unknown
     dimensions (see `PaddingFIFOQueue`). Rows at the end that are no whole batch are left out, unless
     ``allow_smaller_final_batch``. Raises `InvalidArgumentError` for shapes that are not known.
-    """
-    return maybe_batch(
-        tensors, True, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad,
-        allow_smaller_final_batch, shared_name, name or "batch",
-    )  # fmt: skip
-
-
-def maybe_batch(
-    tensors: Any,
-    keep_input: Any,
-    batch_size: Any,
-    num_threads: int = 1,
-    capacity: int = 32,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    dynamic_pad: bool = False,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """`batch` of the elements for which ``keep_input``, a bool, or one a row with ``enqueue_many``, is
+    """,
+)
+maybe_batch = _public(
+    _fifo_batches,
+    "maybe_batch",
+    """`batch` of the elements where ``keep_input``, a bool or with ``enqueue_many`` one per row, is
     true.
-    """
-    return _batches(
-        [tensors],
-        keep_input,
-        partial(_new_fifo, capacity, dynamic_pad, shared_name),
-        _Batches(name or "maybe_batch", batch_size, capacity, enqueue_many, allow_smaller_final_batch),
-        shapes,
-        num_threads,
-    )
-
-
-def batch_join(
-    tensors_list: Sequence[Any],
-    batch_size: Any,
-    capacity: int = 32,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    dynamic_pad: bool = False,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """`batch` of several graphs' elements, which are alike; a thread runs each."""
-    return maybe_batch_join(
-        tensors_list, True, batch_size, capacity, enqueue_many, shapes, dynamic_pad,
-        allow_smaller_final_batch, shared_name, name or "batch_join",
-    )  # fmt: skip
-
-
-def maybe_batch_join(
-    tensors_list: Sequence[Any],
-    keep_input: Any,
-    batch_size: Any,
-    capacity: int = 32,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    dynamic_pad: bool = False,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """`batch_join` of the elements that ``keep_input`` says. See `maybe_batch`."""
-    return _batches(
-        tensors_list,
-        keep_input,
-        partial(_new_fifo, capacity, dynamic_pad, shared_name),
-        _Batches(name or "maybe_batch_join", batch_size, capacity, enqueue_many, allow_smaller_final_batch),
-        shapes,
-    )
-
-
-def shuffle_batch(
-    tensors: Any,
-    batch_size: Any,
-    capacity: int,
-    min_after_dequeue: int,
-    num_threads: int = 1,
-    seed: int | None = None,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
+    """,
+)
+batch_join = _public(
+    _fifo_batches, "batch_join", "`batch` of several graphs' elements, which are alike; a thread runs each."
+)
+maybe_batch_join = _public(
+    _fifo_batches,
+    "maybe_batch_join",
+    "`batch_join` of the elements where ``keep_input`` is true. See `maybe_batch`.",
+)
+shuffle_batch = _public(
+    _shuffled_batches,
+    "shuffle_batch",
     """`batch` of elements in random order; ``min_after_dequeue`` of them stay to choose from (see
     `RandomShuffleQueue`).
-    """
-    return maybe_shuffle_batch(
-        tensors, batch_size, capacity, min_after_dequeue, True, num_threads, seed, enqueue_many, shapes,
-        allow_smaller_final_batch, shared_name, name or "shuffle_batch",
-    )  # fmt: skip
-
-
-def maybe_shuffle_batch(
-    tensors: Any,
-    batch_size: Any,
-    capacity: int,
-    min_after_dequeue: int,
-    keep_input: Any,
-    num_threads: int = 1,
-    seed: int | None = None,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """`shuffle_batch` of the elements that ``keep_input`` says. See `maybe_batch`."""
-    return _batches(
-        [tensors],
-        keep_input,
-        partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name),
-        _Batches(
-            name or "maybe_shuffle_batch", batch_size, capacity, enqueue_many, allow_smaller_final_batch,
-            min_after_dequeue,
-        ),
-        shapes,
-        num_threads,
-    )  # fmt: skip
-
-
-def shuffle_batch_join(
-    tensors_list: Sequence[Any],
-    batch_size: Any,
-    capacity: int,
-    min_after_dequeue: int,
-    seed: int | None = None,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """`shuffle_batch` of several graphs' elements, which are alike; a thread runs each."""
-    return maybe_shuffle_batch_join(
-        tensors_list, batch_size, capacity, min_after_dequeue, True, seed, enqueue_many, shapes,
-        allow_smaller_final_batch, shared_name, name or "shuffle_batch_join",
-    )  # fmt: skip
-
-
-def maybe_shuffle_batch_join(
-    tensors_list: Sequence[Any],
-    batch_size: Any,
-    capacity: int,
-    min_after_dequeue: int,
-    keep_input: Any,
-    seed: int | None = None,
-    enqueue_many: bool = False,
-    shapes: Any = None,
-    allow_smaller_final_batch: bool = False,
-    shared_name: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """`shuffle_batch_join` of the elements that ``keep_input`` says. See `maybe_batch`."""
-    return _batches(
-        tensors_list,
-        keep_input,
-        partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name),
-        _Batches(
-            name or "maybe_shuffle_batch_join", batch_size, capacity, enqueue_many,
-            allow_smaller_final_batch, min_after_dequeue,
-        ),
-        shapes,
-    )  # fmt: skip
+    """,
+)
+maybe_shuffle_batch = _public(
+    _shuffled_batches,
+    "maybe_shuffle_batch",
+    "`shuffle_batch` of the elements where ``keep_input`` is true. See `maybe_batch`.",
+)
+shuffle_batch_join = _public(
+    _shuffled_batches,
+    "shuffle_batch_join",
+    "`shuffle_batch` of several graphs' elements, which are alike; a thread runs each.",
+)
+maybe_shuffle_batch_join = _public(
+    _shuffled_batches,
+    "maybe_shuffle_batch_join",
+    "`shuffle_batch_join` of the elements where ``keep_input`` is true. See `maybe_batch`.",
+)
 
 
 # --- the queue

@@ -30,7 +30,7 @@ from flowrt.variables.variable import GraphKeys, Variable
 
 
 def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
-    """``tensor``, which can be had ``num_epochs`` times (None: always). When run once more, raises
+    """``tensor``, which can be evaluated ``num_epochs`` times (None: unlimited); after that the step raises
     `OutOfRangeError`. Raises `InvalidArgumentError` for no epochs.
     """
     value = convert_to_tensor(tensor)
@@ -59,10 +59,10 @@ def input_producer(
     name: str | None = None,
     cancel_op: Operation | None = None,
 ) -> FIFOQueue:
-    """A queue of the rows of ``input_tensor``, all of an epoch in a random order with ``shuffle``.
+    """A queue of the rows of ``input_tensor``, each epoch in a random order with ``shuffle``.
 
-    ``element_shape``: a row's, where the tensor's shape does not tell. ``summary_name``: of a summary of how
-    full the queue is. Raises `InvalidArgumentError` for a scalar, and rows of no known shape.
+    ``element_shape`` is the shape of a row, if not known from the tensor. ``summary_name`` names a summary of
+    how full the queue is. Raises `InvalidArgumentError` for a scalar, and rows of no known shape.
     """
     with get_default_graph().name_scope(name or "input_producer"):
         rows = convert_to_tensor(input_tensor, name="input_tensor")
@@ -140,8 +140,8 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """The next row of each of the tensors, which have as many rows. See `input_producer`. Raises
-    `InvalidArgumentError` for no tensors, and numbers of rows that differ.
+    """The next row of each of the tensors, which have the same number of rows. See `input_producer`. Raises
+    `InvalidArgumentError` for no tensors, and if the numbers of rows differ.
     """
     with get_default_graph().name_scope(name or "input_producer"):
         tensors = [convert_to_tensor(tensor) for tensor in tensor_list]

@@ -1,7 +1,7 @@
-"""`Supervisor`: what training scripts used before `MonitoredTrainingSession`.
+"""`Supervisor`: the predecessor of `MonitoredTrainingSession`.
 
-It makes a plain `Session` ready, as `SessionManager` does, and saves checkpoints and summaries on threads
-beside the loop. It does not make a session anew.
+Prepares a plain `Session`, as `SessionManager` does, and saves checkpoints and summaries on background
+threads. It does not re-create a lost session.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from flowrt.train.optimizers.global_step import get_global_step
 from flowrt.train.sessions.session_manager import MAX_WAIT_S, RECOVERY_WAIT_S, SessionManager
 
 USE_DEFAULT = 0
-"""What an argument is that was not given; None means that there shall be none."""
+"""Value of an argument that was not given; None disables the thing instead."""
 
 
 @final
 class Supervisor:
-    """Trains ``graph``, by default the default one, which is frozen.
+    """Trains ``graph``, by default the default one, and freezes it.
 
-    Arguments that are not given come from the graph's collections or are made, as of `Scaffold`. The chief
+    Arguments that are not given come from the graph's collections or are created, as in `Scaffold`. The chief
     (``is_chief``) restores the newest checkpoint of ``logdir`` or runs ``init_op`` and ``init_fn(session)``;
-    then it saves there each ``save_model_secs``, and summaries each ``save_summaries_secs`` seconds (0: not).
-    The others wait for it.
+    then it saves there every ``save_model_secs`` seconds, and summaries every ``save_summaries_secs`` (0:
+    never). The others wait for it.
     """
 
     USE_DEFAULT = USE_DEFAULT
@@ -131,8 +131,8 @@ class Supervisor:
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> Iterator[Session]:
-        """A context with such a session. At its end threads are stopped and the session is
-        closed; the first error of the loop or of a thread is raised, `OutOfRangeError` is none.
+        """A context with such a session. At its end the threads are stopped and the session is closed; the
+        first error of the loop or of a thread is raised, except `OutOfRangeError`.
         """
         session = self.prepare_or_wait_for_session(
             master, config, start_standard_services=start_standard_services
@@ -175,8 +175,8 @@ class Supervisor:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> threading.Thread:
-        """Call ``target`` on a thread, at once and then each ``timer_interval_secs`` seconds, until the stop.
-        What it raises stops all.
+        """Call ``target`` on a thread, immediately and then every ``timer_interval_secs`` seconds, until the
+        stop. Its error stops all threads.
         """
 
         def work() -> None:

@@ -1,13 +1,12 @@
-"""`SyncReplicasOptimizer`: workers of between-graph replication that train as one.
+"""`SyncReplicasOptimizer`: synchronous training with between-graph replication.
 
-    worker     step: apply_grad of each gradient to its variable's accumulator, then take a token: the next
-    step's number chief      another thread: take_grad of all accumulators, one update, a token for each
-    worker
+    worker   step: apply_grad of each gradient to its variable's accumulator, then dequeue a token
+    chief    another thread: take_grad of all accumulators, one update, one token (the next step) per worker
 
 A gradient that was computed at an older step than the accumulators' is dropped: with
 ``replicas_to_aggregate`` below ``total_num_replicas`` the slowest workers are spares (Chen et al.,
-"Revisiting Distributed Synchronous SGD", 2016). Accumulators are beside their variables, the queue of tokens
-beside the step counter.
+"Revisiting Distributed Synchronous SGD", 2016). Accumulators are colocated with their variables, the token
+queue with the step counter.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ from flowrt.variables.variable import GraphKeys, Variable, global_variables, rep
 
 
 class SyncReplicasOptimizer(Optimizer):
-    """Updates by ``opt`` from the mean gradient of ``replicas_to_aggregate`` of ``total_num_replicas``
-    workers.
+    """Updates by ``opt`` with the mean gradient of ``replicas_to_aggregate`` workers.
 
-    More to aggregate than there are workers makes each of them give several gradients to an update. After
+    If that is more than ``total_num_replicas``, each worker contributes several gradients to an update. After
     each update ``variable_averages`` averages ``variables_to_average``. Every worker runs with the hook of
     `make_session_run_hook`.
     """
@@ -64,7 +62,7 @@ class SyncReplicasOptimizer(Optimizer):
     # --- of the optimizer inside
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Variable]]:
-        """As ``opt`` does."""
+        """The gradients of ``opt``."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
@@ -84,10 +82,9 @@ class SyncReplicasOptimizer(Optimizer):
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """A worker's step: its gradients to the accumulators, then wait for the update. ``name`` is accepted.
+        """A worker's step: its gradients to the accumulators, then wait for the update. Ignores ``name``.
 
-        Raises `InvalidArgumentError` without gradients or without ``global_step``, by which gradients are
-        told to be too old.
+        Raises `InvalidArgumentError` without gradients or ``global_step`` (to detect stale gradients).
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
@@ -122,11 +119,11 @@ class SyncReplicasOptimizer(Optimizer):
                 done = self._variable_averages.apply(self._variables_to_average)
         return done
 
-    # --- beside the workers' steps
+    # --- the chief's updates
 
     def get_chief_queue_runner(self) -> QueueRunner:
-        """What makes the updates, on a thread of the chief. Raises `FailedPreconditionError` before
-        `apply_gradients`.
+        """The queue runner that performs the updates on a thread of the chief. Raises
+        `FailedPreconditionError` before `apply_gradients`.
         """
         applied = self._after_apply()
         with on_device_of(applied.global_step):
@@ -140,9 +137,9 @@ class SyncReplicasOptimizer(Optimizer):
         return self._after_apply().chief_step
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Operation:
-        """Gives the workers ``num_tokens`` to begin with, by default as many as an update needs gradients.
+        """An operation that enqueues ``num_tokens`` initial tokens, by default one per gradient of an update.
 
-        Raises `InvalidArgumentError` for fewer than the workers need to come to the first update, and
+        Raises `InvalidArgumentError` for fewer than the workers need to reach the first update, and
         `FailedPreconditionError` before `apply_gradients`.
         """
         applied = self._after_apply()
@@ -155,13 +152,12 @@ class SyncReplicasOptimizer(Optimizer):
                 f" updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
             )
         if count == 0:
-            nothing: Operation = no_op(name="no_init_tokens")
-            return nothing
+            return no_op(name="no_init_tokens")
         with on_device_of(applied.global_step), get_default_graph().name_scope(None):
             return applied.tokens.enqueue_many(fill([count], applied.global_step.read_value()))
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
-        """What each worker's `MonitoredTrainingSession` needs; the chief's makes the updates."""
+        """The hook for each worker's `MonitoredTrainingSession`; the chief's performs the updates."""
         return _SyncReplicasHook(self, is_chief, num_tokens)
 
     def local_step_init_op(self) -> Operation:
@@ -173,10 +169,7 @@ class SyncReplicasOptimizer(Optimizer):
     def chief_init_op(self) -> Operation:
         """`local_step_init_op`, and the accumulators begin there too."""
         applied = self._after_apply()
-        done: Operation = group(
-            self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step)
-        )
-        return done
+        return group(self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step))
 
     def _after_apply(self) -> _Applied:
         if self._applied is None:
@@ -205,8 +198,8 @@ def _local_step_like(global_step: Variable) -> Variable:
 
 @final
 class _Accumulators:
-    """One a gradient, beside its variable: ``given`` are the operations that add this worker's, ``taken`` the
-    pairs for an update.
+    """One accumulator per gradient, colocated with its variable: ``given`` are the operations that add this
+    worker's gradients, ``taken`` the pairs for an update.
     """
 
     def __init__(self, pairs: Sequence[tuple[Any, Variable]], local_step: Variable, required: int) -> None:
@@ -240,7 +233,7 @@ class _Accumulators:
 
 @final
 class _Applied:
-    """What `SyncReplicasOptimizer.apply_gradients` has built."""
+    """The results of `SyncReplicasOptimizer.apply_gradients`."""
 
     def __init__(
         self,
@@ -290,6 +283,6 @@ class _SyncReplicasHook(SessionRunHook):
         try:
             while not coord.should_stop():
                 session.run(step)
-        except Exception as error:  # noqa: BLE001 (the coordinator's)
+        except Exception as error:  # noqa: BLE001 (for the coordinator)
             if not coord.should_stop():
                 coord.request_stop(error)

@@ -1,14 +1,14 @@
-"""The checkpoint store: arrays by name, written so that a save either counts as a whole or not at all.
+"""The checkpoint store: arrays by name, saved atomically.
 
-What the files hold is said in `checkpoint_format`. How they come to be:
+`checkpoint_format` describes the files. A save takes four steps:
 
-    1. The manifest-to-be is created as ``P.<save id>.pending``, and locked (``flock``) till the save ends.
-    2. The shards are written and synced under names of this save alone; the old checkpoint's are untouched.
-    3. The manifest is written, synced and renamed to ``P.index.json``. This rename is the save.
-    4. Shards that no manifest names are swept away: the replaced checkpoint's, and those of killed saves.
+    1. The new manifest is created as ``P.<save id>.pending`` and locked (``flock``) until the save ends.
+    2. The shards are written and synced under names unique to this save; the old checkpoint's are untouched.
+    3. The manifest is written, synced and renamed to ``P.index.json``. This rename commits the save.
+    4. Shards that no manifest names are removed: the replaced checkpoint's and those of killed saves.
 
-    Rule 1: a shard is never changed and its name never used again, so what a reader has checked stays true.
-    Rule 2: a sweep spares a save whose pending manifest is locked; the lock dies with its process.
+    Rule 1: a shard is never changed and its name never reused, so a reader's checks stay valid.
+    Rule 2: a sweep spares a save with a locked pending manifest; the lock dies with its process.
     Rule 3: a save that raised before the rename removes its own files; after the rename it removes nothing.
 
 Any number of threads and processes may save, read and remove under one prefix; the last rename wins.
@@ -42,7 +42,7 @@ from flowrt.train.checkpoints.durable_files import (
     write_synced,
 )
 
-MAX_SHARD_BYTES = 256 << 20  # a save holds about two shards in memory beside the tensors
+MAX_SHARD_BYTES = 256 << 20  # a save holds about two shards in memory in addition to the tensors
 CHUNK_BYTES = 1 << 20  # read at a time for a checksum; larger ones leave the CPU's cache
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}  # a file system without: no sweeps there
 
@@ -89,16 +89,16 @@ def _shards_by_save(prefix: str) -> dict[str, list[str]]:
 def write_checkpoint(
     prefix: PathLike, tensors: Mapping[str, Array], *, max_shard_bytes: int = MAX_SHARD_BYTES
 ) -> None:
-    """Save ``tensors`` (name to array) under ``prefix``; a checkpoint that is there already is replaced.
+    """Save ``tensors`` (name to array) under ``prefix``; an existing checkpoint is replaced.
 
     Arrays are stored dense, in C order; strings are object arrays of bytes (or of str, stored as UTF-8).
-    Tensors share a shard of up to ``max_shard_bytes`` bytes; a larger tensor has a shard of its own. The last
-    directory of ``prefix`` is created where it is missing.
+    Tensors share a shard of up to ``max_shard_bytes`` bytes; a larger tensor has its own shard. The last
+    directory of ``prefix`` is created if it is missing.
 
     Raises `InvalidArgumentError` (prefix, name), `DTypeError` (array), `ResourceExhaustedError` (disk full),
-    `PermissionDeniedError` and what else the file system says. After a raise the previous checkpoint stands
-    and no file of the failed save is left; only where syncing the directory failed after the rename, the new
-    one stands. A killed process leaves files behind, which the next save under ``prefix`` removes.
+    `PermissionDeniedError` and other file system errors. After an error the previous checkpoint remains and
+    no file of the failed save is left; only if syncing the directory failed after the rename, the new one
+    remains. A killed process leaves files behind, which the next save under ``prefix`` removes.
     """
     path = check_prefix(prefix)
     if max_shard_bytes < 1:
@@ -118,7 +118,7 @@ def write_checkpoint(
             sync_directory(path)  # no manifest on disk before its shards' names
             os.replace(_pending_path(path, save_id), _manifest_path(path))
             sync_directory(path)  # no shard swept before the manifest that replaces it
-    with suppress(OSError):  # the save is done; what cannot be removed now, the next save tries again
+    with suppress(OSError):  # the save is committed; the next one removes what is left
         _sweep(path)
 
 
@@ -160,7 +160,7 @@ def _lock(file: IO[bytes]) -> None:
 
 def _abandon(prefix: str, save_id: str) -> None:
     pending = _pending_path(prefix, save_id)
-    if not os.path.exists(pending):  # renamed: the save counts, whatever was raised since
+    if not os.path.exists(pending):  # renamed: the save counts, whatever was raised afterwards
         return
     with suppress(OSError):
         for path in (*_shards_by_save(prefix).get(save_id, ()), pending):  # the lock's file last
@@ -180,7 +180,7 @@ def _write_shard(path: str, tensors: Mapping[str, Array]) -> ShardEntry:
 def remove_checkpoint(checkpoint_prefix: PathLike) -> None:
     """Remove a checkpoint: first its manifest, so that none ever names a missing shard, then its shards.
 
-    Where there is none, nothing happens. Raises `PermissionDeniedError` and what else the file system says.
+    Does nothing if there is none. Raises `PermissionDeniedError` and other file system errors.
     """
     prefix = check_prefix(checkpoint_prefix)
     with typed_os_errors(f"removing checkpoint {prefix}"), suppress(FileNotFoundError):
@@ -192,7 +192,7 @@ def remove_checkpoint(checkpoint_prefix: PathLike) -> None:
 def _sweep(prefix: str) -> None:
     """Remove all shards under ``prefix`` that neither the manifest nor a save in progress needs."""
     for save_id, shards in _shards_by_save(prefix).items():
-        # In this order: a save that is no longer in progress is in the manifest by now, or never will be.
+        # In this order: a save that is no longer in progress is already in the manifest or never will be.
         if _in_progress(prefix, save_id) or _is_current(prefix, save_id):
             continue
         for path in (*shards, _pending_path(prefix, save_id)):
@@ -224,7 +224,7 @@ def _is_current(prefix: str, save_id: str) -> bool:
 
 
 def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
-    """Whether a save under this prefix was completed; says nothing about the health of its files."""
+    """Whether a save under this prefix was completed; the contents of its files are not checked."""
     return os.path.isfile(_manifest_path(check_prefix(checkpoint_prefix)))
 
 
@@ -234,7 +234,7 @@ def is_of_tensorflow(prefix: str) -> bool:
 
 
 def why_absent(prefix: str) -> str:
-    """Why there is no checkpoint under ``prefix``, and what to do."""
+    """The reason why there is no checkpoint under ``prefix``, and what to do."""
     manifest = _manifest_path("")
     if prefix.endswith(manifest) and checkpoint_exists(prefix.removesuffix(manifest)):
         return f"drop {manifest!r} from it"
@@ -278,9 +278,9 @@ def _read_all(reader: CheckpointReader, names: Sequence[str]) -> dict[str, Array
 class CheckpointReader:
     """Reads the tensors of one checkpoint, one at a time; each shard is checked when it is first needed.
 
-    Making one reads the manifest only. Raises `NotFoundError` (no checkpoint; no such tensor; a shard gone,
-    perhaps because the checkpoint was replaced since) and `DataLossError` (a file is damaged). After a raise
-    the reader is as before. One thread at a time may use a reader.
+    The constructor reads only the manifest. Raises `NotFoundError` (no checkpoint; no such tensor; a missing
+    shard, perhaps because the checkpoint was replaced since) and `DataLossError` (a file is damaged). After
+    an error the reader is unchanged. Not thread-safe.
     """
 
     def __init__(self, filepattern: PathLike) -> None:
@@ -340,7 +340,7 @@ def _read_manifest(prefix: str) -> Manifest:
 
 
 def _check_file(path: str, entry: ShardEntry) -> None:
-    """Raise `DataLossError` unless the file has the size and the checksum that the manifest says."""
+    """Raise `DataLossError` unless the file has the size and the checksum of the manifest's entry."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size != entry.nbytes:

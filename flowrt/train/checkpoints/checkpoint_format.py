@@ -1,18 +1,18 @@
-"""The checkpoint format: what a manifest says, how an array lies in a shard. Pure: no file is touched here.
+"""The checkpoint format: the manifest's contents and an array's layout in a shard. No file access here.
 
 A checkpoint with prefix ``P`` is one manifest and, for each of its n shards, one safetensors file::
 
     P.index.json                               the manifest
-    P.<save id>-00000-of-0000n.safetensors     a shard; the id is 16 hex digits that each save draws anew
+    P.<save id>-00000-of-0000n.safetensors     a shard; the id is 16 random hex digits per save
 
-    Rule 1: a file belongs to the checkpoint only by the manifest's word.
-    Rule 2: the manifest holds no path. Shard names are made from the prefix, so it cannot point elsewhere.
+    Rule 1: a file belongs to the checkpoint only if the manifest names it.
+    Rule 2: the manifest holds no path. Shard names are derived from the prefix, so it cannot point elsewhere.
     Rule 3: every byte is under a checksum: the shards' in the manifest, the manifest's in its first line.
-    Rule 4: what a manifest claims is bounded by its shards' sizes before anything is allocated.
+    Rule 4: a manifest's claims are checked against its shards' sizes before anything is allocated.
 
-safetensors has no strings and not all complex numbers. In a shard, a complex array is an array of floats with
-a last dimension of 2; a string array is one uint8 array: all lengths as little-endian uint64, then all
-elements, one after another. The true dtype and shape stand in the manifest.
+safetensors has no strings and not all complex types. In a shard, a complex array is an array of floats with a
+last dimension of 2; a string array is one uint8 array: all lengths as little-endian uint64, then all
+elements, concatenated. The true dtype and shape are in the manifest.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TensorEntry:
         return math.prod(self.shape) * self.dtype.size
 
     def check_stored(self, where: str, code: str, shape: tuple[int, ...]) -> None:
-        """Raise `DataLossError` unless a shard that says ``code`` and ``shape`` can hold this tensor."""
+        """Raise `DataLossError` unless a shard entry of dtype ``code`` and ``shape`` can hold this tensor."""
         if self.dtype is string:
             fits, expected = code == "U8" and len(shape) == 1, "U8 [bytes]"
         else:
@@ -84,7 +84,7 @@ class TensorEntry:
 @final
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The list of what a checkpoint holds."""
+    """The list of a checkpoint's contents."""
 
     save_id: str
     shards: tuple[ShardEntry, ...]
@@ -103,7 +103,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             for name, t in manifest.tensors.items()
         },
     }
-    lines = json.dumps(body, indent=1)[1:].encode() + b"\n"  # the opening brace stands in the first line
+    lines = json.dumps(body, indent=1)[1:].encode() + b"\n"  # the opening brace is in the first line
     return _first_line(lines) + lines
 
 
@@ -119,7 +119,7 @@ def checksum(data: bytes | memoryview, start: int = 0) -> str:
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read what `encode_manifest` wrote. ``where`` names the file in messages.
 
-    Raises `DataLossError` for any text that it did not write; `UnimplementedError` for a later version.
+    Raises `DataLossError` for any other text; `UnimplementedError` for a later version.
     """
     head_size = len(_first_line(b""))
     head, rest = data[:head_size], data[head_size:]
@@ -135,7 +135,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 @final
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """Turns parsed JSON into entries, or says which part of ``where`` is not as it should be."""
+    """Converts parsed JSON into entries, or reports which part of ``where`` is malformed."""
 
     where: str
 

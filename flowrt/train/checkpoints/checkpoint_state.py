@@ -1,11 +1,11 @@
-"""Which checkpoints a directory has: the text file ``checkpoint``, in TensorFlow's form.
+"""The list of a directory's checkpoints: the text file ``checkpoint``, in TensorFlow's format.
 
     model_checkpoint_path: "model.ckpt-200"
     all_model_checkpoint_paths: "model.ckpt-100"
     all_model_checkpoint_paths: "model.ckpt-200"
 
 Rule: a path inside the directory is written relative to it, so that the directory can be moved or renamed.
-Lines with other keys (TensorFlow writes timestamps) are read over.
+Lines with other keys (TensorFlow writes timestamps) are ignored.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from flowrt.errors import DataLossError, InvalidArgumentError
 from flowrt.train.checkpoints.checkpoint import CheckpointReader, checkpoint_exists, is_of_tensorflow
 from flowrt.train.checkpoints.checkpoint_format import Array
 from flowrt.train.checkpoints.durable_files import PathLike, path_string, replace_file, typed_os_errors
+
+__all__ = [
+    "CheckpointState", "get_checkpoint_state", "latest_checkpoint", "list_variables", "load_checkpoint",
+    "load_variable", "update_checkpoint_state",
+]  # fmt: skip
 
 LATEST, ALL = "model_checkpoint_path", "all_model_checkpoint_paths"
 
@@ -44,7 +49,7 @@ def format_checkpoint_state(state: CheckpointState) -> bytes:
 
 
 def parse_checkpoint_state(text: bytes, where: str) -> CheckpointState:
-    """Read what `format_checkpoint_state` or TensorFlow wrote. Raises `DataLossError`, naming ``where``."""
+    """Parse `format_checkpoint_state`'s or TensorFlow's output. Raises `DataLossError`, naming ``where``."""
     found: dict[str, list[str]] = {LATEST: [], ALL: []}
     for number, line in enumerate(text.split(b"\n"), 1):
         if not line.strip():
@@ -110,7 +115,7 @@ def _state_path(directory: str, latest_filename: str | None) -> str:
 def get_checkpoint_state(
     checkpoint_dir: PathLike, latest_filename: str | None = None
 ) -> CheckpointState | None:
-    """What the directory's state file says, relative paths joined to ``checkpoint_dir``; None without one.
+    """The directory's checkpoint state, relative paths joined to ``checkpoint_dir``; None if absent.
 
     Raises `DataLossError` for a damaged file (TensorFlow returns None, and a script then starts afresh).
     """
@@ -130,9 +135,10 @@ def get_checkpoint_state(
 
 
 def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = None) -> str | None:
-    """The prefix of the directory's newest checkpoint; None where there is none. Raises `DataLossError`.
+    """The prefix of the directory's newest checkpoint, or None. Raises `DataLossError`.
 
-    One that TensorFlow saved counts: restoring it says what to do; with None a script would start afresh.
+    A checkpoint saved by TensorFlow counts, since restoring it raises an error that says what to do; with
+    None a script would start afresh.
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     prefix = None if state is None else state.model_checkpoint_path

@@ -1,6 +1,6 @@
-"""Files that are whole or absent: written aside, synced to the disk, then renamed; file errors made typed.
+"""Atomic file writes (temporary file, fsync, rename), and typed file errors.
 
-Rule: a name that a reader looks for is only ever put there by ``os.replace`` of a synced file.
+Rule: the name that a reader opens is only ever created by ``os.replace`` of a synced file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def typed_os_errors(where: str) -> Iterator[None]:
 
 
 def path_string(path: object, what: str) -> str:
-    """``path`` as a string. Raises `InvalidArgumentError`, which names it ``what``, unless it is a path."""
+    """``path`` as a string. Raises `InvalidArgumentError`, naming ``what``, unless it is a path."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgumentError(f"{what}: expected a path; got {path!r}")
@@ -69,9 +69,9 @@ def sync_directory(path: str) -> None:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Make ``data`` the content of the file at ``path``; a reader sees the old content or the new.
+    """Atomically replace the file at ``path``: a reader sees the old content or ``data``.
 
-    Raises `OSError`; the old file then stands, and the temporary one is gone.
+    Raises `OSError`; the old file then remains, and the temporary one is removed.
     """
     temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     try:
@@ -82,6 +82,6 @@ def replace_file(path: str, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename == temporary:
-            error.filename, error.filename2 = path, None  # the name that the caller knows
+            error.filename, error.filename2 = path, None  # the path that the caller passed
         raise
     sync_directory(path)

@@ -10,10 +10,10 @@ from flowrt.graph.construction.graph import Graph
 
 
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
-    """Write the file ``logdir/name`` and return its path; the directory is made if it is missing.
+    """Write the file ``logdir/name`` and return its path; the directory is created if it is missing.
 
-    Raises `DTypeError` for anything but a `Graph` or a GraphDef. A file of that name is replaced at once or
-    not at all."""
+    Raises `DTypeError` for anything but a `Graph` or a GraphDef. An existing file is replaced atomically.
+    """
     message = (
         graph_or_graph_def.as_graph_def() if isinstance(graph_or_graph_def, Graph) else graph_or_graph_def
     )

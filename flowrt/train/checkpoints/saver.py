@@ -35,9 +35,9 @@ class Saver:
     """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables,
     or None for all global variables of the default graph at the first use.
 
-    ``max_to_keep`` checkpoints stay (0 or None: all); older ones are removed, but for one in every
+    The newest ``max_to_keep`` checkpoints are kept (0 or None: all); of older ones, one per
     ``keep_checkpoint_every_n_hours``. With ``pad_step_number`` steps are written with eight digits.
-    ``reshape`` allows a value of another shape with as many elements.
+    ``reshape`` allows a value of another shape with the same number of elements.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Saver:
             self.build()
 
     def build(self) -> None:
-        """Fix the list of variables. Raises `InvalidArgumentError` if there are none, or two of one name."""
+        """Fix the list of variables. Raises `InvalidArgumentError` for no variables or duplicate names."""
         if self._variables is None:
             given = self._given if self._given is not None else global_variables() + _saveables()
             self._variables = _by_name(given)
@@ -96,9 +96,10 @@ class Saver:
         """Write the variables' values and return the checkpoint's prefix: ``save_path``, or
         ``save_path-STEP``.
 
-        ``global_step`` is an int, a variable or a tensor. Where workers have parts of a variable's value, all
-        have to save at once, each to a path of its own, or `take_part`. Raises `FailedPreconditionError` for
-        an uninitialized variable and what writing raises; the last checkpoint is untouched then.
+        ``global_step`` is an int, a variable or a tensor. If workers hold parts of a variable's value, all
+        must save at the same time, each to its own path, or call `take_part`. Raises
+        `FailedPreconditionError` for an uninitialized variable and the errors of writing; the last checkpoint
+        is then untouched.
         """
         _check_session(sess, "save")
         targets = self._targets()
@@ -116,11 +117,11 @@ class Saver:
         return prefix
 
     def take_part(self, sess: Any) -> None:
-        """What the workers that write nothing do while another one saves: read with it what needs all."""
+        """Take part in the save of another worker: read, with it, the values that need all workers."""
         _shared_values(sess, self._targets().values())
 
     def _record(self, prefix: str) -> list[str]:
-        """Count ``prefix`` among what is there. Returns what is to go, and counts no more."""
+        """Add ``prefix`` to the list of checkpoints. Drops those to remove from the list and returns them."""
         self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.time())]
         outdated = []
         while self._max_to_keep and len(self._checkpoints) > self._max_to_keep:
@@ -136,7 +137,7 @@ class Saver:
 
         Raises `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a
         variable that is not in it, `InvalidArgumentError` for another shape or dtype (with both),
-        `DataLossError` for damage. No variable has changed then.
+        `DataLossError` for damage. After an error no variable has changed.
         """
         _check_session(sess, "restore")
         if save_path is None:
@@ -182,7 +183,7 @@ class Saver:
                 f"checkpoint {prefix!r}: {message}", op=variable.op.name, source=variable.op.source
             )
 
-    # --- what has been saved
+    # --- list of checkpoints
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -201,7 +202,7 @@ class Saver:
 
 
 def _values(sess: Any, variables: Iterable[Variable]) -> list[Any]:
-    """What is to be saved of each variable."""
+    """The value to save for each variable."""
     variables = list(variables)
     shared = _shared_values(sess, variables)
     kept = [v for v in variables if v not in shared]
@@ -211,7 +212,7 @@ def _values(sess: Any, variables: Iterable[Variable]) -> list[Any]:
 
 
 def _shared_values(sess: Any, variables: Iterable[Variable]) -> dict[Variable, Any]:
-    """The values that other workers have parts of; they ask at the same time."""
+    """The values that other workers hold parts of; the workers read them at the same time."""
     tensors = {v: v.shared_value for v in variables if v.shared_value is not None}
     return dict(zip(tensors, sess.run(list(tensors.values())), strict=True)) if tensors else {}
 

@@ -1,4 +1,4 @@
-"""`Scaffold`: the operations that make a graph's variables ready, and what saves them."""
+"""`Scaffold`: a graph's initializers, readiness checks and saver."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from flowrt.variables.variable import (
 
 
 class Scaffold:
-    """Pieces that a monitored session needs of the graph. What is not given comes from the graph's
-    collections (INIT_OP, READY_OP, SAVERS, ...) or is made when `finalize` is called.
+    """The parts of the graph that a monitored session needs. Those not given come from the graph's
+    collections (INIT_OP, READY_OP, SAVERS, ...) or are created by `finalize`.
 
-    ``init_op`` initializes global variables where no checkpoint is restored, with ``init_feed_dict``;
-    ``init_fn(scaffold, session)`` runs after it. ``ready_op`` and ``ready_for_local_init_op`` give the names
-    of the variables that have no value. ``local_init_op`` initializes what each session has for itself, in
-    every session. ``summary_op`` is what `SummarySaverHook` fetches. With ``copy_from_scaffold`` the pieces
-    of that one are taken where none is given.
+    ``init_op`` initializes global variables if no checkpoint is restored, with ``init_feed_dict``;
+    ``init_fn(scaffold, session)`` runs after it. ``ready_op`` and ``ready_for_local_init_op`` return the
+    names of the variables without a value. ``local_init_op`` initializes session-local state, in every
+    session. ``summary_op`` is fetched by `SummarySaverHook`. ``copy_from_scaffold`` provides the parts that
+    are not given.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Scaffold:
         return None if user_init_fn is None else lambda session: user_init_fn(self, session)
 
     def finalize(self) -> Scaffold:
-        """Make what is missing and freeze the default graph. Raises `InvalidArgumentError` where a collection
-        has several items to choose from.
+        """Create the missing parts and freeze the default graph. Raises `InvalidArgumentError` for a
+        collection with several items.
         """
         keys, choose = GraphKeys, Scaffold.get_or_default
         if self.init_op is None:
@@ -88,8 +88,8 @@ class Scaffold:
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
-        """The one item of a collection; where it is empty, what ``default_constructor`` makes, which becomes
-        its item. Raises `InvalidArgumentError` for several items.
+        """The only item of a collection; if it is empty, the result of ``default_constructor``, which is
+        added to it. Raises `InvalidArgumentError` for several items.
         """
         graph = get_default_graph()
         items = graph.get_collection(collection_key)
@@ -107,9 +107,8 @@ class Scaffold:
 
     @staticmethod
     def default_local_init_op() -> Operation:
-        """Initializes local variables, and what the collection TABLE_INITIALIZERS has."""
-        initializer: Operation = group(local_variables_initializer(), tables_initializer())
-        return initializer
+        """An operation that initializes local variables and runs the collection TABLE_INITIALIZERS."""
+        return group(local_variables_initializer(), tables_initializer())
 
 
 def _uninitialized_global_variables() -> Any:

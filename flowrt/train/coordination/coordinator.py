@@ -14,12 +14,11 @@ GRACE_S = 120.0
 
 
 class Coordinator:
-    """Asks threads to stop.
+    """Signals a group of threads to stop.
 
-    Threads do their work ``while not coordinator.should_stop()``, any of them ends it for all by
-    `request_stop`, and `join` waits for them and raises the first error that one of them reported. Errors of
-    the types ``clean_stop_exception_types`` (`OutOfRangeError`: the data is used up) stop all, but are no
-    errors.
+    Threads work ``while not coordinator.should_stop()``; any of them ends it for all by `request_stop`;
+    `join` waits for them and raises the first error that one of them reported. Errors of the types
+    ``clean_stop_exception_types`` (`OutOfRangeError`: the data is used up) stop all but are not raised.
     """
 
     def __init__(self, clean_stop_exception_types: tuple[type[BaseException], ...] | None = None) -> None:
@@ -35,10 +34,9 @@ class Coordinator:
         return self._stop.is_set()
 
     def request_stop(self, ex: Any = None) -> None:
-        """Ask all threads to stop; ``ex``, an exception or what `sys.exc_info` gives, is raised by `join`.
+        """Request a stop of all threads; `join` raises ``ex``, an exception or the result of `sys.exc_info`.
 
-        Raises ``ex`` itself, unless it is a clean one, when `join` has returned and so nobody else would see
-        it.
+        Raises ``ex`` itself, unless it is a clean one, if `join` has already returned.
         """
         error = ex[1] if isinstance(ex, tuple) else ex
         with self._lock:

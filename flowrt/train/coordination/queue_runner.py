@@ -26,12 +26,11 @@ LOGGER = logging.getLogger(__name__)
 
 
 class QueueRunner:
-    """Runs each of ``enqueue_ops`` again and again, on a thread of its own. A list may name one several
-    times.
+    """Runs each of ``enqueue_ops`` in a loop on its own thread. A list may repeat an operation.
 
-    The threads end when the data does (an error of ``queue_closed_exception_types``; the last one then runs
-    ``close_op``), when their coordinator stops (``cancel_op`` is run), or with an error, which the
-    coordinator hears.
+    The threads end when the data is used up (an error of ``queue_closed_exception_types``; the last one then
+    runs ``close_op``), when their coordinator stops (``cancel_op`` is run), or with an error, which is
+    reported to the coordinator.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class QueueRunner:
 
     @property
     def exceptions_raised(self) -> list[Exception]:
-        """What the threads raised that had no coordinator."""
+        """The errors of threads that had no coordinator."""
         return self._raised
 
     def create_threads(
@@ -118,7 +117,7 @@ class QueueRunner:
                 sess.run(op)
         except self._closed_errors:
             is_last_to_close = self._count_down(sess) == 0
-        except Exception as error:  # noqa: BLE001 (the coordinator's, or kept)
+        except Exception as error:  # noqa: BLE001 (for the coordinator, or kept)
             self._count_down(sess)
             self._report(error, coord)
         else:

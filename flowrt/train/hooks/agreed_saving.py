@@ -1,14 +1,13 @@
-"""Checkpoints and summaries where workers have graphs of their own: the first one writes, all read.
+"""Checkpoints and summaries if each worker has its own graph: the first one writes, all read.
 
-A variable that each replica of all workers has written for itself (synchronization ON_READ) has one value
-only when all of them are asked. So the first worker's hook tells the others in every run whether it is going
-to save after it:
+The value of a variable that each replica writes separately (synchronization ON_READ) is computed from the
+copies on all workers. So in every run the first worker's hook broadcasts whether it will save afterwards:
 
-    first worker   CheckpointSaverHook   due, by its steps or its clock   --agreed-->   reads, writes
+    first worker   CheckpointSaverHook   due, by step count or time       --agreed-->   reads, writes
     the others     SavePartnerHook                                        --agreed-->   read
 
-A summary of what all workers compute together (`Strategy.reduce`) is fetched by all of them, in the runs in
-which the first one's clock says so: each has a `SummarySaverHook`, and those of the others write nothing.
+A summary of a value that all workers compute together (`Strategy.reduce`) is fetched by all of them, in the
+runs for which the first one's timer is due: each has a `SummarySaverHook`; those of the others write nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from flowrt.variables.variable import GraphKeys, global_variables
 
 
 def strategy_of_workers() -> Any:
-    """The strategy of the default graph's variables, if each of its workers has a graph of its own and
-    initializes it; else None.
+    """The strategy of the default graph's variables if each of its workers has its own graph and initializes
+    it; else None.
     """
     for variable in global_variables():
         strategy = getattr(variable, "strategy", None)
@@ -43,7 +42,7 @@ def strategy_of_workers() -> Any:
 
 
 def needs_all_workers(fetches: Sequence[Any]) -> bool:
-    """Whether to run ``fetches`` takes ranks of a group that are not in the default graph."""
+    """Whether running ``fetches`` involves ranks of a group that are not in the default graph."""
     graph = get_default_graph()
     ahead = [graph.as_graph_element(fetch) for fetch in fetches]
     ahead = [each if isinstance(each, Operation) else each.op for each in ahead]
@@ -60,7 +59,7 @@ def needs_all_workers(fetches: Sequence[Any]) -> bool:
 
 
 def summaries_of(scaffold: Scaffold) -> list[Any]:
-    """What the summary operation of ``scaffold`` runs, or is going to be made of."""
+    """The tensors that the summary operation of ``scaffold`` runs or will be built from."""
     if scaffold.summary_op is not None:
         given = scaffold.summary_op
         return list(given) if isinstance(given, list | tuple) else [given]
@@ -70,7 +69,7 @@ def summaries_of(scaffold: Scaffold) -> list[Any]:
 
 @final
 class SaveAgreement:
-    """Of a run: ``due`` is what the first worker feeds, ``agreed`` what all fetch."""
+    """A run's agreement whether to save: the first worker feeds ``due``, all fetch ``agreed``."""
 
     def __init__(self, strategy: Any, name: str) -> None:
         with get_default_graph().name_scope(name):
@@ -79,7 +78,7 @@ class SaveAgreement:
 
     @staticmethod
     def of_graph() -> SaveAgreement | None:
-        """None where nobody else has to be asked for the variables' values."""
+        """The agreement, or None if the variables' values can be read without the other workers."""
         strategy = strategy_of_workers()
         is_shared = any(variable.shared_value is not None for variable in global_variables())
         return SaveAgreement(strategy, "save_agreement") if strategy is not None and is_shared else None
@@ -93,17 +92,17 @@ class SaveAgreement:
         return SaveAgreement(strategy, "summary_agreement")
 
     def asked(self, global_step: Any, is_due: bool) -> SessionRunArgs:
-        """Of the run: its results are the step after it, and whether all save."""
+        """Run arguments that fetch the step after the run and the agreement whether all workers save."""
         return SessionRunArgs([global_step, self._agreed], {self._due: int(is_due)})
 
     def settled(self, session: Any, is_due: bool) -> bool:
-        """Whether all do it, before the run: all workers ask at once, and wait for the first one's word."""
+        """Whether all workers save, before the run: all ask together and await the first one's answer."""
         return bool(session.run(self._agreed, {self._due: int(is_due)}))
 
 
 @final
 class SavePartnerHook(SessionRunHook):
-    """Does of a checkpoint what all workers have to do, when `CheckpointSaverHook` of the first one saves."""
+    """Takes part in the checkpoints of the first worker's `CheckpointSaverHook`, as all must."""
 
     def __init__(self, scaffold: Scaffold) -> None:
         self._scaffold = scaffold

@@ -20,6 +20,11 @@ from flowrt.train.hooks.session_run_hook import (
 from flowrt.train.optimizers.global_step import get_global_step
 from flowrt.variables.variable import Variable
 
+__all__ = [
+    "FeedFnHook", "FinalOpsHook", "GlobalStepWaiterHook", "LoggingTensorHook", "NanLossDuringTrainingError",
+    "NanTensorHook", "SecondOrStepTimer", "StopAtStepHook",
+]  # fmt: skip
+
 LOGGER = logging.getLogger(__name__)
 
 POLL_S = 0.5
@@ -27,7 +32,7 @@ POLL_S = 0.5
 
 @final
 class SecondOrStepTimer:
-    """Says each ``every_secs`` seconds, or each ``every_steps`` steps, that it is time; at first at once.
+    """Reports each ``every_secs`` seconds, or each ``every_steps`` steps, that it is time; first immediately.
 
     Raises `InvalidArgumentError` unless exactly one of them is given.
     """
@@ -84,11 +89,11 @@ def required_global_step(hook: SessionRunHook) -> Variable:
 
 @final
 class LoggingTensorHook(SessionRunHook):
-    """Logs tensors, at level INFO: at each ``every_n_iter``-th run, or each ``every_n_secs`` seconds, or only
+    """Logs tensors, at level INFO: every ``every_n_iter`` runs or ``every_n_secs`` seconds, or only
     ``at_end``.
 
-    ``tensors``: a dict of tags to tensors or names, or a list of them. ``formatter`` makes the text of the
-    dict of tags to values. Raises `InvalidArgumentError` for intervals that do not say when.
+    ``tensors``: a dict of tags to tensors or names, or a list of them. ``formatter`` converts the dict of
+    tags to values to text. Raises `InvalidArgumentError` if the intervals do not say when.
     """
 
     def __init__(
@@ -141,9 +146,9 @@ class LoggingTensorHook(SessionRunHook):
 
 @final
 class StopAtStepHook(SessionRunHook):
-    """Asks to stop when the global step is ``last_step``, or ``num_steps`` more than at the beginning.
+    """Requests a stop when the global step is ``last_step``, or ``num_steps`` more than at the beginning.
 
-    A session that begins at its last step (a checkpoint of finished training) is stopped at once. Raises
+    A session that begins at its last step (a checkpoint of finished training) is stopped immediately. Raises
     `InvalidArgumentError` unless exactly one of them is given.
     """
 
@@ -246,7 +251,7 @@ class FinalOpsHook(SessionRunHook):
 
 @final
 class FeedFnHook(SessionRunHook):
-    """Feeds each run with what ``feed_fn()`` returns: a dict as of `Session.run`."""
+    """Feeds each run with the result of ``feed_fn()``: a dict as for `Session.run`."""
 
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
         self._feed_fn = feed_fn

@@ -1,4 +1,4 @@
-"""`ProgressHook`: a line on the terminal that says how far a training loop has come."""
+"""`ProgressHook`: a progress line of the training loop on the terminal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flowrt.train.hooks.session_run_hook import (
 
 @final
 class ProgressHook(SessionRunHook):
-    """Shows the global step of ``last_step``, and the value of ``loss``, a scalar tensor, if it is given.
-    Where standard error is no terminal it shows nothing and fetches nothing.
+    """Shows the global step out of ``last_step`` and, if given, the value of ``loss``, a scalar tensor. If
+    standard error is not a terminal it shows and fetches nothing.
     """
 
     def __init__(self, last_step: int, loss: Any = None) -> None:
@@ -31,7 +31,7 @@ class ProgressHook(SessionRunHook):
         self._step = required_global_step(self)
 
     def after_create_session(self, session: Any, coord: Coordinator) -> None:
-        self.end(session)  # of a session that was lost and is made anew
+        self.end(session)  # of a session that was lost and is re-created
         self._progress = Progress("training", self._last_step, "steps")
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:

@@ -23,11 +23,13 @@ from flowrt.train.hooks.session_run_hook import (
     SessionRunValues,
 )
 
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "StepCounterHook", "SummarySaverHook"]
+
 LOGGER = logging.getLogger(__name__)
 
 
 class CheckpointSaverListener:
-    """Base of what hears of `CheckpointSaverHook`'s checkpoints: does nothing."""
+    """Base of the listeners to `CheckpointSaverHook`'s checkpoints: does nothing."""
 
     def begin(self) -> None:
         """Called before the session is made."""
@@ -36,7 +38,7 @@ class CheckpointSaverListener:
         """Called before a checkpoint of this step is written."""
 
     def after_save(self, session: Any, global_step_value: int) -> bool | None:
-        """Called when it is there. True asks to stop."""
+        """Called after the checkpoint is complete. Returns True to request a stop."""
 
     def end(self, session: Any, global_step_value: int) -> None:
         """Called after the last checkpoint."""
@@ -99,7 +101,7 @@ class CheckpointSaverHook(SessionRunHook):
                 run_context.request_stop()
 
     def _may_be_due(self, results: Any) -> bool:
-        """Whether to save, as far as ``results`` of a run say: all workers do what was agreed."""
+        """Whether to save, as far as ``results`` of a run tell: all workers follow the agreement."""
         if self._agreement is None:
             return self._timer.should_trigger_for_step(int(results) + 1)
         step, agreed = results
@@ -115,7 +117,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._writer.flush()
 
     def _save(self, session: Any, step: int) -> bool:
-        """Returns whether a listener asks to stop."""
+        """Save a checkpoint. Returns whether a listener requests a stop."""
         LOGGER.info("saving the checkpoint of step %d to %s", step, self._prefix)
         for listener in self._listeners:
             listener.before_save(session, step)

@@ -1,7 +1,7 @@
-"""`SessionRunHook`: what is done around the runs of a monitored session.
+"""`SessionRunHook`: callbacks around the runs of a monitored session.
 
 begin                   once, before the graph is finalized: operations may be added
-after_create_session    for every session that is made; after a failure there is a new one
+after_create_session    for every session created; after a failure there is a new one
 before_run, after_run   around every run
 end                     once, when the loop ends without an error
 """
@@ -15,9 +15,11 @@ from flowrt.errors import DTypeError
 from flowrt.executor.ends.config import RunOptions
 from flowrt.train.coordination.coordinator import Coordinator
 
+__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues"]
+
 
 class SessionRunArgs(NamedTuple):
-    """What a run is asked for: ``fetches`` and ``feed_dict`` as of `Session.run`, and the fields of
+    """Requests of a hook for a run: ``fetches`` and ``feed_dict`` as for `Session.run`, and the fields of
     ``options`` that differ from their defaults.
     """
 
@@ -27,8 +29,8 @@ class SessionRunArgs(NamedTuple):
 
 
 class SessionRunValues(NamedTuple):
-    """What came of a run: ``results`` in the structure of the hook's fetches, None where it asked for none.
-    ``options`` and ``run_metadata`` are those of the run, None where nobody asked for any.
+    """Results of a run: ``results`` in the structure of the hook's fetches, None if it requested none.
+    ``options`` and ``run_metadata`` are those of the run, None if not requested.
     """
 
     results: Any
@@ -38,9 +40,7 @@ class SessionRunValues(NamedTuple):
 
 @final
 class SessionRunContext:
-    """One run: ``original_args`` (what the loop asked for) and ``session``, with which a hook may run
-    operations of its own.
-    """
+    """One run: ``original_args`` (the loop's request) and ``session``, for a hook's own operations."""
 
     def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
         self.original_args, self.session = original_args, session
@@ -62,17 +62,17 @@ class SessionRunHook:
         """Called before the session is made. The default graph may be changed for the last time."""
 
     def after_create_session(self, session: Any, coord: Coordinator) -> None:
-        """Called with each new `Session`, whose variables have their values; the graph is finalized.
+        """Called with each new `Session`, after its variables are initialized; the graph is finalized.
 
-        Threads that the hook starts stop when ``coord`` asks them to.
+        Threads that the hook starts stop when ``coord`` requests it.
         """
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """What to fetch and feed in the coming run, beside what the loop asks for; None for nothing."""
+        """Fetches and feeds for the coming run, added to the loop's; None for nothing."""
         return None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Called with what came of it. Not called for a run that failed."""
+        """Called with the results of the run. Not called for a run that failed."""
 
     def end(self, session: Any) -> None:
         """Called with the last session when the loop has ended without an error. Variables can be saved."""

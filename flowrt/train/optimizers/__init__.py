@@ -1,8 +1,8 @@
-"""Optimizers, and what their updates depend on.
+"""Optimizers, and the inputs of their updates.
 
 global_step           the variable that counts steps
 optimizer             `Optimizer`: gradients, slots, updates
-standard_optimizers   gradient descent, momentum, Adam and the others
+standard_optimizers   gradient descent, momentum, Adam and others
 proximal_optimizers   proximal gradient descent, AdagradDA
 schedules             learning rates as functions of the step
 moving_averages       `ExponentialMovingAverage`

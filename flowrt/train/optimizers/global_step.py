@@ -11,6 +11,8 @@ from flowrt.initializers import Zeros
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation
 
+__all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step"]
+
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
     """The graph's global step, or None.
@@ -58,7 +60,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
-    """The graph's global step, made when there is none."""
+    """Return the graph's global step, creating it on first use."""
     graph = graph or get_default_graph()
     existing = get_global_step(graph)
     return create_global_step(graph) if existing is None else existing

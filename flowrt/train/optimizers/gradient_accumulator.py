@@ -34,8 +34,7 @@ class GradientAccumulator:
         """
         pairs = self._optimizer.compute_gradients(loss, var_list=var_list)
         added = [self._add(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        operation: Operation = group(*added, name=f"{self._name}/accumulate")
-        return operation
+        return group(*added, name=f"{self._name}/accumulate")
 
     def _add(self, gradient: Any, variable: Variable) -> Operation:
         if isinstance(gradient, IndexedSlices):
@@ -44,7 +43,9 @@ class GradientAccumulator:
         return added
 
     def _sum_of(self, variable: Variable) -> Variable:
-        """Its copies are the replicas' own sums; the value as a whole is that of all."""
+        """The running sum for ``variable``: each copy is one replica's sum; its value as a whole is the sum
+        of all replicas.
+        """
         if variable not in self._sums:
             with get_default_graph().control_dependencies(None):
                 self._sums[variable] = Variable(
@@ -71,12 +72,10 @@ class GradientAccumulator:
                 total.assign(zeros_like(gradient), read_value=False)
                 for (gradient, _), total in zip(pairs, self._sums.values(), strict=True)
             ]
-        operation: Operation = group(*emptied, name=f"{self._name}/apply")
-        return operation
+        return group(*emptied, name=f"{self._name}/apply")
 
 
 def _zeros_like(variable: Variable) -> Tensor:
     shape = variable.shape
     is_known = shape.is_fully_defined()
-    start: Tensor = zeros(shape, variable.dtype) if is_known else zeros_like(variable.initialized_value())
-    return start
+    return zeros(shape, variable.dtype) if is_known else zeros_like(variable.initialized_value())

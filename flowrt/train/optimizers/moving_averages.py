@@ -158,17 +158,16 @@ class ExponentialMovingAverage:
         return self._averages.get(var)
 
     def average_name(self, var: Any) -> str:
-        """The name of the average of ``var``, whether it exists or not: what a checkpoint calls it."""
+        """The name of the average of ``var`` in checkpoints, whether it exists or not."""
         found = self._averages.get(var)
         return f"{var.op.name}/{self._name}" if found is None else found.op.name
 
     def variables_to_restore(
         self, moving_avg_variables: Iterable[Variable] | None = None
     ) -> dict[str, Variable]:
-        """``{name in the checkpoint: variable}`` for a Saver that gives each variable the value of its
-        average.
+        """``{name in the checkpoint: variable}`` for a Saver that restores each variable from its average.
 
-        ``moving_avg_variables`` are those that have averages, by default all trainable ones and those of the
+        ``moving_avg_variables`` are those with averages, by default all trainable ones and those in the
         collection MOVING_AVERAGE_VARIABLES; other global variables keep their names.
         """
         given = moving_avg_variables

@@ -1,9 +1,9 @@
 """`Optimizer`: gradients of a loss, and an update of each variable from its gradient.
 
 ``minimize`` is ``compute_gradients`` followed by ``apply_gradients``; a script may change the gradients in
-between. It passes their options by name, so that an override may take them as ``**kwargs``. A subclass says
-which slots (variables of a variable's shape) and hyper-parameters it has, and how it updates from them; the
-methods to override, and those that make slots, have TensorFlow's names.
+between. Options are passed by name, so that an override may take them as ``**kwargs``. A subclass defines its
+slots (variables of a variable's shape), its hyper-parameters and its update rule; the methods to override and
+those that create slots have TensorFlow's names.
 """
 
 from __future__ import annotations
@@ -84,12 +84,11 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: Tensor | None = None,
     ) -> list[tuple[Any, Variable]]:
-        """``[(gradient, variable)]``; a gradient is a tensor, an `IndexedSlices`, or None where the loss does
-        not depend.
+        """``[(gradient, variable)]``; a gradient is a tensor, an `IndexedSlices`, or None if the loss does
+        not depend on the variable.
 
         ``loss`` may be a function without arguments that returns it. Raises `DTypeError` for a loss that is
-        not floating and for things that are not variables, `InvalidArgumentError` when there are no
-        variables.
+        not floating and for non-variables, `InvalidArgumentError` for no variables.
         """
         loss = convert_to_tensor(loss() if callable(loss) else loss)
         if not loss.dtype.is_floating:
@@ -120,10 +119,10 @@ class Optimizer:
         """An operation that updates each variable from its gradient. Pairs without a gradient are left out.
 
         In a replica of a strategy the gradients are summed over all replicas, and every copy of a variable is
-        updated with the sum: a loss that is a mean has to be divided by the global batch size. Raises
-        `InvalidArgumentError` when no pair has a gradient, `DTypeError` for a gradient of another dtype than
-        its variable's, `FailedPreconditionError` in a strategy's scope outside of its replicas, in a replica
-        for a variable that is not of its strategy, and outside for one with copies.
+        updated with the sum: a mean loss must be divided by the global batch size. Raises
+        `InvalidArgumentError` if no pair has a gradient, `DTypeError` if a gradient's dtype differs from its
+        variable's, and `FailedPreconditionError` in a strategy's scope outside its replicas, in a replica for
+        a variable of another strategy, and outside for a variable with copies.
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
@@ -213,7 +212,7 @@ class Optimizer:
     # --- for subclasses
 
     def _valid_dtypes(self) -> frozenset[dtypes.DType]:
-        """What a variable may be of."""
+        """The dtypes that a variable may have."""
         return dtypes.FLOATING
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
@@ -265,8 +264,8 @@ class Optimizer:
     def _get_or_make_slot(
         self, var: Variable, val: Callable[[], Any] | Any, slot_name: str, op_name: str
     ) -> Variable:
-        """The slot, made when there is none: beside ``var``, called after it and ``op_name`` in the variable
-        scope.
+        """The slot, created on first use: colocated with ``var``, and named after it and ``op_name`` in the
+        variable scope.
         """
         slots = self._slots.setdefault(slot_name, {})
         if var not in slots:
@@ -291,7 +290,7 @@ class Optimizer:
 
 @contextlib.contextmanager
 def on_device_of(variable: Variable) -> Iterator[None]:
-    """New operations go to the variable's device, whatever device scope is open."""
+    """Place new operations on the variable's device, whatever device scope is open."""
     graph = variable.graph.building
     with graph.device(None), graph.device(variable.device or None):
         yield

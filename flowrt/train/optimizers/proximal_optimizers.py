@@ -12,6 +12,8 @@ from flowrt.graph.ops.state import optimizer_updates
 from flowrt.train.optimizers.standard_optimizers import AdagradOptimizer, _constant_like, _RuleOptimizer
 from flowrt.variables.variable import Variable
 
+__all__ = ["AdagradDAOptimizer", "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer"]
+
 
 class ProximalGradientDescentOptimizer(_RuleOptimizer):
     """``prox = var - learning_rate * grad; var = sign(prox) * max(|prox| - learning_rate * l1, 0) /
@@ -64,7 +66,7 @@ class ProximalAdagradOptimizer(AdagradOptimizer):
 
 class AdagradDAOptimizer(_RuleOptimizer):
     """Adagrad by dual averaging: a variable is a function of the sums of all its gradients and of their
-    squares, so that it begins at zero whatever its initializer (Duchi et al. 2011).
+    squares, so it starts at zero whatever its initializer (Duchi et al. 2011).
 
     ``global_step`` counts the steps: pass it to `minimize` too. Raises `InvalidArgumentError` unless
     ``initial_gradient_squared_accumulator_value`` is positive.

@@ -21,6 +21,11 @@ from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.ops.elementwise.comparison import equal, greater, where
 from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
 
+__all__ = [
+    "cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay", "linear_cosine_decay",
+    "natural_exp_decay", "piecewise_constant", "polynomial_decay",
+]  # fmt: skip
+
 
 def _rate_and_steps(learning_rate: Any, *steps: Any) -> tuple[Any, ...]:
     """The rate as a tensor, and the steps in its dtype. Raises `InvalidArgumentError` when the step is
@@ -92,10 +97,10 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """From ``learning_rate`` to ``end_learning_rate`` as ``(1 - global_step / decay_steps) ** power``.
+    """Decay from ``learning_rate`` to ``end_learning_rate`` as ``(1 - global_step / decay_steps) ** power``.
 
-    After ``decay_steps`` it stays at the end; with ``cycle`` it jumps up and goes down over ever longer
-    multiples of ``decay_steps``.
+    After ``decay_steps`` the rate stays at its end; with ``cycle`` it restarts, each time decaying over the
+    next multiple of ``decay_steps``.
     """
     with get_default_graph().name_scope(name or "PolynomialDecay"):
         rate, step, steps, end, exponent = _rate_and_steps(
@@ -129,8 +134,7 @@ def piecewise_constant(
             raise DTypeError(f"piecewise_constant: expected values of one dtype; got {names}")
         passed = [cast(greater(tensor, edge), "int32") for edge in edges]
         position = reduce_sum(stack(passed)) if passed else convert_to_tensor(0)
-        chosen: Tensor = gather(stack(choices), position)
-        return chosen
+        return gather(stack(choices), position)
 
 
 piecewise_constant_decay = piecewise_constant
@@ -149,7 +153,7 @@ def _boundary(value: Any, x: Tensor) -> Tensor:
 
 
 def _half_cosine(fraction: Any) -> Any:
-    """From 1 to 0 over the fractions 0 to 1."""
+    """Half a cosine: falls from 1 to 0 as ``fraction`` rises from 0 to 1."""
     return 0.5 * (1 + cos(math.pi * fraction))
 
 

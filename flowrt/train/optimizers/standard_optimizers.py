@@ -1,4 +1,4 @@
-"""The optimizers. Each docstring gives the rule and its source."""
+"""The optimizers. Each docstring states the update rule and its source."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from flowrt.graph.ops.text.python_calls import group
 from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of
 from flowrt.variables.variable import Variable
 
+__all__ = [
+    "AdadeltaOptimizer", "AdagradOptimizer", "AdamOptimizer", "AdamWOptimizer", "FtrlOptimizer",
+    "GradientDescentOptimizer", "LAMBOptimizer", "LARSOptimizer", "MomentumOptimizer", "RMSPropOptimizer",
+]  # fmt: skip
+
 
 class _RuleOptimizer(Optimizer):
-    """An optimizer whose step is one op: slots and hyper-parameters, in the op's order, around the
-    gradient.
-    """
+    """An optimizer with one update op: slots and hyper-parameters, in the op's order, around the gradient."""
 
-    _dense_op: OpDef
-    _sparse_op: OpDef | None = None
+    _dense_op: OpDef[Operation]
+    _sparse_op: OpDef[Operation] | None = None
     """None: a sparse gradient counts as zero in the rows that it does not name."""
     _slot_of: ClassVar[Mapping[str, str]] = {}
     """The slots' public names by the op's names of them, where they differ."""
@@ -65,15 +68,13 @@ class _RuleOptimizer(Optimizer):
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         op = self._dense_op
-        updated: Operation = op(*self._inputs(op, var, grad), **self._attrs)
-        return updated
+        return op(*self._inputs(op, var, grad), **self._attrs)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
         op = self._sparse_op
         if op is None:
             return self._apply_dense(densified(grad, var), var)
-        updated: Operation = op(*self._inputs(op, var, grad.values, grad.indices), **self._attrs)
-        return updated
+        return op(*self._inputs(op, var, grad.values, grad.indices), **self._attrs)
 
 
 class GradientDescentOptimizer(_RuleOptimizer):
@@ -86,8 +87,7 @@ class GradientDescentOptimizer(_RuleOptimizer):
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
         steps = multiply(grad.values, self._hyper("alpha", var))
-        updated: Operation = resource_scatter_sub(var.handle, grad.indices, steps)
-        return updated
+        return resource_scatter_sub(var.handle, grad.indices, steps)
 
 
 class MomentumOptimizer(_RuleOptimizer):
@@ -135,10 +135,8 @@ class AdagradOptimizer(_RuleOptimizer):
 def _constant_like(var: Variable, value: float) -> Callable[[], Tensor]:
     def initial() -> Tensor:
         if not var.shape.is_fully_defined():
-            scaled: Tensor = multiply(ones_like(var.initialized_value()), value)
-            return scaled
-        filled: Tensor = fill(var.shape.as_list(), convert_to_tensor(value, var.dtype))
-        return filled
+            return multiply(ones_like(var.initialized_value()), value)
+        return fill(var.shape.as_list(), convert_to_tensor(value, var.dtype))
 
     return initial
 
@@ -298,11 +296,11 @@ class FtrlOptimizer(_RuleOptimizer):
 
 
 class LARSOptimizer(_RuleOptimizer):
-    """Momentum with a learning rate a layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times the
-    global one (You et al. 2017).
+    """Momentum with a learning rate per layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times
+    the global rate (You et al. 2017).
 
-    Variables whose name contains an entry of ``skip_list`` get the plain rate and no decay. Sparse gradients
-    count as zero elsewhere.
+    Variables with a name that contains an entry of ``skip_list`` get the plain rate and no decay. Sparse
+    gradients count as zero elsewhere.
     """
 
     _dense_op = optimizer_updates.apply_momentum
@@ -351,15 +349,14 @@ class LARSOptimizer(_RuleOptimizer):
 def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
     """``ratio`` where both norms are positive, else one."""
     one = ones_like(ratio)
-    chosen: Tensor = where(greater(first, 0), where(greater(second, 0), ratio, one), one)
-    return chosen
+    return where(greater(first, 0), where(greater(second, 0), ratio, one), one)
 
 
 class LAMBOptimizer(Optimizer):
-    """Adam's direction plus decoupled decay, scaled a layer by ``|w| / |update|`` (You et al. 2020).
+    """Adam's direction plus decoupled decay, scaled per layer by ``|w| / |update|`` (You et al. 2020).
 
-    Variables whose name contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse gradients
-    count as zero elsewhere.
+    Variables with a name that contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse
+    gradients count as zero elsewhere.
     """
 
     _slot_names = ("m", "v")

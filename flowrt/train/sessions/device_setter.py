@@ -3,7 +3,7 @@
     with flowrt.device(train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:1")):
 
 Each worker of between-graph replication builds its graph under such a scope. All build the same variables in
-the same order, so all choose the same parameter server for each: that is what makes them share it.
+the same order, so all choose the same parameter server for each, and share it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ def replica_device_setter(
     ps_strategy: Strategy | None = None,
 ) -> Callable[[Operation], str] | None:
     """A function for `flowrt.device` that puts operations of the types ``ps_ops`` (variables) on the tasks of
-    ``ps_device``, in turn or as ``ps_strategy`` says, and all others on ``worker_device``.
+    ``ps_device``, round-robin or as ``ps_strategy`` chooses, and all others on ``worker_device``.
 
-    ``cluster``, a `ClusterSpec` or what one is made of, tells how many tasks there are; else ``ps_tasks``
-    does. None, which as a scope has no effect but to clear outer ones, when there are no parameter servers.
-    What an inner scope asks for wins, field by field; with ``merge_devices=False`` it is all that counts.
-    Raises `DTypeError` for a strategy that cannot be called, `InvalidArgumentError` for ``ps_tasks`` that are
-    no number of tasks.
+    The number of tasks comes from ``cluster``, a `ClusterSpec` or an argument for one, else from
+    ``ps_tasks``. Returns None, which as a scope only clears outer ones, if there are no parameter servers. An
+    inner scope wins field by field; with ``merge_devices=False`` it replaces this one entirely. Raises
+    `DTypeError` for a strategy that is not callable, `InvalidArgumentError` for invalid ``ps_tasks``.
     """
     if cluster is not None:
         job = parse_device(ps_device).job
@@ -115,7 +114,7 @@ class GreedyLoadBalancingStrategy:
 
 
 def byte_size_load_fn(op: Operation) -> int:
-    """The bytes of the variable behind a variable's operation.
+    """The size in bytes of the variable that ``op`` creates.
 
     Raises `InvalidArgumentError` for another operation, or a shape that is not fully known.
     """

@@ -21,7 +21,7 @@ from flowrt.train.hooks.session_run_hook import (
 
 @final
 class StepContext:
-    """What a step function of `MonitoredSession.run_step_fn` gets: the bare ``session``, and
+    """The argument of a step function of `MonitoredSession.run_step_fn`: the bare ``session``, and
     `run_with_hooks`.
     """
 
@@ -29,16 +29,14 @@ class StepContext:
         self.session, self.run_with_hooks = session, run_with_hooks_fn
 
     def request_stop(self) -> None:
-        """Leave the step function and the loop: raises StopIteration, which the ``with`` block of the
-        session takes as its end.
-        """
+        """Leave the step function and the loop: raises StopIteration, which ends the ``with`` block."""
         raise StopIteration("the step function has requested to stop")
 
 
 @final
 class HookedSession:
-    """``session`` with ``hooks``, and a coordinator for the threads that they start, which get ``grace_s``
-    seconds to end. Raises what a hook raises when it is told of the session, which is closed then.
+    """A ``session`` with ``hooks``, and a coordinator for the threads that they start, which get ``grace_s``
+    seconds to end. Raises an error of a hook's `after_create_session`; the session is then closed.
     """
 
     def __init__(self, session: Session, hooks: Sequence[SessionRunHook], grace_s: float) -> None:
@@ -89,11 +87,11 @@ class HookedSession:
         except (AbortedError, UnavailableError):
             raise
         except Exception:
-            self._coordinator.raise_requested_exception()  # what a thread has reported is the cause
+            self._coordinator.raise_requested_exception()  # a thread's error is the cause
             raise
 
     def close(self) -> None:
-        """Stop the threads of hooks and close the session. Raises what a thread has reported."""
+        """Stop the threads of hooks and close the session. Raises the error of a thread."""
         self._coordinator.request_stop()
         try:
             self._coordinator.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
@@ -102,7 +100,7 @@ class HookedSession:
 
 
 def _merged_options(given: Sequence[RunOptions | None]) -> RunOptions | None:
-    """The highest trace level, the longest deadline, and what any asks for; None if nobody asks."""
+    """The highest trace level, the longest deadline, and every requested field; None without options."""
     asked = [options for options in given if options is not None]
     if len(asked) < 2:
         return asked[0] if asked else None

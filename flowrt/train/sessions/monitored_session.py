@@ -1,19 +1,19 @@
-"""`MonitoredTrainingSession`: a session that begins ready, runs hooks, and is made anew when a task is lost.
+"""`MonitoredTrainingSession`: initializes or restores variables, runs hooks, recovers from lost tasks.
 
-    MonitoredSession      what the loop holds: recovers
-        HookedSession     one session, from its making to its failure: hooks, coordinator
-            Session       made by a SessionCreator: the chief's restores or initializes, the others' waits
+    MonitoredSession      used by the loop: recovers
+        HookedSession     one session, from creation to failure: hooks, coordinator
+            Session       created by a SessionCreator: the chief's restores or initializes, the others' waits
 
 Rules of this file:
-  1. A session that fails with `AbortedError` or `UnavailableError` (a task is gone, or was started again) is
-     closed and made anew, and the run is repeated with it. The chief restores the newest checkpoint, so what
-     the failed run may have done to variables is gone, and nothing is counted twice. A worker that lost only
-     its own way to the variables repeats a run that may have counted: one more step for all.
-  2. Two bounds: the first session has to be there within ``FLOWRT_CONNECT_TIMEOUT``, or the job never began:
-     `UnavailableError`. Later, tasks may be away for as long as ``max_wait_secs``: `DeadlineExceededError`
-     when no run has succeeded for so long. Both name who is missing.
-  3. Any other error is the loop's. So is the loss of a worker where each has a graph of its own: no session
-     of this process brings back the group that it was in.
+  1. A session that fails with `AbortedError` or `UnavailableError` (a task was lost or restarted) is closed
+     and re-created, and the run is repeated. The chief restores the newest checkpoint, so any updates of the
+     failed run are discarded and no step is applied twice. A worker that lost only its own connection to the
+     variables repeats a run that may have been applied: one extra step for all.
+  2. Two bounds: the first session must be created within ``FLOWRT_CONNECT_TIMEOUT``, else the job never
+     started: `UnavailableError`. Later, tasks may be absent for up to ``max_wait_secs``:
+     `DeadlineExceededError` if no run has succeeded for that long. Both name the missing tasks.
+  3. Any other error is raised in the loop. So is the loss of a worker if each has its own graph: no session
+     of this process can restore its group.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ from flowrt.train.sessions.hooked_session import HookedSession, StepContext
 from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from flowrt.train.sessions.session_manager import MAX_WAIT_S
 
+__all__ = ["MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"]
+
 LOGGER = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 RETRY_S = 0.5
-"""Between two attempts to make a session anew."""
+"""Delay between two attempts to re-create a session."""
 
 USE_DEFAULT = object()
 
@@ -114,9 +116,9 @@ class _MonitoredSession:
         return self._recovering(lambda session: session.run(fetches, feed_dict, options, run_metadata))
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Call ``step_fn(step_context)``, which may run operations with and without hooks; its result. It is
-        called again when the session fails meanwhile. Raises `InvalidArgumentError` for a function that
-        takes something else.
+        """Call ``step_fn(step_context)``, which may run operations with and without hooks; return its result.
+        It is called again if the session fails meanwhile. Raises `InvalidArgumentError` for a function with
+        other parameters.
         """
         expected = ["step_context"]
         names = [name for name in inspect.signature(step_fn).parameters if name != "self"]
@@ -125,14 +127,14 @@ class _MonitoredSession:
         return self._recovering(lambda session: step_fn(StepContext(session.session, session.run)))
 
     def should_stop(self) -> bool:
-        """Whether the loop shall end: a hook or a thread has asked for it, or the session is closed."""
+        """Whether the loop should end: a hook or a thread has requested it, or the session is closed."""
         if self._is_closed or self._current is None:
             return self._is_closed
         try:
             return self._current.should_stop()
         except (AbortedError, UnavailableError) as error:
             if self._recovers:
-                self._give_up(error)  # the next run makes a session anew
+                self._give_up(error)  # the next run re-creates the session
             return not self._recovers
         except Exception:  # noqa: BLE001 - closing raises it
             return True
@@ -171,8 +173,8 @@ class _MonitoredSession:
                 return result
 
     def _session(self) -> HookedSession:
-        """The session, a new one where it was lost. Raises `OutOfRangeError` where that one begins behind the
-        last step: the run that is to be repeated would be one too many.
+        """The session, a new one if it was lost. Raises `OutOfRangeError` if the new one starts after the
+        last step: the repeated run would be one too many.
         """
         if self._current is None:
             began = self._first_failure or time.monotonic()
@@ -224,7 +226,7 @@ class _MonitoredSession:
 
 
 def _close_quietly(session: HookedSession) -> None:
-    """What is lost need not close well."""
+    """Close a lost session; its errors are only logged."""
     try:
         session.close()
     except Exception as error:  # noqa: BLE001 - the error that made it useless is being handled
@@ -236,10 +238,10 @@ class MonitoredSession(_MonitoredSession):
     """A session for a loop: ``while not session.should_stop(): session.run(train_op)``. See
     `_MonitoredSession`.
 
-    A session that is lost, because a task of the cluster is gone or was started again, is made anew and the
-    run repeated; when no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised. Where
-    not even the first session can be made, because tasks do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s),
-    `UnavailableError` is. Both name who is missing, and why.
+    A session that is lost, because a task of the cluster was lost or restarted, is re-created and the run
+    repeated; if no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised. If not even
+    the first session can be created, because tasks do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s),
+    `UnavailableError` is. Both name the missing tasks and the reason.
     """
 
     StepContext = StepContext
@@ -248,7 +250,7 @@ class MonitoredSession(_MonitoredSession):
 
 @final
 class SingularMonitoredSession(_MonitoredSession):
-    """A session with hooks that is not made anew; `raw_session` gives the `Session`."""
+    """A session with hooks that is not re-created; `raw_session` is the `Session`."""
 
     _may_recover = False
 
@@ -291,11 +293,11 @@ def MonitoredTrainingSession(
 ) -> MonitoredSession:
     """A `MonitoredSession` for training: the chief restores or initializes, saves checkpoints to
     ``checkpoint_dir`` (each 600 s) and summaries to ``summary_dir`` (each 100 steps; by default to
-    ``checkpoint_dir``), and logs steps a second; the others wait for it, ``max_wait_secs`` at most.
+    ``checkpoint_dir``), and logs steps per second; the others wait for it, at most ``max_wait_secs``.
 
-    0 or None for an interval switches that off. Where only one of ``..._secs`` and ``..._steps`` is given,
-    the other is off. Of a strategy whose workers have a graph each, all are given the same, with one
-    ``checkpoint_dir``: each restores or initializes its own variables, and the strategy knows the chief.
+    0 or None disables an interval. If only one of ``..._secs`` and ``..._steps`` is given, the other is off.
+    Under a strategy with one graph per worker, pass all workers the same arguments, with one
+    ``checkpoint_dir``: each restores or initializes its own variables, and the strategy determines the chief.
     """
     scaffold, strategy = scaffold or Scaffold(), strategy_of_workers()
     own_hooks = check_hooks(hooks)
@@ -321,7 +323,7 @@ def MonitoredTrainingSession(
 def _summary_hooks(
     scaffold: Scaffold, directory: str | None, interval: tuple[Any, Any], log_steps: int | None
 ) -> list[SessionRunHook]:
-    """Those that write to ``directory``, if there is one: steps a second, and summaries each ``interval``."""
+    """Hooks that write to ``directory``, if given: steps per second, and summaries at each ``interval``."""
     found: list[SessionRunHook] = []
     if directory and log_steps:
         found.append(StepCounterHook(log_steps, output_dir=directory))
@@ -333,7 +335,7 @@ def _summary_hooks(
 def _partner_hooks(
     scaffold: Scaffold, writes_summaries: bool, interval: tuple[Any, Any], saves: bool
 ) -> list[SessionRunHook]:
-    """Those of a worker that writes nothing, but has to take part where the first one does."""
+    """Hooks of a worker that writes nothing but must take part when the first one does."""
     found: list[SessionRunHook] = []
     if writes_summaries and any(interval) and needs_all_workers(summaries_of(scaffold)):
         found.append(SummarySaverHook(*interval, scaffold=scaffold))

@@ -1,4 +1,4 @@
-"""Who makes the sessions of a training loop: the chief's restores or initializes, the others' waits."""
+"""Creators of a training loop's sessions: the chief's restores or initializes, the others' waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowrt.train.sessions.session_manager import SessionManager
 
 
 class SessionCreator(Protocol):
-    """Makes sessions whose variables are ready."""
+    """Creates sessions with initialized variables."""
 
     def create_session(self) -> Session: ...
 
@@ -19,7 +19,7 @@ class SessionCreator(Protocol):
 @final
 class ChiefSessionCreator:
     """Restores the newest checkpoint of ``checkpoint_dir`` (or that at ``checkpoint_filename_with_path``),
-    else initializes as ``scaffold`` says.
+    else initializes with ``scaffold``.
     """
 
     def __init__(

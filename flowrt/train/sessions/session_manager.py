@@ -1,4 +1,4 @@
-"""`SessionManager`: sessions whose variables have their values.
+"""`SessionManager`: sessions with initialized variables.
 
 chief        prepare_session: restore the newest checkpoint, or initialize; then the local initializers
 the others   wait_for_session: until the chief has done so; then the local initializers
@@ -24,22 +24,21 @@ from flowrt.train.checkpoints.checkpoint_state import CheckpointState, get_check
 LOGGER = logging.getLogger(__name__)
 
 RECOVERY_WAIT_S = 1.0
-"""How often it looks whether variables are there (TensorFlow: 30 s, which is how late its workers begin)."""
+"""Polling interval of `wait_for_session` (TensorFlow: 30 s, which delays the start of its workers)."""
 
 MAX_WAIT_S = 7200.0
 
 NAMES_LOGGED = 3
-"""Of those that are waited for: a model has hundreds, and the line comes each second."""
+"""Number of missing variables that a log line names: a model has hundreds, and there is a line per second."""
 
 
 @final
 class SessionManager:
-    """Makes sessions of ``graph``, by default the default one.
+    """Creates sessions of ``graph``, by default the default one.
 
-    ``ready_op`` and ``ready_for_local_init_op`` give the names of the variables that have no value, all or
-    global ones; without them all counts as ready. ``local_init_op`` runs in every session, with
-    ``local_init_feed_dict`` and ``local_init_run_options``. ``recovery_wait_secs``: the time between two
-    looks whether something is ready.
+    ``ready_op`` and ``ready_for_local_init_op`` return the names of the variables without a value, of all or
+    of global ones; without them everything counts as ready. ``local_init_op`` runs in every session, with
+    ``local_init_feed_dict`` and ``local_init_run_options``. ``recovery_wait_secs`` is the polling interval.
     """
 
     def __init__(
@@ -76,9 +75,9 @@ class SessionManager:
         """A session of ``master`` that is ready: restored by ``saver`` from the checkpoint, else initialized
         by ``init_op`` and ``init_fn(session)``.
 
-        With ``wait_for_checkpoint`` a checkpoint is waited for, ``max_wait_secs`` at most. Raises
-        `FailedPreconditionError`, naming them, when variables are still without a value, and what restoring
-        raises; the session is closed then.
+        With ``wait_for_checkpoint`` it waits for a checkpoint, at most ``max_wait_secs``. Raises
+        `FailedPreconditionError`, naming the variables that still have no value, and the errors of restoring;
+        the session is then closed.
         """
         checkpoint = (
             saver,
@@ -103,8 +102,8 @@ class SessionManager:
         max_wait_secs: float = MAX_WAIT_S,
         config: ConfigProto | None = None,
     ) -> tuple[Session, bool]:
-        """A session of ``master``, and whether a checkpoint was restored into it that made it ready. Raises
-        what restoring raises; the session is closed then.
+        """A session of ``master``, and whether a checkpoint was restored that made it ready. Raises the
+        errors of restoring; the session is then closed.
         """
         checkpoint = (
             saver,
@@ -122,11 +121,11 @@ class SessionManager:
     def wait_for_session(
         self, master: str, config: ConfigProto | None = None, max_wait_secs: float | None = float("inf")
     ) -> Session:
-        """A session of ``master`` whose variables another process, the chief, has given their values.
+        """A session of ``master``, after another process, the chief, has initialized its variables.
 
-        Raises `DeadlineExceededError`, which names the variables that have none, after ``max_wait_secs``; and
-        `UnavailableError` when tasks of the cluster do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s), or
-        for ``max_wait_secs`` if that is less.
+        Raises `DeadlineExceededError`, naming the variables without a value, after ``max_wait_secs``; and
+        `UnavailableError` if tasks of the cluster do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s), or for
+        ``max_wait_secs`` if that is less.
         """
         end = time.monotonic() + (float("inf") if max_wait_secs is None else max_wait_secs)
         level = logging.INFO  # to wait once is usual
@@ -149,7 +148,7 @@ class SessionManager:
 
     @contextmanager
     def _new_session(self, master: str, config: ConfigProto | None) -> Iterator[Session]:
-        """A session, which is closed if what is done with it fails."""
+        """A session, closed if the ``with`` block fails."""
         session = Session(master, graph=self._graph, config=config)
         try:
             yield session
@@ -161,7 +160,7 @@ class SessionManager:
     def _restored(
         self, master: str, config: ConfigProto | None, *checkpoint: Any
     ) -> Iterator[tuple[Session, str | None]]:
-        """A new session, and what was restored into it: see `_restore`."""
+        """A new session and the checkpoint restored into it: see `_restore`."""
         with self._new_session(master, config) as session:
             yield session, self._restore(session, *checkpoint)
 
@@ -239,7 +238,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _names(session: Session, op: Any) -> list[str]:
-    """What ``op`` gives, a vector of strings, as text; nothing where there is no op."""
+    """The elements of ``op``, a vector of strings, as text; empty without an op."""
     if op is None:
         return []
     return [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(session.run(op))]

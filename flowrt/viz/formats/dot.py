@@ -1,7 +1,7 @@
-"""DOT: text for Graphviz. A cluster a group, a box an operation, dashes where a tensor crosses devices.
+"""DOT: text for Graphviz. One cluster per group, one box per operation, dashed edges across devices.
 
-The language: https://graphviz.org/doc/info/lang.html. Nothing of a graph is markup: texts are quoted strings,
-and what dot would take for an escape in them is doubled.
+The language: https://graphviz.org/doc/info/lang.html. No text of a graph is markup: texts are quoted strings,
+and dot's escape characters in them are doubled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView,
 PALETTE = (
     "#cfe2f7", "#fbdfc3", "#d5ecd0", "#f4d3e0", "#ded5f2", "#fbeeb3", "#c9e9e6", "#e3dccf",
 )  # fmt: skip
-"""Of devices, in the order in which they appear; light enough for black letters."""
+"""Colours of devices, in the order of their appearance; light enough for black text."""
 
 _HEAD = """digraph flowrt {{
   graph [label={title}, labelloc=t, fontname="Helvetica", fontsize=14, rankdir=TB, newrank=true]
@@ -79,7 +79,7 @@ def device_colors(view: GraphView) -> dict[str, str]:
 
 
 def _legend(colors: Mapping[str, str]) -> Iterator[str]:
-    """Which colour is which device, where devices are no boxes."""
+    """A legend of the devices' colours, if devices are not boxes."""
     if not colors:
         return
     yield "  subgraph cluster_devices {"

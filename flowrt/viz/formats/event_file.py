@@ -1,6 +1,6 @@
-"""TensorBoard: an event file whose graph tab shows the picture.
+"""TensorBoard: an event file, shown in the graph tab.
 
-TensorBoard reads directories: the file's name has to have "tfevents" in it, which `flowrt export` sees to.
+TensorBoard reads directories: the file's name must contain "tfevents", which `flowrt export` ensures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""GraphDef, to be looked at: TensorBoard, Netron and TensorFlow's own tools open it.
+"""GraphDef for viewing in TensorBoard, Netron and TensorFlow's own tools.
 
 Every node has its device, its shapes ("_output_shapes") and its line ("_source"). In a partitioned graph
-names begin with the device's, so that it is a box, and a _Recv waits for its _Send, so that an edge is drawn.
-All operations are public ones (`flowrt.viz.formats.public_ops`), so such a file can be imported again. A
-large constant is a Placeholder there: `flowrt.train.write_graph` writes graphs with all values.
+names begin with the device, which makes it a box, and a _Recv has a control input from its _Send, which draws
+an edge. All operations are public ones (`flowrt.viz.formats.public_ops`), so the file can be imported again.
+A large constant becomes a Placeholder: `flowrt.train.write_graph` writes graphs with all values.
 """
 
 from __future__ import annotations

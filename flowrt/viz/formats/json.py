@@ -1,4 +1,4 @@
-"""JSON: a view as it is, for programs of one's own.
+"""JSON: a view unchanged, for user programs.
 
     {"format": "flowrt-graph", "version": 1, "title": ..., "nodes": [...], "edges": [...], "groups": [...]}
 
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 def encode_json(picture: Picture) -> bytes:
-    """``picture.view`` in UTF-8, one line a node, an edge or a group."""
+    """``picture.view`` in UTF-8, one line per node, edge or group."""
     view = picture.view
     head = {"format": "flowrt-graph", "version": VERSION, "title": picture.title}
     lists = {

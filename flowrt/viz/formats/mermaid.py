@@ -1,7 +1,7 @@
-"""Mermaid: a flowchart as text, which GitHub and many wikis draw where it stands.
+"""Mermaid: a flowchart as text, rendered inline by GitHub and many wikis.
 
-The language: https://mermaid.js.org/syntax/flowchart.html. Texts are quoted, and what could end the quote, or
-be markup, is written as a number.
+The language: https://mermaid.js.org/syntax/flowchart.html. Texts are quoted; characters that could end the
+quote, or be markup, are written as character codes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Model Explorer's graph JSON: nested layers that open, for graphs of 10,000 operations and more.
+"""Model Explorer's graph JSON: nested expandable layers, for graphs of 10,000 operations and more.
 
-The form: Model Explorer's ``graph_builder`` (a label, a namespace of parts between "/", attributes as texts,
-edges at the node that they come to).
+The schema: Model Explorer's ``graph_builder`` (a label, a namespace of parts between "/", attributes as
+texts, edges at their target node).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _graph(title: str, view: GraphView) -> dict[str, Any]:
 
 
 def _namespace(view: GraphView, name: str) -> str:
-    """The labels around a node: a device's with "." for "/", which would be levels of their own."""
+    """The labels around a node: in a device's, "." replaces "/", which would create levels."""
     return "/".join(
         [
             group.label.strip("/").replace("/", ".") if group.kind is GroupKind.DEVICE else group.label

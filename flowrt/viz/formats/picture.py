@@ -1,4 +1,4 @@
-"""`Picture`: what a format is given."""
+"""`Picture`: the input of a format."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flowrt.viz.view import GraphView
 
 
 class Picture(NamedTuple):
-    """``view`` shows ``parts``, or what of them is in focus, folded where that was asked for; ``view_name``
-    is the one of `flowrt.viz.sources.VIEWS` that was asked for. For a format that shows them ``stages()`` are
-    those of the compile, ``code()`` the texts that run each operation, or why there are none, and
-    ``step_stats`` traced steps, of which some may be of others.
+    """``view`` shows ``parts``, or the focused excerpt, folded if requested; ``view_name`` is one of
+    `flowrt.viz.sources.VIEWS`. For formats that show them, ``stages()`` are those of the compilation,
+    ``code()`` the texts that run each operation, or why there are none, and ``step_stats`` traced steps,
+    possibly also of other steps.
     """
 
     title: str

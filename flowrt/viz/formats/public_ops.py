@@ -1,13 +1,13 @@
-"""The compiler's own operations as those that every reader of a GraphDef knows.
+"""The compiler's own operations converted to public ones that every GraphDef reader supports.
 
     _Feed             Placeholder
     _Case             If, or Case
-    _Loop             While, whose first variable is the predicate of the next iteration
-    a large constant  Placeholder: its value is not in the file, and a run asks for it
-    _Send, _Recv      as in TensorFlow's own partitions
-    OneShotIterator   IteratorV2: what it reads is in the script
+    _Loop             While; its first variable is the predicate of the next iteration
+    a large constant  Placeholder: its value is not in the file and must be fed
+    _Send, _Recv      as in TensorFlow's partitions
+    OneShotIterator   IteratorV2: its dataset is in the script
 
-So what is exported is opened by TensorFlow, by Netron and by flowrt, at whatever stage of the compile it was.
+So TensorFlow, Netron and flowrt can open an exported graph, whatever its stage of compilation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def public_form(part: Subgraph) -> Subgraph:
     loops = {node.name for node in part if node.op.name == "_Loop"}
 
     def moved(ref: Ref) -> Ref:
-        """Behind the predicate, in what a loop gives."""
+        """The reference shifted by the predicate, among a loop's outputs."""
         return (ref[0], ref[1] + 1) if ref[0] in loops else ref
 
     nodes = []
@@ -46,7 +46,7 @@ def public_form(part: Subgraph) -> Subgraph:
 
 
 def public_step(part: Subgraph) -> Subgraph:
-    """`public_form` of what is no function: its feeds are placeholders."""
+    """`public_form` of a graph that is not a function: its feeds are placeholders."""
     return public_form(part.replace(feeds=()))
 
 
@@ -73,7 +73,7 @@ def _is_large(value: np.ndarray[Any, Any]) -> bool:
 
 
 def _receive(node: Node) -> Node:
-    """Without the shape, which TensorFlow's has not."""
+    """A receive without the shape attribute, which TensorFlow's does not have."""
     return node.replace(attrs={key: value for key, value in node.attrs.items() if key != "shape"})
 
 
@@ -93,7 +93,7 @@ def _branches(node: Node) -> Node:
 
 
 def _loop(node: Node) -> Node:
-    """The loop's form is rotated: what its body returns first says whether it runs again."""
+    """A loop in rotated form: the first output of its body is the predicate."""
     attrs = dict(node.attrs)
     body, carried, invariant = attrs.pop("body"), attrs.pop("T"), attrs.pop("C")
     invariant_specs = [body.nodes[name].outputs[0] for name in body.feeds[len(carried) :]]

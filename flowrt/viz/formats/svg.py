@@ -29,8 +29,7 @@ def find_dot() -> str:
 def encode_svg(picture: Picture) -> bytes:
     """``picture.view`` as an SVG file.
 
-    Raises `UnavailableError` where Graphviz is not installed, `DeadlineExceededError` where it takes more
-    than `MAX_S`.
+    Raises `UnavailableError` without Graphviz, `DeadlineExceededError` if it takes more than `MAX_S`.
     """
     program = find_dot()
     try:

@@ -1,4 +1,4 @@
-"""The table of formats: what each is called, what its files are called, who writes it."""
+"""The table of formats: name, file suffix, encoder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flowrt.viz.layout import load_igraph
 
 
 class Format(NamedTuple):
-    """``suffix`` of its files. Of one that is drawn, ``max_boxes`` is what its viewer can take (else 0);
-    ``has_view``: it writes the view, which may be folded or cut down, and not the graph itself. ``check``
-    raises where what it needs is not installed.
+    """``suffix`` of its files. ``max_boxes`` is the most that the viewer of a drawing can handle (else 0);
+    ``has_view``: it writes the view, which may be folded or focused, and not the graph itself. ``check``
+    raises if its requirements are not installed.
     """
 
     suffix: str
@@ -35,7 +35,7 @@ FORMATS: Mapping[str, Format] = {
     "dot": Format(".dot", encode_dot, 100_000),
     "svg": Format(
         ".svg", encode_svg, 1_500, check=find_dot
-    ),  # dot takes 20 s for as many, and four times that for twice
+    ),  # dot takes 20 s for as many, and four times that for twice as many
     "mermaid": Format(".mmd", encode_mermaid, 400),  # Mermaid refuses more than 500 edges
     "json": Format(".json", encode_json),
     "graphdef": Format(".pb", encode_pb, has_view=False),

@@ -1,4 +1,4 @@
-"""What is written on boxes and arrows, in every format that draws."""
+"""Labels of boxes and arrows, shared by all formats that draw."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_LABEL = 40
 
 
 def node_lines(node: NodeView) -> list[str]:
-    """The name; the op, or how many are in the closed group; what it makes."""
+    """The name; the op, or the number of ops in a closed group; the outputs."""
     if not node.op:
         return [clipped(node.label), f"{node.num_ops} operations"]
     made = ", ".join(str(tensor) for tensor in node.outputs[:2])
@@ -20,7 +20,7 @@ def node_lines(node: NodeView) -> list[str]:
 
 
 def edge_lines(edge: EdgeView) -> list[str]:
-    """Of a transfer all that is known; of other edges how many they stand for."""
+    """All facts of a transfer; for other edges the number that they bundle."""
     if edge.kind is EdgeKind.TRANSFER:
         tensors = clipped(edge.tensor) if edge.num_edges == 1 else f"{edge.num_edges} tensors"
         shape = str(edge.facts) if edge.num_edges == 1 and edge.facts is not None else ""
@@ -30,5 +30,5 @@ def edge_lines(edge: EdgeView) -> list[str]:
 
 
 def clipped(text: str) -> str:
-    """The end of a long name: what differs stands there."""
+    """The end of a long name, which is the distinctive part."""
     return text if len(text) <= MAX_LABEL else "…" + text[1 - MAX_LABEL :]

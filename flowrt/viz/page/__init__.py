@@ -1,7 +1,7 @@
-"""The page that shows a graph in a browser: ES modules, one idea each, without a framework; data, not code.
+"""The page that shows a graph in a browser: small ES modules without a framework; data, not code.
 
     data (`flowrt.viz.page_data`) -> graph.js -> arrange.js, wires.js -> paint.js
-    state.js holds what the reader has chosen; main.js carries it to all others
+    state.js holds the reader's choices; main.js passes them to all others
 
 `flowrt.viz.html` joins them to one file.
 """

@@ -217,7 +217,7 @@ def check_loss_is_told(made, stage, train):
     """``train()`` names worker 1, which was killed at ``stage`` (see `endless_worker`)."""
     with endless_worker(made, 1, "sync", stage) as other:
         assert other.stdout.readline() == ("session\n" if stage == "0" else stage + "\n")
-        linked = made.servers[0]._links._links
+        linked = made.servers[0]._connections._connections
         wait_until(lambda: "/job:worker/replica:0/task:1" in linked, "worker 1 is there")
     lost = r"lost worker 1 \(at clock 0\): task .*task:1 was lost"
     with pytest.raises(tf.errors.DeadlineExceededError, match=lost):

@@ -22,7 +22,7 @@ import pytest
 import flowrt as tf
 from flowrt.distribute.collectives import JoinedGroup
 from flowrt.graph import op_def
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, attr_float, attr_int, define_op, sample
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, define_op, sample
 from tests.distribute.strategies.workers_of_one_process import SOON_S, Worker, at_once, joined_workers
 
 LAYERS, WORKERS, WIDTH = 5, 2, 4
@@ -67,7 +67,7 @@ def backward_op(sums: Sums) -> Iterator[Any]:
     op = define_op(
         "BackwardForTest",
         "x: float64 -> float64",
-        attrs={"rank": attr_int(), "count": attr_int(), "seconds": attr_float()},
+        attrs="rank: int, count: int, seconds: float",
         shape=lambda s: [s.shapes[0]],
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,

@@ -1,7 +1,7 @@
-"""Which variables TensorBoard's projector shows, and with what labels.
+"""Configuration of TensorBoard's projector: variables to show, and their labels.
 
-The messages have the fields of TensorBoard's ``projector_config.proto`` and are in a pool of their own, so
-that TensorBoard in the same process can register its own.
+The messages have the fields of TensorBoard's ``projector_config.proto`` and are in a separate pool, so that
+TensorBoard in the same process can register its own.
 """
 
 from __future__ import annotations

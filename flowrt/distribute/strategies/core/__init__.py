@@ -1,4 +1,4 @@
-"""What all strategies share.
+"""Common parts of all strategies.
 
 multi_steps  several steps in one session call
 extended     for library authors

@@ -1,7 +1,7 @@
-"""`StrategyExtended`: what a kind of strategy is made of, and what libraries ask of it.
+"""`StrategyExtended`: the implementation of a kind of strategy, and its interface for libraries.
 
-A kind of strategy is a subclass; its abstract methods are all that has to differ: where variables are, and
-how a function is called for the replicas.
+A kind of strategy is a subclass; its abstract methods are the differences: placement of variables, and
+calling a function for the replicas.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def one_for_all(value: Any) -> InvalidArgumentError:
-    """Of a ``value`` that is to be summed, but is not one a replica."""
+    """The error for a sum of a ``value`` that is not one per replica."""
     return InvalidArgumentError(
         f"strategy.reduce: expected a value a replica to sum; got one for all: {value!r}. Is it reduced "
         "already? If not, multiply it by strategy.num_replicas_in_sync"
@@ -59,11 +59,13 @@ class StrategyExtended(ABC):
         self._worker_devices = tuple(worker_devices)
         self._cross_device_ops = ops
 
-    # --- what a kind of strategy says
+    # --- implemented by each kind of strategy
 
     @abstractmethod
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
-        """What `Variable` makes in the scope; ``next_creator(**arguments)`` makes one plain variable."""
+        """Create a variable for a call of `Variable` in the scope; ``next_creator(**arguments)`` creates one
+        plain variable.
+        """
 
     @abstractmethod
     def _call_for_each_replica(
@@ -83,7 +85,7 @@ class StrategyExtended(ABC):
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """Where variables are."""
+        """Devices of variables."""
         return self._worker_devices
 
     @property
@@ -91,13 +93,13 @@ class StrategyExtended(ABC):
         return len(self._worker_devices)
 
     def non_slot_devices(self, var_list: Sequence[Variable]) -> tuple[str, ...]:
-        """Where the variables of an optimizer that belong to none of ``var_list`` are."""
+        """Devices of optimizer variables that belong to none of ``var_list``."""
         return self.parameter_devices
 
     # --- workers
 
     experimental_between_graph = False
-    """Whether each worker builds and runs a graph of its own."""
+    """Whether each worker builds and runs its own graph."""
     experimental_should_init = True
     """Whether this worker initializes variables."""
     experimental_require_static_shapes = False
@@ -107,14 +109,14 @@ class StrategyExtended(ABC):
 
     @property
     def initializes_each_graph(self) -> bool:
-        """Whether workers have variables of their own, and all of them initialize and restore these."""
+        """Whether workers have separate variables, which all of them initialize and restore."""
         return self.experimental_between_graph and self.experimental_should_init
 
     # --- input
 
     @property
     def input_context(self) -> InputContext:
-        """Which of the workers' input pipelines this graph has."""
+        """The input pipeline of this graph among those of the workers."""
         return InputContext(1, 0, self.num_replicas_in_sync)
 
     def expect_data_somewhere(self, has_data: Tensor) -> Operation:
@@ -130,7 +132,7 @@ class StrategyExtended(ABC):
 
     @contextlib.contextmanager
     def opened_scope(self) -> Iterator[None]:
-        """What `Strategy.scope` is besides the context."""
+        """The part of `Strategy.scope` in addition to the context."""
         with variable_creator_scope(self.create_variable):
             yield
 
@@ -166,7 +168,7 @@ class StrategyExtended(ABC):
     # --- values
 
     def value_container(self, value: Any) -> Any:
-        """The distributed variable whose copy ``value`` is; any other value itself."""
+        """The distributed variable that ``value`` is a copy of; any other value itself."""
         if not isinstance(value, Variable):
             return value
         made = global_variables() + local_variables()
@@ -188,7 +190,7 @@ class StrategyExtended(ABC):
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: Any = None,
     ) -> list[Any]:
-        """`reduce_to` for several values at once."""
+        """`reduce_to` for several values together."""
         self.check_cross_replica("extended.batch_reduce_to")
         op = as_reduce_op(reduce_op)
         pairs = [
@@ -198,7 +200,7 @@ class StrategyExtended(ABC):
         return self._cross_device_ops.batch_reduce(op, pairs, options)
 
     def _per_replica(self, op: ReduceOp, value: Any) -> DistributedValues:
-        """``value`` as one value a replica. One for all, tensor or number, is its own mean. Raises
+        """``value`` as one value per replica. A shared one, tensor or number, is its own mean. Raises
         `InvalidArgumentError` for its sum, as TensorFlow does, unless it is the number 0 (or zeros).
         """
         if isinstance(value, DistributedValues):
@@ -252,8 +254,8 @@ class StrategyExtended(ABC):
         kwargs: Mapping[str, Any] | None = None,
         group: bool = True,
     ) -> Any:
-        """``fn(var, *args, **kwargs)`` for each copy of ``var``, beside it: ``var`` stands for that copy
-        there, and of arguments that are distributed it gets its own.
+        """``fn(var, *args, **kwargs)`` for each copy of ``var``, on its device: ``var`` refers to that copy
+        there, and distributed arguments to their own values.
 
         Returns one operation, or with ``group=False`` the results, regrouped. Raises
         `FailedPreconditionError` inside a replica.

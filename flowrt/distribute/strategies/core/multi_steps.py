@@ -1,10 +1,10 @@
 """`run_steps`: several training steps in one session call.
 
-The steps are the iterations of a `while_loop`, which every replica's device runs for itself. They take their
-data from the iterator inside the loop, which reads ahead meanwhile, so that the host is asked once for all of
-them. What a step reads of the graph around it (a learning rate that falls with the global step, say) is
-computed in every iteration, as it would be in every session call. A result is kept in a cell, a resource
-without an initializer on the result's device, where each step overwrites it.
+The steps are the iterations of a `while_loop`, which every replica's device runs independently. They read
+their data from the iterator inside the loop, which prefetches meanwhile, so that the host is called once for
+all of them. Values that a step reads from the outer graph (such as a learning rate that decays with the
+global step) are recomputed in every iteration, as in every session call. A result is kept in a cell, a
+resource without an initializer on the result's device, which each step overwrites.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from flowrt.graph.ops.text.python_calls import group
 
 
 def run_steps(extended: Any, step: Callable[[], Structure], count: int) -> Structure:
-    """What the last of ``count`` calls of ``step`` in the graph returns: tensors and distributed values as
-    such, for an operation one that runs all steps.
+    """The result of the last of ``count`` calls of ``step`` in the graph: tensors and distributed values
+    unchanged, for an operation one that runs all steps.
 
-    ``step`` is called once, to build the loop's body, cross-replica. When run, raises what a step raises; the
-    steps before it are done then.
+    ``step`` is called once, to build the loop's body, cross-replica. At run time, raises the error of a step;
+    the steps before it are done then.
     """
     strategy = extended.strategy
     kept: list[Structure] = []
@@ -50,7 +50,7 @@ def run_steps(extended: Any, step: Callable[[], Structure], count: int) -> Struc
 
 @final
 class _Cell:
-    """Where the loop keeps ``value``."""
+    """The loop's storage for ``value``."""
 
     def __init__(self, value: Any) -> None:
         tensor = convert_to_tensor(value)
@@ -84,7 +84,7 @@ def _written(leaf: Any) -> Any:
 
 
 def _read(leaf: Any, done: Tensor) -> Any:
-    """What `_keep` kept, after the loop whose count is ``done``."""
+    """The value kept by `_keep`, after the loop that counts ``done``."""
     if isinstance(leaf, DistributedValues):
         return type(leaf)([_read(value, done) for value in leaf.values])
     if leaf is None:

@@ -1,8 +1,8 @@
-"""`Strategy`: what scripts call.
+"""`Strategy`: the interface for scripts.
 
-A strategy changes nothing of how a graph runs. It says on which devices the variables made in its scope are,
-calls a function once a replica under the replica's device, and builds the operations that combine what the
-replicas have. What differs between kinds of strategies is behind `StrategyExtended`.
+A strategy does not affect how a graph runs. It places the variables created in its scope, calls a function
+once per replica under the replica's device, and builds the operations that combine the replicas' values.
+Kinds of strategies differ in their `StrategyExtended`.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Strategy:
 
     @property
     def extended(self) -> Any:
-        """What libraries use: the strategy's devices, reductions and updates."""
+        """Interface for libraries: the strategy's devices, reductions and updates."""
         return self._extended
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas there are, on all workers: by what a global batch is divided."""
+        """Number of replicas on all workers, by which a global batch is divided."""
         return self._extended.num_replicas_in_sync
 
     @property
@@ -81,7 +81,7 @@ class Strategy:
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:
-        """`scope`, for the method ``what``, which its errors name."""
+        """`scope`, for the method ``what``, named in errors."""
         context = distribution_context()
         self._check_not_nested(context, what)
         if context is not None:
@@ -107,12 +107,12 @@ class Strategy:
         kwargs: Mapping[str, Any] | None = None,
         options: RunOptions | None = None,
     ) -> Structure:
-        """Call ``fn(*args, **kwargs)`` once a replica, under its device, and return the results regrouped:
-        what differs from replica to replica is a `PerReplica`.
+        """Call ``fn(*args, **kwargs)`` once per replica, under its device, and return the results regrouped:
+        values that differ between replicas are `PerReplica`.
 
-        Of arguments that are `PerReplica` each replica gets its own. Raises `FailedPreconditionError` inside
-        a replica, `InvalidArgumentError` when the replicas return different structures, `DTypeError` for
-        ``args`` that are no tuple or list. ``options`` are accepted.
+        Each replica gets its own values of `PerReplica` arguments. Raises `FailedPreconditionError` inside a
+        replica, `InvalidArgumentError` if the replicas return different structures, `DTypeError` unless
+        ``args`` is a tuple or list. ``options`` are accepted.
         """
         if not callable(fn):
             raise InvalidArgumentError(f"strategy.run: expected a function; got {fn!r}")
@@ -208,9 +208,9 @@ class Strategy:
     ) -> DistributedDataset:
         """The elements of ``dataset``, batches of the global size, divided among the replicas.
 
-        Each step gives every replica its part: full ones in order, then what is left of the last batch, then
-        batches of no rows. Raises `InvalidArgumentError` for elements that are no batches and for a batch
-        size that the replicas do not divide.
+        In each step every replica gets its part: full ones in order, then the rest of the last batch, then
+        empty batches. Raises `InvalidArgumentError` for elements that are not batches and for a batch size
+        not divisible by the replicas.
         """
         self._extended.check_cross_replica("experimental_distribute_dataset")
         return distribute_dataset(self._extended, dataset, options or InputOptions())
@@ -218,8 +218,8 @@ class Strategy:
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
-        """The elements of ``dataset_fn(InputContext)``, which is called once a worker: batches of a replica's
-        size, dealt out to the replicas in turn. The function does the sharding, whatever ``options`` say.
+        """The elements of ``dataset_fn(InputContext)``, called once per worker: batches of a replica's size,
+        dealt out to the replicas in turn. The function does the sharding, regardless of ``options``.
         """
         self._extended.check_cross_replica("distribute_datasets_from_function")
         return distribute_datasets_from_function(self._extended, dataset_fn, options or InputOptions())
@@ -248,8 +248,8 @@ class Strategy:
     ) -> Structure:
         """`run` of ``fn`` with the next element of ``input_iterator``, or without arguments.
 
-        With ``steps_per_loop`` that many such steps are one loop in the graph, so a session call runs all of
-        them; the result is the last one's. Raises `InvalidArgumentError` for less than one step.
+        With ``steps_per_loop`` that many steps are one loop in the graph, so a session call runs all of them;
+        the result is the last one's. Raises `InvalidArgumentError` for less than one step.
         """
         is_whole = isinstance(steps_per_loop, numbers.Integral)
         if not is_whole or steps_per_loop < 1:
@@ -283,7 +283,7 @@ class Strategy:
 
 
 class RunOptions(NamedTuple):
-    """What `Strategy.run` accepts of TensorFlow for TPUs: nothing here depends on it."""
+    """TensorFlow's options of `Strategy.run` for TPUs, which are ignored."""
 
     experimental_enable_dynamic_batch_size: bool = True
     experimental_bucketizing_dynamic_shape: bool = False
@@ -291,7 +291,7 @@ class RunOptions(NamedTuple):
 
 
 class ValueContext:
-    """What a function that makes one replica's value knows."""
+    """Argument of a function that creates one replica's value."""
 
     def __init__(self, replica_id_in_sync_group: int = 0, num_replicas_in_sync: int = 1) -> None:
         self.replica_id_in_sync_group, self.num_replicas_in_sync = (

@@ -1,11 +1,11 @@
 """Datasets of a strategy: each replica's part of every element, on its device.
 
 Dataset      SplitBatch or DealBatches                                      replica_batches.py
-               a tuple of the replicas' batches, made ahead by a thread
+               a tuple of the replicas' batches, prefetched by a thread
 Iterator     one for the replicas of a graph, on the host
-get_next     PerReplica: each part is given out on its replica's device; where that is no CPU, the copy
-               of the next part runs beside the step             graph/ops/state/staged_iterators.py
-               with other workers: all go on until none has data
+get_next     PerReplica: each part is returned on its replica's device; unless that is a CPU, the copy
+               of the next part overlaps with the step             graph/ops/state/staged_iterators.py
+               with other workers: all continue until none has data
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from flowrt.graph.ops.state import staged_iterators as ops
 
 
 class InputReplicationMode(Enum):
-    """How often an input function is called: once a worker."""
+    """Number of calls of an input function: once per worker."""
 
     PER_WORKER = "PER_WORKER"
 
 
 @final
 class InputContext:
-    """What a function that makes a worker's dataset knows: which of ``num_input_pipelines`` it is for."""
+    """Argument of a function that creates a worker's dataset: its number among ``num_input_pipelines``."""
 
     def __init__(
         self, num_input_pipelines: int = 1, input_pipeline_id: int = 0, num_replicas_in_sync: int = 1
@@ -65,8 +65,8 @@ class InputContext:
 
 @final
 class InputOptions:
-    """How a dataset is distributed. ``auto_shard_policy``: how several workers divide it. Unless
-    ``experimental_fetch_to_device`` is False, parts are copied to their replicas' devices ahead.
+    """Options for distributing a dataset. ``auto_shard_policy``: division between workers. Unless
+    ``experimental_fetch_to_device`` is False, parts are prefetched to their replicas' devices.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class InputOptions:
 
 @final
 class DistributedDataset:
-    """The elements of ``node``, a tuple of the replicas' batches each, for the replicas of ``extended``.
+    """The elements of ``node``, each a tuple of the replicas' batches, for the replicas of ``extended``.
 
-    ``votes``: other workers' datasets may have more elements than this one. ``fetches``: parts are to be on
-    the replicas' devices before they are asked for.
+    ``votes``: other workers' datasets may have more elements than this one. ``fetches``: parts are prefetched
+    to the replicas' devices.
     """
 
     def __init__(self, extended: Any, node: Node, votes: bool, fetches: bool) -> None:
@@ -108,7 +108,7 @@ class DistributedDataset:
 
     @property
     def element_spec(self) -> Structure:
-        """Of the first replica's batch."""
+        """Spec of the first replica's batch."""
         return self._batches[0]
 
     def __iter__(self) -> Any:
@@ -127,11 +127,11 @@ class DistributedIterator:
 
     @property
     def initializer(self) -> Operation:
-        """Raises `FailedPreconditionError` for an iterator that begins by itself."""
+        """The initializer. Raises `FailedPreconditionError` for an iterator that initializes itself."""
         return self._iterator.initializer
 
     def initialize(self) -> Operation:
-        """`initializer`, as older scripts ask for it."""
+        """`initializer`, under the name in older scripts."""
         return self.initializer
 
     def get_next(self, name: str | None = None) -> Structure:
@@ -153,7 +153,7 @@ class DistributedIterator:
 
     @property
     def element_spec(self) -> Structure:
-        """Of the first replica's batch."""
+        """Spec of the first replica's batch."""
         spec = self._iterator.element_spec
         return spec[1][0] if self._votes else spec[0]
 
@@ -176,8 +176,8 @@ def _can_be_staged(devices: Sequence[str], specs: Sequence[TensorSpec]) -> bool:
 
 @final
 class _Stages:
-    """A stage on each of ``devices`` for its part of what ``iterator`` has. ``votes``: there is a bool before
-    the parts.
+    """A stage on each of ``devices`` for its part of the elements of ``iterator``. ``votes``: the parts are
+    preceded by a bool.
     """
 
     def __init__(self, iterator: Iterator, devices: Sequence[str], votes: bool) -> None:
@@ -193,7 +193,7 @@ class _Stages:
             first += len(flatten(part))
 
     def get_next(self, name: str | None) -> tuple[list[Tensor], list[Structure]]:
-        """What is before the parts, and the parts."""
+        """The values before the parts, and the parts."""
         with placed_on(self._iterator.device):
             deal, number, *head = ops.deal_next_op(
                 self._dealer, self._iterator.resource, output_types=[s.dtype for s in self._head], name=name
@@ -211,8 +211,8 @@ class _Stages:
 def distribute_dataset(extended: Any, dataset: Any, options: InputOptions) -> DistributedDataset:
     """Global batches of ``dataset``, each divided among the replicas of all workers.
 
-    Raises `DTypeError` for what is no dataset, `InvalidArgumentError` for elements that are no batches or
-    that the replicas do not divide.
+    Raises `DTypeError` for anything but a dataset, `InvalidArgumentError` for elements that are not batches
+    or not divisible by the replicas.
     """
     if not isinstance(dataset, Dataset):
         raise DTypeError(f"distribute_dataset: expected a flowrt.data.Dataset; got {dataset!r}")
@@ -225,7 +225,7 @@ def distribute_dataset(extended: Any, dataset: Any, options: InputOptions) -> Di
     own = shard(
         dataset.node, context.num_input_pipelines, context.input_pipeline_id, options.auto_shard_policy
     )
-    if own is None:  # all read the same batches, and each takes its replicas' shares
+    if own is None:  # all workers read the same batches, and each takes its replicas' shares
         node = SplitBatch(dataset.node, replicas, extended.first_replica_id, local, share)
         return DistributedDataset(extended, node, votes=False, fetches=fetches)
     node = SplitBatch(own, local, 0, local, share)
@@ -235,7 +235,8 @@ def distribute_dataset(extended: Any, dataset: Any, options: InputOptions) -> Di
 def distribute_datasets_from_function(
     extended: Any, dataset_fn: Callable[[InputContext], Any], options: InputOptions
 ) -> DistributedDataset:
-    """``dataset_fn(InputContext)``, whose elements are the replicas' batches, dealt out to them in turn.
+    """The elements of ``dataset_fn(InputContext)``, which are the replicas' batches, dealt out to them in
+    turn.
 
     Raises `DTypeError` unless it returns a dataset.
     """

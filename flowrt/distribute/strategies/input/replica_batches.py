@@ -1,11 +1,11 @@
-"""Dataset nodes whose elements are tuples, with one replica's batch in each place.
+"""Dataset nodes with tuple elements, one replica's batch in each component.
 
-    SplitBatch    global batches, each cut into the replicas' shares in order
+    SplitBatch    global batches, each split into the replicas' shares in order
     DealBatches   the replicas' batches one after the other, dealt out in order
 
-Towards the end some replicas may get nothing: a batch of no rows stands for that, so all replicas take part
-in every step until nobody has data. With ``until_all_end`` there is a bool before the tuple, whether it has
-any rows, and after the end such elements without rows follow: other workers may have data still.
+Towards the end some replicas may get an empty batch, so that all replicas take part in every step until none
+has data. With ``until_all_end`` a bool before the tuple tells whether it has any rows, and after the end such
+empty elements follow: other workers may still have data.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _KEEP_ROWS = (Cache, Filter, Map, Prefetch, Repeat, Shuffle, Skip, Take)
 @final
 @dataclass(frozen=True, eq=False)
 class SplitBatch(Node):
-    """Each element of ``input``, whose first dimension is a global batch, cut for ``replicas`` replicas of
+    """Each element of ``input``, a global batch along its first dimension, split for ``replicas`` replicas of
     all workers; the tuple has those from number ``first`` on, ``count`` of them.
 
-    A share is ``share`` rows (None: an equal part of each batch, rounded up); what a batch has less is
-    missing at its end.
+    A share is ``share`` rows (None: an equal part of each batch, rounded up); a smaller batch lacks rows at
+    its end.
     """
 
     input: Node
@@ -74,7 +74,7 @@ class SplitBatch(Node):
 
 
 def _rows(batch: Element, paths: Sequence[str]) -> int:
-    """The rows of ``batch``. Raises `InvalidArgumentError` unless all components have as many."""
+    """The rows of ``batch``. Raises `InvalidArgumentError` unless all components have equally many."""
     counts = {len(array) if np.ndim(array) else None for array in batch}
     if len(counts) != 1 or None in counts:
         shapes = ", ".join(
@@ -122,7 +122,7 @@ def _without_rows(element: Element) -> Element:
 @final
 @dataclass(frozen=True, eq=False)
 class UntilAllEnd(Node):
-    """Before each element of ``input`` whether it is one; after the end elements without rows, for ever."""
+    """Each element of ``input`` preceded by true; after the end, empty elements with false, forever."""
 
     input: Node
 
@@ -142,7 +142,7 @@ class UntilAllEnd(Node):
 
 
 def _empty(leaf: TensorSpec) -> Array:
-    """No rows. Unknown dimensions are 0 too: there was no element to tell."""
+    """An array without rows. Unknown dimensions are 0 too: there was no element to determine them."""
     known = leaf.shape[1:] if leaf.shape else ()
     return np.zeros((0, *(size or 0 for size in known)), leaf.dtype.np)
 
@@ -151,10 +151,10 @@ def _empty(leaf: TensorSpec) -> Array:
 
 
 def share_of(node: Node, replicas: int) -> int | None:
-    """The rows of a replica's share of the batches of ``node``; None when they cannot be known before.
+    """The rows of a replica's share of the batches of ``node``; None if unknown in advance.
 
-    Raises `InvalidArgumentError` for elements that are no batches, and for a batch size that ``replicas``
-    does not divide.
+    Raises `InvalidArgumentError` for elements that are not batches, and for a batch size not divisible by
+    ``replicas``.
     """
     for path, leaf in zip(leaf_paths(node.spec), flatten(node.spec), strict=True):
         if leaf.shape == ():
@@ -184,7 +184,7 @@ def batch_size(node: Node) -> int | None:
 
 
 def _down_to_batches(node: Node) -> Iterator[Node]:
-    """``node`` and what it is made of, as far as elements keep their rows."""
+    """``node`` and its inputs, as far as elements keep their rows."""
     while True:
         yield node
         below: Any = getattr(node, "input", None)

@@ -1,7 +1,7 @@
-"""`CentralStorageStrategy`: replicas on several devices of one process, and every variable once.
+"""`CentralStorageStrategy`: replicas on several devices of one process, and a single copy of each variable.
 
-Replicas read the variables where they are. Gradients are added up there before the one update, so a variable
-costs its memory once, and its optimizer's slots too; what it costs is the traffic at one device.
+Replicas read the variables in place. Gradients are summed there before a single update, so variables and
+optimizer slots are stored once; the cost is traffic at one device.
 """
 
 from __future__ import annotations

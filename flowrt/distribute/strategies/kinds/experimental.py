@@ -12,11 +12,11 @@ from flowrt.distribute.strategies.values.communication_options import (
 )
 
 CollectiveCommunication = CommunicationImplementation
-"""Its earlier name."""
+"""Earlier name of `CommunicationImplementation`."""
 
 
 def CollectiveHints(bytes_per_pack: int = 0, timeout_seconds: float | None = None) -> CommunicationOptions:
-    """The earlier name of what `CommunicationOptions` say."""
+    """`CommunicationOptions` under their earlier name."""
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
 
 

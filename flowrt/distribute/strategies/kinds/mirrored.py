@@ -24,13 +24,13 @@ from flowrt.variables.variable import Variable
 
 
 class MirroredStrategy(Strategy):
-    """A replica on each of ``devices``: names as ``"/gpu:0"`` or ``"/cpu:1"``, by default all GPUs, or the
-    CPU where there are none.
+    """A replica on each of ``devices``: names like ``"/gpu:0"`` or ``"/cpu:1"``, by default all GPUs, or the
+    CPU if there are none.
 
-    ``cross_device_ops`` says how values are reduced, by default `ReductionToEachDevice`. Several CPU
-    devices or parts of a GPU take ``ConfigProto(device_count={"CPU": 2})`` or
-    ``GPUOptions.experimental.virtual_devices``. Raises `InvalidArgumentError` for no devices or one that is
-    named twice, `DTypeError` for ``cross_device_ops`` of another type.
+    ``cross_device_ops`` reduces values, by default `ReductionToEachDevice`. Several CPU devices or parts of a
+    GPU require ``ConfigProto(device_count={"CPU": 2})`` or ``GPUOptions.experimental.virtual_devices``.
+    Raises `InvalidArgumentError` for no devices or a duplicate, `DTypeError` for ``cross_device_ops`` of
+    another type.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ def default_devices() -> tuple[str, ...]:
 
 
 def canonical_devices(devices: Sequence[str], what: str) -> tuple[str, ...]:
-    """``devices`` by their full form. Raises `DTypeError` for what is no list of names,
-    `InvalidArgumentError` for an empty one, for a name without a type and for one that comes twice.
+    """``devices`` in their full form. Raises `DTypeError` for anything but a list of names,
+    `InvalidArgumentError` for an empty one, for a name without a type and for duplicates.
     """
     given: Any = devices
     are_names = isinstance(given, Iterable) and all(isinstance(device, str) for device in given)

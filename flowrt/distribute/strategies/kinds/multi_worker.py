@@ -1,12 +1,12 @@
 """`MultiWorkerMirroredStrategy`: the same script on every worker, variables mirrored on all their devices.
 
-Every worker builds its own graph and runs its own session; what they share are the collectives in these
-graphs, which a group of the workers runs (`flowrt.distribute.collectives.join`). So the workers' graphs have
-to have the same collectives in the same order: where they differ, all raise an error that shows both.
+Every worker builds its own graph and runs its own session; they share the collectives in these graphs, which
+a group of the workers runs (`flowrt.distribute.collectives.join`). So the workers' graphs must have the same
+collectives in the same order: on a mismatch, all raise an error that shows both.
 
     chief      initial values of variables are those of the first worker: broadcast when they are initialized
-    step       the replicas of a worker are summed there, buckets of gradients over the workers (group_ops.py)
-    input      each worker has its shard of the dataset; workers go on until none has data
+    step       gradients are summed on each worker, and in buckets over the workers (group_ops.py)
+    input      each worker has its shard of the dataset; workers continue until none has data
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from flowrt.variables.variable import Variable
 from flowrt.version import VERSION
 
 TEXT_BYTES = 256
-"""Of what a worker says of itself."""
+"""Size of a worker's announcement."""
 
 _numbers = itertools.count()
-"""Of the strategies that this process has made: all workers make them in one order."""
+"""Numbers of the strategies of this process: all workers create them in one order."""
 
 
 class MultiWorkerMirroredStrategy(Strategy):
     """Replicas on the devices of all workers of a cluster, which run this same script.
 
-    ``cluster_resolver`` says the cluster and which of its tasks this is, by default what ``flowrt-run``,
-    ``TF_CONFIG`` and the other launchers leave in the environment; without any it is one worker. The tasks of
-    the jobs "chief" and "worker" are the workers, in this order. It returns when all workers have come. The
-    session is a plain ``Session()``: each worker runs its own graph.
+    ``cluster_resolver`` has the cluster and this process's task in it, by default from the environment set by
+    ``flowrt-run``, ``TF_CONFIG`` or other launchers; without any it is one worker. The tasks of the jobs
+    "chief" and "worker" are the workers, in this order. It returns when all workers have arrived. The session
+    is a plain ``Session()``: each worker runs its own graph.
 
-    Raises `InvalidArgumentError` for a task that is no worker and where workers run different scripts or
-    versions of flowrt; `DeadlineExceededError`, naming them, where workers do not come in time.
+    Raises `InvalidArgumentError` for a task that is not a worker and if workers run different scripts or
+    versions of flowrt; `DeadlineExceededError`, naming them, if workers do not arrive in time.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ def _check_alike(joined: JoinedGroup) -> None:
 
 
 def _script() -> str:
-    """The running script's name, and a digest of what it says."""
+    """The running script's name, and a digest of its contents."""
     path = Path(sys.argv[0])
     text = path.read_bytes() if path.is_file() else b""
     return f"{path.name or 'no script'} {hashlib.sha256(text).hexdigest()[:12]}"

@@ -20,8 +20,8 @@ from flowrt.variables.variable import Variable
 
 
 class OneDeviceStrategy(Strategy):
-    """Variables and the only replica are on ``device``. Raises `DTypeError` for what is no name, a list of
-    them too, and `InvalidArgumentError` for a name of no device.
+    """Variables and the only replica are on ``device``. Raises `DTypeError` unless it is a name, also for a
+    list, and `InvalidArgumentError` for an invalid device name.
     """
 
     def __init__(self, device: str) -> None:

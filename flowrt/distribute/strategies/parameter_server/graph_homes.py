@@ -1,4 +1,4 @@
-"""`GraphHomes`: a graph whose shards move from server to server."""
+"""`GraphHomes`: a graph with shards that move between servers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class GraphHomes:
 
 
 def _moved(node: Node, primaries: Mapping[str, str]) -> Node:
-    """``node``, and those in its functions, on the device that has taken the place of its own; the same
-    object where nothing changes.
+    """``node``, and those in its functions, on the device that replaces its own; the same object if nothing
+    changes.
     """
     node = with_functions(node, functools.partial(_moved_body, primaries=primaries))
     device = primaries.get(node.device, node.device)

@@ -1,14 +1,13 @@
-"""`ParameterServerSessionCreator`: sessions of a worker, also after servers were lost.
+"""`ParameterServerSessionCreator`: sessions of a worker, including after the loss of servers.
 
-    probe      which servers answer
-    status     what they have of each shard: its primary, its replica, nothing
-    homes      a new primary where the old one is lost                        parameter_server/homes.py
-    promote    the replicas that become primaries; of another generation, so the old one has no say any more
-    move       the operations of this graph that are on the old servers
+    probe      find the servers that answer
+    status     find their roles for each shard: its primary, its replica, none
+    homes      choose a new primary if the old one is lost                    parameter_server/homes.py
+    promote    turn replicas into primaries, of a new generation, so that the old ones are rejected
+    move       move the operations of this graph from the old servers
 
-All workers find the same homes, each by itself: what they go by is on the servers. A step that was in doubt
-is repeated with the clock that it had (`WorkerHook`), and a shard that has its gradient does not take it
-again.
+All workers independently find the same homes, from the state on the servers. A step with an unknown outcome
+is repeated with its clock (`WorkerHook`), and a shard that has its gradient does not apply it again.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from flowrt.train.sessions.session_manager import MAX_WAIT_S
 from flowrt.variables.variable import GraphKeys
 
 PROBE_S = 2.0
-"""A server that does not answer in this time is taken for lost; one that has ended refuses at once."""
+"""A server that does not answer in this time is considered lost; one that has ended refuses at once."""
 
 
 @final
@@ -75,7 +74,7 @@ class ParameterServerSessionCreator:
         """
         if not self._is_replicated:
             return self._new_session(has_state=False)
-        with connecting_within(0.0):  # those who answered are there; if not, the next attempt asks again
+        with connecting_within(0.0):  # servers that answered are up; if not, the next attempt asks again
             return self._new_session(self._move_home())
 
     def _new_session(self, has_state: bool) -> Session:
@@ -90,7 +89,7 @@ class ParameterServerSessionCreator:
         return bool(self._strategy.extended.servers.policy.is_replicated)
 
     def _move_home(self) -> bool:
-        """Find the shards' homes and move the graph there. Whether there is a state to go on with."""
+        """Find the shards' homes and move the graph there. Returns whether there is a state to continue."""
         extended = self._strategy.extended
         shards, devices = extended.shards(self._graph), extended.servers.devices
         if self._homes is None:
@@ -115,10 +114,10 @@ class ParameterServerSessionCreator:
 
 @final
 class WorkerHook(SessionRunHook):
-    """Knows how many steps have ended as far as the loop has heard. A run that fails may have ended its step
-    all the same: the next session begins with what the loop knows, and the servers know the rest. It runs
-    ``attend`` in each new session, so that the servers notice when that is lost, and ``leave`` at the loop's
-    end, so that nobody waits for this worker.
+    """Tracks the number of completed steps known to the loop. A failed run may have completed its step all
+    the same: the next session begins with the loop's count, and the servers have the rest. It runs ``attend``
+    in each new session, so that the servers detect its loss, and ``leave`` at the loop's end, so that they
+    stop waiting for this worker.
     """
 
     def __init__(self, trained: Sequence[TrainingOperation], attend: Operation, leave: Operation) -> None:
@@ -137,7 +136,7 @@ class WorkerHook(SessionRunHook):
         self._known = run_values.results
 
     def end(self, session: Session) -> None:
-        with suppress(AbortedError, UnavailableError):  # a server that is gone waits for nobody
+        with suppress(AbortedError, UnavailableError):  # a lost server waits for no one
             session.run(self._leave)
 
 
@@ -148,7 +147,7 @@ def _answers(transport: Any, spec: ClusterSpec, device: str) -> bool:
     except UnavailableError:
         return False
     except OpError:
-        return True  # it answers; why it refuses this program the session will say
+        return True  # it is up; the session will report why it refuses this program
     return True
 
 
@@ -166,7 +165,7 @@ def _check_covered(graph: Graph, shards: Sequence[Shard], devices: Sequence[str]
 
 @final
 class _Survey:
-    """A graph that asks the servers in ``alive`` for the status of every shard."""
+    """A graph that reads the status of every shard from the servers in ``alive``."""
 
     def __init__(self, shards: Sequence[Shard], devices: Sequence[str], alive: Collection[int]) -> None:
         self.graph = Graph()
@@ -182,7 +181,7 @@ class _Survey:
                 self._promotions.append({server: ops.promote_op(h) for server, h in handles.items()})
 
     def look(self, session: Session) -> list[dict[int, Seen]]:
-        """For each shard, what the servers that have it say."""
+        """Status of each shard on the servers that have it."""
         found = []
         for statuses in session.run(self._statuses):
             numbers = {server: [int(n) for n in status[:3]] for server, status in statuses.items()}

@@ -1,15 +1,14 @@
 """The operations of one worker's training step with parameter servers, from gradients to acknowledged
 updates.
 
-    begin          a NoOp that all of the step waits for; each server's ParameterShardBegin joins it
-    gradients      what the step's function computes, on the worker
-    push           each server's update, once its worker, or enough workers, have given gradients
+    begin          a NoOp that the whole step waits for; it waits for each server's ParameterShardBegin
+    gradients      computed by the step's function, on the worker
+    push           each server's update, once its worker, or enough workers, have pushed gradients
     replicate      with replicas: the new state to the next server, before the step counts
-    clock          the worker's count of its steps, which grows when all servers have acknowledged this one
+    clock          the worker's step count, incremented when all servers have acknowledged this step
 
-Every server has a shard: the variables of the step that it keeps, their slots, and an optimizer's own
-variables, as if there were no others. The step counter belongs to the shard of its server, so it counts
-updates.
+Every server has a shard: its variables of the step, their slots, and an optimizer's own variables, as if
+there were no others. The step counter belongs to the shard of its server, so it counts updates.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ from flowrt.graph.resources.parameter_shard import Policy
 from flowrt.variables.variable import GraphKeys, Variable
 
 FIRST_CLOCK = 6
-"""Of a status: the worker's clocks are behind this many numbers."""
+"""Index of the first worker clock in a status."""
 
 
 @final
 @dataclass
 class Shard:
-    """What ``server`` keeps for one training operation; ``handle`` is the resource there.
+    """The state of ``server`` for one training operation; ``handle`` is the resource there.
 
-    With replicas ``replica`` is the resource on the next server, and there are variables of the same names
-    beside it.
+    With replicas, ``replica`` is the resource on the next server, which also has variables of the same names.
     """
 
     server: int
@@ -94,7 +92,7 @@ class TrainingOperation(NamedTuple):
 
 @final
 class StepBuilder:
-    """Builds a `TrainingOperation`; ``begin`` is what its step waits for."""
+    """Builds a `TrainingOperation`; its step waits for ``begin``."""
 
     def __init__(self, servers: Servers, graph: Graph, begin: Operation) -> None:
         self._servers, self._graph, self._begin = servers, graph, begin
@@ -102,7 +100,7 @@ class StepBuilder:
     def apply_gradients(
         self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None, name: str
     ) -> TrainingOperation:
-        """Whose operation is that of `Optimizer.apply_gradients`."""
+        """The training operation with the same effect as `Optimizer.apply_gradients`."""
         mine: dict[int, list[tuple[Any, Variable]]] = {}
         for gradient, variable in pairs:
             mine.setdefault(self._servers.of(variable), []).append((gradient, variable))
@@ -130,7 +128,7 @@ class StepBuilder:
             return TrainingOperation(done, shards, clock, clock.read_value())
 
     def _servers_to_replicate(self) -> set[int]:
-        """With replicas, all that have variables, trained or not."""
+        """Servers with variables, trained or not; empty without replicas."""
         if not self._servers.policy.is_replicated:
             return set()
         devices = self._servers.devices
@@ -153,7 +151,7 @@ class StepBuilder:
                     is_replicated=policy.is_replicated,
                     timeout_s=self._servers.timeout_s,
                     tasks=self._servers.tasks,
-                    shared_name=f"{name} ({kind})",  # another mode has shards of its own
+                    shared_name=f"{name} ({kind})",  # shards are separate per mode
                     name=f"shard_{server}",
                 )
                 return made
@@ -165,8 +163,8 @@ class StepBuilder:
         return shard
 
     def _clock(self, shards: Sequence[Shard]) -> Variable:
-        """How many steps the worker has ended. A worker that begins, or begins again, goes on where all
-        servers have heard from it: those that heard more know what they had.
+        """Number of steps that the worker has completed. A new or restarted worker continues from the
+        smallest count of all servers: those with more recorded steps ignore repeated ones.
         """
 
         def first() -> Tensor:
@@ -210,8 +208,8 @@ class StepBuilder:
         pairs: Sequence[tuple[Any, Variable]],
         global_step: Variable | None,
     ) -> Update:
-        """With an optimizer of the shard's own: slots beside the variables, what else it has beside the
-        first.
+        """Update with the shard's own optimizer: slots on the variables' devices, its other variables on that
+        of the first.
         """
         own = copy.copy(optimizer)
         own._non_slots = {}
@@ -228,8 +226,8 @@ class StepBuilder:
     def _kept(
         self, number: Tensor, tags: Sequence[Tensor], updates: Sequence[Update]
     ) -> tuple[Sequence[Tensor], list[Update]]:
-        """The same, but in a step that is made again the worker sends what it sent before. Servers that were
-        at different versions when a server was lost then all make the update that was begun.
+        """The gradients, but a repeated step sends the same ones again: servers that were at different
+        versions when a server was lost then all apply the same update.
         """
         with placed_on(self._servers.worker_device):
             with self._graph.control_dependencies(None):
@@ -286,7 +284,7 @@ class Update(NamedTuple):
 def traced_update(
     graph: Graph, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None
 ) -> Update:
-    """What ``optimizer`` does to the variables of ``pairs`` with their gradients, as a function."""
+    """The function that applies ``optimizer`` to the variables of ``pairs`` with their gradients."""
     function = FuncGraph(graph, "the update of a parameter server")
     gradients: list[Tensor] = []
     parts: list[int] = []
@@ -334,14 +332,12 @@ def _tensors_of(gradient: Any, variable: Variable) -> list[Tensor]:
 
 
 def _all_variables(graph: Graph) -> list[Variable]:
-    """Those that sessions share, as they are on the servers."""
+    """Variables shared by sessions, in the form in which they are on the servers."""
     return [each for variable in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) for each in variable.copies]
 
 
 def _copy_handle(graph: Graph, variable: Variable) -> Tensor:
-    """The handle of the replica of ``variable``: the variable of the same name on the server that is asked
-    for.
-    """
+    """The handle of the replica of ``variable``: the variable of the same name on the requested server."""
     node = variable.op.node
     with graph.control_dependencies(None):
         attrs = {key: node.attrs[key] for key in ("dtype", "shape", "container", "shared_name")}
@@ -351,7 +347,7 @@ def _copy_handle(graph: Graph, variable: Variable) -> Tensor:
 
 @contextmanager
 def begun_step(graph: Graph) -> Iterator[Operation]:
-    """What is built inside waits for the operation."""
+    """Context in which operations wait for the yielded one."""
     with graph.control_dependencies(None):
         begin: Operation = no_op(name="begin_step")
     with graph.control_dependencies([begin]):

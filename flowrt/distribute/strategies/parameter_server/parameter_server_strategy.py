@@ -1,10 +1,9 @@
-"""`ParameterServerStrategy`: variables on servers, a program a worker, one switch for how far workers may be
-apart.
+"""`ParameterServerStrategy`: variables on servers, one program per worker, and one switch for staleness.
 
-    cluster          tasks of job "ps" keep variables; without that job, the workers' tasks do Variable
-    on the server with the fewest bytes, or split over several   parameter_server/placement.py run(fn)
-    fn once, on this worker's device, after every server said that the step may begin apply_gradients  a push
-    to each server, which updates when it has enough     parameter_server_step.py
+    cluster          tasks of job "ps" keep variables; without that job, the workers' tasks do
+    Variable         on the server with the fewest bytes, or split over several: parameter_server/placement.py
+    run(fn)          fn once, on this worker's device, after every server allowed the step to begin
+    apply_gradients  a push to each server, which updates when it has enough: parameter_server_step.py
 
 Every worker runs the same script with a session on its own server; the servers' tasks only serve
 (``server.join()``).
@@ -58,17 +57,17 @@ from flowrt.variables.distribution_context import DistributionContext, entered_c
 from flowrt.variables.variable import GraphKeys, Variable
 
 TIMEOUT_S = 60.0
-"""How long a step waits for other workers before it says who is late."""
+"""Time that a step waits for other workers before it reports the late ones."""
 
 
 class ParameterServerStrategy(Strategy):
     """Between-graph training with parameter servers.
 
-    ``cluster_resolver`` tells the cluster and this worker's task in it; by default what ``flowrt-run``,
-    ``TF_CONFIG`` and the other launchers leave in the environment, and without any there is one worker with
-    its variables on the CPU. ``mode`` is a `Mode`, ``"sync"``, ``"async"``,
-    ``("ssp", staleness)`` or ``("backup", workers)``. With ``replicas=2`` each server's state is also on the
-    next server before a step counts. Raises `InvalidArgumentError` for what does not fit.
+    ``cluster_resolver`` has the cluster and this worker's task in it; by default from the environment set by
+    ``flowrt-run``, ``TF_CONFIG`` or other launchers, and without any there is one worker with its variables
+    on the CPU. ``mode`` is a `Mode`, ``"sync"``, ``"async"``, ``("ssp", staleness)`` or ``("backup",
+    workers)``. With ``replicas=2`` each server's state is also on the next server before a step counts.
+    Raises `InvalidArgumentError` for inconsistent arguments.
     """
 
     def __init__(
@@ -101,8 +100,8 @@ class ParameterServerStrategy(Strategy):
         return self._mode
 
     def update_config_proto(self, config_proto: ConfigProto) -> ConfigProto:
-        """``config_proto`` for a session that has to do with the servers and this worker's task only: others
-        may come and go.
+        """``config_proto`` for a session that uses only the servers and this worker's task: others may join
+        and leave.
         """
         servers, updated = self._parameters.servers, copy.deepcopy(config_proto)
         if self._resolver.cluster_spec():
@@ -120,9 +119,9 @@ class ParameterServerStrategy(Strategy):
         checkpoint_dir: str | None = None,
         max_wait_secs: float = MAX_WAIT_S,
     ) -> MonitoredSession:
-        """A `MonitoredSession` of this worker that is made anew, and goes on with the step it was in, when a
-        server is lost whose state another one has. ``master`` is the target of this worker's own server.
-        Raises `FailedPreconditionError` before there is a training operation.
+        """A `MonitoredSession` of this worker that is recreated, and repeats the current step, when a server
+        is lost and another one has its state. ``master`` is the target of this worker's own server. Raises
+        `FailedPreconditionError` before there is a training operation.
         """
         graph = get_default_graph()
         worker = WorkerHook(self._parameters.training_operations(graph), self.attend(), self.leave())
@@ -132,13 +131,13 @@ class ParameterServerStrategy(Strategy):
         return MonitoredSession(creator, [worker, *hooks], max_wait_secs=max_wait_secs)
 
     def staleness_histogram(self) -> list[Tensor]:
-        """For each server, how many gradients were 0, 1, 2, ... versions old when they made an update:
+        """The number of gradients that were 0, 1, 2, ... versions old when applied, for each server:
         int64.
         """
         return self._of_shards(ops.staleness_histogram_op)
 
     def shard_status(self) -> list[Tensor]:
-        """For each server an int64 vector: role, generation, version, acknowledged version, dropped
+        """An int64 vector for each server: role, generation, version, acknowledged version, dropped
         gradients, steps that had to wait, and the clocks of the workers.
         """
         return self._of_shards(ops.shard_status_op)
@@ -150,7 +149,7 @@ class ParameterServerStrategy(Strategy):
         return self._told(ops.attend_op)
 
     def leave(self) -> Operation:
-        """An operation to run at a worker's end: nobody waits for it any more."""
+        """An operation to run at a worker's end, so that others stop waiting for it."""
         return self._told(ops.leave_op)
 
     def _told(self, op: Callable[..., Any]) -> Operation:
@@ -203,7 +202,7 @@ class ParameterServerExtended(StrategyExtended):
         return self._trained[graph]
 
     def shards(self, graph: Graph) -> list[Shard]:
-        """Of all training operations. Raises as `training_operations`."""
+        """Shards of all training operations. Raises as `training_operations`."""
         return [shard for trained in self.training_operations(graph) for shard in trained.shards]
 
     def variable_created_in_scope(self, v: Any) -> bool:
@@ -212,8 +211,8 @@ class ParameterServerExtended(StrategyExtended):
     # --- variables
 
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
-        """On the server that has the fewest bytes; slots stay beside their variable, local variables on the
-        worker.
+        """Create a variable on the server with the fewest bytes; slots on their variable's device, local
+        variables on the worker.
         """
         collections = arguments["collections"]
         is_local = collections is not None and GraphKeys.LOCAL_VARIABLES in collections
@@ -300,7 +299,7 @@ class _Place(NamedTuple):
 
 
 def _resolver_here() -> ClusterResolver:
-    """What the environment says; a cluster without tasks where it says nothing."""
+    """The resolver for the environment; a cluster without tasks if it has none."""
     cluster = resolve(os.environ)
     if cluster.source == ALONE.source:
         return SimpleClusterResolver(ClusterSpec({}))
@@ -308,7 +307,9 @@ def _resolver_here() -> ClusterResolver:
 
 
 def _place_of(resolver: ClusterResolver) -> _Place:
-    """Raises `InvalidArgumentError` for a task that is no worker, `DTypeError` for another ``resolver``."""
+    """The task's role. Raises `InvalidArgumentError` for a task that is not a worker, `DTypeError` for
+    another ``resolver``.
+    """
     if not isinstance(resolver, ClusterResolver):
         raise DTypeError(
             "ParameterServerStrategy: expected a cluster_resolver that is a ClusterResolver; got"
@@ -351,7 +352,7 @@ def _device(job: str, index: int) -> str:
 
 def _size_of(arguments: Mapping[str, Any]) -> tuple[Sequence[int], int]:
     """The shape of the variable with these ``arguments``, and the bytes of an element; ((), 0) if the shape
-    may vary or is only known when it is made.
+    may vary or is unknown until the variable is created.
     """
     initial = arguments["initial_value"]
     if not arguments["validate_shape"]:

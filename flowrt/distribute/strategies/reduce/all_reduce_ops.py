@@ -1,7 +1,8 @@
-"""`AllReduceCrossDeviceOps`: reductions by the collectives, in which every device does a share of the sum.
+"""`AllReduceCrossDeviceOps`: reductions by the collectives, in which every device computes a share of the
+sum.
 
-Small tensors cost a collective's latency each. ``num_packs`` joins all that are reduced at once to so many
-buffers a device and dtype, about equally large, which are reduced in the place of the tensors and taken apart
+Small tensors cost a collective's latency each. ``num_packs`` is the number of buffers per device and dtype,
+of about equal size, into which the tensors reduced together are packed; the buffers are reduced and unpacked
 again.
 """
 
@@ -30,10 +31,10 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 
 
 class AllReduceCrossDeviceOps(CrossDeviceOps):
-    """Sums dense values that are wanted where the replicas are by an all-reduce; others on one device.
+    """Sums dense values needed on the replicas' devices by an all-reduce; others on one device.
 
-    ``all_reduce_alg`` names the algorithm as `flowrt.distribute.collectives.all_reduce` has them; "auto"
-    leaves the choice to the cost model. With ``num_packs=0`` each tensor goes by itself. Raises
+    ``all_reduce_alg`` is the algorithm, as in `flowrt.distribute.collectives.all_reduce`; "auto" leaves the
+    choice to the cost model. With ``num_packs=0`` each tensor is reduced separately. Raises
     `InvalidArgumentError` for a negative number.
     """
 
@@ -69,7 +70,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         return results
 
     def _pack_reduced(self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, Any]]) -> list[Mirrored]:
-        """The values of ``pairs``, reduced as one buffer a replica."""
+        """The values of ``pairs``, reduced as one buffer per replica."""
         columns = list(zip(*(value.values for value, _ in pairs), strict=True))
         devices = [devices_of(to) for _, to in pairs]
         with named_reduction([label_of(*pair) for pair in pairs], devices[0]):
@@ -102,8 +103,8 @@ def _is_wanted_everywhere(value: DistributedValues, devices: Sequence[str]) -> b
 
 
 def packs(tensors: Sequence[Tensor], count: int) -> list[list[int]]:
-    """The numbers of ``tensors``, each in one pack: of one dtype, in order, and so that each of the ``count``
-    packs of a dtype has about as many elements. Without static shapes, and for no packs, one a tensor.
+    """The indices of ``tensors``, each in one pack: of one dtype, in order, with about equally many elements
+    in each of the ``count`` packs of a dtype. Without static shapes, and for no packs, one per tensor.
     """
     alone = [[i] for i, t in enumerate(tensors) if not (count and t.shape.is_fully_defined())]
     by_dtype: dict[DType, list[int]] = {}
@@ -114,7 +115,7 @@ def packs(tensors: Sequence[Tensor], count: int) -> list[list[int]]:
 
 
 def _cut(members: Sequence[int], tensors: Sequence[Tensor], count: int) -> list[list[int]]:
-    """``members`` in order in ``count`` packs at most: a tensor goes where its middle element belongs."""
+    """``members`` in order in at most ``count`` packs: a tensor goes to the pack of its middle element."""
     sizes = [int(tensors[i].shape.num_elements() or 0) for i in members]
     total, before = sum(sizes) or 1, 0
     cut: dict[int, list[int]] = {}

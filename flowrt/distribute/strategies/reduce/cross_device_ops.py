@@ -1,4 +1,4 @@
-"""`CrossDeviceOps`: how the values of several devices are combined. A strategy takes any of them.
+"""`CrossDeviceOps`: reductions over the values of several devices. A strategy accepts any of them.
 
 All build ordinary operations; a value that is needed on another device is sent there by the runtime.
 """
@@ -24,8 +24,8 @@ from flowrt.variables.variable import Variable
 
 
 def devices_of(destinations: Any, extended: Any = None) -> tuple[str, ...]:
-    """The devices that ``destinations`` (a device, several, a variable, a distributed value, a tensor) names;
-    None: those of the replicas of ``extended``.
+    """The devices of ``destinations`` (a device, several, a variable, a distributed value, a tensor); None:
+    those of the replicas of ``extended``.
     """
     if destinations is None:
         return tuple(extended.worker_devices)
@@ -42,21 +42,21 @@ def devices_of(destinations: Any, extended: Any = None) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def placed_on(device: str) -> Iterator[None]:
-    """New operations are on ``device``, whatever scopes are open."""
+    """New operations are placed on ``device``, regardless of open scopes."""
     graph = get_default_graph()
     with graph.colocate_with(None, ignore_existing=True), graph.device(None), graph.device(device or None):
         yield
 
 
 def label_of(value: DistributedValues, destinations: Any) -> str:
-    """What is reduced, for names: the variable that ``destinations`` is, or the first replica's operation."""
+    """Name of the reduced value: the variable that ``destinations`` is, or the first replica's operation."""
     first = value.values[0]
     named = destinations if isinstance(destinations, Variable) else getattr(first, "values", first)
     return named.op.name if hasattr(named, "op") else "value"
 
 
 def joint_label(labels: Sequence[str]) -> str:
-    """For what ``labels`` name together."""
+    """Common name for ``labels``."""
     return labels[0] if len(labels) == 1 else f"{labels[0]}_and_{len(labels) - 1}_more"
 
 
@@ -69,9 +69,9 @@ def named_reduction(labels: Sequence[str], devices: Sequence[str]) -> Iterator[N
 
 
 class CrossDeviceOps(ABC):
-    """Reductions, broadcasts and gathers between devices. A subclass says how one value is reduced, and may
-    say how several are at once: the methods called ``..._implementation`` are for it, the others for callers.
-    ``options`` are those of the caller; those here look at none.
+    """Reductions, broadcasts and gathers between devices. A subclass implements the reduction of one value,
+    and possibly that of several together: it overrides the methods called ``..._implementation``; callers use
+    the others. ``options`` are those of the caller, ignored here.
     """
 
     def reduce(
@@ -82,7 +82,7 @@ class CrossDeviceOps(ABC):
         options: Any = None,
     ) -> Any:
         """The values reduced, on ``destinations``: `Mirrored`, or one value for one device. Raises
-        `InvalidArgumentError` for what is no distributed value.
+        `InvalidArgumentError` for anything but a distributed value.
         """
         _check_distributed(per_replica_value)
         return self.reduce_implementation(as_reduce_op(reduce_op), per_replica_value, destinations, options)
@@ -93,7 +93,7 @@ class CrossDeviceOps(ABC):
         value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
         options: Any = None,
     ) -> list[Any]:
-        """`reduce` for several values at once."""
+        """`reduce` for several values together."""
         for value, _ in value_destination_pairs:
             _check_distributed(value)
         op = as_reduce_op(reduce_op)
@@ -168,12 +168,12 @@ def reduced_on(
 
 
 class ReductionToEachDevice(CrossDeviceOps):
-    """Adds up on every destination, which reads the others' values there, in one order: no device waits for
-    a sum of another.
+    """Sums on every destination, which reads the others' values, in one order: no device waits for a sum of
+    another.
 
-    A tensor takes one hand-over instead of two; together p devices read p times as much as one would. On two
-    busy cores, medians of steps taken in turn: 60 gradients of 4 KB 9.6 ms (`ReductionToOneDevice` 36, its
-    best 9.3 against 8.3), gradients of 23 MB 258 ms (274). The last value, whose gradient is there first, is
+    A tensor is transferred once instead of twice; together p devices read p times as much as one would. On
+    two busy cores, medians of interleaved steps: 60 gradients of 4 KB 9.6 ms (`ReductionToOneDevice` 36, its
+    best 9.3 against 8.3), gradients of 23 MB 258 ms (274). The last value, with the earliest gradient, is
     reduced first.
     """
 

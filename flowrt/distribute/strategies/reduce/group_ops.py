@@ -1,8 +1,8 @@
 """`GroupCrossDeviceOps`: reductions over the replicas of several workers, each of which builds its graph.
 
-replicas of this worker  ->  one sum here  ->  all-reduce of the workers, a bucket at a time  ->  each device
+replicas of this worker  ->  local sum  ->  all-reduce of the workers, bucket by bucket  ->  each device
 
-Of the gradients of one call those that are sparse go another way: their rows are gathered from all workers.
+Sparse gradients are handled separately: their rows are gathered from all workers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class GroupCrossDeviceOps(CrossDeviceOps):
         return reduced
 
     def _densified(self, value: Any) -> Any:
-        """``value``, but dense if the workers cannot know that they have equally many rows."""
+        """``value``, made dense if the workers may have different numbers of rows."""
         if isinstance(value, IndexedSlices) and not value.values.shape.is_fully_defined():
             return convert_to_tensor(value)
         return value
@@ -100,7 +100,7 @@ class GroupCrossDeviceOps(CrossDeviceOps):
         return super().broadcast_implementation(self.from_chief(convert_to_tensor(tensor)), destinations)
 
     def from_chief(self, tensor: Tensor) -> Tensor:
-        """What ``tensor`` is at the first worker. It needs a static shape."""
+        """Broadcast the first worker's ``tensor``, which needs a static shape."""
         given = tensor if 0 in self._group.ranks else (tensor.dtype, tensor.shape)
         (received,) = collectives.broadcast(given, [self._device], 0, self._group)
         return received

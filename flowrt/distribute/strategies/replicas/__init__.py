@@ -1,6 +1,6 @@
-"""Replicas as threads that take turns.
+"""Replicas as threads that run one at a time.
 
-replica_context, strategy_context  what a script asks about where it runs
+replica_context, strategy_context  a script's queries for its context
 replica_collections                collections per replica
 inline_replica, replica_threads    one replica; several
 """

@@ -1,8 +1,8 @@
-"""The collections that a training function fills and reads back, one replica's at a time.
+"""Collections that a training function fills and reads, separate per replica.
 
-``losses.get_total_loss()`` in a replica is the loss of that replica: what the others' calls have added is not
-in it. Regularization losses are the first replica's alone, since gradients are summed over the replicas: so
-they count once, as in a program without a strategy.
+``losses.get_total_loss()`` in a replica is the loss of that replica, without those of the others.
+Regularization losses are the first replica's alone, since gradients are summed over the replicas: so they
+count once, as in a program without a strategy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEYS = (GraphKeys.LOSSES, GraphKeys.UPDATE_OPS, GraphKeys.REGULARIZATION_LOSSES
 
 @final
 class ReplicaCollections:
-    """Those of ``count`` replicas, during one call for each of them."""
+    """Collections of ``count`` replicas, during one call for each of them."""
 
     def __init__(self, graph: Graph, count: int) -> None:
         self._collections = [_Collection(graph, key, count) for key in _KEYS]
@@ -38,7 +38,7 @@ class ReplicaCollections:
 
 @final
 class _Collection:
-    """``shared`` is what was there before and what merges add, ``own[i]`` what replica i adds."""
+    """``shared`` are the previous contents and additions of merges, ``own[i]`` additions of replica i."""
 
     def __init__(self, graph: Graph, key: str, count: int) -> None:
         self._graph, self._key = graph, key

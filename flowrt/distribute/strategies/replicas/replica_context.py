@@ -1,4 +1,4 @@
-"""`ReplicaContext`: what a function that runs once a replica may ask of its strategy."""
+"""`ReplicaContext`: the interface of a strategy for a function that runs once per replica."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ReplicaContext(ABC):
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Structure, options: Any = None) -> Structure:
         """The sum or mean of the replicas' ``value``, on each. Its gradient is that of all replicas' losses:
-        the gradients of the results, reduced in the same way. `IndexedSlices` come back as such, without a
+        the gradients of the results, reduced in the same way. `IndexedSlices` are returned as such, without a
         gradient. ``options`` are accepted.
         """
         op, leaves = as_reduce_op(reduce_op), flatten(value)

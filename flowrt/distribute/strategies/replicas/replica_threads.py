@@ -1,18 +1,18 @@
-"""A function called once a replica, each call on a thread of its own, one at a time.
+"""A function called once per replica, each call on its own thread, one at a time.
 
     caller's thread     advance 0, advance 1, ...      merge_fn      advance 0, advance 1, ...     regroup
     replica 0           fn ... merge_call |                          | ... return
     replica 1                             fn ... merge_call |                     | ... return
 
-A replica's thread runs until its function calls ``merge_call`` or ends; then it is the next one's turn. When
-all stand at a ``merge_call``, the caller's thread calls its function with all their arguments. So building a
-graph stays sequential, and the order of the operations does not depend on the run.
+A replica's thread runs until its function calls ``merge_call`` or ends; then the next one runs. When all have
+reached a ``merge_call``, the caller's thread calls its function with all their arguments. So graph
+construction stays sequential, and the order of the operations is deterministic.
 
 Rules of this file:
-  1. Exactly one of these threads runs at any time; whoever hands over waits until it is handed back.
+  1. Exactly one of these threads runs at any time; the others wait to be resumed.
   2. A thread begins with its caller's scopes (names, devices, control inputs, variables), and its replica's
      device. A ``merge_fn`` runs with those at the ``merge_call``.
-  3. However it ends, no thread is left: one that stands at a ``merge_call`` is made to leave its function.
+  3. However it ends, no thread is left: one that waits at a ``merge_call`` is made to leave its function.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from flowrt.variables.variable_scope import OpenScopes, get_variable_scope, vari
 @final
 @dataclass(frozen=True)
 class Surroundings:
-    """What colours the operations and variables that a thread makes."""
+    """Scopes that determine attributes of a thread's new operations and variables."""
 
     graph: Graph
     scopes: Scopes
@@ -96,12 +96,12 @@ class _MergeCall:
 
 
 class _Abandoned(BaseException):
-    """Ends the function of a replica whose call will not go on."""
+    """Unwinds the function of a replica with an abandoned call."""
 
 
 @final
 class _ThreadedReplica(ReplicaContext):
-    """A replica, its thread, and how far it has come: at a merge call, or at its end."""
+    """A replica, its thread, and its state: at a merge call, or finished."""
 
     def __init__(self, strategy: Any, number: int, call: Callable[[], Any], caller: Surroundings) -> None:
         extended = strategy.extended
@@ -121,7 +121,7 @@ class _ThreadedReplica(ReplicaContext):
     # --- called by the caller's thread
 
     def advance(self) -> None:
-        """Let it run to its next merge call or its end. Raises what its function raises."""
+        """Run to its next merge call or its end. Raises the errors of its function."""
         self.standing_at = None
         if self._thread.ident is None:
             self._thread.start()
@@ -131,7 +131,7 @@ class _ThreadedReplica(ReplicaContext):
             raise self._error
 
     def end(self) -> None:
-        """Leave no thread behind: one that stands at a merge call, or gets to one, leaves its function."""
+        """End the thread: one that waits at a merge call, or reaches one, leaves its function."""
         self._abandoned = True
         self._turn.release()
         if self._thread.ident is not None:
@@ -158,7 +158,7 @@ class _ThreadedReplica(ReplicaContext):
         return result
 
     def _name_scope(self, outer: str) -> str:
-        """``outer`` itself for the first replica, a scope of its own inside for every other."""
+        """``outer`` itself for the first replica, a nested scope for every other."""
         parts = [outer] if outer else []
         if self._local_id > 0:
             parts.append(f"replica_{self._local_id}")
@@ -184,8 +184,8 @@ def call_for_each_replica(
 ) -> Any:
     """The results of ``fn(*args, **kwargs)`` for each replica of ``strategy`` in this graph, regrouped.
 
-    Raises what ``fn`` raises for the first replica for which it raises, and `InvalidArgumentError` when the
-    replicas do not call ``merge_call`` equally often.
+    Raises the error of ``fn`` for the first failing replica, and `InvalidArgumentError` if the replicas do
+    not call ``merge_call`` equally often.
     """
     caller, variables = Surroundings.of_thread(), _PairedVariables()
 
@@ -229,7 +229,9 @@ def _advance(replicas: Sequence[_ThreadedReplica], collections: ReplicaCollectio
 
 
 def _merge(strategy: Any, replicas: Sequence[_ThreadedReplica], caller: Surroundings) -> None:
-    """Call the function at whose merge call all ``replicas`` stand, and give each its part of the result."""
+    """Call the function of the merge call that all ``replicas`` have reached, and pass each its part of the
+    result.
+    """
     calls = [replica.standing_at for replica in replicas]
     first = calls[0]
     assert first is not None
@@ -241,7 +243,7 @@ def _merge(strategy: Any, replicas: Sequence[_ThreadedReplica], caller: Surround
 
 
 def _merge_surroundings(caller: Surroundings, replicas: Sequence[Surroundings]) -> Surroundings:
-    """Those of the caller, with the names of the first replica and the control inputs of all."""
+    """Scopes of the caller, with the names of the first replica and the control inputs of all."""
     scopes = caller.scopes.copy()
     scopes.name = replicas[0].scopes.name
     scopes.controllers = tuple(dict.fromkeys(c for each in replicas for c in each.scopes.controllers))

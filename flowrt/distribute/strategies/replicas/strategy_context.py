@@ -1,4 +1,4 @@
-"""Where a thread is: the functions that scripts ask, and the strategy that is there when there is none."""
+"""A thread's strategy and replica: query functions for scripts, and the default strategy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _DEFAULT_REPLICA = _DefaultReplica(_DEFAULT)
 
 
 def get_strategy() -> Strategy:
-    """The strategy in whose scope the thread is; one of a single replica where it is in none."""
+    """The strategy of the enclosing scope; by default one of a single replica."""
     context = distribution_context()
     strategy: Strategy = _DEFAULT if context is None else context.strategy
     return strategy
@@ -78,9 +78,7 @@ def in_cross_replica_context() -> bool:
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """The replica whose function is being called, the only one where there is no strategy; None
-    cross-replica.
-    """
+    """The replica with the function being called, the only one without a strategy; None cross-replica."""
     context = distribution_context()
     replica: ReplicaContext | None = _DEFAULT_REPLICA if context is None else context.replica
     return replica
@@ -110,5 +108,5 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
 
 
 def get_loss_reduction() -> ReduceOp:
-    """How optimizers combine the replicas' gradients: by their sum."""
+    """Reduction of the replicas' gradients in optimizers: their sum."""
     return ReduceOp.SUM

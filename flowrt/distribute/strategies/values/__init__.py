@@ -1,7 +1,7 @@
-"""Values that differ per replica, and how they are reduced.
+"""Values that differ per replica, and their reductions.
 
-reduce_op, communication_options  what is asked of a reduction
+reduce_op, communication_options  options of a reduction
 distributed_values                `PerReplica`, `Mirrored`
-reduced_values                    reductions as graph
+reduced_values                    reductions as graph operations
 buckets                           gradient buckets
 """

@@ -1,8 +1,8 @@
-"""Buckets: tensors that are summed as one, in the order in which the backward pass makes them.
+"""Buckets: tensors that are summed together, in the order in which the backward pass produces them.
 
-The gradients of the last layers are there first. So buckets are filled from the last variable to the first,
-and each is sent off while the layers before it are still being differentiated (PyTorch's
-DistributedDataParallel, Li et al. 2020). The order is that of the graph, alike on all workers.
+The gradients of the last layers are available first. So buckets are filled from the last variable to the
+first, and each is all-reduced while earlier layers are still being differentiated (PyTorch's
+DistributedDataParallel, Li et al. 2020). The order is that of the graph, equal on all workers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def buckets(tensors: Sequence[Tensor], cap_bytes: int) -> list[list[int]]:
 def in_buckets(
     tensors: Sequence[Tensor], cap_bytes: int, reduce: Callable[[Tensor, Sequence[int]], Tensor]
 ) -> list[Tensor]:
-    """Each of ``tensors`` reduced. ``reduce`` is called once a bucket, with its elements in a row and the
-    numbers of its tensors.
+    """Each of ``tensors`` reduced. ``reduce`` is called once per bucket, with its elements as a vector and
+    the indices of its tensors.
     """
     results: list[Tensor] = list(tensors)
     for bucket in buckets(tensors, cap_bytes):
@@ -59,7 +59,7 @@ def joined(members: Sequence[Tensor]) -> Tensor:
 
 
 def taken_apart(total: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """What `joined` gave, as tensors of the shapes of ``like``."""
+    """Split the result of `joined` into tensors of the shapes of ``like``."""
     if len(like) == 1:
         return [total]
     parts = split(total, [int(member.shape.num_elements() or 0) for member in like])

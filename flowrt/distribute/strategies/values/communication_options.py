@@ -10,14 +10,14 @@ from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
 
 BYTES_PER_PACK = 25 << 20
-"""Of a bucket: as PyTorch's DistributedDataParallel has it. A larger one hides less of the communication
-behind the backward pass, smaller ones pay more often for a round trip.
+"""Size of a bucket, as in PyTorch's DistributedDataParallel. A larger one overlaps less communication with
+the backward pass, smaller ones pay more often for a round trip.
 """
 
 
 class CommunicationImplementation(Enum):
-    """What sums: ``AUTO`` takes shared memory on one host, else the network; ``RING`` a ring over the
-    network, ``NCCL`` the GPUs' own library.
+    """Implementation of sums: ``AUTO`` uses shared memory on one host, else the network; ``RING`` a ring over
+    the network, ``NCCL`` the GPUs' own library.
     """
 
     AUTO = "auto"
@@ -28,10 +28,10 @@ class CommunicationImplementation(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class CommunicationOptions:
-    """``bytes_per_pack`` caps a bucket of gradients, 0: `BYTES_PER_PACK`; ``timeout_seconds`` is for how long
-    a worker waits for another that has not come or lives, None: ``FLOWRT_CONNECT_TIMEOUT`` (60).
+    """``bytes_per_pack`` caps a bucket of gradients, 0: `BYTES_PER_PACK`; ``timeout_seconds`` is the time
+    that a worker waits for another one, missing or alive, None: ``FLOWRT_CONNECT_TIMEOUT`` (60).
 
-    ``compression`` is the dtype in which floating gradients travel and are summed ("float16", "bfloat16"),
+    ``compression`` is the dtype in which floating gradients are sent and summed ("float16", "bfloat16"),
     None: their own. Raises `InvalidArgumentError`, `DTypeError` for another ``implementation``.
     """
 
@@ -63,6 +63,6 @@ class CommunicationOptions:
         return self.bytes_per_pack or BYTES_PER_PACK
 
     def wire_dtype(self, dtype: dtypes.DType) -> dtypes.DType:
-        """In which values of ``dtype`` travel."""
+        """Dtype in which values of ``dtype`` are sent."""
         is_smaller = self.compression is not None and dtype.is_floating and dtype.size > 2
         return dtypes.as_dtype(self.compression) if is_smaller else dtype

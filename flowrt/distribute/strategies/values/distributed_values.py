@@ -1,7 +1,7 @@
 """Values that differ from replica to replica, and structures of them.
 
-`regroup` makes one structure of the replicas' structures, `select` gives a replica its own again: what is the
-same object for all replicas is not wrapped.
+`regroup` combines the replicas' structures, `select` extracts that of a replica: objects that are the same
+for all replicas are not wrapped.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from flowrt.variables.distribution_context import distribution_context
 
 
 class DistributedValues:
-    """One value a replica, in the order of the replicas."""
+    """One value per replica, in the order of the replicas."""
 
     fetch_hint = ". Use strategy.reduce() or strategy.experimental_local_results()"
-    """What a session adds to its refusal to fetch it."""
+    """Suffix of a session's error when it is fetched."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         if not values:
@@ -63,7 +63,7 @@ overload_operators(DistributedValues)
 
 
 class PerReplica(DistributedValues):
-    """A value of its own for each replica."""
+    """A separate value for each replica."""
 
 
 class Mirrored(DistributedValues):

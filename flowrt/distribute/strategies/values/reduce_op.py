@@ -17,7 +17,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def from_variable_aggregation(aggregation: VariableAggregation) -> ReduceOp:
-        """Raises `UnimplementedError` for an aggregation that is no reduction."""
+        """The reduction. Raises `UnimplementedError` for an aggregation that is not a reduction."""
         if aggregation not in (VariableAggregation.SUM, VariableAggregation.MEAN):
             raise UnimplementedError(f"ReduceOp: expected aggregation SUM or MEAN; got {aggregation.name}")
         return ReduceOp[aggregation.name]

@@ -1,7 +1,7 @@
-"""`ReducedValues`: which tensors of a graph are the same for all workers because `Strategy.reduce` made them.
+"""`ReducedValues`: the tensors of a graph that are equal on all workers as results of `Strategy.reduce`.
 
-A worker with one device has plain tensors both for what `Strategy.run` gives it, which is its own, and for
-what was reduced over all. Where devices are several, a `PerReplica` tells the two apart.
+A worker with one device has plain tensors both for results of `Strategy.run`, which are its own, and for
+values reduced over all. With several devices, a `PerReplica` distinguishes them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from flowrt.variables.variable import Variable
 
 @final
 class ReducedValues:
-    """Those of one strategy."""
+    """Reduced values of one strategy."""
 
     def __init__(self) -> None:
         self._reduced: WeakSet[Tensor] = WeakSet()
         self._of_replicas: WeakSet[Tensor] = WeakSet()
 
     def note_reduced(self, value: Structure) -> None:
-        """``value`` is what `Strategy.reduce` returns."""
+        """Record ``value`` as a result of `Strategy.reduce`."""
         self._reduced.update(leaf for leaf in flatten(value) if isinstance(leaf, Tensor))
 
     def note_of_replicas(self, value: Structure) -> None:
-        """``value`` is what `Strategy.run` returns: a replica's own, whatever it was made of."""
+        """Record ``value`` as a result of `Strategy.run`: a replica's own, whatever it depends on."""
         tensors = [leaf for leaf in flatten(value) if isinstance(leaf, Tensor)]
         self._of_replicas.update(tensor for tensor in tensors if tensor not in self._reduced)
 
     def is_for_all(self, value: Any) -> bool:
-        """Whether ``value`` is a variable, a number but 0, or made of reduced tensors and constants."""
+        """Whether ``value`` is a variable, a nonzero number, or depends only on reduced tensors and
+        constants.
+        """
         if isinstance(value, Tensor):
             return self._is_made_of_reduced(value)
         if isinstance(value, DistributedValues | IndexedSlices):

@@ -1,16 +1,17 @@
 """Variables of a strategy: one variable to the script, a copy on each device.
 
-``synchronization`` says when the copies are equal, ``aggregation`` how the writes of replicas are combined:
+``synchronization`` determines when the copies are equal, ``aggregation`` how the writes of replicas are
+combined:
 
                          in a replica                   cross-replica               saved and restored
     MirroredVariable     read: own copy                 read: the first copy        the first copy;
       ON_WRITE, AUTO     write: aggregated, all copies  write: all copies             all get it
-    SyncOnReadVariable   read: own copy                 read: copies aggregated     what a read gives;
+    SyncOnReadVariable   read: own copy                 read: copies aggregated     result of a read;
       ON_READ            write: own copy                write: so that a read         as a write;
                                                           gives the value               by all workers
 
-A write in a replica with ON_WRITE needs an aggregation (SUM, MEAN, ONLY_FIRST_REPLICA) and has to be made by
-all replicas. While `StrategyExtended.update` updates a copy, the variable stands for that copy alone.
+A write in a replica with ON_WRITE needs an aggregation (SUM, MEAN, ONLY_FIRST_REPLICA) and must be made by
+all replicas. While `StrategyExtended.update` updates a copy, the variable refers to that copy alone.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ _ADDITIVE_SCATTERS = (resource_scatter_add, resource_scatter_sub)
 
 
 class DistributedVariable(Variable):
-    """A variable of ``strategy`` whose value is in ``copies``, in the order of the replicas; one copy serves
+    """A variable of ``strategy`` with its values in ``copies``, in the order of the replicas; one copy serves
     all.
 
-    All of `Variable` works on the copy that the context names, and outside of contexts as cross-replica.
+    All methods of `Variable` use the context's copy, and outside of contexts work as cross-replica.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class DistributedVariable(Variable):
 
 
 class MirroredVariable(DistributedVariable):
-    """Its copies are equal after every write: synchronization ON_WRITE."""
+    """Variable with copies that are equal after every write: synchronization ON_WRITE."""
 
     def _write_in_replica(
         self, replica: Any, op: Any, values: tuple[Any, ...], name: str, read_value: bool
@@ -307,8 +308,8 @@ class SyncOnReadVariable(DistributedVariable):
             return self.read_value()
 
     def _parts_of_sum(self, value: Any) -> Any:
-        """A value a copy: with the copies of other workers they add up to ``value``. They are equal but for
-        what integers leave over, which the first replica of all gets.
+        """One value per copy: with the copies of other workers they add up to ``value``. They are equal
+        except for the remainder of integers, which the first replica of all gets.
         """
         count = self._strategy.extended.num_replicas_in_sync
         share: Any = div(value, count)
@@ -318,7 +319,7 @@ class SyncOnReadVariable(DistributedVariable):
         has_first = self._strategy.extended.first_replica_id == 0 and self.dtype.is_integer
         return [rest if has_first else share] + [share] * (len(self._copies) - 1)
 
-    # --- what is saved and restored
+    # --- saving and restoring
 
     @property
     def shared_value(self) -> Tensor | None:
@@ -355,10 +356,10 @@ def _spread(values: Sequence[Any]) -> Any:
 def distributed_variable(
     strategy: Any, devices: Sequence[str], next_creator: Callable[..., Variable], **arguments: Any
 ) -> DistributedVariable:
-    """A variable with a copy on each of ``devices``: what `Variable` with ``arguments`` makes in a scope.
+    """A variable with a copy on each of ``devices``: the result of `Variable` with ``arguments`` in a scope.
 
-    The first copy has the asked initial value, the others the same one, so that a random value is drawn once.
-    Raises `InvalidArgumentError` for a synchronization or aggregation that is none.
+    The first copy has the given initial value, the others the same one, so that a random value is drawn once.
+    Raises `InvalidArgumentError` for an unknown synchronization or aggregation.
     """
     synchronization, aggregation, trainable = _checked_policy(arguments)
     copies = _make_copies(devices, next_creator, arguments)
@@ -375,7 +376,7 @@ def distributed_variable(
 def _checked_policy(
     arguments: dict[str, Any],
 ) -> tuple[VariableSynchronization, VariableAggregation, bool]:
-    """The synchronization and aggregation that ``arguments`` ask for, and whether the variable is trained."""
+    """The synchronization and aggregation in ``arguments``, and whether the variable is trainable."""
     synchronization, aggregation = arguments["synchronization"], arguments["aggregation"]
     name, trainable = arguments["name"] or "Variable", arguments["trainable"]
     if not isinstance(synchronization, VariableSynchronization) or not isinstance(

@@ -30,8 +30,8 @@ _BY_ELEMENT = (assign_variable_op, assign_add_variable_op, assign_sub_variable_o
 class PartitionedVariable(Variable):
     """The rows of ``parts``, one part after the other.
 
-    The parts are trained, each beside itself; the whole is saved, so a checkpoint fits any number of servers.
-    Reading it brings all parts to the reader; `sparse_read` brings the rows that are asked for.
+    The parts are trained on their own devices; the whole is saved, so a checkpoint fits any number of
+    servers. Reading it copies all parts to the reader; `sparse_read` copies only the requested rows.
     """
 
     def __init__(self, name: str, parts: Sequence[Variable], trainable: bool) -> None:
@@ -52,7 +52,7 @@ class PartitionedVariable(Variable):
             for part in parts:
                 graph.add_to_collections([GraphKeys.TRAINABLE_VARIABLES], part)
 
-    # --- what it is
+    # --- properties
 
     @property
     def copies(self) -> Sequence[Variable]:
@@ -66,7 +66,7 @@ class PartitionedVariable(Variable):
 
     @property
     def op(self) -> Operation:
-        """That which puts the parts together, under the variable's name."""
+        """The operation that concatenates the parts, under the variable's name."""
         return self._snapshot.op
 
     @property
@@ -75,7 +75,7 @@ class PartitionedVariable(Variable):
 
     @property
     def handle(self) -> Tensor:
-        """That of the first part."""
+        """The handle of the first part."""
         return self._parts[0].handle
 
     @property

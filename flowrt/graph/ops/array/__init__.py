@@ -1,13 +1,13 @@
-"""Arrays: parts, order, reductions.
+"""Array operations: slicing, ordering, reductions.
 
-slicing, padding             parts of a tensor; margins around it
+slicing, padding             slices of a tensor; padding
 scans, reductions            cumsum, cumprod; sum, mean, extremes
 statistics                   variance, logsumexp, argmax
-batching_axes, batching_indices   what their rules for batches are made of
+batching_axes, batching_indices   building blocks of their batching rules
 concat_and_split             concat, split, stack, unstack
 tile_and_reverse             tile, reverse, roll, meshgrid, space and depth
 ranges                       range, linspace, one_hot, sequence_mask
-scatter_rows                 rows added at ids that may repeat
+scatter_rows                 rows reduced into a table at repeatable ids
 segments                     segment reductions
 gather_scatter               gather, scatter
 selection                    boolean_mask, dynamic_partition, embedding_lookup

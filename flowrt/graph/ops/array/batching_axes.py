@@ -1,4 +1,4 @@
-"""What rules of batching are made of: the axis of the batch in front of the axes of one element."""
+"""Building blocks of batching rules: handling of the batch axis before the axes of one element."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def moved_axes(axes: Tensor) -> Tensor:
     known = _known(axes)
     if known is not None:
         return constant_tensor(known + (known >= 0).astype(known.dtype))
-    return add_v2(axes, cast(greater_equal(axes, 0), axes.dtype))  # type: ignore[no-any-return]
+    return add_v2(axes, cast(greater_equal(axes, 0), axes.dtype))
 
 
 def behind(head: Any, dims: Tensor) -> Tensor:
@@ -49,36 +49,32 @@ def dims_of(tensor: Tensor) -> Any:
 
 
 def joined(*parts: Any) -> Any:
-    """Dimensions one behind the other: a tuple where all are known, else a tensor."""
+    """Dimensions, concatenated: a tuple if all are known, else a tensor."""
     if all(isinstance(part, tuple) for part in parts):
         return tuple(d for part in parts for d in part)
     return concat([np.array(p, np.int32) if isinstance(p, tuple) else p for p in parts if p != ()], 0)
 
 
 def with_inner_axes(batch: Tensor, count: int) -> Tensor:
-    """A batch whose elements have ``count`` more axes, of 1, in front of theirs."""
+    """A batch with ``count`` axes of size 1 inserted after the batch axis."""
     if not count:
         return batch
     dims = dims_of(batch)
-    wider: Tensor = reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
-    return wider
+    return reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
 
 
 def with_last_axes(tensor: Tensor, count: int) -> Tensor:
-    """The tensor with ``count`` more axes, of 1, behind its own."""
-    wider: Tensor = reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
-    return wider
+    """The tensor with ``count`` axes of size 1 appended."""
+    return reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
 
 
 def merged_axes(batch: Tensor) -> Tensor:
     """The batch with its own axis and the first one of its elements as one."""
     dims = dims_of(batch)
     both = (dims[0] * dims[1],) if isinstance(dims, tuple) else reshape(dims[0] * dims[1], [1])
-    merged: Tensor = reshape(batch, joined(both, dims[2:]))
-    return merged
+    return reshape(batch, joined(both, dims[2:]))
 
 
 def split_axis(merged: Tensor, like: Tensor) -> Tensor:
-    """What `merged_axes` made one, as two axes again: those of the batch ``like``."""
-    split: Tensor = reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))
-    return split
+    """The merged axis of `merged_axes` split in two again: those of the batch ``like``."""
+    return reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))

@@ -1,7 +1,7 @@
-"""Rules of batching for ops that read or write at indices: gathers, scatters, segments.
+"""Batching rules for ops that read or write at indices: gathers, scatters, segments.
 
-An index into an element becomes an index into the batch in one of three ways: it stays, where all elements
-read one table; the op takes pairs of rows (``batch_dims``); or the element's number stands in front of it.
+An index into an element becomes an index into the batch in one of three ways: unchanged, if all elements read
+one table; with ``batch_dims``, if the op pairs rows; or prefixed with the element's number.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _numbered(b: BatchBuilder, template: Tensor, indices: Value) -> Tensor | Non
 
 
 def segments(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """With one set of ids for all elements the batch is one more axis of the rows: it goes behind the ids."""
+    """Case of ids shared by all elements: the batch axis becomes one of the rows' axes, after the ids."""
     data, (ids, differ), *count = values
     rank, ids_rank = rank_of(op.inputs[0]), rank_of(op.inputs[1])
     if differ:
@@ -85,8 +85,8 @@ def segments(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Va
 
 
 def _unsorted_segments(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """Every element has its own ``count`` segments of one long row. An id below 0 still counts nowhere, and
-    one behind the last segment is out of range for all elements.
+    """Each element gets its own ``count`` segments of one concatenated row. A negative id is still ignored,
+    and an id beyond the last segment is out of range for all elements.
     """
     data, ids, (count, _) = values
     rank = rank_of(op.inputs[1])

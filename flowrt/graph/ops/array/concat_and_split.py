@@ -1,6 +1,6 @@
-"""Joining tensors and taking them apart again: concat and split, stack and unstack.
+"""Joining and splitting tensors: concat and split, stack and unstack.
 
-Joins and splits are each other's gradients. Their kernels copy: only ops that say ``alias`` may return views.
+Joins and splits are each other's gradients. Their kernels copy: only ``alias`` ops may return views.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes, on_axis_attr
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity, static_value
@@ -50,7 +50,7 @@ def _nothing_known(dims: Any) -> Any:
 
 
 def _copied(parts: Iterable[Any], out: Any) -> list[Any]:
-    """Views as arrays of their own, in ``out`` where it is given."""
+    """Copies of views, in ``out`` if it is given."""
     if out is None:
         return [part.copy() for part in parts]
     for target, part in zip(out, parts, strict=True):
@@ -112,7 +112,7 @@ def _size_along(x: Tensor, axis: Tensor) -> Any:
     return getitem(shape(x), axis) if size is None else size
 
 
-concat_op: OpDef = define_op(
+concat_op: OpDef[Tensor] = define_op(
     "ConcatV2",
     "values: N * T, axis: host Tidx -> T",
     types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
@@ -131,7 +131,7 @@ concat_op: OpDef = define_op(
     ),
     value=_concat_value,
     batch=on_axes(),
-    doc="The values one behind the other along ``axis``.",
+    doc="The values concatenated along ``axis``.",
 )
 
 
@@ -148,8 +148,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
         raise InvalidArgumentError(
             f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
         )
-    result: Tensor = identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
-    return result
+    return identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
 
 
 # --- split
@@ -186,15 +185,15 @@ def _parts(value: Any, sizes: Sequence[Any], axis: int) -> list[Any]:
 
 
 def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
-    """The incoming gradients, zeros where none came."""
+    """The incoming gradients as dense tensors, zeros if missing."""
     return [zeros_like(y) if dy is None else dy for y, dy in zip(op.outputs, dys, strict=True)]
 
 
-split_op: OpDef = define_op(
+split_op: OpDef[list[Tensor]] = define_op(
     "Split",
     "split_dim: host int32, value: T -> num_split * T",
     types={"T": dtypes.ANY},
-    attrs={"num_split": attr_int()},
+    attrs="num_split: int",
     shape=_split_shape,
     kernel=_split,
     vjp=lambda op, *dys: [None, concat(_dense(op, dys), op.inputs[0])],
@@ -224,7 +223,7 @@ def _split_v_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _sizes(dim: int | None, sizes: Sequence[int]) -> list[int | None]:
-    """``sizes`` with a -1 replaced by what is left of ``dim``."""
+    """``sizes`` with -1 replaced by the rest of ``dim``."""
     total = sum(size for size in sizes if size != -1)
     free = sizes.count(-1)
     fits = (
@@ -243,11 +242,11 @@ def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int) -> list[Any]
     return _parts(value, _sizes(value.shape[split_dim], size_splits), split_dim)
 
 
-split_v: OpDef = define_op(
+split_v: OpDef[list[Tensor]] = define_op(
     "SplitV",
     "value: T, size_splits: host Tlen, split_dim: host int32 -> num_split * T",
     types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
-    attrs={"num_split": attr_int()},
+    attrs="num_split: int",
     shape=_split_v_shape,
     kernel=_split_v,
     vjp=lambda op, *dys: [concat(_dense(op, dys), op.inputs[2]), None, None],
@@ -259,21 +258,20 @@ split_v: OpDef = define_op(
     ),
     alias=True,
     batch=on_axes(),
-    doc="The value cut into parts of ``size_splits`` along ``split_dim``; one size may be -1: what is left.",
+    doc="The value split into parts of ``size_splits`` along ``split_dim``; one size may be -1: the rest.",
 )
 
 
 def split(
     value: Any, num_or_size_splits: Any, axis: Any = 0, num: int | None = None, name: str = "split"
 ) -> list[Tensor]:
-    """``value`` cut along ``axis``: into equal parts (an int) or into parts of the given sizes.
+    """``value`` split along ``axis``: into equal parts (an int) or into parts of the given sizes.
 
-    One size may be -1: what is left. ``num`` says how many sizes there are when that is not known. Raises
+    One size may be -1: the rest. ``num`` is the number of sizes, if it cannot be inferred. Raises
     `InvalidArgumentError`.
     """
     if isinstance(num_or_size_splits, (int, np.integer, Dimension)):
-        equal: list[Tensor] = split_op(axis, value, num_split=int(num_or_size_splits), name=name)
-        return equal
+        return split_op(axis, value, num_split=int(num_or_size_splits), name=name)
     sizes = convert_to_tensor(num_or_size_splits)
     known = sizes.spec.shape
     if known == ():
@@ -281,8 +279,7 @@ def split(
     count = num if num is not None else known[0] if known is not None else None
     if count is None:
         raise InvalidArgumentError(f"split: expected num, as the number of sizes is not known; got {sizes!r}")
-    parts: list[Tensor] = split_v(value, sizes, axis, num_split=count, name=name)
-    return parts
+    return split_v(value, sizes, axis, num_split=count, name=name)
 
 
 # --- stack and unstack
@@ -305,11 +302,11 @@ def _pack(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
     return xp.stack(values, axis=axis, out=out)
 
 
-pack: OpDef = define_op(
+pack: OpDef[Tensor] = define_op(
     "Pack",
     "values: N * T -> T",
     types={"T": dtypes.ANY},
-    attrs={"axis": attr_int(0)},
+    attrs="axis: int = 0",
     shape=_pack_shape,
     kernel=_pack,
     vjp=lambda op, dy: unpack(dy, num=len(op.inputs), axis=op.get_attr("axis")),
@@ -338,8 +335,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
         return convert_to_tensor(values, name=name)
     if not values:
         raise InvalidArgumentError("stack: expected at least one value; got none")
-    result: Tensor = pack(list(values), axis=axis, name=name)
-    return result
+    return pack(list(values), axis=axis, name=name)
 
 
 def _holds_tensor(value: Any) -> bool:
@@ -365,14 +361,14 @@ def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
     return _copied((rows[i, ...] for i in range(num)), out)
 
 
-unpack: OpDef = define_op(
+unpack: OpDef[list[Tensor]] = define_op(
     "Unpack",
     "value: T -> num * T",
     types={"T": dtypes.ANY},
-    attrs={"num": attr_int(), "axis": attr_int(0)},
+    attrs="num: int, axis: int = 0",
     shape=_unpack_shape,
     kernel=_unpack,
-    vjp=lambda op, *dys: pack(_dense(op, dys), axis=op.get_attr("axis")),
+    vjp=lambda op, *dys: [pack(_dense(op, dys), axis=op.get_attr("axis"))],
     jvp=LINEAR,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 3)), num=3, axis=-1),
@@ -398,5 +394,4 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
         raise InvalidArgumentError(
             f"unstack: expected num, as dimension {axis} of {tensor!r} is not known; got None"
         )
-    slices: list[Tensor] = unpack(tensor, num=num, axis=axis, name=name)
-    return slices
+    return unpack(tensor, num=num, axis=axis, name=name)

@@ -12,7 +12,7 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, attr_type, define_op, sample
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.array.gather_scatter import gather, scatter_nd
 from flowrt.graph.ops.array.ranges import static_array
@@ -62,7 +62,7 @@ def _bincount_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [None, None, select_v2(less(arr, count), picked, np.array(0, dy.dtype.np))]
 
 
-bincount_op: OpDef = define_op(
+bincount_op: OpDef[Tensor] = define_op(
     "Bincount",
     "arr: int32, size: host int32, weights: T -> bins: T",
     types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}},
@@ -75,7 +75,8 @@ bincount_op: OpDef = define_op(
         sample(np.array([1, 1, 3], np.int32), np.int32(2), np.zeros(0, np.int32)),
         sample(np.zeros(0, np.int32), np.int32(0), np.zeros(0, np.float32)),
     ),
-    doc="How often each number below size occurs in arr, or the sum of its weights; others are left out.",
+    doc="The number of occurrences in arr of each integer below size, or the sum of its weights; others are"
+    " ignored.",
 )
 
 
@@ -85,8 +86,7 @@ def _largest_plus_one(numbers: Tensor) -> Tensor:
     if known is not None:
         return convert_to_tensor(known.max(initial=-1) + 1, numbers.dtype)
     zero, one = (np.array(v, numbers.dtype.np) for v in (0, 1))
-    length: Tensor = select_v2(equal(size(numbers), 0), zero, add(reduce_max(reshape(numbers, [-1]), 0), one))
-    return length
+    return select_v2(equal(size(numbers), 0), zero, add(reduce_max(reshape(numbers, [-1]), 0), one))
 
 
 def bincount(
@@ -97,11 +97,12 @@ def bincount(
     dtype: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """How often each number from 0 to the largest occurs in ``arr``, or the sum of its ``weights``.
+    """The number of occurrences in ``arr`` of each integer from 0 to the largest, or the sum of its
+    ``weights``.
 
     ``dtype`` is that of counts. The result has at least ``minlength`` and at most ``maxlength`` entries;
-    larger numbers are left out. A negative number is an `InvalidArgumentError` when it runs; on a GPU it is
-    left out too.
+    larger integers are ignored. A negative integer raises `InvalidArgumentError` at run time; on a GPU it is
+    ignored.
     """
     with get_default_graph().name_scope(name or "bincount"):
         numbers = convert_to_tensor(arr, dtypes.int32, name="arr") if not isinstance(arr, Tensor) else arr
@@ -112,8 +113,7 @@ def bincount(
         if maxlength is not None:
             length = minimum(cast(convert_to_tensor(maxlength), dtypes.int32), length)
         amounts = np.zeros(0, as_dtype(dtype).np) if weights is None else weights
-        result: Tensor = bincount_op(numbers, length, amounts)
-        return result
+        return bincount_op(numbers, length, amounts)
 
 
 def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any, out: Any = None) -> Any:
@@ -136,35 +136,34 @@ def _histogram_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(s.value(2),)]
 
 
-histogram_op: OpDef = define_op(
+histogram_op: OpDef[Tensor] = define_op(
     "HistogramFixedWidth",
     "values: T, value_range: T, nbins: host int32 -> out: dtype",
     types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}, "dtype": dtypes.INDEX},
-    attrs={"dtype": attr_type(dtypes.int32)},
+    attrs="dtype: type = int32",
     shape=_histogram_shape,
     kernel=_histogram,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0]), np.array([0.0, 5.0]), np.int32(5)),
         sample(np.zeros((0, 2), np.int32), np.array([0, 5], np.int32), np.int32(2), dtype=dtypes.int64),
     ),
-    doc="How many values fall into each of nbins equal parts of value_range, or are nearest to it.",
+    doc="The number of values in each of nbins equal parts of value_range; values outside count in the "
+    "nearest part.",
 )
 
 
 def histogram_fixed_width(
     values: Any, value_range: Any, nbins: Any = 100, dtype: Any = dtypes.int32, name: str | None = None
 ) -> Tensor:
-    """How many ``values`` fall into each of ``nbins`` equal parts of ``value_range`` = [low, high].
+    """The number of ``values`` in each of ``nbins`` equal parts of ``value_range`` = [low, high].
 
-    Values outside count in the first or last part. Raises `InvalidArgumentError` when it runs for an empty
-    range; on a GPU the counts of one mean nothing.
+    Values outside count in the first or last part. Raises `InvalidArgumentError` at run time for an empty
+    range; on a GPU the counts are then undefined.
     """
     numbers = convert_to_tensor(values)
     bounds = convert_to_tensor(value_range, numbers.dtype)
-    result: Tensor = histogram_op(numbers, bounds, nbins, dtype=dtype, name=name or "histogram_fixed_width")
-    return result
+    return histogram_op(numbers, bounds, nbins, dtype=dtype, name=name or "histogram_fixed_width")
 
 
 def confusion_matrix(
@@ -190,5 +189,4 @@ def confusion_matrix(
         amounts = ones_like(truth, dtype=kind)
         if weights is not None:
             amounts = multiply(amounts, cast(convert_to_tensor(weights), kind))
-        result: Tensor = scatter_nd(stack([truth, guess], axis=1), amounts, stack([classes, classes]))
-        return result
+        return scatter_nd(stack([truth, guess], axis=1), amounts, stack([classes, classes]))

@@ -18,17 +18,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    LINEAR,
-    OpDef,
-    PartialValue,
-    Rule,
-    Sample,
-    ShapeContext,
-    attr_int,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Vjp
 from flowrt.graph.ops.array import batching_indices
 from flowrt.graph.ops.array.concat_and_split import concat
@@ -47,6 +37,11 @@ from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis, num_elements
+
+__all__ = [
+    "batch_gather", "gather", "gather_nd", "scatter_nd", "tensor_scatter_add", "tensor_scatter_nd_add",
+    "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "tensor_scatter_sub", "tensor_scatter_update",
+]  # fmt: skip
 
 # --- gather
 
@@ -120,7 +115,7 @@ def _gather_vjp(op: Operation, dy: Tensor) -> list[Any]:
     if axis == 0 and op.get_attr("batch_dims") == 0:
         if ids is not None and len(ids) == 1:
             return [IndexedSlices(dy, indices, shape(params)), None, None]
-        flat = reshape(indices, [-1])  # rows without elements do not say how many they are
+        flat = reshape(indices, [-1])  # the number of rows without elements cannot be inferred
         rows = reshape(dy, concat([shape(flat), getitem(shape(params), slice(1, None))], 0))
         return [IndexedSlices(rows, flat, shape(params)), None, None]
     if axis is None or dims is None or ids is None:
@@ -130,7 +125,7 @@ def _gather_vjp(op: Operation, dy: Tensor) -> list[Any]:
 
 
 def _gathered_sum(params: Tensor, indices: Tensor, dy: Tensor, axis: int, batch: int) -> Tensor:
-    """``dy`` added up where a gather read it; each batch entry has a range of ids of its own."""
+    """``dy`` summed over the positions that a gather read; each batch entry has its own range of ids."""
     rank = len(params.spec.shape or ())
     entries, between = _count(params, 0, batch), _count(params, batch, axis)
     rows, width, taken = (
@@ -145,8 +140,7 @@ def _gathered_sum(params: Tensor, indices: Tensor, dy: Tensor, axis: int, batch:
         ids = add(ids, cast(expand_dims(range_op(0, total, rows), 1), ids.dtype))
     summed = unsorted_segment_sum(picked, ids, total)
     rows_last = transpose(reshape(summed, [entries, rows, between, width]), [0, 2, 1, 3])
-    added: Tensor = reshape(rows_last, shape(params))
-    return added
+    return reshape(rows_last, shape(params))
 
 
 def _count(x: Tensor, first: int, last: int | None) -> Any:
@@ -154,8 +148,7 @@ def _count(x: Tensor, first: int, last: int | None) -> Any:
     known = num_elements((x.spec.shape or ())[first:last])
     if known is not None:
         return known
-    count: Tensor = prod_op(getitem(shape(x), slice(first, last)), [0])
-    return count
+    return prod_op(getitem(shape(x), slice(first, last)), [0])
 
 
 def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -170,11 +163,11 @@ def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.ones((2, 2), np.complex64), np.zeros((0,), np.int32), zero)
 
 
-gather_op: OpDef = define_op(
+gather_op: OpDef[Tensor] = define_op(
     "GatherV2",
     "params: Tparams, indices: Tindices, axis: host Taxis -> Tparams",
     types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}, "Taxis": dtypes.INDEX},
-    attrs={"batch_dims": attr_int(0)},
+    attrs="batch_dims: int = 0",
     shape=_gather_shape,
     kernel=_gather,
     vjp=_gather_vjp,
@@ -183,7 +176,7 @@ gather_op: OpDef = define_op(
     value=_gather_value,
     loop=Loop(_gather_loop, LoopPattern.GATHER),
     batch=batching_indices.gather,
-    doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions go in step.",
+    doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 
 
@@ -195,22 +188,21 @@ def gather(
     axis: Any = None,
     batch_dims: int = 0,
 ) -> Tensor:
-    """The slices of ``params`` along ``axis`` (by default the first behind the batch) at ``indices``.
+    """The slices of ``params`` along ``axis`` (by default the first after the batch) at ``indices``.
 
     The shape is ``params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]``. Indices are
-    always validated: one out of range is an `InvalidArgumentError` when it runs; on a GPU it gives zeros.
+    always validated: one out of range raises `InvalidArgumentError` at run time; on a GPU it gives zeros.
     """
     if axis is None:
         axis = batch_dims if batch_dims >= 0 else batch_dims + len(convert_to_tensor(indices).shape)
     if isinstance(axis, int) and axis == 0 and hasattr(params, "sparse_read"):
         read: Tensor = params.sparse_read(indices, name=name)  # of a variable: only the rows are read
         return read
-    result: Tensor = gather_op(params, indices, axis, batch_dims=batch_dims, name=name)
-    return result
+    return gather_op(params, indices, axis, batch_dims=batch_dims, name=name)
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
-    """`gather` along the last axis of ``indices``, whose other dimensions are batch dimensions."""
+    """`gather` along the last axis of ``indices``; its other dimensions are batch dimensions."""
     ids = convert_to_tensor(indices)
     if ids.spec.shape is None:
         raise InvalidArgumentError(f"batch_gather: expected indices of known rank; got {ids!r}")
@@ -256,7 +248,7 @@ def _gather_nd(xp: Any, params: Any, indices: Any, out: Any = None) -> Any:
     return delivered(xp, rows, params.dtype, out)
 
 
-gather_nd_op: OpDef = define_op(
+gather_nd_op: OpDef[Tensor] = define_op(
     "GatherNd",
     "params: Tparams, indices: Tindices -> Tparams",
     types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}},
@@ -278,16 +270,14 @@ gather_nd_op: OpDef = define_op(
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
     """The slices of ``params`` at coordinates: indices of shape ``[*s, k]`` give ``[*s, *params.shape[k:]]``.
 
-    The first ``batch_dims`` dimensions of both go in step. Raises `InvalidArgumentError`, also for
-    coordinates out of range when it runs; on a GPU these give zeros.
+    The first ``batch_dims`` dimensions of both are paired. Raises `InvalidArgumentError`, also at run time
+    for coordinates out of range; on a GPU these give zeros.
     """
     if batch_dims == 0:
-        found: Tensor = gather_nd_op(params, indices, name=name)
-        return found
+        return gather_nd_op(params, indices, name=name)
     with get_default_graph().name_scope(name or "GatherNd"):
         coordinates = _with_batch_coordinates(convert_to_tensor(indices), batch_dims)
-        batched: Tensor = gather_nd_op(params, coordinates)
-        return batched
+        return gather_nd_op(params, coordinates)
 
 
 def _with_batch_coordinates(indices: Tensor, batch_dims: int) -> Tensor:
@@ -345,7 +335,7 @@ def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None
     return delivered(xp, _scatter(xp, "add", target, indices, updates), updates.dtype, out)
 
 
-scatter_nd: OpDef = define_op(
+scatter_nd: OpDef[Tensor] = define_op(
     "ScatterNd",
     "indices: Tindices, updates: T, shape: host Tindices -> T",
     types={"T": dtypes.NUMERIC | {dtypes.bool_}, "Tindices": dtypes.INDEX},
@@ -381,7 +371,7 @@ def _tensor_scatter(ufunc: str | None) -> Kernel:
     return kernel
 
 
-def _tensor_scatter_op(name: str, ufunc: str | None, types: Any, vjp: Vjp | Rule, doc: str) -> OpDef:
+def _tensor_scatter_op(name: str, ufunc: str | None, types: Any, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "tensor: T, indices: Tindices, updates: T -> T",

@@ -1,4 +1,4 @@
-"""Padding: a tensor with a margin of constants or of its own mirrored elements around it."""
+"""Padding with constants or with mirrored elements of the tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
@@ -21,7 +21,7 @@ from flowrt.graph.shapes import Shape, format_shape
 
 
 def _paddings(s: ShapeContext) -> tuple[tuple[int | None, int | None], ...] | None:
-    """What is known of the paddings, one pair a dimension; None when not even their number is."""
+    """The known part of the paddings, one pair per dimension; None if even their number is unknown."""
     given, dims, rows = s.value(1), s.shapes[0], s.shapes[1]
     if rows is not None and (len(rows) != 2 or rows[1] not in (None, 2)):
         raise InvalidArgumentError(f"paddings: expected shape [rank, 2]; got {format_shape(rows)}")
@@ -93,7 +93,7 @@ def _pad_v2_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 _TYPES = {"T": dtypes.ANY, "Tpaddings": dtypes.INDEX}
 _PAIRS = np.array([[1, 0], [2, 1]], np.int32)
 
-pad_op: OpDef = define_op(
+pad_op: OpDef[Tensor] = define_op(
     "Pad",
     "input: T, paddings: host Tpaddings -> T",
     types=_TYPES,
@@ -112,7 +112,7 @@ pad_op: OpDef = define_op(
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
 
-pad_v2: OpDef = define_op(
+pad_v2: OpDef[Tensor] = define_op(
     "PadV2",
     "input: T, paddings: host Tpaddings, constant_values: T -> T",
     types=_TYPES,
@@ -131,7 +131,7 @@ pad_v2: OpDef = define_op(
 # --- mirrored margins
 
 _EDGE = {"REFLECT": 1, "SYMMETRIC": 0}
-"""How many elements at the edge are not repeated."""
+"""Number of edge elements that are not repeated."""
 
 
 def _check_mirror(dims: Sequence[int | None], paddings: Any, mode: Any) -> None:
@@ -164,7 +164,7 @@ def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) 
     core = _core(out.shape, paddings)
     out[core] = input
     for axis, (before, after) in enumerate(paddings):
-        rows = xp.moveaxis(out[(..., *core[axis + 1 :])], axis, 0)  # the later axes' margins come later
+        rows = xp.moveaxis(out[(..., *core[axis + 1 :])], axis, 0)  # later axes are padded later
         end = len(rows) - after
         rows[:before] = rows[before + edge : 2 * before + edge][::-1]
         rows[end:] = rows[end - edge - after : end - edge][::-1]
@@ -186,11 +186,11 @@ def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = N
     return out
 
 
-mirror_pad: OpDef = define_op(
+mirror_pad: OpDef[Tensor] = define_op(
     "MirrorPad",
     "input: T, paddings: host Tpaddings -> T",
     types=_TYPES,
-    attrs={"mode": attr_string()},
+    attrs="mode: string",
     shape=_mirror_pad_shape,
     kernel=_mirror_pad,
     vjp=lambda op, dy: [mirror_pad_grad(dy, op.inputs[1], mode=op.get_attr("mode")), None],
@@ -202,14 +202,14 @@ mirror_pad: OpDef = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
     batch=in_front({1: (0, 0)}),
-    doc="The input with itself mirrored around it: at the edge element (REFLECT) or beside it (SYMMETRIC).",
+    doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 
-mirror_pad_grad: OpDef = define_op(
+mirror_pad_grad: OpDef[Tensor] = define_op(
     "MirrorPadGrad",
     "input: T, paddings: host Tpaddings -> T",
     types={"T": dtypes.NUMERIC, "Tpaddings": dtypes.INDEX},
-    attrs={"mode": attr_string()},
+    attrs="mode: string",
     shape=lambda s: _padded(-1, s),
     kernel=_mirror_pad_grad,
     vjp=lambda op, dx: [mirror_pad(dx, op.inputs[1], mode=op.get_attr("mode")), None],
@@ -220,28 +220,26 @@ mirror_pad_grad: OpDef = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
     batch=in_front({1: (0, 0)}),
-    doc="The transpose of MirrorPad: what lies in the margin is added where it was copied from.",
+    doc="The transpose of MirrorPad: each padding element is added to the element that it was copied from.",
 )
 
 
 def pad(
     tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
 ) -> Tensor:
-    """``tensor`` with a margin: ``paddings[i]`` = (before, after) elements around dimension i.
+    """``tensor`` padded: ``paddings[i]`` = (before, after) elements along dimension i.
 
-    ``mode``: CONSTANT puts ``constant_values`` there, REFLECT mirrors at the edge element (at most dim - 1
-    elements), SYMMETRIC beside it (at most dim). Raises `InvalidArgumentError`.
+    ``mode``: CONSTANT pads with ``constant_values``, REFLECT mirrors at the edge element (at most dim - 1
+    elements), SYMMETRIC next to it (at most dim). Raises `InvalidArgumentError`.
     """
     kind = mode.upper()
     if kind == "CONSTANT":
         zero = not isinstance(constant_values, (Tensor, np.ndarray)) and constant_values == 0
-        result: Tensor = (
+        return (
             pad_op(tensor, paddings, name=name)
             if zero
             else pad_v2(tensor, paddings, constant_values, name=name)
         )
-        return result
     if kind not in _EDGE:
         raise InvalidArgumentError(f"pad: expected mode CONSTANT, REFLECT or SYMMETRIC; got {mode!r}")
-    mirrored: Tensor = mirror_pad(tensor, paddings, mode=kind, name=name)
-    return mirrored
+    return mirror_pad(tensor, paddings, mode=kind, name=name)

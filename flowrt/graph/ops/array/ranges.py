@@ -21,7 +21,6 @@ from flowrt.graph.op_def import (
     PartialValue,
     Sample,
     ShapeContext,
-    attr_int,
     define_op,
     sample,
 )
@@ -75,14 +74,13 @@ def _range_value(s: ShapeContext) -> PartialValue:
     return tuple(builtins.range(*numbers))
 
 
-range_op: OpDef = define_op(
+range_op: OpDef[Tensor] = define_op(
     "Range",
     "start: host Tidx, limit: host Tidx, delta: host Tidx -> Tidx",
     types={"Tidx": dtypes.REAL},
     shape=_range_shape,
     kernel=_range,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.int32(0), np.int32(5), np.int32(2)),
         sample(np.int64(3), np.int64(-3), np.int64(-2)),
@@ -97,10 +95,10 @@ _RANGE_DTYPES = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
 
 
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range") -> Tensor:
-    """The vector start, start + delta, ... up to ``limit`` without it; with one argument from 0 up to that.
+    """The vector start, start + delta, ... up to ``limit``, exclusive; with one argument from 0 up to it.
 
     The dtype is the widest of the arguments' (int32, int64, float32, float64 in this order) unless ``dtype``
-    says otherwise. Raises `InvalidArgumentError` for a delta of 0 or of the wrong sign.
+    is given. Raises `InvalidArgumentError` for a delta of 0 or of the wrong sign.
     """
     if limit is None:
         start, limit = 0, start
@@ -155,11 +153,8 @@ def _lin_space(xp: Any, start: Any, stop: Any, num: int, out: Any = None) -> Any
 
 
 def _fractions(op: Operation) -> Tensor:
-    """How far along the way from start to stop each element is."""
-    fractions: Tensor = lin_space_op(
-        np.array(0, op.inputs[0].dtype.np), np.array(1, op.inputs[0].dtype.np), op.inputs[2]
-    )
-    return fractions
+    """Relative position of each element between start and stop, from 0 to 1."""
+    return lin_space_op(np.array(0, op.inputs[0].dtype.np), np.array(1, op.inputs[0].dtype.np), op.inputs[2])
 
 
 def _lin_space_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -177,7 +172,7 @@ def _lin_space_jvp(op: Operation, d_start: Tensor | None, d_stop: Tensor | None,
     return [add_n_op(parts)]
 
 
-lin_space_op: OpDef = define_op(
+lin_space_op: OpDef[Tensor] = define_op(
     "LinSpace",
     "start: T, stop: T, num: host Tidx -> T",
     types={"T": dtypes.FLOATING, "Tidx": dtypes.INDEX},
@@ -206,8 +201,7 @@ def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int
         last = cast(convert_to_tensor(stop, name="stop"), first.dtype)
         dims = first.spec.shape
         if dims == () and last.spec.shape == ():
-            line: Tensor = lin_space_op(first, last, num)
-            return line
+            return lin_space_op(first, last, num)
         if dims is None:
             raise InvalidArgumentError(f"linspace: expected a start of known rank; got {first!r}")
         position = normalize_axis(axis, len(dims) + 1)
@@ -260,18 +254,17 @@ def _batch_one_hot(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
     return b.apply(op, [v.tensor for v in values], axis=moved_axis(op.get_attr("axis")))
 
 
-one_hot_op: OpDef = define_op(
+one_hot_op: OpDef[Tensor] = define_op(
     "OneHot",
     "indices: TI, depth: host int32, on_value: T, off_value: T -> T",
     types={"TI": {dtypes.uint8, dtypes.int8, dtypes.int32, dtypes.int64}, "T": dtypes.ANY},
-    attrs={"axis": attr_int(-1)},
+    attrs="axis: int = -1",
     shape=_one_hot_shape,
     kernel=_one_hot,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=_one_hot_samples,
     batch=_batch_one_hot,
-    doc="For each index a vector along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
+    doc="One vector per index along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
 )
 
 
@@ -284,10 +277,10 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each index a vector of ``depth`` values along a new dimension ``axis`` (the last by default).
+    """One vector of ``depth`` values per index, along a new dimension ``axis`` (the last by default).
 
     It holds ``on_value`` (1) at the index and ``off_value`` (0) elsewhere; an index out of range gives only
-    ``off_value``. The dtype is the values', float32 without any. Raises `DTypeError` when these differ.
+    ``off_value``. The dtype is the values', float32 if none is given. Raises `DTypeError` when these differ.
     """
     given = {"on_value": on_value, "off_value": off_value}
     found = {key: convert_to_tensor(v, dtype_hint=dtype).dtype for key, v in given.items() if v is not None}
@@ -299,10 +292,7 @@ def one_hot(
         np.array(default, kind.np) if v is None else v for v, default in ((on_value, 1), (off_value, 0))
     ]
     name = name or "one_hot"
-    result: Tensor = one_hot_op(
-        indices, depth, *numbers, axis=-1 if axis is None else axis, T=kind, name=name
-    )
-    return result
+    return one_hot_op(indices, depth, *numbers, axis=-1 if axis is None else axis, T=kind, name=name)
 
 
 # --- sequence_mask
@@ -320,7 +310,7 @@ def static_array(tensor: Tensor) -> Any:
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
 ) -> Tensor:
-    """For each length a row of ``maxlen`` values (the largest length by default), true up to that length.
+    """One row of ``maxlen`` values (by default the largest length) per length, true up to that length.
 
     ``lengths`` of shape ``[*s]`` give ``[*s, maxlen]``.
     """

@@ -1,8 +1,8 @@
 """Ops that combine elements along axes: sum, mean, product, extremes, all and any.
 
 Rules of this file: axes are a host input (None in the public functions means all); float16 and bfloat16 are
-summed in float32; an empty axis gives the operation's neutral element (0, 1, -inf; NaN for a mean, 0 for an
-integer one); along no axes at all each element stays as it is, -0 too.
+summed in float32; an empty axis gives the operation's identity element (0, 1, -inf; NaN for a mean, 0 for an
+integer one); reducing along no axes returns each element unchanged, even -0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
-    BY_VJP,
     LINEAR,
     NONDIFFERENTIABLE,
     OpDef,
@@ -30,7 +29,6 @@ from flowrt.graph.op_def import (
     Samples,
     ShapeContext,
     SimplifyContext,
-    attr_bool,
     define_op,
     op_def,
     sample,
@@ -42,7 +40,7 @@ from flowrt.graph.ops.array.slicing import strided_slice_op
 from flowrt.graph.ops.base.filling import (
     broadcast_to,
 )
-from flowrt.graph.ops.base.identities import cast, renamed_argument, static_value
+from flowrt.graph.ops.base.identities import cast, static_value
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import (
     expand_dims,
@@ -70,6 +68,9 @@ from flowrt.graph.shapes import (
     normalize_axis,
     num_elements,
 )
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = ["reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
 
 # --- axes
 
@@ -107,11 +108,9 @@ def with_kept_dims(op: Operation, reduced: Tensor) -> Tensor:
     if op.get_attr("keep_dims"):
         return reduced
     if axes is None or dims is None:
-        kept: Tensor = reshape(reduced, shape(op.op_def(op.inputs[0], op.inputs[1], keep_dims=True)))
-        return kept
+        return reshape(reduced, shape(op.op_def(op.inputs[0], op.inputs[1], keep_dims=True)))
     if is_static(dims):
-        known: Tensor = reshape(reduced, [1 if i in axes else d for i, d in enumerate(dims)])
-        return known
+        return reshape(reduced, [1 if i in axes else d for i, d in enumerate(dims)])
     for axis in axes:
         reduced = expand_dims(reduced, axis)
     return reduced
@@ -119,8 +118,7 @@ def with_kept_dims(op: Operation, reduced: Tensor) -> Tensor:
 
 def _spread(op: Operation, reduced: Tensor) -> Tensor:
     """``reduced``, of the shape of op's output, repeated along the reduced axes to the input's shape."""
-    spread: Tensor = broadcast_to(with_kept_dims(op, reduced), shape(op.inputs[0]))
-    return spread
+    return broadcast_to(with_kept_dims(op, reduced), shape(op.inputs[0]))
 
 
 # --- kernels
@@ -220,12 +218,12 @@ def reduction_op(
     *,
     reduction: str | None = None,
     **rules: Any,
-) -> OpDef:
+) -> OpDef[Tensor]:
     return define_op(
         name,
         "input: T, reduction_indices: host Tidx -> T",
         types={"T": types, "Tidx": dtypes.INDEX},
-        attrs={"keep_dims": attr_bool(False)},
+        attrs="keep_dims: bool = False",
         shape=reduced_shape,
         kernel=kernel,
         samples=samples,
@@ -254,7 +252,7 @@ def _product(values: Sequence[int]) -> int:
 
 
 def _count(op: Operation) -> Any:
-    """How many elements went into each element of the output, as a scalar of the output's dtype."""
+    """Number of elements reduced into each output element, as a scalar of the output's dtype."""
     x, dtype = op.inputs[0], op.outputs[0].dtype
     axes, dims = _axes(op), x.spec.shape
     count = None if axes is None or dims is None else num_elements(tuple(dims[axis] for axis in axes))
@@ -272,7 +270,7 @@ def _extreme_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 
 def _prod_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    """Each element's factor is the product of those before and behind it: right where elements are 0 too."""
+    """The factor of each element is the product of those before and after it, correct even for zeros."""
     x, axes = op.inputs[0], _axes(op)
     dims = x.spec.shape
     if axes is None or dims is None:
@@ -301,8 +299,7 @@ def _joined(dims: Tensor, count: int) -> Any:
 
 def _product_of_others(x: Tensor, axis: int) -> Tensor:
     before = cumprod(x, axis, exclusive=True)
-    product: Tensor = multiply(before, cumprod(x, axis, exclusive=True, reverse=True))
-    return product
+    return multiply(before, cumprod(x, axis, exclusive=True, reverse=True))
 
 
 sum_op = reduction_op(
@@ -338,7 +335,6 @@ prod_op = reduction_op(
     dtypes.NUMERIC,
     reduction_samples(0.5),
     vjp=_prod_vjp,
-    jvp=BY_VJP,
     value=_folded(_product),
     reduction="prod",
     simplify=_simplify,
@@ -352,7 +348,6 @@ max_op = reduction_op(
     dtypes.REAL,
     reduction_samples(),
     vjp=_extreme_vjp,
-    jvp=BY_VJP,
     reduction="max",
     simplify=_simplify,
     doc="The largest element along axes.",
@@ -365,24 +360,22 @@ min_op = reduction_op(
     dtypes.REAL,
     reduction_samples(),
     vjp=_extreme_vjp,
-    jvp=BY_VJP,
     reduction="min",
     simplify=_simplify,
     doc="The smallest element along axes.",
 )
 
 
-def _bool_reduction(name: str, method: str, doc: str) -> OpDef:
+def _bool_reduction(name: str, method: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "input: bool, reduction_indices: host Tidx -> bool",
         types={"Tidx": dtypes.INDEX},
-        attrs={"keep_dims": attr_bool(False)},
+        attrs="keep_dims: bool = False",
         shape=reduced_shape,
         kernel=_truth(method),
         simplify=_simplify,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[True, False], [True, True]]), np.array([1], np.int32)),
             sample(np.zeros((0, 2), bool), np.array(0, np.int64), keep_dims=True),
@@ -401,12 +394,9 @@ any_op = _bool_reduction("Any", "any", "Whether an element along axes holds.")
 # --- the public reductions
 
 
-def reduce(
-    op: OpDef, x: Any, axis: Any, keepdims: bool | None, name: str | None, old_axis: Any, old_keep: Any
-) -> Tensor:
-    """One reduction under TensorFlow 1's arguments, with their deprecated spellings."""
-    axis = renamed_argument("axis", axis, "reduction_indices", old_axis)
-    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", old_keep))
+def reduce(op: OpDef[Tensor], x: Any, axis: Any, keepdims: bool | None, name: str | None) -> Tensor:
+    """One reduction under TensorFlow's arguments."""
+    keep = bool(keepdims)
     tensor = convert_to_tensor(x)
     reduced: Tensor = op(tensor, all_axes(tensor) if axis is None else axis, keep_dims=keep, name=name)
     if axis is None and not keep:
@@ -420,88 +410,60 @@ def all_axes(tensor: Tensor) -> Any:
     return op_def("Range")(0, rank(tensor), 1) if dims is None else np.arange(len(dims), dtype=np.int32)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_sum(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
     """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
 
     Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
     """
-    return reduce(sum_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    return reduce(sum_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_mean(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
     """The mean along ``axis``; of integers cut towards zero, of nothing NaN (0)."""
-    return reduce(mean_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    return reduce(mean_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_prod(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
     """The product along ``axis``."""
-    return reduce(prod_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    return reduce(prod_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_max(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
     """The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient."""
-    return reduce(max_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    return reduce(max_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_min(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
     """The smallest element along ``axis``; of nothing inf or the dtype's largest. Ties share the gradient."""
-    return reduce(min_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    return reduce(min_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_all(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
-    """Whether all elements along ``axis`` hold."""
-    return reduce(all_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    """True if all elements along ``axis`` are true."""
+    return reduce(all_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_any(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
-    """Whether an element along ``axis`` holds."""
-    return reduce(any_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
+    """True if any element along ``axis`` is true."""
+    return reduce(any_op, input_tensor, axis, keepdims, name)

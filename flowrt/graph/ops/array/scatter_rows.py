@@ -1,9 +1,9 @@
-"""Folding rows into a table at ids that may repeat: what scatters, segments and the gradients of gathers do.
+"""Reducing rows into a table at repeatable ids, for scatters, segments and the gradients of gathers.
 
-Where the array module has it, ``ufunc.at`` on flat arrays does the work (NumPy, 10,000 rows of 128 floats: 3
-ms, against 12 ms on two dimensions and 10 ms for sort and reduceat). CuPy has it for a few ufuncs and dtypes
-only; for the others a stable sort brings rows with equal ids together and a segmented scan folds them, in
-log2(n) steps on the whole array (G. Blelloch, *Prefix sums and their applications*, 1990).
+If the array module supports it, ``ufunc.at`` on flat arrays is used (NumPy, 10,000 rows of 128 floats: 3 ms,
+against 12 ms on two dimensions and 10 ms for sort and reduceat). CuPy supports it for a few ufuncs and dtypes
+only; for the others a stable sort groups rows with equal ids and a segmented scan reduces them, in log2(n)
+steps on the whole array (G. Blelloch, *Prefix sums and their applications*, 1990).
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ _ATOMIC = {"add": "ilqILQefd", "maximum": "ilqILQfd", "minimum": "ilqILQfd"}
 """The dtypes of CuPy's ``ufunc.at``, by ufunc."""
 
 _TOGETHER = {"subtract": "add", "divide": "multiply"}
-"""How rows meet each other, where that is not how they meet the table: t - a - b is t - (a + b)."""
+"""Operation that combines rows with each other, if it differs from that with the table: t - a - b is t - (a +
+b).
+"""
 
 
 def fold_rows(xp: Any, ufunc: str, target: Any, ids: Any, rows: Any) -> None:
-    """``target[ids[i]] = ufunc(target[ids[i]], rows[i])`` for each i, where ids may repeat.
+    """``target[ids[i]] = ufunc(target[ids[i]], rows[i])`` for each i; ids may repeat.
 
-    ``target`` is a contiguous ``[count, width]``, ``ids`` ``[n]`` and ``rows`` ``[n, width]``. On a device
-    rows whose id is out of range are left out; the host's ids `check_range` has seen.
+    ``target`` is a contiguous ``[count, width]``, ``ids`` ``[n]`` and ``rows`` ``[n, width]``. On a device,
+    rows with an id out of range are ignored; on the host, ids must have passed `check_range`.
     """
     if xp is np:
         _fold_at(xp, ufunc, target, ids, rows)
@@ -33,7 +35,7 @@ def fold_rows(xp: Any, ufunc: str, target: Any, ids: Any, rows: Any) -> None:
         return
     elif target.dtype.char in _ATOMIC.get(ufunc, ""):
         within = is_within(ids, len(target))
-        # A row out of range goes to row 0 and changes nothing there, as it becomes 0, or what row 0 is.
+        # A row out of range goes to row 0 as a value that does not change it: 0, or that of row 0.
         idle = rows.dtype.type(0) if ufunc == "add" else target[:1]
         _fold_at(xp, ufunc, target, xp.where(within, ids, 0), xp.where(along_rows(within, rows), rows, idle))
     else:

@@ -1,7 +1,7 @@
 """Segment reductions: rows that share an id, reduced to one row each.
 
-Rules of this file: 16-bit floats are folded in float32; an id beyond the last segment is an error, and on a
-GPU its row is left out.
+Rules of this file: 16-bit floats are reduced in float32; an id beyond the last segment is an error, and on a
+GPU its row is ignored.
 """
 
 from __future__ import annotations
@@ -34,8 +34,14 @@ from flowrt.graph.ops.elementwise.division import divide, truediv, truncate_divi
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, format_shape, merge
 
+__all__ = [
+    "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum", "unsorted_segment_max",
+    "unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sqrt_n",
+    "unsorted_segment_sum",
+]  # fmt: skip
+
 Limit = Callable[[Any], Any]
-"""What a segment without rows gets, by NumPy dtype."""
+"""Value of a segment without rows, by NumPy dtype."""
 
 
 def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit, out: Any = None) -> Any:
@@ -62,7 +68,7 @@ def _sorted_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _check_sorted(ids: Any, rows: int) -> int:
-    """How many segments there are."""
+    """Check the ids; returns the number of segments."""
     if ids.shape != (rows,):
         raise InvalidArgumentError(f"segment_ids: expected {rows}, one a row; got {ids.size}")
     if ids.size and (ids[0] < 0 or (ids[1:] < ids[:-1]).any()):
@@ -72,7 +78,7 @@ def _check_sorted(ids: Any, rows: int) -> int:
 
 
 def _sorted_kernel(ufunc: str, start: Limit) -> Kernel:
-    """``start`` is where folding begins, and what segments without rows get: 0 for a largest or smallest."""
+    """``start`` is the initial value and that of segments without rows: 0 for a maximum or minimum."""
 
     def kernel(xp: Any, data: Any, segment_ids: Any) -> Any:
         count = _check_sorted(segment_ids, len(data))
@@ -149,16 +155,14 @@ def _highest(dtype: Any) -> Any:
 def _like(op: Operation, name: str, data: Tensor) -> Tensor:
     """Another reduction of ``data`` along the same ids."""
     family = "UnsortedSegment" if op.type.startswith("Unsorted") else "Segment"
-    result: Tensor = op_def(family + name)(data, *op.inputs[1:])
-    return result
+    return op_def(family + name)(data, *op.inputs[1:])
 
 
 def _spread(op: Operation, rows: Tensor) -> Tensor:
     """Each segment's row for each of its data rows, zeros for rows that belong to none."""
     gather, ids = op_def("GatherV2"), op.inputs[1]
     if not op.type.startswith("Unsorted"):
-        found: Tensor = gather(rows, ids, 0)
-        return found
+        return gather(rows, ids, 0)
     taken = gather(rows, maximum(ids, np.array(0, ids.dtype.np)), 0)
     kept = greater_equal(ids, np.array(0, ids.dtype.np))
     found = select_v2(_with_rank_of(op.inputs[0], kept), taken, np.array(0, rows.dtype.np))
@@ -166,13 +170,12 @@ def _spread(op: Operation, rows: Tensor) -> Tensor:
 
 
 def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
-    """``ids`` with dimensions of 1 behind, up to data's rank."""
+    """``ids`` with dimensions of 1 appended, up to data's rank."""
     dims, own = data.spec.shape, ids.spec.shape
     if dims is not None and own is not None and len(dims) == len(own):
         return ids
     if dims is not None and own is not None and own.count(None) <= 1:
-        widened: Tensor = reshape(ids, [-1 if d is None else d for d in own] + [1] * (len(dims) - len(own)))
-        return widened
+        return reshape(ids, [-1 if d is None else d for d in own] + [1] * (len(dims) - len(own)))
     more = fill(expand(subtract(rank(data), rank(ids))), 1)
     widened = reshape(ids, concat_op([shape(ids), more], 0))
     return widened
@@ -180,8 +183,7 @@ def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
 
 def expand(scalar: Tensor) -> Tensor:
     """A scalar as a vector of one."""
-    vector: Tensor = reshape(scalar, [1])
-    return vector
+    return reshape(scalar, [1])
 
 
 def _others(op: Operation) -> list[None]:
@@ -246,7 +248,7 @@ def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sa
 
 def _sorted_op(
     name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
-) -> OpDef:
+) -> OpDef[Tensor]:
     vjp, jvp = rules
     return define_op(
         name,
@@ -264,7 +266,7 @@ def _sorted_op(
 
 def _unsorted_op(
     name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
-) -> OpDef:
+) -> OpDef[Tensor]:
     vjp, jvp = rules
     return define_op(
         name,
@@ -327,7 +329,7 @@ unsorted_segment_min = _unsorted_op(
 
 
 def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
-    """The mean of each segment's rows, 0 of none; integers give float64. Negative ids are left out."""
+    """The mean of each segment's rows, 0 without rows; integers give float64. Negative ids are ignored."""
     with get_default_graph().name_scope(name or "UnsortedSegmentMean"):
         data, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
         total = unsorted_segment_sum(data, ids, num_segments)
@@ -345,11 +347,10 @@ def unsorted_segment_sqrt_n(
 
 
 def _segment_sizes(data: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
-    """How many rows each segment has, at least 1, of a shape that broadcasts with the segments' rows."""
+    """Number of rows of each segment, at least 1, in a shape that broadcasts with the segments' rows."""
     counts = unsorted_segment_sum(ones(shape(ids), data.dtype), ids, num_segments)
     sizes = maximum(counts, np.array(1, data.dtype.np))
     dims, own = data.spec.shape, ids.spec.shape
     if dims is None or own is None:
         raise InvalidArgumentError(f"expected data and segment_ids of known rank; got {data!r} and {ids!r}")
-    result: Tensor = reshape(sizes, [-1] + [1] * (len(dims) - len(own)))
-    return result
+    return reshape(sizes, [-1] + [1] * (len(dims) - len(own)))

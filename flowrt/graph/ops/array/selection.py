@@ -15,16 +15,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    LINEAR,
-    NONDIFFERENTIABLE,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    attr_int,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.gather_scatter import gather, gather_nd_op
 from flowrt.graph.ops.array.ranges import range as range_
@@ -43,16 +34,17 @@ from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis
 from flowrt.graph.source import user_line
 
+__all__ = ["boolean_mask", "dynamic_partition", "dynamic_stitch", "repeat", "sparse_to_dense"]
+
 # --- by a mask
 
-where_op: OpDef = define_op(
+where_op: OpDef[Tensor] = define_op(
     "Where",
     "input: T -> index: int64",
     types={"T": dtypes.NUMERIC | {dtypes.bool_}},
     shape=lambda s: [(None, None if s.shapes[0] is None else len(s.shapes[0]))],
     kernel=lambda xp, input: xp.ascontiguousarray(xp.argwhere(input)).astype(np.int64, copy=False),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([[True, False], [True, True]])),
         sample(np.array([0.0, 1.5])),
@@ -64,10 +56,11 @@ where_op: OpDef = define_op(
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
-    """The slices of ``tensor`` for which ``mask`` holds; its shape stands in tensor's from ``axis`` on.
+    """The slices of ``tensor`` at which ``mask`` is true; it covers the dimensions of tensor from ``axis``
+    on.
 
-    Its dimensions become one of unknown length. Raises `InvalidArgumentError` for a mask of unknown rank, a
-    scalar mask, and shapes that do not fit.
+    Those dimensions become one of unknown length. Raises `InvalidArgumentError` for a mask of unknown rank, a
+    scalar mask, and incompatible shapes.
     """
     with get_default_graph().name_scope(name):
         values, chosen = (
@@ -98,7 +91,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
 
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Each slice of ``input`` along ``axis`` (each element without one) ``repeats`` times, in a row.
+    """Each slice of ``input`` along ``axis`` (each element without one) ``repeats`` times in succession.
 
     ``repeats`` is one number, or one for each slice.
     """
@@ -126,7 +119,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
 
 
 def _rest(dims: Shape, prefix: Shape) -> Shape:
-    """``dims`` behind ``prefix``, which it must begin with."""
+    """``dims`` after ``prefix``, which it must begin with."""
     if dims is None or prefix is None:
         return None
     if len(prefix) > len(dims) or not compatible(dims[: len(prefix)], prefix):
@@ -156,11 +149,11 @@ def _dynamic_partition_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | 
     return [reshape(dynamic_stitch(places, rows), shape(data)), None]
 
 
-dynamic_partition_op: OpDef = define_op(
+dynamic_partition_op: OpDef[list[Tensor]] = define_op(
     "DynamicPartition",
     "data: T, partitions: int32 -> outputs: num_partitions * T",
     types={"T": dtypes.ANY},
-    attrs={"num_partitions": attr_int()},
+    attrs="num_partitions: int",
     shape=_dynamic_partition_shape,
     kernel=_dynamic_partition,
     vjp=_dynamic_partition_vjp,
@@ -171,16 +164,15 @@ dynamic_partition_op: OpDef = define_op(
         sample(rng.standard_normal(3), np.array(1, np.int32), num_partitions=2, differentiable=False),
         sample(np.array([b"a", b"b"], object), np.array([0, 0], np.int32), num_partitions=3),
     ),
-    doc="The rows of data by the partition that ``partitions`` gives them.",
+    doc="The rows of data split into partitions by their numbers in ``partitions``.",
 )
 
 
 def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """``num_partitions`` tensors: the slices of ``data`` whose number in ``partitions`` is 0, 1, ..."""
-    parts: list[Tensor] = dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
-    return parts
+    """``num_partitions`` tensors: the slices of ``data`` with number 0, 1, ... in ``partitions``."""
+    return dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
 
 
 def _dynamic_stitch_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -215,7 +207,7 @@ def _dynamic_stitch_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [None] * len(indices) + [gather(dy, places) for places in indices]
 
 
-dynamic_stitch: OpDef = define_op(
+dynamic_stitch: OpDef[Tensor] = define_op(
     "DynamicStitch",
     "indices: N * int32, data: N * T -> merged: T",
     types={"T": dtypes.ANY},
@@ -230,7 +222,8 @@ dynamic_stitch: OpDef = define_op(
         ),
         sample((np.array(1, np.int32), np.zeros(0, np.int32)), (np.float64(2.0), np.zeros(0))),
     ),
-    doc="Rows laid out by their indices: ``result[indices[i][j]] = data[i][j]``, the last of equal ones.",
+    doc="Rows arranged by their indices: ``result[indices[i][j]] = data[i][j]``; the last of equal ones "
+    "wins.",
 )
 
 # --- sparse_to_dense
@@ -283,11 +276,11 @@ def _sparse_to_dense_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [None, None, own, subtract(everywhere, sum_op(picked, [0]))]
 
 
-sparse_to_dense_op: OpDef = define_op(
+sparse_to_dense_op: OpDef[Tensor] = define_op(
     "SparseToDense",
     "sparse_indices: Tindices, output_shape: host Tindices, sparse_values: T, default_value: T -> dense: T",
     types={"T": dtypes.ANY, "Tindices": dtypes.INDEX},
-    attrs={"validate_indices": attr_bool(True)},
+    attrs="validate_indices: bool = True",
     shape=_sparse_to_dense_shape,
     kernel=_sparse_to_dense,
     vjp=_sparse_to_dense_vjp,
@@ -319,8 +312,7 @@ def sparse_to_dense(
     if values.dtype is dtypes.string and not isinstance(default_value, Tensor) and default_value == 0:
         default_value = b""
     inputs = (sparse_indices, output_shape, values, default_value)
-    result: Tensor = sparse_to_dense_op(*inputs, validate_indices=validate_indices, name=name)
-    return result
+    return sparse_to_dense_op(*inputs, validate_indices=validate_indices, name=name)
 
 
 # --- embedding_lookup
@@ -364,12 +356,11 @@ def _lookup_in_parts(parts: Sequence[Any], keys: Tensor, strategy: str) -> Tenso
     wanted = dynamic_partition(local, home, len(parts))
     places = dynamic_partition(range_(size(flat)), home, len(parts))
     rows = dynamic_stitch(places, [gather(part, each) for part, each in zip(parts, wanted, strict=True)])
-    found: Tensor = reshape(rows, concat([shape(keys), getitem(shape(parts[0]), slice(1, None))], 0))
-    return found
+    return reshape(rows, concat([shape(keys), getitem(shape(parts[0]), slice(1, None))], 0))
 
 
 def _consecutive(parts: Sequence[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
-    """For each id its part and its row there, when parts hold consecutive rows."""
+    """The part of each id and its row there, if parts hold consecutive rows."""
     rows = cast(add_n_op([getitem(shape(part), 0) for part in parts]), flat.dtype)
     count, one = np.array(len(parts), flat.dtype.np), np.array(1, flat.dtype.np)
     small, larger_parts = floordiv(rows, count), floormod(rows, count)
@@ -380,7 +371,7 @@ def _consecutive(parts: Sequence[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _within_norm(rows: Tensor, keys: Tensor, max_norm: float) -> Tensor:
-    """``rows`` scaled down to norm ``max_norm``; no root is taken of 0, whose gradient would be infinite."""
+    """``rows`` scaled down to norm ``max_norm``; avoids the root of 0, with its infinite gradient."""
     dims, own = rows.spec.shape, keys.spec.shape
     if dims is None or own is None:
         raise InvalidArgumentError(f"max_norm: expected ids of known rank; got {keys!r}")
@@ -389,5 +380,4 @@ def _within_norm(rows: Tensor, keys: Tensor, max_norm: float) -> Tensor:
     limit = np.array(max_norm, rows.dtype.np)
     too_long = greater(squares, multiply(limit, limit))
     norm = sqrt(select_v2(too_long, squares, multiply(limit, limit)))
-    scaled: Tensor = multiply(rows, truediv(limit, norm))
-    return scaled
+    return multiply(rows, truediv(limit, norm))

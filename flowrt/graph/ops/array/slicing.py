@@ -22,7 +22,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Sample, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import shape
@@ -82,7 +82,7 @@ def _slice_value(s: ShapeContext) -> PartialValue:
 
 
 def _known_array(value: PartialValue, dims: Shape) -> Any:
-    """A partial value as an array; its shape is what a nested tuple without elements cannot say."""
+    """A partial value as an array; ``dims`` gives its shape, which an empty nested tuple does not have."""
     array = np.array(value, object)
     return array.reshape(dims) if is_static(dims) else array
 
@@ -98,7 +98,7 @@ def _slice_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [strided_slice_grad(dims, begin, end, ones_like(begin), dy), None, None]
 
 
-slice_op: OpDef = define_op(
+slice_op: OpDef[Tensor] = define_op(
     "Slice",
     "input: T, begin: host Index, size: host Index -> T",
     types={"T": dtypes.ANY, "Index": dtypes.INDEX},
@@ -115,18 +115,16 @@ slice_op: OpDef = define_op(
     alias=True,
     value=_slice_value,
     batch=in_front({1: 0, 2: -1}),
-    doc="The block of ``size`` that starts at ``begin``; a size of -1 goes to the end.",
+    doc="The block of ``size`` that starts at ``begin``; a size of -1 extends to the end.",
 )
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
-    """The block of shape ``size`` that starts at ``begin``; both are vectors with one number a dimension.
+    """The block of shape ``size`` that starts at ``begin``; both are vectors with one number per dimension.
 
-    A size of -1 goes to the end of its dimension. Raises `InvalidArgumentError` for a block that leaves the
-    tensor.
+    A size of -1 extends to the end of its dimension. Raises `InvalidArgumentError` for a block out of bounds.
     """
-    result: Tensor = slice_op(input_, begin, size, name=name)
-    return result
+    return slice_op(input_, begin, size, name=name)
 
 
 # --- strided slice
@@ -142,7 +140,7 @@ class _Masks(NamedTuple):
     shrink_axis_mask: int
 
 
-_MASKS = {name: attr_int(0) for name in _Masks._fields}
+_MASKS = ", ".join(f"{name}: int = 0" for name in _Masks._fields)
 
 
 def _masks(attrs: Any) -> _Masks:
@@ -150,9 +148,10 @@ def _masks(attrs: Any) -> _Masks:
 
 
 def _index(begin: Any, end: Any, strides: Any, masks: _Masks) -> Iterator[Any]:
-    """NumPy's index, entry by entry; what is not known yet is `_UNKNOWN` or `_UNKNOWN_RANGE`.
+    """NumPy's index, entry by entry; unknown entries are `_UNKNOWN` or `_UNKNOWN_RANGE`.
 
-    Where several bits are set for an entry, ellipsis wins over new axis over shrink axis, as in TensorFlow.
+    If several bits are set for an entry, ellipsis has precedence over new axis over shrink axis, as in
+    TensorFlow.
     """
     for i, (b, e, step) in enumerate(zip(begin, end, strides, strict=True)):
         bit = 1 << i
@@ -181,7 +180,7 @@ _UNKNOWN_RANGE: Any = object()  # a range, of which something is not known yet
 
 
 def _expanded(index: Sequence[Any], rank: int) -> list[Any]:
-    """``index`` with as many full ranges as ``rank`` needs in place of its ellipsis (or at the end)."""
+    """``index`` with its ellipsis (or the end) replaced by the full ranges that ``rank`` requires."""
     if sum(entry is ... for entry in index) > 1:
         raise InvalidArgumentError("expected at most one ellipsis; got several")
     used = sum(entry is not None and entry is not ... for entry in index)
@@ -216,7 +215,7 @@ def _sliced_dims(dims: Sequence[int | None], index: Sequence[Any]) -> Iterator[i
 
 
 def _spec(s: ShapeContext, first: int) -> tuple[Any, Any, Any] | None:
-    """What is known of begin, end and strides (inputs ``first`` and on); None when their length is not."""
+    """The known part of begin, end and strides (inputs ``first`` and on); None if their length is unknown."""
     values = [s.value(first + i) for i in range(3)]
     lengths = [len(v) for v in values if v is not None]
     lengths += [
@@ -305,7 +304,7 @@ def _strided_samples(rng: np.random.Generator) -> Iterable[Sample]:
 _BATCH_MASKS = {"begin_mask": 1, "end_mask": 1, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
 
 
-strided_slice_op: OpDef = define_op(
+strided_slice_op: OpDef[Tensor] = define_op(
     "StridedSlice",
     "input: T, begin: host Index, end: host Index, strides: host Index -> T",
     types={"T": dtypes.ANY, "Index": dtypes.INDEX},
@@ -318,9 +317,9 @@ strided_slice_op: OpDef = define_op(
     alias=True,
     value=_strided_slice_value,
     batch=in_front({1: 0, 2: 0, 3: 1}, **_BATCH_MASKS),
-    doc="The elements from ``begin`` to ``end`` in steps of ``strides``, as Python's slices have it. Masks "
-    "say which begins and ends to ignore, which entry is the ellipsis, which are new axes of length 1, and "
-    "which are one index that drops its axis.",
+    doc="The elements from ``begin`` to ``end`` in steps of ``strides``, like Python's slices. Masks mark "
+    "the begins and ends to ignore, the ellipsis, new axes of length 1, and single indices that drop "
+    "their axis.",
 )
 
 
@@ -363,7 +362,7 @@ def _strided_slice_grad_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
     return [None] * 4 + [strided_slice_op(dx, begin, end, strides, **_masks(op.node.attrs)._asdict())]
 
 
-strided_slice_grad: OpDef = define_op(
+strided_slice_grad: OpDef[Tensor] = define_op(
     "StridedSliceGrad",
     "shape: host Index, begin: host Index, end: host Index, strides: host Index, dy: T -> T",
     types={"T": dtypes.NUMERIC | {dtypes.bool_}, "Index": dtypes.INDEX},
@@ -378,7 +377,8 @@ strided_slice_grad: OpDef = define_op(
         sample(*_ints([2], [0], [0], [1]), np.zeros(0, np.complex64)),
     ),
     batch=in_front({0: "size", 1: 0, 2: 0, 3: 1}, data=4, **_BATCH_MASKS),
-    doc="Zeros of ``shape`` with ``dy`` in the place that the strided slice of the same arguments takes out.",
+    doc="Zeros of ``shape``, with ``dy`` at the elements that the strided slice with the same arguments "
+    "selects.",
 )
 
 
@@ -395,9 +395,10 @@ def strided_slice(
     var: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """The elements of ``input_`` from ``begin`` to before ``end`` in steps of ``strides`` (1 by default).
+    """The elements of ``input_`` from ``begin`` to ``end``, exclusive, in steps of ``strides`` (1 by
+    default).
 
-    All three are vectors with one entry a dimension, from the first on; bit i of a mask speaks of entry i.
+    All three are vectors with one entry per dimension, from the first on; bit i of a mask refers to entry i.
     ``var`` must be None: slices cannot be assigned to. Raises `InvalidArgumentError` for a stride of 0, too
     many entries, or a single index out of bounds.
     """
@@ -408,8 +409,7 @@ def strided_slice(
     if strides is None:
         strides = ones_like(begin)
     masks = _Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    result: Tensor = strided_slice_op(input_, begin, end, strides, name=name, **masks._asdict())
-    return result
+    return strided_slice_op(input_, begin, end, strides, name=name, **masks._asdict())
 
 
 # --- tensor[key]
@@ -457,7 +457,7 @@ def _entry(entry: Any, bit: int, masks: dict[str, int]) -> tuple[Any, Any, Any]:
         first,
         0 if isinstance(first, Tensor) else first + 1,
         1,
-    )  # the end of a single index is not looked at
+    )  # the end of a single index is ignored
 
 
 def _index_value(entry: Any) -> Any:

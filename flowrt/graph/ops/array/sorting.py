@@ -1,6 +1,6 @@
-"""Order: top_k, sort, argsort, searchsorted, and the distinct elements of a vector.
+"""Sorting: top_k, sort, argsort, searchsorted, and the distinct elements of a vector.
 
-Rule of this file: among equal elements the one with the lower index comes first, ascending and descending.
+Rule of this file: among equal elements the one with the lower index precedes, ascending and descending.
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading, merged
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    BY_VJP,
-    NONDIFFERENTIABLE,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    attr_type,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.segments import unsorted_segment_sum
@@ -60,7 +51,7 @@ def _top_k_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _descending(x: Any) -> Any:
-    """What sorts ascending as x does descending: the complement of integers, which cannot overflow."""
+    """Keys that sort ascending as x does descending: the complement of integers, which cannot overflow."""
     if x.dtype.kind in "iu":
         return ~x
     return -x if x.dtype.itemsize > 2 else -x.astype(np.float32)  # NumPy's 16-bit sorts are slow
@@ -77,7 +68,7 @@ def _top_k(xp: Any, input: Any, k: int, index_type: Any, out: Any = (None, None)
 
 
 def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]:
-    """The gradient goes back to where each value was: rows laid end to end, as segments of one element."""
+    """The gradient flows to the position of each value: rows concatenated, as segments of one element."""
     x, indices = op.inputs[0], op.outputs[1]
     if dy is None:
         return [None, None]
@@ -88,15 +79,14 @@ def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]
     return [reshape(flat, shape(x)), None]
 
 
-top_k_op: OpDef = define_op(
+top_k_op: OpDef[list[Tensor]] = define_op(
     "TopKV2",
     "input: T, k: host Tk -> values: T, indices: index_type",
     types={"T": dtypes.REAL, "Tk": {dtypes.int32, dtypes.int64, dtypes.int16}, "index_type": dtypes.INDEX},
-    attrs={"sorted": attr_bool(True), "index_type": attr_type(dtypes.int32)},
+    attrs="sorted: bool = True, index_type: type = int32",
     shape=_top_k_shape,
     kernel=_top_k,
     vjp=_top_k_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (
         sample(rng.permutation(np.arange(12.0)).reshape(2, 2, 3), np.int32(2)),
         sample(rng.permutation(np.arange(4.0)), np.int32(4)),
@@ -121,7 +111,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
 
 def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
-    """``values`` sorted along ``axis``; NaN comes last.
+    """``values`` sorted along ``axis``, NaN last.
 
     Raises `InvalidArgumentError` for an unknown direction.
     """
@@ -186,16 +176,15 @@ def _bound(side: str) -> Kernel:
     return kernel
 
 
-def _bound_op(name: str, side: str, doc: str) -> OpDef:
+def _bound_op(name: str, side: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "sorted_inputs: T, values: T -> out_type",
         types={"T": dtypes.REAL, "out_type": dtypes.INDEX},
-        attrs={"out_type": attr_type(dtypes.int32)},
+        attrs="out_type: type = int32",
         shape=_bound_shape,
         kernel=_bound(side),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[1.0, 2, 2], [0, 5, 6]]), np.array([[2.0, 0], [9, 5]])),
             sample(np.array([[1, 3]], np.int32), np.zeros((1, 0), np.int32), out_type=dtypes.int64),
@@ -220,10 +209,10 @@ def searchsorted(
     out_type: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """For each of ``values`` ``[*s, m]`` the place in its row of ``sorted_sequence`` that keeps order.
+    """The insertion index of each of ``values`` ``[*s, m]`` in its row of ``sorted_sequence``.
 
-    The rows have shape ``[*s, n]``. ``side`` is the first ("left") or the last ("right") such place. Raises
-    `InvalidArgumentError`.
+    The rows have shape ``[*s, n]``. ``side`` selects the first ("left") or the last ("right") valid index.
+    Raises `InvalidArgumentError`.
     """
     if side not in ("left", "right"):
         raise InvalidArgumentError(f"side: expected 'left' or 'right'; got {side!r}")
@@ -233,8 +222,7 @@ def searchsorted(
         width, count = getitem(shape(rows), -1), getitem(shape(wanted), -1)
         bound = lower_bound if side == "left" else upper_bound
         found = bound(reshape(rows, [-1, width]), reshape(wanted, [-1, count]), out_type=as_dtype(out_type))
-        places: Tensor = reshape(found, shape(wanted))
-        return places
+        return reshape(found, shape(wanted))
 
 
 # --- distinct elements
@@ -298,7 +286,7 @@ def _list_diff(xp: Any, x: Any, y: Any, out_idx: Any) -> Any:
 _COMPARABLE = dtypes.REAL | {dtypes.bool_, dtypes.string}
 _DISTINCT: dict[str, Any] = {
     "types": {"T": _COMPARABLE, "out_idx": dtypes.INDEX},
-    "attrs": {"out_idx": attr_type(dtypes.int32)},
+    "attrs": "out_idx: type = int32",
     "vjp": NONDIFFERENTIABLE,
     "jvp": NONDIFFERENTIABLE,
 }
@@ -309,7 +297,7 @@ _REPEATING = (
     sample(np.zeros(0, np.float32)),
 )
 
-unique_op: OpDef = define_op(
+unique_op: OpDef[list[Tensor]] = define_op(
     "Unique",
     "x: T -> y: T, idx: out_idx",
     shape=lambda s: [(None,), _vector(s.shapes[0])],
@@ -319,17 +307,17 @@ unique_op: OpDef = define_op(
     **_DISTINCT,
 )
 
-unique_with_counts_op: OpDef = define_op(
+unique_with_counts_op: OpDef[list[Tensor]] = define_op(
     "UniqueWithCounts",
     "x: T -> y: T, idx: out_idx, count: out_idx",
     shape=lambda s: [(None,), _vector(s.shapes[0]), (None,)],
     kernel=_unique_with_counts,
     samples=lambda rng: _REPEATING,
-    doc="As Unique, with the number of times that each distinct element occurs.",
+    doc="Like Unique, with the number of occurrences of each distinct element.",
     **_DISTINCT,
 )
 
-list_diff_op: OpDef = define_op(
+list_diff_op: OpDef[list[Tensor]] = define_op(
     "ListDiff",
     "x: T, y: T -> out: T, idx: out_idx",
     shape=lambda s: [(None,) for _ in (_vector(s.shapes[0]), _vector(s.shapes[1]))],

@@ -1,4 +1,4 @@
-"""What is composed of reductions (variance, logsumexp, norms, counts), and the positions of extremes."""
+"""Compositions of reductions (variance, logsumexp, norms, counts), and the positions of extremes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, NONDIFFERENTIABLE, OpDef, ShapeContext, attr_type, define_op, sample
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import (
     accumulator,
     reduce,
@@ -26,7 +26,6 @@ from flowrt.graph.ops.array.reductions import (
 )
 from flowrt.graph.ops.base.identities import (
     cast,
-    renamed_argument,
     stop_gradient,
 )
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -45,6 +44,7 @@ from flowrt.graph.ops.elementwise.division import (
 )
 from flowrt.graph.ops.elementwise.math import exp, is_finite, log, sqrt, square
 from flowrt.graph.shapes import Shape, format_shape, normalize_axis
+from flowrt.graph.tf1_signatures import tf1_names
 
 
 def _euclidean_norm(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
@@ -64,7 +64,6 @@ euclidean_norm_op = reduction_op(
     dtypes.INEXACT,
     reduction_samples(0.5, np.complex64),
     vjp=_norm_vjp,
-    jvp=BY_VJP,
     doc="The square root of the sum of squared magnitudes along axes.",
 )
 
@@ -73,27 +72,20 @@ def reduce_euclidean_norm(
     input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The square root of the sum of squared magnitudes along ``axis``."""
-    return reduce(euclidean_norm_op, input_tensor, axis, keepdims, name, None, None)
+    return reduce(euclidean_norm_op, input_tensor, axis, keepdims, name)
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_logsumexp(
-    input_tensor: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
+    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
 ) -> Tensor:
     """log(sum(exp(x))) along ``axis``, without overflow: the largest element is taken out of the sum."""
-    axis = renamed_argument("axis", axis, "reduction_indices", reduction_indices)
-    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
     with get_default_graph().name_scope(name or "ReduceLogSumExp"):
         x = convert_to_tensor(input_tensor)
         largest = reduce_max(x, axis, keepdims=True)
         offset = stop_gradient(where_v2(is_finite(largest), largest, np.zeros((), x.dtype.np)))
-        total = log(reduce_sum(exp(subtract(x, offset)), axis, keepdims=keep))
-        result: Tensor = add_v2(total, offset if keep else reshape(offset, shape(total)))
-        return result
+        total = log(reduce_sum(exp(subtract(x, offset)), axis, keepdims=keepdims))
+        return add_v2(total, offset if keepdims else reshape(offset, shape(total)))
 
 
 def reduce_variance(
@@ -113,26 +105,23 @@ def reduce_std(
 ) -> Tensor:
     """The square root of `reduce_variance`."""
     with get_default_graph().name_scope(name or "reduce_std"):
-        deviation: Tensor = sqrt(reduce_variance(input_tensor, axis, keepdims))
-        return deviation
+        return sqrt(reduce_variance(input_tensor, axis, keepdims))
 
 
+@tf1_names(axis="reduction_indices", keepdims="keep_dims", input_tensor="input")
 def count_nonzero(
     input_tensor: Any = None,
     axis: Any = None,
     keepdims: bool | None = None,
     dtype: Any = dtypes.int64,
     name: str | None = None,
-    reduction_indices: Any = None,
-    keep_dims: bool | None = None,
-    input: Any = None,
 ) -> Tensor:
-    """How many elements along ``axis`` are not zero (not the empty string), as ``dtype``."""
+    """The number of nonzero elements (or nonempty strings) along ``axis``, as ``dtype``."""
     with get_default_graph().name_scope(name or "count_nonzero"):
-        x = convert_to_tensor(renamed_argument("input_tensor", input_tensor, "input", input))
+        x = convert_to_tensor(input_tensor)
         zero = np.array(b"" if x.dtype is dtypes.string else 0, x.dtype.np)
         counted = cast(not_equal(x, zero), dtypes.int64)
-        total = reduce_sum(counted, axis, keepdims, None, reduction_indices, keep_dims)
+        total = reduce_sum(counted, axis, keepdims)
         return cast(total, dtype)
 
 
@@ -153,7 +142,7 @@ def _position_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*dims[:axis], *dims[axis + 1 :])]
 
 
-def _position(name: str, method: str, doc: str) -> OpDef:
+def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
     def kernel(xp: Any, input: Any, dimension: Any, output_type: DType, out: Any = None) -> Any:
         find = getattr(xp, method)
         if out is not None and output_type is dtypes.int64:
@@ -164,11 +153,10 @@ def _position(name: str, method: str, doc: str) -> OpDef:
         name,
         "input: T, dimension: host Tidx -> output_type",
         types={"T": dtypes.REAL | {dtypes.bool_}, "Tidx": dtypes.INDEX, "output_type": dtypes.INTEGER},
-        attrs={"output_type": attr_type(dtypes.int64)},
+        attrs="output_type: type = int64",
         shape=_position_shape,
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(rng.standard_normal((2, 3)), np.array(-1, np.int32)),
             sample(
@@ -192,30 +180,16 @@ argmin_op = _position(
 )
 
 
-def argmax(
-    input: Any,
-    axis: Any = None,
-    name: str | None = None,
-    dimension: Any = None,
-    output_type: Any = dtypes.int64,
-) -> Tensor:
+@tf1_names("output_type", axis="dimension")
+def argmax(input: Any, axis: Any = None, name: str | None = None, output_type: Any = dtypes.int64) -> Tensor:
     """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
 
     Raises `InvalidArgumentError` for an axis out of range or without elements.
     """
-    axis = renamed_argument("axis", axis, "dimension", dimension)
-    index: Tensor = argmax_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
-    return index
+    return argmax_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
 
 
-def argmin(
-    input: Any,
-    axis: Any = None,
-    name: str | None = None,
-    dimension: Any = None,
-    output_type: Any = dtypes.int64,
-) -> Tensor:
+@tf1_names("output_type", axis="dimension")
+def argmin(input: Any, axis: Any = None, name: str | None = None, output_type: Any = dtypes.int64) -> Tensor:
     """The index of the smallest element along ``axis`` (0 by default), the first of equals: see `argmax`."""
-    axis = renamed_argument("axis", axis, "dimension", dimension)
-    index: Tensor = argmin_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
-    return index
+    return argmin_op(input, 0 if axis is None else axis, output_type=output_type, name=name)

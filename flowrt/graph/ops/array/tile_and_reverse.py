@@ -1,4 +1,4 @@
-"""Arranging a tensor's elements anew: tile, reverse, roll, blocks of space against depth, and `meshgrid`."""
+"""Rearranging a tensor's elements: tile, reverse, roll, space to depth and back, and `meshgrid`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, merged, on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_int, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, equal_part, pack
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import sum_op
@@ -24,6 +24,11 @@ from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.shapes import Shape, merge, normalize_axis
+
+__all__ = [
+    "depth_to_space", "meshgrid", "reverse", "reverse_sequence", "reverse_v2", "roll", "space_to_depth",
+    "tile",
+]  # fmt: skip
 
 # --- tile
 
@@ -75,7 +80,7 @@ def _tile_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [reshape(sum_op(reshape(dy, pairs), steps), shape(x)), None]
 
 
-tile: OpDef = define_op(
+tile: OpDef[Tensor] = define_op(
     "Tile",
     "input: T, multiples: host Tmultiples -> T",
     types={"T": dtypes.ANY, "Tmultiples": dtypes.INDEX},
@@ -106,7 +111,7 @@ def _reverse_shape(s: ShapeContext) -> Sequence[Shape]:
     return [dims]
 
 
-reverse: OpDef = define_op(
+reverse: OpDef[Tensor] = define_op(
     "ReverseV2",
     "tensor: T, axis: host Tidx -> T",
     types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
@@ -174,11 +179,11 @@ def _batch_reverse_sequence(
     return merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None
 
 
-reverse_sequence_op: OpDef = define_op(
+reverse_sequence_op: OpDef[Tensor] = define_op(
     "ReverseSequence",
     "input: T, seq_lengths: Tlen -> T",
     types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
-    attrs={"seq_dim": attr_int(), "batch_dim": attr_int(0)},
+    attrs="seq_dim: int, batch_dim: int = 0",
     shape=_reverse_sequence_shape,
     kernel=_reverse_sequence,
     vjp=_reverse_sequence_vjp,
@@ -210,8 +215,7 @@ def reverse_sequence(
     if sequence is None:
         raise InvalidArgumentError("reverse_sequence: expected seq_axis; got None")
     batch = batch_axis if batch_axis is not None else batch_dim or 0
-    result: Tensor = reverse_sequence_op(input, seq_lengths, seq_dim=sequence, batch_dim=batch, name=name)
-    return result
+    return reverse_sequence_op(input, seq_lengths, seq_dim=sequence, batch_dim=batch, name=name)
 
 
 def _roll(xp: Any, input: Any, shift: Any, axis: Any, out: Any = None) -> Any:
@@ -227,12 +231,12 @@ def _roll(xp: Any, input: Any, shift: Any, axis: Any, out: Any = None) -> Any:
 
 
 def _halves(shift: int, dim: int) -> list[tuple[slice, slice]]:
-    """From where to where the two parts of a dimension go."""
+    """The source and target ranges of the two parts of a dimension."""
     shift = shift % dim if dim else 0
     return [(slice(dim - shift), slice(shift, None)), (slice(dim - shift, None), slice(shift))]
 
 
-roll: OpDef = define_op(
+roll: OpDef[Tensor] = define_op(
     "Roll",
     "input: T, shift: host Tshift, axis: host Taxis -> T",
     types={"T": dtypes.ANY, "Tshift": dtypes.INDEX, "Taxis": dtypes.INDEX},
@@ -246,7 +250,7 @@ roll: OpDef = define_op(
         sample(np.zeros((0, 2), np.complex64), np.int32(3), np.int32(0)),
     ),
     batch=on_axes(),
-    doc="The input moved by ``shift`` along ``axis``; what leaves at one end enters at the other.",
+    doc="The input rotated by ``shift`` along ``axis``; elements that leave at one end enter at the other.",
 )
 
 
@@ -296,7 +300,7 @@ def _depth_to_space(xp: Any, input: Any, block_size: int, data_format: Any, out:
 
 
 def _from_blocks(xp: Any, blocks: Any, shape: Sequence[int], axes: tuple[int, ...], out: Any) -> Any:
-    """``blocks`` as an image of ``shape``, NHWC, whose height, width and depth then go to ``axes``."""
+    """``blocks`` as an image of ``shape``, NHWC, with height, width and depth moved to ``axes``."""
     if out is None:
         return xp.moveaxis(xp.array(blocks, order="C").reshape(shape), (1, 2, 3), axes)
     xp.moveaxis(out, axes, (1, 2, 3)).reshape(blocks.shape)[...] = blocks  # dimensions are cut: a view
@@ -307,9 +311,9 @@ def _block_attrs(op: Operation) -> dict[str, Any]:
     return {key: op.get_attr(key) for key in ("block_size", "data_format")}
 
 
-_BLOCK_ATTRS = {"block_size": attr_int(), "data_format": attr_string("NHWC")}
+_BLOCK_ATTRS = "block_size: int, data_format: string = 'NHWC'"
 
-space_to_depth_op: OpDef = define_op(
+space_to_depth_op: OpDef[Tensor] = define_op(
     "SpaceToDepth",
     "input: T -> T",
     types={"T": dtypes.ANY},
@@ -326,7 +330,7 @@ space_to_depth_op: OpDef = define_op(
     doc="Blocks of ``block_size`` squared pixels, moved into the depth.",
 )
 
-depth_to_space_op: OpDef = define_op(
+depth_to_space_op: OpDef[Tensor] = define_op(
     "DepthToSpace",
     "input: T -> T",
     types={"T": dtypes.ANY},
@@ -340,20 +344,18 @@ depth_to_space_op: OpDef = define_op(
         sample(rng.integers(0, 9, (1, 9, 1, 2)), block_size=3, data_format="NCHW"),
     ),
     batch=merged(0),
-    doc="The reverse of SpaceToDepth: the depth, laid out as blocks of ``block_size`` squared pixels.",
+    doc="The inverse of SpaceToDepth: the depth, rearranged into blocks of ``block_size`` squared pixels.",
 )
 
 
 def space_to_depth(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
     """Images ``[n, h, w, c]`` as ``[n, h / block_size, w / block_size, c * block_size ** 2]``."""
-    result: Tensor = space_to_depth_op(input, block_size=block_size, data_format=data_format, name=name)
-    return result
+    return space_to_depth_op(input, block_size=block_size, data_format=data_format, name=name)
 
 
 def depth_to_space(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
     """Images ``[n, h, w, c]`` as ``[n, h * block_size, w * block_size, c / block_size ** 2]``."""
-    result: Tensor = depth_to_space_op(input, block_size=block_size, data_format=data_format, name=name)
-    return result
+    return depth_to_space_op(input, block_size=block_size, data_format=data_format, name=name)
 
 
 # --- meshgrid

@@ -1,6 +1,6 @@
-"""What all other families are built on.
+"""Basic operations used by all other families.
 
-kernel_output       results written to the memory that a kernel was given
+kernel_output       results written to an output buffer
 identities          identity, stop_gradient, cast
 shape_manipulation  reshape, expand_dims, squeeze, transpose, shape
 indexed_slices      `IndexedSlices`: sparse gradients

@@ -19,6 +19,7 @@ from flowrt.graph.construction.operation import Operation
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    OpDef,
     PartialValue,
     Sample,
     ShapeContext,
@@ -48,6 +49,11 @@ from flowrt.graph.shapes import (
     num_elements,
 )
 
+__all__ = [
+    "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "fill", "ones", "ones_like", "zeros",
+    "zeros_like",
+]  # fmt: skip
+
 CONSTANT_LIMIT = 1000
 
 
@@ -74,8 +80,8 @@ def _fill_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 MAX_KNOWN = 1024
-"""Elements of a filled vector whose value is known while the graph is built: those that may become a shape. A
-pass takes 1 us for each.
+"""Maximum number of elements of a filled vector with a statically known value: it may become a shape. A pass
+takes 1 us for each.
 """
 
 
@@ -111,23 +117,21 @@ fill = define_op(
     ),
     value=_fill_value,
     batch=_batch_fill,
-    doc="A tensor of shape ``dims`` whose elements are all ``value``.",
+    doc="A tensor of shape ``dims`` filled with ``value``.",
 )
 
 
 def _filled(shape: Any, number: int, dtype: DType, name: str) -> Tensor:
     value = np.array(b"" if dtype is dtypes.string else number, dtype.np)
     if isinstance(shape, Tensor) or not _is_plain_shape(shape):
-        filled: Tensor = fill(shape, value, name=name)
-        return filled
+        return fill(shape, value, name=name)
     dims = as_shape(shape)
     count = num_elements(dims)
     if dims is None or count is None:
         raise InvalidArgumentError(f"{name}: expected a fully defined shape; got {format_shape(dims)}")
     if count < CONSTANT_LIMIT:
         return constant(np.full(dims, value, dtype.np), name=name)
-    large: Tensor = fill(as_array(dims), value, name=name)
-    return large
+    return fill(as_array(dims), value, name=name)
 
 
 def _is_plain_shape(shape: Any) -> bool:
@@ -160,7 +164,6 @@ zeros_like_op = define_op(
     shape=unchanged,
     kernel=lambda xp, x, out=None: _full_like(xp, x, 0, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     traits=Traits(elementwise=True),
     loop=Loop(lambda b, x: b.const(0, x.dtype)),
@@ -175,7 +178,6 @@ ones_like_op = define_op(
     shape=unchanged,
     kernel=lambda xp, x, out=None: _full_like(xp, x, 1, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     traits=Traits(elementwise=True),
     loop=Loop(lambda b, x: b.const(1, x.dtype)),
@@ -199,8 +201,7 @@ def _filled_like(tensor: Any, number: int, dtype: Any, name: str, optimize: bool
     if optimize and is_static(tensor.spec.shape):
         return _filled(tensor.spec.shape, number, target, name)
     if target is tensor.dtype and target in NUMBERS_AND_BOOL:
-        like: Tensor = (ones_like_op if number else zeros_like_op)(tensor, name=name)
-        return like
+        return (ones_like_op if number else zeros_like_op)(tensor, name=name)
     with get_default_graph().name_scope(name):
         return _filled(shape(tensor), number, target, name)
 
@@ -260,8 +261,8 @@ broadcast_to = define_op(
 def unbroadcast(gradient: Tensor, like: Tensor, other: Tensor | None = None) -> Tensor:
     """``gradient``, of the shape that ``like`` was broadcast to, summed over those axes to ``like``'s shape.
 
-    ``other`` is the tensor that ``like`` was combined with, when there is just one: it can tell that an
-    unknown dimension was not broadcast. No op is added when nothing was, one when shapes say what was.
+    ``other`` is the tensor that ``like`` was combined with, if there is only one: it may show that an unknown
+    dimension was not broadcast. No op is added if nothing was broadcast, one op if the shapes are known.
     """
     axes = _broadcast_axes(gradient.spec.shape, like.spec.shape, None if other is None else other.spec.shape)
     if axes == ():
@@ -269,8 +270,7 @@ def unbroadcast(gradient: Tensor, like: Tensor, other: Tensor | None = None) -> 
     sum_op = op_def("Sum")
     if axes is None:
         over = broadcast_gradient_args(shape(like), shape(gradient))[0]
-        result: Tensor = reshape(sum_op(gradient, over), shape(like))
-        return result
+        return reshape(sum_op(gradient, over), shape(like))
     new = len(gradient.spec.shape or ()) - len(like.spec.shape or ())
     keep = new == 0
     total: Tensor = sum_op(gradient, np.array(axes, np.int32), keep_dims=keep)
@@ -308,7 +308,7 @@ def _broadcast_args_value(s: ShapeContext) -> PartialValue:
 
 
 def _repeated_axes(s0: Sequence[int], s1: Sequence[int]) -> tuple[list[int], list[int]]:
-    """For each of two shapes the axes of their broadcast along which it is 1, repeated or not."""
+    """The axes of the broadcast along which each of two shapes is 1, repeated or not."""
     broadcast(tuple(s0), tuple(s1))
     rank = max(len(s0), len(s1))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in (s0, s1)]
@@ -332,23 +332,21 @@ broadcast_args = define_op(
     shape=lambda s: [_broadcast_rank(s)],
     kernel=_broadcast_args,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=_shape_pairs,
     value=_broadcast_args_value,
     doc="The shape to which tensors of shapes s0 and s1 broadcast.",
 )
 
 
-broadcast_gradient_args = define_op(
+broadcast_gradient_args: OpDef[list[Tensor]] = define_op(
     "BroadcastGradientArgs",
     "s0: host T, s1: host T -> r0: host T, r1: host T",
     types={"T": dtypes.INDEX},
     shape=lambda s: [(None,), (None,)],
     kernel=lambda xp, s0, s1, T: [np.array(axes, T.np) for axes in _repeated_axes(s0, s1)],
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=_shape_pairs,
-    doc="For shapes s0 and s1 the axes along which their broadcast has to be summed to get each back.",
+    doc="The axes along which the broadcast of shapes s0 and s1 must be summed to get each of them back.",
 )
 
 
@@ -371,5 +369,4 @@ def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
 
 def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
     """The shape to which tensors of two shapes, given as integer vectors, broadcast."""
-    result: Tensor = broadcast_args(shape_x, shape_y)
-    return result
+    return broadcast_args(shape_x, shape_y)

@@ -1,6 +1,6 @@
-"""Ops that return their input as it is, or cast: identity, stop_gradient, ensure_shape, cast.
+"""Ops that return their input unchanged, or cast: identity, stop_gradient, ensure_shape, cast.
 
-Rule of this file: what returns its input says ``alias``, so that a plan does not copy.
+Rule of this file: ops that return their input are ``alias`` ops, so that a plan does not copy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    OpDef,
     PartialValue,
     Sample,
     Samples,
     ShapeContext,
-    attr_bool,
-    attr_shape,
-    attr_string,
-    attr_type,
     define_op,
     returns_inputs,
     sample,
@@ -42,19 +39,24 @@ from flowrt.graph.shapes import (
     merge,
 )
 
+__all__ = [
+    "cast", "ensure_shape", "identity", "identity_n", "stop_gradient", "to_bfloat16", "to_complex128",
+    "to_complex64", "to_double", "to_float", "to_int32", "to_int64",
+]  # fmt: skip
+
 
 def unchanged(s: ShapeContext) -> Sequence[Shape]:
-    """The shape rule of ops whose output has the shape of input 0."""
+    """Shape rule of ops with an output of the shape of input 0."""
     return [s.shapes[0]]
 
 
 def static_value(tensor: Tensor) -> PartialValue:
-    """What is known of ``tensor``'s value while the graph is built: see `flowrt.graph.partial_value`."""
+    """The statically known part of ``tensor``'s value: see `flowrt.graph.partial_value`."""
     return partial_value(tensor.graph.node, tensor.ref)
 
 
 def arrays(*more: Sample) -> Samples:
-    """Samples of a few dtypes and shapes for an op of one input that takes anything."""
+    """Samples of a few dtypes and shapes for a unary op that accepts any dtype."""
     return lambda rng: (
         sample(rng.standard_normal((2, 3))),
         sample(rng.standard_normal(()).astype(np.float32)),
@@ -94,7 +96,7 @@ def _batch_identity_n(b: BatchBuilder, op: Operation, values: Sequence[Value]) -
     return [Value(identity(v.tensor), v.is_batched) for v in values]
 
 
-identity_n = define_op(
+identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T -> *T",
     types={"T": dtypes.ANY},
@@ -105,7 +107,7 @@ identity_n = define_op(
     samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],
     simplify=returns_inputs,
     batch=_batch_identity_n,
-    doc="The inputs as they are, all at once: one place to hang a gradient on several tensors.",
+    doc="The inputs unchanged, as one operation, to which a gradient for several tensors can be attached.",
 )
 
 
@@ -116,7 +118,6 @@ stop_gradient = define_op(
     shape=unchanged,
     kernel=lambda xp, x: x,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     alias=True,
     value=lambda s: s.value(0),
@@ -136,7 +137,7 @@ prevent_gradient = define_op(
     "PreventGradient",
     "input: T -> T",
     types={"T": dtypes.ANY},
-    attrs={"message": attr_string("")},
+    attrs="message: string = ''",
     shape=unchanged,
     kernel=lambda xp, x: x,
     vjp=_refuse_gradient,
@@ -166,7 +167,7 @@ ensure_shape_op = define_op(
     "EnsureShape",
     "input: T -> T",
     types={"T": dtypes.ANY},
-    attrs={"shape": attr_shape()},
+    attrs="shape: shape",
     shape=lambda s: [merge(s.shapes[0], s.attrs["shape"])],
     kernel=_ensure_shape,
     vjp=lambda op, dy: [dy],
@@ -182,8 +183,7 @@ ensure_shape_op = define_op(
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
     """``x`` with the facts of ``shape`` added; a run where they do not hold raises `InvalidArgumentError`."""
-    ensured: Tensor = ensure_shape_op(x, shape=as_shape(shape), name=name)
-    return ensured
+    return ensure_shape_op(x, shape=as_shape(shape), name=name)
 
 
 # --- cast
@@ -240,7 +240,7 @@ def _cast_loop(b: Any, x: Any, *, DstT: DType) -> Any:
 
 @functools.cache
 def _out_of_range(source: str, target: str) -> list[int]:
-    """What NumPy makes of floats below, above and beside the integers of ``target``: C leaves that to the
+    """NumPy's results for floats below, above and outside (NaN) the range of ``target``: C leaves them to the
     machine.
     """
     with np.errstate(invalid="ignore"):
@@ -255,7 +255,7 @@ cast_op = define_op(
     "Cast",
     "x: SrcT -> y: DstT",
     types={"SrcT": NUMBERS_AND_BOOL, "DstT": NUMBERS_AND_BOOL},
-    attrs={"DstT": attr_type(), "Truncate": attr_bool(False)},
+    attrs="DstT: type, Truncate: bool = False",
     shape=unchanged,
     kernel=_cast,
     vjp=_cast_vjp,
@@ -287,8 +287,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     tensor = convert_to_tensor(x)
     if tensor.dtype is target:
         return tensor
-    result: Tensor = cast_op(tensor, DstT=target, name=name)
-    return result
+    return cast_op(tensor, DstT=target, name=name)
 
 
 def to_float(x: Any, name: str = "ToFloat") -> Tensor:
@@ -330,7 +329,7 @@ def to_complex128(x: Any, name: str = "ToComplex128") -> Tensor:
 
 
 def target_shape(s: ShapeContext, position: int) -> Shape:
-    """The shape that host input ``position`` asks for, as far as it is known; -1 stands as it is."""
+    """The shape requested by host input ``position``, as far as it is known; -1 is kept."""
     vector = s.shapes[position]
     if vector is not None and len(vector) != 1:
         raise InvalidArgumentError(
@@ -341,15 +340,3 @@ def target_shape(s: ShapeContext, position: int) -> Shape:
         return None if vector is None or vector[0] is None else (None,) * vector[0]
     wanted: Shape = value
     return wanted
-
-
-def renamed_argument(name: str, value: Any, old_name: str, old_value: Any) -> Any:
-    """The value of an argument that has a deprecated spelling too.
-
-    Raises `InvalidArgumentError` when both are given.
-    """
-    if old_value is None:
-        return value
-    if value is not None:
-        raise InvalidArgumentError(f"expected one of {name!r} and its old spelling {old_name!r}; got both")
-    return old_value

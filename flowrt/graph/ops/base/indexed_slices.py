@@ -60,8 +60,7 @@ class IndexedSlices:
         # ScatterNd, since UnsortedSegmentSum leaves negative indices out: an id of -1 would change nothing.
         rows = expand_dims_op(self.indices, -1)
         dense_shape = cast_op(self.dense_shape, DstT=self.indices.dtype)
-        dense: Tensor = op_def("ScatterNd")(rows, self.values, dense_shape)
-        return dense
+        return op_def("ScatterNd")(rows, self.values, dense_shape)
 
     def __repr__(self) -> str:
         return f"IndexedSlices({self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape!r})"

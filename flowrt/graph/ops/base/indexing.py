@@ -1,13 +1,12 @@
-"""Indices that are data: checking them, and reading and writing slices at them.
+"""Indices computed at run time: checking them, and reading and writing slices at them.
 
-What an index out of range does depends on where it is. On the host (NumPy) `check_range` raises, before
-anything is written. To look at indices on another device the host would have to wait for it, and a step that
-waits cannot be captured. So there nobody looks, as in TensorFlow's GPU kernels: what is read is 0, and what
-would be written is left out. (CuPy by itself wraps around: index 5 of 4 rows is row 1.)
+The effect of an index out of range depends on the device. On the host (NumPy) `check_range` raises, before
+anything is written. To check indices on another device, the host would have to synchronize with it, and a
+step that synchronizes cannot be captured. So they are not checked there, as in TensorFlow's GPU kernels:
+reads give 0, and writes are dropped. (CuPy itself wraps around: index 5 of 4 rows is row 1.)
 
-The functions here and `flowrt.graph.ops.array.scatter_rows.fold_rows` see to both, so that a kernel need not
-know where
-it runs. Of the host's indices they expect that `check_range` has seen them.
+The functions here and `flowrt.graph.ops.array.scatter_rows.fold_rows` handle both cases, so that kernels are
+independent of the device. They assume that host indices have passed `check_range`.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from flowrt.graph.shapes import format_shape
 
 
 def check_range(xp: Any, name: str, indices: Any, limit: int | Sequence[int]) -> None:
-    """Refuse indices of the host outside ``[0, limit)`` (one limit, or one a column).
+    """Reject host indices outside ``[0, limit)`` (one limit, or one per column).
 
-    Raises `InvalidArgumentError`, which names the first such index. Those of another device pass.
+    Raises `InvalidArgumentError`, which names the first such index. Indices on another device are not
+    checked.
     """
     if xp is not np or not indices.size:
         return
     if indices.ndim == 0 and isinstance(limit, int) and 0 <= int(indices) < limit:
-        return  # without reductions, which take 4 us whatever they reduce
+        return  # without reductions, which cost 4 us at any size
     if isinstance(limit, int) and indices.min() >= 0 and indices.max() < limit:
         return  # two reductions: 9 us for 100,000 int32, where the comparisons below take 49
     outside = (indices < 0) | (indices >= np.asarray(limit))
@@ -42,7 +42,7 @@ def check_range(xp: Any, name: str, indices: Any, limit: int | Sequence[int]) ->
 
 
 def is_within(indices: Any, limit: int) -> Any:
-    """Which of the indices are in ``[0, limit)``."""
+    """Mask of the indices in ``[0, limit)``."""
     return (indices >= 0) & (indices < limit)
 
 
@@ -55,9 +55,10 @@ def along_rows(mask: Any, rows: Any) -> Any:
 
 
 def inner_places(xp: Any, places: Any, columns: Any, dim: int) -> Any:
-    """One dimension further in: the places of elements ``columns``, out of ``dim``, of what is at ``places``.
+    """One dimension further in: the positions of elements ``columns``, out of ``dim``, inside those at
+    ``places``.
 
-    On a device a negative place for a column outside ``[0, dim)``, and in whatever has a negative place.
+    On a device, negative for a column outside ``[0, dim)``, and wherever ``places`` is negative.
     """
     inner = places * dim + columns
     return inner if xp is np else xp.where(is_within(columns, dim), inner, -1)
@@ -102,10 +103,10 @@ def _take_within(xp: Any, table: Any, ids: Any, axis: int) -> Any:
 
 
 def take_slices(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
-    """`take` at indices of any shape; the first ``batch`` dimensions of them and of ``params`` go in step.
+    """`take` at indices of any shape; the first ``batch`` dimensions of them and of ``params`` are paired.
 
     The shape is ``params.shape[:axis] + indices.shape[batch:] + params.shape[axis + 1:]``. Raises
-    `InvalidArgumentError` for other batch dimensions of the one than of the other.
+    `InvalidArgumentError` if the batch dimensions differ.
     """
     dims, limit = params.shape, params.shape[axis]
     shape = dims[:axis] + indices.shape[batch:] + dims[axis + 1 :]
@@ -128,9 +129,9 @@ def take_slices(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> An
 
 
 def put_rows(xp: Any, table: Any, ids: Any, rows: Any) -> None:
-    """``table[ids] = rows``; on a device without the rows whose id is out of range.
+    """``table[ids] = rows``; on a device, without the rows with an id out of range.
 
-    Of rows with equal ids the last stays on the host, any one on a device.
+    Among rows with equal ids, the last is kept on the host, any one on a device.
     """
     if xp is np:
         table[ids] = rows

@@ -1,14 +1,15 @@
-"""A kernel's result where it is wanted: in the memory that the kernel was given, or in its own.
+"""Writing a kernel's result to a given buffer, or to a new array.
 
-Every kernel that computes a result whose shape is known before it runs takes ``out``. What its library cannot
-write there (LAPACK, most of NumPy's generators) is copied: for [4, 4] an inverse and what is made of it take
-6.6 us instead of 8.0, since who reads the step's memory is bound once and who reads new memory in every step;
+Every kernel with a result shape known before it runs takes ``out``. Results that its library cannot write
+there (LAPACK, most of NumPy's generators) are copied: for [4, 4] an inverse and its consumer take 6.6 us
+instead of 8.0, since readers of the step's memory are bound once and readers of new memory in every step;
 from [128, 128] on the times are equal.
 
-Three kinds of kernels take none. Views need no memory. Those that give out what somebody else made (a queue,
-another task, Python) would copy it. Those that find out only as they run how long the result is (``Where``,
-``Unique``, segments) bring their own: new memory is at most 7 % of their time for 1,000 elements and under
-1 % from 100,000 on, where room for the longest would be twice what they fill.
+Three kinds of kernels have no ``out``. Views need no memory. Kernels that return an array produced elsewhere
+(a queue, another task, Python) would copy it. Kernels that determine the length of the result only while
+running (``Where``, ``Unique``, segments) allocate it: new memory costs at most 7 % of their time for 1,000
+elements and under 1 % from 100,000 on, while a buffer for the longest result would be twice the size they
+fill.
 """
 
 from __future__ import annotations

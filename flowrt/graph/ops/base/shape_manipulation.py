@@ -1,8 +1,9 @@
-"""Ops that keep elements and change the view: shape, size, rank, reshape, expand_dims, squeeze, transpose.
+"""Ops that keep the elements and change the shape: shape, size, rank, reshape, expand_dims, squeeze,
+transpose.
 
 Rules of this file: a static shape becomes a constant when the graph is built (`shape`, `size`, `rank`), so
-that gradients written with these functions cost nothing at run time when shapes are known; views say
-``alias``; what takes part in shape arithmetic has a ``value`` rule.
+that gradients written with these functions cost nothing at run time when shapes are known; views are
+``alias`` ops; ops used in shape arithmetic have a ``value`` rule.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from flowrt.graph.op_def import (
     Sample,
     ShapeContext,
     SimplifyContext,
-    attr_ints,
-    attr_type,
     define_op,
     op_def,
     sample,
@@ -39,7 +38,6 @@ from flowrt.graph.op_def import (
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.base.identities import (
     arrays,
-    renamed_argument,
     static_value,
     target_shape,
 )
@@ -53,6 +51,9 @@ from flowrt.graph.shapes import (
     normalize_axis,
     num_elements,
 )
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = ["expand_dims", "invert_permutation", "rank", "reshape", "shape", "size", "squeeze", "transpose"]
 
 # --- shape, size, rank: their outputs are host values, made by NumPy on every device
 
@@ -75,11 +76,10 @@ shape_op = define_op(
     "Shape",
     "input: T -> host out_type",
     types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
-    attrs={"out_type": attr_type(dtypes.int32)},
+    attrs="out_type: type = int32",
     shape=lambda s: [(None if s.shapes[0] is None else len(s.shapes[0]),)],
     kernel=lambda xp, input, out_type, out=None: _numbers(np.shape(input), out_type, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     value=lambda s: s.shapes[0],
     batch=_batch_shape,
@@ -87,15 +87,14 @@ shape_op = define_op(
 )
 
 
-shape_n = define_op(
+shape_n: OpDef[list[Tensor]] = define_op(
     "ShapeN",
     "input: N * T -> host N * out_type",
     types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
-    attrs={"out_type": attr_type(dtypes.int32)},
+    attrs="out_type: type = int32",
     shape=lambda s: [(None if shape is None else len(shape),) for shape in s.shapes],
     kernel=_shape_n,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample((rng.standard_normal((2, 3)), rng.standard_normal(())))],
     batch=_batch_shape,
     doc="The dimensions of each input, as vectors.",
@@ -110,11 +109,10 @@ size_op = define_op(
     "Size",
     "input: T -> host out_type",
     types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
-    attrs={"out_type": attr_type(dtypes.int32)},
+    attrs="out_type: type = int32",
     shape=lambda s: [()],
     kernel=lambda xp, input, out_type, out=None: _numbers(np.size(input), out_type, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     value=lambda s: num_elements(s.shapes[0]),
     batch=_batch_size,
@@ -133,7 +131,6 @@ rank_op = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     value=lambda s: None if s.shapes[0] is None else len(s.shapes[0]),
     batch=_batch_rank,
@@ -146,8 +143,7 @@ def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> 
     tensor, dtype = convert_to_tensor(input), as_dtype(out_type or dtypes.int32)
     if is_static(tensor.spec.shape):
         return constant(np.array(tensor.spec.shape, dtype.np), name=name or "Shape")
-    result: Tensor = shape_op(tensor, out_type=dtype, name=name)
-    return result
+    return shape_op(tensor, out_type=dtype, name=name)
 
 
 def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
@@ -156,8 +152,7 @@ def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> T
     count = num_elements(tensor.spec.shape)
     if count is not None:
         return constant(np.array(count, dtype.np), name=name or "Size")
-    result: Tensor = size_op(tensor, out_type=dtype, name=name)
-    return result
+    return size_op(tensor, out_type=dtype, name=name)
 
 
 def rank(input: Any, name: str | None = None) -> Tensor:
@@ -165,8 +160,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     tensor = convert_to_tensor(input)
     if tensor.spec.shape is not None:
         return constant(np.array(len(tensor.spec.shape), np.int32), name=name or "Rank")
-    result: Tensor = rank_op(tensor, name=name)
-    return result
+    return rank_op(tensor, name=name)
 
 
 def _reshape_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -203,11 +197,13 @@ def _leaves(value: PartialValue) -> Iterator[Any]:
 
 
 def _simplify_reshape(c: SimplifyContext) -> Node | Sequence[Ref] | None:
-    """Of ops that keep the elements' order: read what those before them read; go if the shape is the same."""
+    """Simplification of ops that keep the order of elements: skip such producers; remove the op if the shape
+    is equal.
+    """
     source = c.node.inputs[0]
     while (inner := c.producer(source)) is not None and inner.op in (reshape, expand_dims_op, squeeze_op):
         if not is_static(c.spec(inner.inputs[0]).shape) or not _has_constant_shape(c, inner):
-            break  # it may have an error to raise, or an effect behind its shape
+            break  # it may raise an error, or depend on an effect
         source = inner.inputs[0]
     dims = c.spec(source).shape
     if is_static(dims) and dims == c.node.outputs[0].shape and _has_constant_shape(c, c.node):
@@ -228,7 +224,7 @@ def _reshape(xp: Any, tensor: Any, shape: Any) -> Any:
         raise InvalidArgumentError(f"expected a shape of {tensor.size} elements; got {list(shape)}") from None
 
 
-reshape: OpDef = define_op(
+reshape: OpDef[Tensor] = define_op(
     "Reshape",
     "tensor: T, shape: host Tshape -> T",
     types={"T": dtypes.ANY, "Tshape": dtypes.INDEX},
@@ -247,7 +243,7 @@ reshape: OpDef = define_op(
     simplify=_simplify_reshape,
     loop=Loop(lambda b, tensor, shape: tensor, LoopPattern.RESHAPE),
     batch=in_front({1: "size"}),
-    doc="The same elements, row by row, in another shape; one dimension may be -1: what is left.",
+    doc="The same elements in row-major order in another shape; one dimension may be -1: the rest.",
 )
 
 
@@ -291,10 +287,10 @@ expand_dims_op = define_op(
 )
 
 
-def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
-    """``input`` with a dimension of 1 put in at ``axis``; negative axes count from behind the last one."""
-    result: Tensor = expand_dims_op(input, renamed_argument("axis", axis, "dim", dim), name=name)
-    return result
+@tf1_names(axis="dim")
+def expand_dims(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one."""
+    return expand_dims_op(input, axis, name=name)
 
 
 def _squeeze_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -328,7 +324,7 @@ squeeze_op = define_op(
     "Squeeze",
     "input: T -> T",
     types={"T": dtypes.ANY},
-    attrs={"squeeze_dims": attr_ints(())},
+    attrs="squeeze_dims: list(int) = ()",
     shape=_squeeze_shape,
     kernel=lambda xp, input, squeeze_dims: xp.squeeze(input, squeeze_dims or None),
     vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0]))],
@@ -347,12 +343,11 @@ squeeze_op = define_op(
 )
 
 
-def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
+@tf1_names(axis="squeeze_dims")
+def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints)."""
-    axes = renamed_argument("axis", axis, "squeeze_dims", squeeze_dims)
-    axes = () if axes is None else axes if isinstance(axes, Iterable) else (axes,)
-    result: Tensor = squeeze_op(input, squeeze_dims=axes, name=name)
-    return result
+    axes = () if axis is None else axis if isinstance(axis, Iterable) else (axis,)
+    return squeeze_op(input, squeeze_dims=axes, name=name)
 
 
 # --- transpose
@@ -410,7 +405,7 @@ def _batch_transpose(b: BatchBuilder, op: Operation, values: Sequence[Value]) ->
     return b.apply(op, [values[0].tensor, b.behind(0, b.moved_axes(values[1].tensor))])
 
 
-transpose_op: OpDef = define_op(
+transpose_op: OpDef[Tensor] = define_op(
     "Transpose",
     "x: T, perm: host Tperm -> y: T",
     types={"T": dtypes.ANY, "Tperm": dtypes.INDEX},
@@ -426,7 +421,7 @@ transpose_op: OpDef = define_op(
 )
 
 
-conjugate_transpose: OpDef = define_op(
+conjugate_transpose: OpDef[Tensor] = define_op(
     "ConjugateTranspose",
     "x: T, perm: host Tperm -> y: T",
     types={"T": dtypes.NUMERIC, "Tperm": dtypes.INDEX},
@@ -441,13 +436,12 @@ conjugate_transpose: OpDef = define_op(
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
-    """``a`` with its dimensions in the order ``perm`` (reversed by default), conjugated if asked."""
+    """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated."""
     tensor = convert_to_tensor(a)
     if perm is None:
         perm = _reversed_axes(tensor)
     build = conjugate_transpose if conjugate and tensor.dtype.is_complex else transpose_op
-    result: Tensor = build(tensor, perm, name=name)
-    return result
+    return build(tensor, perm, name=name)
 
 
 def _reversed_axes(tensor: Tensor) -> Any:
@@ -458,7 +452,7 @@ def _reversed_axes(tensor: Tensor) -> Any:
 
 
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
-    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, conjugated if asked.
+    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, optionally conjugated.
 
     Raises `InvalidArgumentError` below rank 2.
     """
@@ -468,7 +462,7 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
         if dims is None:
             last = rank(tensor)
             concat, minus, steps = op_def("ConcatV2"), op_def("Sub"), op_def("Range")
-            perm = concat(
+            perm: Any = concat(
                 [steps(0, minus(last, 2), 1), expand_dims(minus(last, 1), 0), expand_dims(minus(last, 2), 0)],
                 0,
             )
@@ -499,7 +493,6 @@ invert_permutation = define_op(
     shape=lambda s: [merge(s.shapes[0], (None,))],
     kernel=_invert_permutation,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([2, 0, 1], np.int32)), sample(np.zeros(0, np.int64))),
-    doc="The vector y with ``y[x[i]] == i``. On a GPU an x that is no permutation gives -1 for its gaps.",
+    doc="The vector y with ``y[x[i]] == i``. On a GPU, gaps of an x that is not a permutation become -1.",
 )

@@ -1,10 +1,10 @@
 """The gradients of collectives, see `flowrt.graph.ops.collective.collectives`: collectives of the same group.
 
-What is computed for a rank is where the rank is, whatever the scopes around say; a collective is nowhere.
+Operations for a rank are placed on its device, regardless of enclosing scopes; a collective has no device.
 
-All graphs of a group have to build them, each for its own part: the gradient of what a graph gives is that of
-the losses of all. A graph without the root has a result without elements to begin from, and a value that
-counts for nothing to end at.
+All graphs of a group must build them, each for its own part: the gradient of a graph's value includes the
+losses of all graphs. A graph without the root starts from an empty result, and ends at a value that is
+ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flowrt.graph.shapes import Shape, is_static
 
 @contextmanager
 def nowhere() -> Iterator[None]:
-    """New operations ask for no device and stay with nobody: how collectives are built."""
+    """New operations request no device and no colocation: used to build collectives."""
     graph = get_default_graph()
     with graph.colocate_with(None, ignore_existing=True), graph.device(None):
         yield
@@ -53,7 +53,7 @@ def at_each(like: Sequence[Tensor], build: Callable[..., Tensor], *columns: Sequ
 
 
 def places_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """For each tensor one without elements that is where it is."""
+    """An empty tensor on the device of each of the tensors."""
     return at_each(tensors, lambda: constant(np.zeros(0, np.int32), name="place"))
 
 
@@ -84,18 +84,18 @@ def _has_root(op: Operation) -> bool:
 
 
 def _from_root(op: Operation, value: Tensor, dims: Shape) -> list[Tensor]:
-    """What the root has of shape ``dims``, for every rank. Another graph's ``value`` stands in for it."""
+    """The root's tensor of shape ``dims``, for every rank. In other graphs ``value`` is a placeholder."""
     root = op.node.attrs["root"]
     return list(_build(op, "Broadcast", [value], places_of(op.inputs), root=root, shape=_told(op, dims)))
 
 
 def _told(op: Operation, dims: Shape) -> Shape:
-    """The attribute ``shape`` of what comes from the root, which its own graph sees."""
+    """The attr ``shape`` for a tensor from the root; the root's own graph infers it."""
     return None if _has_root(op) else dims
 
 
 def _at_result(op: Operation) -> Tensor:
-    """The value beside which the result is: the root's."""
+    """The value on the device of the result: the root's."""
     ranks, root = op.node.attrs["ranks"], op.node.attrs["root"]
     return op.inputs[ranks.index(root) if root in ranks else 0]
 
@@ -112,13 +112,12 @@ def _given_at_root(op: Operation, total: Tensor) -> list[Tensor]:
 
 
 def _given(like: Sequence[Tensor], op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
-    """A gradient for each output, beside ``like``; zero for those that nothing depends on: the other ranks
-    need their part.
+    """A gradient for each output, on the device of ``like``; zero for unused outputs: the other ranks need
+    them.
     """
 
     def given(y: Tensor, dy: Tensor | None) -> Tensor:
-        found: Tensor = zeros_like(y) if dy is None else identity(dy)
-        return found
+        return zeros_like(y) if dy is None else identity(dy)
 
     return at_each(like, given, op.outputs, dys)
 
@@ -146,7 +145,7 @@ def reduce_scatter_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
 
 
 def _parts_joined(op: Operation, parts: Sequence[Tensor]) -> list[Tensor]:
-    """Of what was cut into ``parts``, the whole for every rank."""
+    """The concatenation of ``parts`` of a split value, for every rank."""
     if _can_be_joined(op, op.inputs[0].spec.shape):
         return list(_build(op, "AllGather", list(parts), axis=op.node.attrs["axis"]))
     return list(_build(op, "AllReduce", _among_zeros(op, parts, op.inputs[0].spec.shape), reduction="sum"))
@@ -157,8 +156,8 @@ def _needs_results(op: Operation) -> bool:
 
 
 def _of_reduction(op: Operation, totals: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of what was reduced. Rank i has ``totals[i]``, the gradient of the result summed over
-    all who have it, and ``results[i]``, the result.
+    """The gradients of the inputs of a reduction. Rank i has ``totals[i]``, the gradient of the result summed
+    over all ranks that have it, and ``results[i]``, the result.
     """
     reduction, values = op.node.attrs["reduction"], op.inputs
     if reduction == "sum":
@@ -174,7 +173,7 @@ def _of_reduction(op: Operation, totals: Sequence[Tensor], results: Sequence[Ten
 
 
 def _products_of_others(op: Operation) -> list[Tensor]:
-    """For each rank the product of the other ranks' values: not the result divided by its own, which may be
+    """Product of the other ranks' values, for each rank; not the result divided by its own, which may be
     zero.
     """
     rows = at_each(op.inputs, lambda value: expand_dims(value, 0), op.inputs)
@@ -209,13 +208,13 @@ def gather_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
 
 
 def _is_even(op: Operation) -> bool:
-    """Whether all ranks are known to give as much; in other graphs they do."""
+    """Whether all ranks are known to have values of equal size; in other graphs they do."""
     shapes = {value.spec.shape for value in op.inputs}
     return len(shapes) == 1 and is_static(next(iter(shapes)))
 
 
 def _own_parts(op: Operation, wholes: Sequence[Tensor]) -> list[Tensor]:
-    """Of what was joined, each rank's part."""
+    """The part of each rank in the concatenated values."""
     axis = op.node.attrs["axis"]
     sizes = at_each(op.inputs, lambda value: getitem(shape(value), slice(axis, axis + 1)), op.inputs)
     every = _build(op, "AllGather", sizes, axis=0)
@@ -254,7 +253,7 @@ def all_to_all_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
     return _exchanged_back(op, given, dims[axis])
 
 
-# --- parts that are not equal, between graphs: these tell each other the largest
+# --- parts of different sizes, between graphs: these exchange the largest size
 
 
 def _can_be_joined(op: Operation, whole: Shape) -> bool:
@@ -265,7 +264,7 @@ def _can_be_joined(op: Operation, whole: Shape) -> bool:
 
 
 def _among_zeros(op: Operation, parts: Sequence[Tensor], whole: Shape) -> list[Tensor]:
-    """Each rank's part at its place in a value of shape ``whole``: their sum is what was cut."""
+    """Each rank's part at its position in zeros of shape ``whole``: their sum is the whole value."""
     axis, size, dims = op.node.attrs["axis"], op.node.attrs["group_size"], whole or ()
 
     def padded(part: Tensor, rank: int) -> Tensor:
@@ -277,8 +276,7 @@ def _among_zeros(op: Operation, parts: Sequence[Tensor], whole: Shape) -> list[T
 
 def _padded(tensor: Tensor, axis: int, before: int, behind: int) -> Tensor:
     room = [(before, behind) if i == axis else (0, 0) for i in range(len(tensor.spec.shape or ()))]
-    found: Tensor = pad(tensor, room)
-    return found
+    return pad(tensor, room)
 
 
 def _exchanged_back(op: Operation, parts: Sequence[Tensor], length: int) -> list[Tensor]:

@@ -74,12 +74,11 @@ def from_root(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _root_shape(s: ShapeContext) -> Shape:
-    dims: Shape = s.shapes[0] if s.attrs["root"] in s.attrs["ranks"] else s.attrs["shape"]
-    return dims
+    return s.shapes[0] if s.attrs["root"] in s.attrs["ranks"] else s.attrs["shape"]
 
 
 def _rest_shape(s: ShapeContext, axis: int) -> Shape:
-    """What all values have in common, which may differ along ``axis``. Raises `InvalidArgumentError`."""
+    """The common shape of all values, which may differ along ``axis``. Raises `InvalidArgumentError`."""
     rest: Shape = None
     for rank, dims in zip(s.attrs["ranks"], s.shapes, strict=True):
         try:
@@ -94,7 +93,7 @@ def _rest_shape(s: ShapeContext, axis: int) -> Shape:
 
 
 def _joined_shape(s: ShapeContext) -> Shape:
-    """Of all ranks' values one behind the other."""
+    """Shape of all ranks' values concatenated."""
     axis = _axis_of(s, next((dims for dims in s.shapes if dims is not None), None))
     known = [size for size in _sizes(s, axis) if size is not None]
     total = sum(known) if len(known) == s.attrs["group_size"] else None
@@ -102,7 +101,7 @@ def _joined_shape(s: ShapeContext) -> Shape:
 
 
 def _sizes(s: ShapeContext, axis: int) -> list[int | None]:
-    """Along the axis, of all ranks' values; other graphs give what this one gives."""
+    """Sizes along the axis of all ranks' values; those of other graphs equal this graph's."""
     sizes = [None if dims is None else dims[axis] for dims in s.shapes]
     if len(sizes) == s.attrs["group_size"]:
         return sizes
@@ -126,7 +125,7 @@ def _part(size: int, count: int, number: int) -> int:
 
 
 def _parts(s: ShapeContext, dims: Shape) -> list[Shape]:
-    """Of ``dims`` cut along the axis, the part of each rank of this graph."""
+    """The part of each rank of this graph, of ``dims`` cut along the axis."""
     axis, p = _axis_of(s, dims), s.attrs["group_size"]
     whole = None if dims is None else dims[axis]
     sizes = [None if whole is None else _part(whole, p, rank) for rank in s.attrs["ranks"]]

@@ -1,53 +1,40 @@
 """Collectives: one operation for the ranks of a group that this graph has.
 
-    values: N * T  ->  N * T        value i is given by, and result i is made for, the graph's i-th rank
+    values: N * T  ->  N * T        value i is the input and result i the output of the graph's i-th rank
 
-A group is *whole* in a graph that has all of its ranks; then a collective is a function like any other, which
-the kernels here compute (a reference: see `flowrt.graph.passes.collective.lower_collectives` for what runs).
-Otherwise other
-graphs, run by other sessions, have the rest, and an operation of theirs with the same group and instance is
-the other half of this one. Taking all ranks of a graph in one operation makes a collective all or nothing: no
-pass and no fetch can have one rank without the others.
+A group is *whole* in a graph that has all of its ranks; then a collective is an ordinary function, computed
+by the kernels here (a reference implementation: `flowrt.graph.passes.collective.lower_collectives` determines
+what runs). Otherwise other graphs, run by other sessions, have the other ranks, and their operation with the
+same group and instance is the counterpart of this one. One operation for all ranks of a graph makes a
+collective all or nothing: no pass and no fetch can separate ranks.
 
-Attributes that all have:
+Common attributes:
 
-    group_key, group_size, ranks   the group, how many ranks it has, and which of them this graph has
-    instance_key                   names the collective among those of the group, alike in all graphs
+    group_key, group_size, ranks   the group, its number of ranks, and the ranks in this graph
+    instance_key                   identifies the collective within the group, equal in all graphs
     lowering                       "auto", the name of an algorithm, or "native"
-    tasks                          of a group that is not whole, a number a rank, alike for those in one task
+    tasks                          for a group that is not whole, one number per rank, equal within a task
 
-Of a collective with a root, graphs without that rank have no value and no result. What stands there for them
-is only for gradients, which need all graphs: a result without elements, and a value that nothing looks at.
+In a collective with a root, graphs without that rank have no value and no result. Placeholders for them exist
+only for gradients, which involve all graphs: an empty result, and a value that is ignored.
 
-Payloads are cut along an axis as by ``numpy.array_split``: the first parts are one longer where the axis
-cannot be divided. The gradient of a collective is a collective: all-reduce of all-reduce, all-gather of
+Payloads are split along an axis as by ``numpy.array_split``: the first parts are one longer if the axis is
+not divisible. The gradient of a collective is a collective: all-reduce of all-reduce, all-gather of
 reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of itself.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import FailedPreconditionError
-from flowrt.graph.op_def import (
-    BY_VJP,
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    Sample,
-    attr_int,
-    attr_ints,
-    attr_shape,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Sample, define_op, sample
 from flowrt.graph.ops.collective.collective_gradients import (
     all_gather_vjp,
     all_reduce_vjp,
@@ -69,17 +56,13 @@ from flowrt.graph.ops.collective.collective_shapes import (
     scattered,
 )
 
-_GROUP = {
-    "group_key": attr_string(""),
-    "group_size": attr_int(),
-    "ranks": attr_ints(),
-    "instance_key": attr_string(),
-    "lowering": attr_string("auto"),
-    "tasks": attr_ints(()),
-}
-_REDUCTION = {"reduction": attr_string("sum")}
-_ROOT = {"root": attr_int(0)}
-_AXIS = {"axis": attr_int(0)}
+_GROUP = (
+    "group_key: string = '', group_size: int, ranks: list(int), instance_key: string, "
+    "lowering: string = 'auto', tasks: list(int) = ()"
+)
+_REDUCTION = "reduction: string = 'sum'"
+_ROOT = "root: int = 0"
+_AXIS = "axis: int = 0"
 
 
 # --- reference kernels, of whole groups
@@ -170,7 +153,7 @@ def _values(*shapes: tuple[int, ...], **attrs: Any) -> Callable[[np.random.Gener
 
 
 def _from_one(dims: tuple[int, ...]) -> Callable[[np.random.Generator], list[Sample]]:
-    """Samples of what three ranks get from one value."""
+    """Samples for ops that give three ranks results of one value."""
     places = (np.zeros(0, np.int32),) * 3
     return lambda rng: [
         sample((rng.standard_normal(dims),), places, **_whole(3)),
@@ -178,19 +161,18 @@ def _from_one(dims: tuple[int, ...]) -> Callable[[np.random.Generator], list[Sam
     ]
 
 
-def _define(name: str, signature: str, attrs: Mapping[str, Any], **rules: Any) -> OpDef:
+def _define(name: str, signature: str, attrs: str, **rules: Any) -> OpDef[list[Tensor]]:
     return define_op(
         name,
         signature,
         types={"T": dtypes.NUMERIC},
-        attrs={**_GROUP, **attrs},
-        jvp=BY_VJP,
+        attrs=f"{_GROUP}, {attrs}",
         effects=Effects(Effect.STATEFUL),
         **rules,
     )
 
 
-_FROM_ROOT = {"shape": attr_shape(None)}
+_FROM_ROOT = "shape: shape = None"
 
 all_reduce_op = _define(
     "AllReduce",
@@ -206,7 +188,7 @@ all_reduce_op = _define(
 reduce_op = _define(
     "Reduce",
     "values: N * T -> T",
-    {**_REDUCTION, **_ROOT},
+    f"{_REDUCTION}, {_ROOT}",
     shape=at_root,
     kernel=_reduce_to_root,
     vjp=reduce_vjp,
@@ -217,12 +199,12 @@ reduce_op = _define(
 broadcast_op = _define(
     "Broadcast",
     "value: M * T, places: N * int32 -> N * T",
-    {**_ROOT, **_FROM_ROOT},
+    f"{_ROOT}, {_FROM_ROOT}",
     shape=from_root,
     kernel=_broadcast,
     vjp=broadcast_vjp,
     samples=_from_one((2, 2)),
-    doc="Every rank gets the value of ``root``; other graphs say its ``shape``.",
+    doc="Every rank gets the value of ``root``; other graphs set its ``shape``.",
 )
 
 all_gather_op = _define(
@@ -233,24 +215,24 @@ all_gather_op = _define(
     kernel=_all_gather,
     vjp=all_gather_vjp,
     samples=_values((2, 1), (2, 3), axis=1),
-    doc="Every rank gets all ranks' values one behind the other along ``axis``.",
+    doc="Every rank gets all ranks' values, concatenated along ``axis``.",
 )
 
 gather_op = _define(
     "Gather",
     "values: N * T -> T",
-    {**_AXIS, **_ROOT},
+    f"{_AXIS}, {_ROOT}",
     shape=gathered_at_root,
     kernel=_gather,
     vjp=gather_vjp,
     samples=_values((1, 2), (3, 2)),
-    doc="The rank ``root`` gets all ranks' values one behind the other along ``axis``.",
+    doc="The rank ``root`` gets all ranks' values, concatenated along ``axis``.",
 )
 
 scatter_op = _define(
     "Scatter",
     "value: M * T, places: N * int32 -> N * T",
-    {**_AXIS, **_ROOT, **_FROM_ROOT},
+    f"{_AXIS}, {_ROOT}, {_FROM_ROOT}",
     shape=scattered,
     kernel=_scatter,
     vjp=scatter_vjp,
@@ -261,7 +243,7 @@ scatter_op = _define(
 reduce_scatter_op = _define(
     "ReduceScatter",
     "values: N * T -> N * T",
-    {**_REDUCTION, **_AXIS},
+    f"{_REDUCTION}, {_AXIS}",
     shape=reduced_parts,
     kernel=_reduce_scatter,
     vjp=reduce_scatter_vjp,
@@ -277,10 +259,10 @@ all_to_all_op = _define(
     kernel=_all_to_all,
     vjp=all_to_all_vjp,
     samples=_values((5, 2), (5, 2), (5, 2)),
-    doc="Rank i gets part i of every rank's value, one behind the other along ``axis``.",
+    doc="Rank i gets part i of every rank's value, concatenated along ``axis``.",
 )
 
-barrier_op = define_op(
+barrier_op: OpDef[list[Tensor]] = define_op(
     "Barrier",
     "signals: N * T -> handle: N * T",
     types={"T": (dtypes.int32,)},
@@ -288,7 +270,6 @@ barrier_op = define_op(
     shape=same_for_all,
     kernel=lambda xp, signals, group_size: _all_reduce(xp, signals, group_size, "max"),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample((np.zeros(1, np.int32), np.zeros(1, np.int32)), **_whole(2)),),
     effects=Effects(Effect.STATEFUL),
     doc="A rank gets its signal back when all ranks have given theirs.",

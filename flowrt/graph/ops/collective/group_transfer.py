@@ -1,13 +1,12 @@
-"""What one rank does when others of its group are in other graphs. Made by the lowering of collectives only.
+"""Operations of one rank when others of its group are in other graphs. Created only by lowering collectives.
 
     _GroupSend, _GroupRecv      one message of an expanded collective
     _GroupStart, _GroupWait     a native collective: begun, and its result
 
-The graphs are run by different sessions, so a step's rendezvous does not reach from one to the other: tensors
-go through the group (`flowrt.graph.resources.groups`), which is looked up when an operation first runs.
-Receives and
-waits block the program of their device, and nobody else. The lowering puts what a rank sends in front of what
-it receives, and a wait behind what else there is to do.
+The graphs are run by different sessions, which do not share a step's rendezvous: tensors are exchanged
+through the group (`flowrt.graph.resources.groups`), which is looked up when an operation first runs. Receives
+and waits block only the program of their device. The lowering orders a rank's sends before its receives, and
+its waits after other work.
 """
 
 from __future__ import annotations
@@ -19,25 +18,15 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    attr_int,
-    attr_shape,
-    attr_string,
-    attr_type,
-    define_op,
-)
+from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.resources.groups import member_of
 from flowrt.graph.shapes import format_shape
 
-_MEMBER = {
-    "group_key": attr_string(),
-    "rank": attr_int(),
-    "edge": attr_string(),  # names the message or the collective, alike for all that take part
-}
-_RESULT = {"dtype": attr_type(), "shape": attr_shape()}
+_MEMBER = "group_key: string, rank: int, edge: string"
+"""``edge`` names the message or the collective, equal for all participants."""
+
+_RESULT = "dtype: type, shape: shape"
 
 
 def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str) -> None:
@@ -86,16 +75,13 @@ def _on_host(xp: Any, array: Any) -> Any:
     return array if xp is np else xp.asnumpy(array)
 
 
-group_send_op = define_op(
+group_send_op: OpDef[Operation] = define_op(
     "_GroupSend",
     "tensor: T ->",
     types={"T": dtypes.NUMERIC},
-    attrs={**_MEMBER, "peer": attr_int()},
-    shape=lambda s: [],
+    attrs=f"{_MEMBER}, peer: int",
     kernel=_send,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
     doc="Gives its input to a rank of the group in another graph.",
 )
@@ -104,50 +90,36 @@ group_recv_op = define_op(
     "_GroupRecv",
     "-> dtype",
     types={"dtype": dtypes.NUMERIC},
-    attrs={**_MEMBER, **_RESULT, "peer": attr_int()},
+    attrs=f"{_MEMBER}, {_RESULT}, peer: int",
     shape=lambda s: [s.attrs["shape"]],
     kernel=_receive,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Takes what a rank of the group in another graph gives.",
+    doc="Receives the tensor that a rank of the group in another graph sends.",
 )
 
-group_start_op = define_op(
+group_start_op: OpDef[Operation] = define_op(
     "_GroupStart",
     "value: M * dtype ->",
     types={"dtype": dtypes.NUMERIC},
-    attrs={
-        **_MEMBER,
-        **_RESULT,
-        "kind": attr_string(),
-        "reduction": attr_string(),
-        "root": attr_int(),
-        "axis": attr_int(),
-        "plan": attr_string(),  # of all that the step has in the group, with the first of them
-    },
-    shape=lambda s: [],
+    # the plan is of all that the step has in the group, with the first of them
+    attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string",
     kernel=_start,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
-    doc="Begins a rank's part of a native collective; M is 0 for a rank that gives no value.",
+    doc="Begins a rank's part of a native collective; M is 0 for a rank without a value.",
 )
 
-group_wait_op = define_op(
+group_wait_op: OpDef[list[Tensor]] = define_op(
     "_GroupWait",
     "kept: M * dtype -> N * dtype",
     types={"dtype": dtypes.NUMERIC},
-    attrs={**_MEMBER, **_RESULT, "N": attr_int()},
+    attrs=f"{_MEMBER}, {_RESULT}, N: int",
     shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
     kernel=_wait,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Waits for what was begun, and keeps its value until then; N is 0 for a rank that gets no result.",
+    doc="Waits for a started collective and keeps its input until then; N is 0 for a rank without a result.",
 )
 
 GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op))

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from flowrt import dtypes
-from flowrt.graph.op_def import (
-    BY_EXECUTOR,
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    attr_int,
-    attr_shape,
-    attr_string,
-    attr_type,
-    define_op,
-)
+from flowrt.graph.construction.graph import Operation
+from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 
-_ENDS = {
-    "tensor_name": attr_string(),
-    "send_device": attr_string(),
-    "recv_device": attr_string(),
-    # Of the sender's task, as a signed number. A task that was started again is not taken for the one before.
-    "send_device_incarnation": attr_int(0),
-}
+# The incarnation is of the sender's task, as a signed number. A task that was started again is not taken for
+# the one before.
+_ENDS = "tensor_name: string, send_device: string, recv_device: string, send_device_incarnation: int = 0"
 
-send_op = define_op(
+send_op: OpDef[Operation] = define_op(
     "_Send",
     "tensor: T ->",
     types={"T": dtypes.ANY},
     attrs=_ENDS,
-    shape=lambda s: [],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
     doc="Puts its input into the step's rendezvous, under a key made of both devices and the tensor's name.",
 )
@@ -41,12 +25,10 @@ recv_op = define_op(
     "_Recv",
     "-> tensor: tensor_type",
     types={"tensor_type": dtypes.ANY},
-    attrs={**_ENDS, "tensor_type": attr_type(), "shape": attr_shape(None)},
+    attrs=f"{_ENDS}, tensor_type: type, shape: shape = None",
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     doc="Takes a tensor out of the step's rendezvous, and waits until it is there.",
 )

@@ -1,7 +1,7 @@
 """Elementwise sums, products, powers and extremes, and clipping with them.
 
-Rules of this file: inputs have one dtype and broadcast as in NumPy; integers wrap around; every vjp sums with
-`unbroadcast` what broadcasting repeated.
+Rules of this file: inputs have one dtype and broadcast as in NumPy; integers wrap around; every vjp sums over
+broadcast dimensions with `unbroadcast`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
-    BY_VJP,
     LINEAR,
     OpDef,
     PartialValue,
@@ -58,10 +57,15 @@ from flowrt.graph.shapes import (
     merge,
 )
 
+__all__ = [
+    "accumulate_n", "add", "add_n", "clip_by_value", "maximum", "minimum", "multiply", "pow", "saturate_cast",
+    "scalar_mul", "squared_difference", "subtract",
+]  # fmt: skip
+
 
 def binary_op(
     name: str, kernel: Kernel, types: Iterable[DType], *, commutative: bool = False, **rules: Any
-) -> OpDef:
+) -> OpDef[Tensor]:
     """An elementwise op ``x: T, y: T -> T``."""
     return define_op(
         name,
@@ -75,7 +79,7 @@ def binary_op(
 
 
 def integer_value(function: Callable[[int, int], int]) -> Callable[[ShapeContext], PartialValue]:
-    """The ``value`` rule of an op that is ``function`` on integers."""
+    """The ``value`` rule of an op that applies ``function`` to integers."""
 
     def combine(a: PartialValue, b: PartialValue) -> PartialValue:
         if isinstance(a, tuple) or isinstance(b, tuple):
@@ -110,7 +114,7 @@ def drops_neutral(is_neutral: Callable[[Any], Any], *positions: int) -> Simplify
             if y is None or c.spec(x).dtype.is_complex or not c.spec(x).dtype.is_numeric:
                 continue
             dims = c.spec(x).shape
-            if y.shape == ():  # without np.all: most constants are scalars, for which it takes 4 us
+            if y.shape == ():  # without np.all: most constants are scalars, for which it costs 4 us
                 if is_neutral(y):
                     return (x,)
             elif is_static(dims) and dims == c.node.outputs[0].shape and np.all(is_neutral(y)):
@@ -136,8 +140,7 @@ def conjugated(x: Tensor) -> Tensor:
     """The complex conjugate of a complex tensor; others as they are."""
     if not x.dtype.is_complex:
         return x
-    result: Tensor = op_def("Conj")(x)
-    return result
+    return op_def("Conj")(x)
 
 
 # --- sums and products
@@ -226,12 +229,11 @@ multiply = binary_op(
 def add(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x + y, elementwise; strings are joined."""
     build = add_v1 if getattr(x, "dtype", None) is dtypes.string else add_v2
-    total: Tensor = build(x, y, name=name or "Add")
-    return total
+    return build(x, y, name=name or "Add")
 
 
 def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
-    """``scalar * x`` for a tensor or an `IndexedSlices` x, of whose kind the result is.
+    """``scalar * x`` for a tensor or an `IndexedSlices` x; the result is of the same kind.
 
     Raises `InvalidArgumentError` when ``scalar`` is not a scalar.
     """
@@ -259,7 +261,6 @@ squared_difference = binary_op(
     _squared_difference,
     dtypes.INEXACT | dtypes.INDEX,
     vjp=_squared_difference_vjp,
-    jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
     loop=Loop(lambda b, x, y: (x - y) * (x - y)),
@@ -283,7 +284,7 @@ def _add_n(xp: Any, inputs: Any, out: Any = None) -> Any:
     if not rest:
         return xp.positive(first, out)
     total = first
-    for x in rest[:-1]:  # not into out: that may be the memory of an input still to come
+    for x in rest[:-1]:  # not into out: it may share memory with a later input
         total = total + x
     return xp.add(total, rest[-1], out)
 
@@ -316,8 +317,7 @@ def add_n(inputs: Any, name: str | None = None) -> Tensor:
     if len(inputs) == 1:
         only = convert_to_tensor(inputs[0])
         return identity(only, name=name) if name else only
-    total: Tensor = add_n_op(inputs, name=name)
-    return total
+    return add_n_op(inputs, name=name)
 
 
 def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Tensor:
@@ -378,7 +378,7 @@ roots of -inf are NaN, and the root of -0 is -0.
 
 
 def _power(xp: Any, x: Any, y: Any, out: Any = None, workspace: Any = None) -> Any:
-    if xp is np and y.ndim == 0:  # reading y would synchronize with a GPU, whose powers are bound by memory
+    if xp is np and y.ndim == 0:  # reading y would synchronize with a GPU, where powers are memory-bound
         fast = _POWERS.get(complex(y))
         if fast is not None and (fast.of_integers or x.dtype.kind not in "iu"):
             return fast.on_arrays(xp, x, xp.empty if workspace is None else workspace.begin(), out)
@@ -411,7 +411,6 @@ power = binary_op(
     _power,
     dtypes.NUMERIC,
     vjp=_pow_vjp,
-    jvp=BY_VJP,
     samples=pairs(0.5, 3),
     loop=on_floats(_power_in_loop),
     simplify=_simplify_power,
@@ -421,12 +420,11 @@ power = binary_op(
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run."""
-    result: Tensor = power(x, y, name=name)
-    return result
+    return power(x, y, name=name)
 
 
 def _chosen_vjp(takes_x: Callable[[Tensor, Tensor], Any]) -> Vjp:
-    """The gradient goes to the input that was taken; to x where both are equal."""
+    """The gradient flows to the selected input; to x if both are equal."""
 
     def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
         taken, zero = takes_x(*op.inputs), zero_of(dz.dtype)
@@ -440,7 +438,6 @@ maximum = binary_op(
     lambda xp, x, y, out=None: xp.maximum(x, y, out=out),
     dtypes.REAL,
     vjp=_chosen_vjp(greater_equal),
-    jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
     value=integer_value(max),
@@ -454,7 +451,6 @@ minimum = binary_op(
     lambda xp, x, y, out=None: xp.minimum(x, y, out=out),
     dtypes.REAL,
     vjp=_chosen_vjp(less_equal),
-    jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
     value=integer_value(min),
@@ -480,7 +476,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 
 def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
-    """``value`` cast to ``dtype``, where values beyond its range become its nearest end."""
+    """``value`` cast to ``dtype`` and clipped to its range."""
     with get_default_graph().name_scope(name or "saturate_cast") as scope:
         tensor, target = convert_to_tensor(value), as_dtype(dtype)
         if tensor.dtype.is_complex or not (target.is_integer or target.is_floating):
@@ -500,7 +496,7 @@ def _range(dtype: DType) -> tuple[Any, Any]:
 
 
 def _within(dtype: DType, limit: Any) -> Any:
-    """``limit`` in ``dtype``, or the next number of ``dtype`` towards 0: 2**31 - 1 is no float32."""
+    """``limit`` in ``dtype``, or the next number of ``dtype`` towards 0: float32 has no 2**31 - 1."""
     nearest = np.array(limit).astype(dtype.np)
     beyond = dtype.is_floating and abs(int(nearest)) > abs(int(limit))
     return np.nextafter(nearest, dtype.np.type(0)) if beyond else nearest

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, define_op, sample, undoes_itself
 from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape
 
+__all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
+
 
 def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
-    """``x`` shifted by ``y``, and ``beyond`` where that is no number below the number of bits: there the
-    processor takes some of y's bits only.
+    """``x`` shifted by ``y``, and ``beyond`` unless y is at least 0 and below the number of bits: the
+    processor then uses only some of y's bits.
     """
     bits = np.dtype(x.dtype).itemsize * 8
     return b.select((y >= 0) & (y < bits), b.emit(op, x, y & (bits - 1)), beyond)
@@ -29,7 +32,7 @@ def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
     return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
 
 
-def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef:
+def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T, y: T -> z: T",
@@ -37,7 +40,6 @@ def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **fa
         shape=broadcast_shape,
         kernel=Ufunc(ufunc),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[5], [-6]], np.int32), np.array([3, 1, 0], np.int32)),
             sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
@@ -83,7 +85,6 @@ invert = define_op(
     shape=unchanged,
     kernel=Ufunc("invert"),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
     traits=Traits(elementwise=True),
     simplify=undoes_itself,

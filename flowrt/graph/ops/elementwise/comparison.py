@@ -1,4 +1,4 @@
-"""Comparison, logic and choice; and what all elementwise ops of several inputs share.
+"""Comparison, logic and selection, and common parts of elementwise ops with several inputs.
 
 Rule of this file: inputs have one dtype and broadcast as in NumPy.
 """
@@ -34,8 +34,6 @@ from flowrt.graph.op_def import (
     ShapeContext,
     SimplifyContext,
     Ufunc,
-    attr_bool,
-    attr_float,
     define_op,
     op_def,
     sample,
@@ -49,6 +47,11 @@ from flowrt.graph.shapes import (
     broadcast,
     merge,
 )
+
+__all__ = [
+    "equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "not_equal", "where", "where_v2",
+]  # fmt: skip
 
 # --- what binary ops share
 
@@ -91,7 +94,7 @@ def zero_of(dtype: DType) -> Tensor:
 
 def _comparison(
     name: str, kernel: Kernel, loop: str, types: Iterable[DType], *, commutative: bool = False, **rules: Any
-) -> OpDef:
+) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T, y: T -> z: bool",
@@ -99,7 +102,6 @@ def _comparison(
         shape=rules.pop("shape", broadcast_shape),
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=pairs(),
         traits=Traits(elementwise=True, commutative=commutative),
         loop=instruction(loop),
@@ -117,7 +119,7 @@ def _equality_shape(s: ShapeContext) -> Sequence[Shape]:
 
 _EQUALITY: dict[str, Any] = {
     "types": dtypes.NUMERIC | {dtypes.bool_, dtypes.string},
-    "attrs": {"incompatible_shape_error": attr_bool(True)},
+    "attrs": "incompatible_shape_error: bool = True",
     "shape": _equality_shape,
     "commutative": True,
     "batch": broadcasting,
@@ -146,11 +148,10 @@ approximate_equal_op = define_op(
     "ApproximateEqual",
     "x: T, y: T -> z: bool",
     types={"T": dtypes.NUMERIC},
-    attrs={"tolerance": attr_float(1e-5)},
+    attrs="tolerance: float = 1e-5",
     shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
     kernel=lambda xp, x, y, tolerance, out=None: xp.less(xp.abs(x - y), tolerance, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([1.0, 2.0]), np.array([1.000001, 2.1])),
         sample(np.array(1 + 1j), np.array(1 + 1j), tolerance=0.5),
@@ -161,9 +162,8 @@ approximate_equal_op = define_op(
 
 
 def approximate_equal(x: Any, y: Any, tolerance: float = 1e-5, name: str | None = None) -> Tensor:
-    """Whether ``abs(x - y) < tolerance``, elementwise, for tensors of one shape."""
-    result: Tensor = approximate_equal_op(x, y, tolerance=tolerance, name=name)
-    return result
+    """True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape."""
+    return approximate_equal_op(x, y, tolerance=tolerance, name=name)
 
 
 # --- logic
@@ -174,14 +174,13 @@ def _truth_pairs(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(True), np.zeros(0, bool))
 
 
-def _logical(name: str, kernel: Kernel, loop: str, doc: str) -> OpDef:
+def _logical(name: str, kernel: Kernel, loop: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: bool, y: bool -> z: bool",
         shape=broadcast_shape,
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=_truth_pairs,
         traits=Traits(elementwise=True, commutative=True),
         loop=instruction(loop),
@@ -201,7 +200,6 @@ logical_not = define_op(
     shape=unchanged,
     kernel=Ufunc("logical_not"),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array([True, False]))],
     traits=Traits(elementwise=True),
     simplify=undoes_itself,
@@ -212,16 +210,13 @@ logical_not = define_op(
 
 def logical_xor(x: Any, y: Any, name: str = "LogicalXor") -> Tensor:
     """Either x or y, but not both."""
-    either: Tensor = not_equal(
-        convert_to_tensor(x, dtypes.bool_), convert_to_tensor(y, dtypes.bool_), name=name
-    )
-    return either
+    return not_equal(convert_to_tensor(x, dtypes.bool_), convert_to_tensor(y, dtypes.bool_), name=name)
 
 
 # --- choice
 
 WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-"""Integers of as many bytes as an element has."""
+"""Integer types by element size in bytes."""
 
 MIN_WORDS = 4096
 """Elements from which `_choose` works on whole words: 100,000 floats chosen by chance take 45 us so, 374 by
@@ -299,7 +294,7 @@ def _choices(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _batch_select(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """A condition of less rank says it for whole rows: its axes are the first ones."""
+    """A condition of lower rank selects whole rows: its axes are the first ones."""
     condition, t, e = values
     ranks = [rank_of(x) for x in op.inputs]
     if ranks[0] is None or ranks[1] is None:
@@ -307,7 +302,7 @@ def _batch_select(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
     return batched(select_v2(b.with_last_axes(condition.tensor, ranks[1] - ranks[0]), t.tensor, e.tensor))
 
 
-select: OpDef = define_op(
+select: OpDef[Tensor] = define_op(
     "Select",
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
@@ -325,7 +320,7 @@ select: OpDef = define_op(
 )
 
 
-select_v2: OpDef = define_op(
+select_v2: OpDef[Tensor] = define_op(
     "SelectV2",
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
@@ -349,19 +344,14 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     Without x and y the coordinates of the true elements: int64 of shape ``[n, rank]``.
     """
     if x is None and y is None:
-        coordinates: Tensor = op_def("Where")(
-            convert_to_tensor(condition, preferred_dtype=dtypes.bool_), name=name
-        )
-        return coordinates
+        return op_def("Where")(convert_to_tensor(condition, preferred_dtype=dtypes.bool_), name=name)
     if x is None or y is None:
         raise InvalidArgumentError("where: expected both x and y, or neither; got one")
-    chosen: Tensor = select(condition, x, y, name=name)
-    return chosen
+    return select(condition, x, y, name=name)
 
 
 def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
     """x where ``condition`` holds, else y; all three broadcast. Without x and y as `where`."""
     if x is None or y is None:
         return where(condition, x, y, name)
-    chosen: Tensor = select_v2(condition, x, y, name=name)
-    return chosen
+    return select_v2(condition, x, y, name=name)

@@ -16,17 +16,7 @@ from flowrt.errors import DTypeError
 from flowrt.graph.construction.batching_rules import broadcasting
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import (
-    LINEAR,
-    OpDef,
-    Rule,
-    Sample,
-    Ufunc,
-    attr_type,
-    define_op,
-    sample,
-    undoes_itself,
-)
+from flowrt.graph.op_def import LINEAR, OpDef, Rule, Sample, Ufunc, define_op, sample, undoes_itself
 from flowrt.graph.op_facets import Jvp, Kernel, Traits, Vjp
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast, unchanged
@@ -46,12 +36,12 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros((0, 2), np.complex64))
 
 
-def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str) -> OpDef:
+def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "input: T -> Tout" if name != "ComplexAbs" else "x: T -> y: Tout",
         types={"T": dtypes.COMPLEX, "Tout": _PARTS},
-        attrs={"Tout": attr_type(dtypes.float32)},
+        attrs="Tout: type = float32",
         shape=unchanged,
         kernel=kernel,
         vjp=vjp,
@@ -147,7 +137,7 @@ complex_op = define_op(
     "Complex",
     "real: T, imag: T -> out: Tout",
     types={"T": _PARTS, "Tout": dtypes.COMPLEX},
-    attrs={"Tout": attr_type(dtypes.complex64)},
+    attrs="Tout: type = complex64",
     shape=broadcast_shape,
     kernel=_build_complex,
     vjp=lambda op, dy: [unbroadcast(real(dy), *op.inputs), unbroadcast(imag(dy), *op.inputs[::-1])],
@@ -171,8 +161,7 @@ def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
     if first.dtype not in _PARTS:
         raise DTypeError(f"complex: expected float32 or float64 parts; got {first.dtype.name}")
     wide = dtypes.complex64 if first.dtype is dtypes.float32 else dtypes.complex128
-    result: Tensor = complex_op(first, imag, Tout=wide, name=name)
-    return result
+    return complex_op(first, imag, Tout=wide, name=name)
 
 
 def real(input: Any, name: str | None = None) -> Tensor:
@@ -184,8 +173,7 @@ def real(input: Any, name: str | None = None) -> Tensor:
 def imag(input: Any, name: str | None = None) -> Tensor:
     """The imaginary part. Raises `DTypeError` for a real tensor."""
     x = convert_to_tensor(input)
-    result: Tensor = imag_op(x, Tout=x.dtype.real_dtype, name=name)
-    return result
+    return imag_op(x, Tout=x.dtype.real_dtype, name=name)
 
 
 def conj(x: Any, name: str | None = None) -> Tensor:
@@ -198,13 +186,13 @@ def abs(x: Any, name: str | None = None) -> Tensor:
     """The magnitude of each element, real also for a complex tensor."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_complex:
-        return complex_abs(tensor, Tout=tensor.dtype.real_dtype, name=name)  # type: ignore[no-any-return]
-    return abs_op(tensor, name=name)  # type: ignore[no-any-return]
+        return complex_abs(tensor, Tout=tensor.dtype.real_dtype, name=name)
+    return abs_op(tensor, name=name)
 
 
 def angle(input: Any, name: str | None = None) -> Tensor:
     """The angle to the positive real axis, from -pi to pi; of a real tensor 0 or pi."""
     x = convert_to_tensor(input)
     if x.dtype.is_complex:
-        return angle_op(x, Tout=x.dtype.real_dtype, name=name)  # type: ignore[no-any-return]
+        return angle_op(x, Tout=x.dtype.real_dtype, name=name)
     return where_v2(less(x, zero_of(x.dtype)), number(np.pi, x), zero_of(x.dtype), name=name)

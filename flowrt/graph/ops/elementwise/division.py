@@ -1,7 +1,7 @@
-"""Quotients and remainders in all the ways to round them, and those that are 0 where a factor is.
+"""Quotients and remainders with all kinds of rounding, and variants that are 0 where an operand is 0.
 
-Rule of this file: an integer divided by zero is an `InvalidArgumentError`, and on a GPU, where no step waits
-to look for zeros, some integer; a float divided by zero is infinite or not a number.
+Rule of this file: an integer divided by zero is an `InvalidArgumentError`, and on a GPU, where zeros are not
+checked, an arbitrary integer; a float divided by zero is infinite or not a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, NONDIFFERENTIABLE, Ufunc, define_op, op_def
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Ufunc, define_op, op_def
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits, Vjp, instruction
 from flowrt.graph.ops.base.filling import (
     unbroadcast,
@@ -41,6 +41,11 @@ from flowrt.graph.ops.elementwise.comparison import (
     pairs,
     zero_of,
 )
+
+__all__ = [
+    "atan2", "div", "div_no_nan", "divide", "floordiv", "floormod", "mod", "realdiv", "truediv",
+    "truncatediv", "truncatemod",
+]  # fmt: skip
 
 # --- quotients
 
@@ -116,7 +121,7 @@ def _floored_remainder(b: Any, x: Any, y: Any) -> Any:
 
 
 def _floored_remainder_of_floats(b: Any, x: Any, y: Any) -> Any:
-    """It has y's sign even where it is 0."""
+    """The remainder with y's sign, even if it is 0."""
     rest = b.emit("rem", x, y)
     return b.select(rest.equals(0), b.copysign(0.0, y), b.select((rest < 0).differs(y < 0), rest + y, rest))
 
@@ -144,7 +149,6 @@ realdiv = binary_op(
     Ufunc("true_divide"),
     dtypes.INEXACT,
     vjp=_div_vjp,
-    jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=np.complex64),
     simplify=drops_neutral(is_one, 1),
     loop=instruction("div"),
@@ -157,7 +161,6 @@ div_op = binary_op(
     _divide,
     dtypes.NUMERIC,
     vjp=_div_vjp,
-    jvp=BY_VJP,
     samples=pairs(gap=0.5),
     simplify=drops_neutral(is_one, 1),
     loop=_by_kind(lambda b, x, y: x / y, _truncated_quotient),
@@ -170,7 +173,6 @@ floor_div = binary_op(
     _floor_divide,
     dtypes.REAL,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
     value=integer_value(operator.floordiv),
     loop=_by_kind(lambda b, x, y: b.floor(x / y), _floored_quotient),
@@ -183,7 +185,6 @@ floormod = binary_op(
     _floor_mod,
     dtypes.REAL,
     vjp=_mod_vjp(floor_div),
-    jvp=BY_VJP,
     samples=pairs(gap=0.5),
     value=integer_value(operator.mod),
     loop=_by_kind(_floored_remainder_of_floats, _floored_remainder),
@@ -196,7 +197,6 @@ truncatediv = binary_op(
     truncate_divide,
     dtypes.REAL,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
     loop=_by_kind(lambda b, x, y: b.trunc(x / y), _truncated_quotient),
     doc="x / y without its fraction.",
@@ -208,7 +208,6 @@ truncatemod = binary_op(
     _truncate_mod,
     dtypes.REAL,
     vjp=_mod_vjp(truncatediv),
-    jvp=BY_VJP,
     samples=pairs(gap=0.5),
     loop=_by_kind(lambda b, x, y: b.emit("rem", x, y), _truncated_remainder),
     doc="The remainder of x / y that has x's sign.",
@@ -251,8 +250,7 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
     with get_default_graph().name_scope(name or "truediv") as scope:
         x, y = _operands(x, y, scope)
         wider = _TRUE_QUOTIENT.get(x.dtype, x.dtype)
-        quotient: Tensor = realdiv(cast(x, wider), cast(y, wider), name=scope)
-        return quotient
+        return realdiv(cast(x, wider), cast(y, wider), name=scope)
 
 
 def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -264,19 +262,17 @@ def div(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x / y as Python 2 has it: the floor of the quotient for integers."""
     with get_default_graph().name_scope(name or "div") as scope:
         x, y = _operands(x, y, scope)
-        quotient: Tensor = (floor_div if x.dtype.is_integer else realdiv)(x, y, name=scope)
-        return quotient
+        return (floor_div if x.dtype.is_integer else realdiv)(x, y, name=scope)
 
 
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     """floor(x / y)."""
-    quotient: Tensor = floor_div(x, y, name=name or "floordiv")
-    return quotient
+    return floor_div(x, y, name=name or "floordiv")
 
 
 def _guarded(function: Callable[[Any, Any, Any, Any], Any], zero: int) -> Kernel:
-    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``, which takes ``out``
-    last.
+    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``; its last argument is
+    ``out``.
     """
 
     def kernel(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
@@ -330,7 +326,6 @@ xlogy = binary_op(
     _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log(y), out), 0),
     dtypes.FLOATING,
     vjp=_xlogy_vjp,
-    jvp=BY_VJP,
     samples=pairs(0.5, 3, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log(y))),
     doc="x * log(y), and 0 where x is 0.",
@@ -342,7 +337,6 @@ xlog1py = binary_op(
     _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log1p(y), out), 0),
     dtypes.FLOATING,
     vjp=_xlog1py_vjp,
-    jvp=BY_VJP,
     samples=pairs(0.5, 3, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log1p(y))),
     doc="x * log(1 + y), and 0 where x is 0.",
@@ -354,7 +348,6 @@ xdivy = binary_op(
     _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 0),
     dtypes.FLOATING,
     vjp=_xdivy_vjp,
-    jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x / y)),
     doc="x / y, and 0 where x is 0.",
@@ -366,7 +359,6 @@ div_no_nan = binary_op(
     _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 1),
     dtypes.FLOATING,
     vjp=_div_no_nan_vjp,
-    jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
     loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x / y)),
     doc="x / y, and 0 where y is 0.",
@@ -378,7 +370,6 @@ mul_no_nan = binary_op(
     _guarded(lambda xp, x, y, out: xp.multiply(x, y, out), 1),
     dtypes.FLOATING,
     vjp=_mul_no_nan_vjp,
-    jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
     loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x * y)),
     doc="x * y, and 0 where y is 0, even if x is infinite or not a number.",
@@ -398,7 +389,6 @@ atan2 = define_op(
     shape=broadcast_shape,
     kernel=Ufunc("arctan2"),
     vjp=_atan2_vjp,
-    jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
     traits=Traits(elementwise=True),
     doc="The angle of the point (x, y), from -pi to pi.",

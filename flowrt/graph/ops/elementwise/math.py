@@ -1,9 +1,9 @@
 """Elementwise functions of one number: exponentials, roots, angles, rounding, complex parts.
 
 Rules of this file: a derivative is written once, as ``slope(d, x, y)`` = d times the derivative at x, where y
-is the value; the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions whose
-derivative is an expression in y have an op of their own for it (`TanhGrad` and its kin, as in TensorFlow), so
-that a training step runs one op, not four.
+is the value; the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions with a
+derivative that is an expression in y have a separate op for it (`TanhGrad` etc., as in TensorFlow), so that a
+training step runs one op, not four.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
-    BY_VJP,
     LINEAR,
     NONDIFFERENTIABLE,
     OpDef,
@@ -39,6 +38,12 @@ from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import Shape, merge
+
+__all__ = [
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "expm1", "floor",
+    "is_finite", "is_inf", "is_nan", "log", "log1p", "negative", "reciprocal", "rint", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh",
+]  # fmt: skip
 
 Slope: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -74,7 +79,7 @@ def unary_op(
     samples: Samples,
     doc: str,
     loop: Loop | None = None,
-) -> OpDef:
+) -> OpDef[Tensor]:
     """A differentiable function of one number: see the rules above for ``slope``."""
 
     def vjp(op: Operation, dy: Tensor) -> list[Tensor]:
@@ -109,7 +114,7 @@ def _grad_op(
     by_y: Slope,
     doc: str,
     types: Iterable[DType] = dtypes.FLOATING,
-) -> OpDef:
+) -> OpDef[Tensor]:
     """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
 
     Not all take complex numbers: some of TensorFlow's conjugate y then, and others do not.
@@ -126,7 +131,6 @@ def _grad_op(
         shape=_merged,
         kernel=kernel,
         vjp=vjp,
-        jvp=BY_VJP,
         samples=lambda rng: (
             sample(rng.uniform(0.2, 0.8, (2, 3)), rng.standard_normal((2, 3))),
             sample(rng.uniform(0.2, 0.8, ()), rng.standard_normal(())),
@@ -199,9 +203,9 @@ _COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
 
 
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
-    """1 / (1 + exp(-x)): where exp overflows, 0 is right but for float32's denormal numbers.
+    """1 / (1 + exp(-x)): where exp overflows, the result 0 is correct except for float32's denormal numbers.
 
-    16-bit floats go through float32: float16's exp overflows at 11, where its sigmoid is not nearly 0.
+    16-bit floats are computed in float32: float16's exp overflows at 11, where its sigmoid is not nearly 0.
     """
     if x.dtype.itemsize == 2:
         wide = 1 / (1 + xp.exp(-x.astype(np.float32)))
@@ -317,24 +321,22 @@ sigmoid = unary_op(
 
 
 def _one_minus_square(x: Tensor) -> Tensor:
-    result: Tensor = subtract(number(1, x), square(x))
-    return result
+    return subtract(number(1, x), square(x))
 
 
 def _one_plus_square(x: Tensor) -> Tensor:
-    result: Tensor = add_v2(number(1, x), square(x))
-    return result
+    return add_v2(number(1, x), square(x))
 
 
 def _angle_op(
     name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
-) -> OpDef:
+) -> OpDef[Tensor]:
     samples = unary_samples(low, high, _COMPLEX)
     return unary_op(name, Ufunc(ufunc), dtypes.INEXACT, slope, samples, doc, loop)
 
 
 def _angle(op: str) -> Loop:
-    """The loop of a function of an angle, which knows pi to 2**48; the kernel does larger ones."""
+    """Loop of a function of an angle, with range reduction up to 2**48; the kernel handles larger ones."""
 
     def build(b: Any, x: Any) -> Any:
         b.check(~(abs(x) > 2.0**48) | abs(x).equals(math.inf))
@@ -344,7 +346,7 @@ def _angle(op: str) -> Loop:
 
 
 sin = _angle_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.", _angle("sin"))
-cos: OpDef = _angle_op(
+cos: OpDef[Tensor] = _angle_op(
     "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.", _angle("cos")
 )
 tan = _angle_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
@@ -368,7 +370,9 @@ atan = _angle_op(
     "Atan", "arctan", lambda d, x, y: realdiv(d, _one_plus_square(x)), -3, 3, "The angle whose tangent is x."
 )
 sinh = _angle_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
-cosh: OpDef = _angle_op("Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine.")
+cosh: OpDef[Tensor] = _angle_op(
+    "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine."
+)
 tanh = _angle_op(
     "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.", instruction("tanh")
 )
@@ -380,7 +384,7 @@ atanh = _angle_op(
 
 # --- signs and rounding
 
-neg: OpDef = define_op(
+neg: OpDef[Tensor] = define_op(
     "Neg",
     "x: T -> y: T",
     types={"T": _SIGNED},
@@ -413,7 +417,7 @@ def _sign_loop(b: Any, x: Any) -> Any:
     return b.select(x > 0, 1, b.select(x < 0, -1, b.select(x.equals(0), 0, x)))
 
 
-sign: OpDef = unary_op(
+sign: OpDef[Tensor] = unary_op(
     "Sign",
     Ufunc("sign"),
     _SIGNED,
@@ -424,7 +428,7 @@ sign: OpDef = unary_op(
 )
 
 
-def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef:
+def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T -> y: T",
@@ -432,7 +436,6 @@ def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef:
         shape=unchanged,
         kernel=Ufunc(ufunc),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=unary_samples(-3, 3),
         traits=Traits(elementwise=True),
         loop=instruction(loop),
@@ -451,11 +454,10 @@ def round(x: Any, name: str | None = None) -> Tensor:
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_integer:
         return tensor
-    rounded: Tensor = round_op(tensor, name=name)
-    return rounded
+    return round_op(tensor, name=name)
 
 
-def _test_op(name: str, ufunc: str, loop: LoopRule, doc: str) -> OpDef:
+def _test_op(name: str, ufunc: str, loop: LoopRule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T -> y: bool",
@@ -463,7 +465,6 @@ def _test_op(name: str, ufunc: str, loop: LoopRule, doc: str) -> OpDef:
         shape=unchanged,
         kernel=Ufunc(ufunc),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=unary_samples(-3, 3, np.array([np.nan, np.inf, -np.inf])),
         traits=Traits(elementwise=True),
         loop=Loop(loop),
@@ -479,7 +480,7 @@ is_finite = _test_op("IsFinite", "isfinite", lambda b, x: abs(x) < math.inf, "Wh
 def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
     """The polynomial with ``coeffs`` (a list of tensors, the highest power first) at ``x``, by Horner's rule.
 
-    Raises `InvalidArgumentError` when ``coeffs`` is no list.
+    Raises `InvalidArgumentError` when ``coeffs`` is not a list.
     """
     if not isinstance(coeffs, list):
         raise InvalidArgumentError(f"polyval: expected a list of coefficients; got {coeffs!r}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import BY_VJP, OpDef, Sample, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, define_op, sample
 from flowrt.graph.op_facets import Kernel, Traits, instruction
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -47,8 +47,7 @@ def _gauss(d: Tensor, x: Tensor, factor: float, sign: int) -> Tensor:
     """d * factor * exp(sign * x**2)."""
     power = square(x)
     bell = exp(power if sign > 0 else neg(power))
-    result: Tensor = multiply(multiply(d, number(factor, x)), bell)
-    return result
+    return multiply(multiply(d, number(factor, x)), bell)
 
 
 erf = unary_op(
@@ -88,7 +87,7 @@ lgamma = unary_op(
     "The logarithm of abs(gamma(x)).",
 )
 
-digamma: OpDef = unary_op(
+digamma: OpDef[Tensor] = unary_op(
     "Digamma",
     _blockwise(special_kernels.digamma),
     dtypes.FLOATING,
@@ -113,14 +112,13 @@ def _orders(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(1, np.float32), np.array([0.5, 2], np.float32))
 
 
-polygamma: OpDef = define_op(
+polygamma: OpDef[Tensor] = define_op(
     "Polygamma",
     "a: T, x: T -> z: T",
     types={"T": (dtypes.float32, dtypes.float64)},
     shape=broadcast_shape,
     kernel=_polygamma,
     vjp=_polygamma_vjp,
-    jvp=BY_VJP,
     samples=_orders,
     traits=Traits(elementwise=True),
     doc="Derivative number a of digamma at x.",

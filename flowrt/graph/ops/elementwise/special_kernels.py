@@ -39,7 +39,7 @@ _ERF_32 = (
     7.875875062685488e-05, -0.000801686428716587, 0.005189087423433974, -0.026854212010626412,
     0.11283594715160218, -0.37612626666720334, 1.1283791658483509,
 )  # fmt: skip
-"""As `_ERF` for float32; relative error 1.2e-9."""
+"""Coefficients like `_ERF` for float32; relative error 1.2e-9."""
 
 _LOG_ERFC_32 = (
     -1.3272361811238555e-05, 0.00022403048981273858, -0.0018094488437878013, 0.009732538008525199,
@@ -135,7 +135,7 @@ def erfc(xp: Any, x: Any) -> Any:
 
 
 def erfinv(xp: Any, y: Any) -> Any:
-    """The x with erf(x) = y; infinite at -1 and 1, NaN beyond; error 5.9e-16."""
+    """The x with erf(x) = y; infinite at -1 and 1, NaN outside; error 5.9e-16."""
     size = xp.abs(y)
     half = y / 2
     centre = half * _ratio(_QUANTILE_CENTRE, 0.180625 - half * half)
@@ -157,7 +157,9 @@ def lgamma(xp: Any, x: Any) -> Any:
 
 
 def _lgamma_positive(xp: Any, x: Any) -> Any:
-    """To 3 by a step of the recurrence to [1, 2]: near the zeros 1 and 2 the relative error stays small."""
+    """Up to 3 shifted by one recurrence step to [1, 2]: near the zeros 1 and 2 the relative error stays
+    small.
+    """
     step = xp.where(x < 1, -1.0, xp.where(x > 2, 1.0, 0.0))
     near = x - step  # in [1, 2]
     centre = (x - (1 + step)) * (x - (2 + step)) * _polynomial(_LGAMMA, xp.minimum(near, 2) - 1.5)
@@ -172,7 +174,7 @@ def _lgamma_positive(xp: Any, x: Any) -> Any:
 
 
 def _from_pole(xp: Any, x: Any) -> Any:
-    """How far ``x`` is from the nearest integer, exactly: ``x - floor(x)`` would be 1 just below 0."""
+    """Distance of ``x`` from the nearest integer, exactly: ``x - floor(x)`` would be 1 just below 0."""
     return x - xp.rint(x)
 
 
@@ -194,8 +196,8 @@ def _digamma_positive(xp: Any, x: Any) -> Any:
 
 
 def polygamma(xp: Any, n: Any, x: Any) -> Any:
-    """Derivative n of digamma; infinite at 0, -1, -2 ..., NaN for x < 0 if n is no integer; error 1.9e-15 for
-    x > 0, 6e-15 for x < 0, except near roots, for n to 5.
+    """Derivative n of digamma; infinite at 0, -1, -2 ..., NaN for x < 0 if n is not an integer; error 1.9e-15
+    for x > 0, 6e-15 for x < 0, except near roots, for n to 5.
     """
     sign = 1 - 2 * xp.remainder(n + 1, 2)
     is_positive = x > 0
@@ -207,8 +209,8 @@ def polygamma(xp: Any, n: Any, x: Any) -> Any:
 
 
 def _reflected_zeta(xp: Any, s: Any, q: Any) -> Any:
-    """As `_hurwitz_zeta` for q <= 0 and integers s: the sum over all integers k has period 1 in q, and what
-    is too much of it, k < 0, is a sum for 1 - q.
+    """`_hurwitz_zeta` for q <= 0 and integers s: the sum over all integers k has period 1 in q, and the
+    surplus terms, k < 0, are a sum for 1 - q.
     """
     distance = _from_pole(xp, q)
     mirrored = _hurwitz_zeta(xp, s, 1 - distance) - _hurwitz_zeta(xp, s, 1 - q)

@@ -1,7 +1,7 @@
 """Inverses, solves, determinants and decompositions of matrices.
 
-Rules of this file: a matrix is the last two dimensions, the others are a batch; LAPACK does the work, by way
-of ``xp.linalg``, which knows no ``out``: that gets a copy; a matrix that has no such decomposition is an
+Rules of this file: a matrix is the last two dimensions, the others are a batch; LAPACK is used, through
+``xp.linalg``, which has no ``out``: the result is copied there; a matrix without the decomposition raises
 `InvalidArgumentError`. Gradients: M. Giles, *Collected matrix derivative results for forward and reverse mode
 algorithmic differentiation* (2008); J. Townsend, *Differentiating the singular value decomposition* (2016);
 S. Walter and L. Lehmann (2010) for QR.
@@ -19,7 +19,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import broadcasting, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, Sample, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like
 from flowrt.graph.ops.base.identities import cast
@@ -35,6 +35,11 @@ from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_shape,
 )
 from flowrt.graph.shapes import Shape, broadcast, merge
+
+__all__ = [
+    "cholesky", "cholesky_solve", "matrix_determinant", "matrix_inverse", "matrix_solve",
+    "matrix_triangular_solve", "qr",
+]  # fmt: skip
 
 _TYPES = frozenset((dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128))
 
@@ -57,7 +62,7 @@ def _swapped(dims: Shape) -> Shape:
 
 
 def _lapack(function: Any, expected: str) -> Any:
-    """``function``, with an error that says what it expected in place of LAPACK's."""
+    """``function`` with an error that names the ``expected`` input in place of LAPACK's."""
 
     def run(*arguments: Any, **options: Any) -> Any:
         try:
@@ -107,11 +112,10 @@ matrix_inverse_op = define_op(
     "MatrixInverse",
     "input: T -> T",
     types={"T": _TYPES},
-    attrs={"adjoint": attr_bool(False)},
+    attrs="adjoint: bool = False",
     shape=_square,
     kernel=_inverse,
     vjp=_inverse_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (*_square_samples(rng), sample(_well_conditioned(rng, 3), adjoint=True)),
     cost=lambda inputs, outputs: _cubic(inputs, 2.0),
     batch=leading,
@@ -121,8 +125,7 @@ matrix_inverse_op = define_op(
 
 def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The inverses of square matrices, or of their adjoints; of a singular one an `InvalidArgumentError`."""
-    inverse: Tensor = matrix_inverse_op(input, adjoint=adjoint, name=name)
-    return inverse
+    return matrix_inverse_op(input, adjoint=adjoint, name=name)
 
 
 def _cubic(inputs: Any, factor: float) -> float:
@@ -132,10 +135,9 @@ def _cubic(inputs: Any, factor: float) -> float:
 
 
 def _scaled_inverse(op: Operation, factor: Tensor) -> Tensor:
-    """``factor * input**-H`` for a factor of each matrix: what the gradients of determinants are made of."""
+    """``factor * input**-H`` with a factor per matrix, as in the gradients of determinants."""
     spread = expand_dims(expand_dims(factor, -1), -1)
-    scaled: Tensor = multiply(spread, matrix_inverse(op.inputs[0], adjoint=True))
-    return scaled
+    return multiply(spread, matrix_inverse(op.inputs[0], adjoint=True))
 
 
 def _scalar_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -150,7 +152,6 @@ matrix_determinant = define_op(
     shape=_scalar_shape,
     kernel=lambda xp, input, out=None: delivered(xp, xp.asarray(xp.linalg.det(input)), input.dtype, out),
     vjp=lambda op, dy: [_scaled_inverse(op, multiply(dy, conjugated(op.outputs[0])))],
-    jvp=BY_VJP,
     samples=_square_samples,
     cost=lambda inputs, outputs: _cubic(inputs, 0.7),
     batch=leading,
@@ -166,14 +167,13 @@ def _slogdet_vjp(op: Operation, dsign: Tensor | None, dlog: Tensor | None) -> li
     return [None if dlog is None else _scaled_inverse(op, dlog)]  # the sign of a real determinant is constant
 
 
-log_matrix_determinant = define_op(
+log_matrix_determinant: OpDef[list[Tensor]] = define_op(
     "LogMatrixDeterminant",
     "input: T -> sign: T, log_abs_determinant: T",
     types={"T": _TYPES},
     shape=_scalar_shape,
     kernel=_slogdet,
     vjp=_slogdet_vjp,
-    jvp=BY_VJP,
     samples=_square_samples,
     cost=lambda inputs, outputs: _cubic(inputs, 0.7),
     batch=leading,
@@ -182,7 +182,7 @@ log_matrix_determinant = define_op(
 
 
 class LogMatrixDeterminant(NamedTuple):
-    """What `slogdet` returns."""
+    """The result of `slogdet`."""
 
     sign: Tensor
     log_abs_determinant: Tensor
@@ -200,8 +200,7 @@ def logdet(matrix: Any, name: str | None = None) -> Tensor:
     with get_default_graph().name_scope(name or "logdet"):
         diagonal = matrix_diag_part(cholesky(matrix))
         total = reduce_sum(log(cast(diagonal, diagonal.dtype.real_dtype)), [-1])
-        doubled: Tensor = multiply(total, 2.0)
-        return doubled
+        return multiply(total, 2.0)
 
 
 # --- Cholesky and solves
@@ -229,7 +228,6 @@ cholesky = define_op(
     shape=_square,
     kernel=_cholesky,
     vjp=_cholesky_vjp,
-    jvp=BY_VJP,
     # differences of a symmetric function in directions that are not symmetric mean nothing
     samples=lambda rng: (
         sample(_positive_definite(rng, 3), differentiable=False),
@@ -284,11 +282,10 @@ matrix_solve_op = define_op(
     "MatrixSolve",
     "matrix: T, rhs: T -> T",
     types={"T": _TYPES},
-    attrs={"adjoint": attr_bool(False)},
+    attrs="adjoint: bool = False",
     shape=_solve_shape,
     kernel=_solve,
     vjp=_solve_vjp,
-    jvp=BY_VJP,
     samples=_solve_samples,
     cost=lambda inputs, outputs: _cubic(inputs, 0.7),
     batch=leading,
@@ -301,8 +298,7 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
 
     Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a singular matrix.
     """
-    x: Tensor = matrix_solve_op(matrix, rhs, adjoint=adjoint, name=name)
-    return x
+    return matrix_solve_op(matrix, rhs, adjoint=adjoint, name=name)
 
 
 def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:
@@ -310,7 +306,7 @@ def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:
 
 
 def _triangular_solve(xp: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool, out: Any = None) -> Any:
-    """By LU decomposition, as neither NumPy nor CuPy has a batched triangular solve."""
+    """Solution by LU decomposition, as neither NumPy nor CuPy has a batched triangular solve."""
     return _solve(xp, _triangle(xp, matrix, lower), rhs, adjoint, out)
 
 
@@ -326,11 +322,10 @@ triangular_solve_op = define_op(
     "MatrixTriangularSolve",
     "matrix: T, rhs: T -> T",
     types={"T": _TYPES},
-    attrs={"lower": attr_bool(True), "adjoint": attr_bool(False)},
+    attrs="lower: bool = True, adjoint: bool = False",
     shape=_solve_shape,
     kernel=_triangular_solve,
     vjp=_triangular_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (
         *_solve_samples(rng),
         sample(_well_conditioned(rng, 3), rng.standard_normal((2, 3, 2)), lower=False),
@@ -349,8 +344,7 @@ def matrix_triangular_solve(
 
     Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a zero on the diagonal.
     """
-    x: Tensor = triangular_solve_op(matrix, rhs, lower=lower, adjoint=adjoint, name=name)
-    return x
+    return triangular_solve_op(matrix, rhs, lower=lower, adjoint=adjoint, name=name)
 
 
 def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
@@ -402,8 +396,7 @@ def _qr_vjp(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Tensor]
 
 
 def _minus_adjoint(x: Tensor) -> Tensor:
-    difference: Tensor = subtract(x, _h(x))
-    return difference
+    return subtract(x, _h(x))
 
 
 def _over_r(x: Tensor, r: Tensor) -> Tensor:
@@ -411,15 +404,14 @@ def _over_r(x: Tensor, r: Tensor) -> Tensor:
     return _h(matrix_triangular_solve(r, _h(x), lower=False))
 
 
-qr_op = define_op(
+qr_op: OpDef[list[Tensor]] = define_op(
     "Qr",
     "input: T -> q: T, r: T",
     types={"T": _TYPES},
-    attrs={"full_matrices": attr_bool(False)},
+    attrs="full_matrices: bool = False",
     shape=_qr_shape,
     kernel=_qr,
     vjp=_qr_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (
         sample(rng.standard_normal((3, 3))),
         sample(rng.standard_normal((2, 4, 2))),

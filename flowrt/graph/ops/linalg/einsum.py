@@ -24,7 +24,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import Sample, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import fill, unbroadcast
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -35,13 +35,13 @@ from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
 from flowrt.graph.shapes import Shape, broadcast
 
 NOMINAL_SIZE = 64
-"""What an unknown dimension counts as when the order of contraction is chosen."""
+"""Assumed size of an unknown dimension when the order of contraction is chosen."""
 
 ELLIPSIS = "..."
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 
 Labels: TypeAlias = tuple[Any, ...]
-"""One label a dimension: a letter, or -1, -2, ... for what an ellipsis stands for, counted from its right
+"""One label per dimension: a letter, or -1, -2, ... for dimensions covered by an ellipsis, from its right
 end.
 """
 
@@ -115,7 +115,7 @@ def _labels(term: str, width: int) -> Labels:
 
 
 class _Pair(NamedTuple):
-    """How to contract two tensors whose labels are distinct, as one batched matrix product."""
+    """Contraction of two tensors with distinct labels, as one batched matrix product."""
 
     left: tuple[int, ...]  # transposes the left tensor to [batch, rows, summed]
     right: tuple[int, ...]  # the right one to [batch, summed, columns]
@@ -142,7 +142,7 @@ def _pair(left: Labels, right: Labels, output: Labels) -> _Pair:
 
 
 class _Plan(NamedTuple):
-    """What an equation means for tensors of certain ranks."""
+    """Contraction plan of an equation for tensors of certain ranks."""
 
     inputs: tuple[Labels, ...]
     kept: tuple[Labels, ...]  # their labels when diagonals are taken and labels of one input summed
@@ -196,7 +196,7 @@ def _einsum(xp: Any, inputs: Any, equation: str, out: Any = None) -> Any:
 
 
 def _contract(xp: Any, x: Any, y: Any, pair: _Pair, out: Any) -> Any:
-    """The product of two tensors: ``out`` itself if that is laid out as the product is."""
+    """The product of two tensors: ``out`` itself if it has the layout of the product."""
     if out is not None and not (pair.result == tuple(range(out.ndim)) and out.flags.c_contiguous):
         out = None
     x, y = xp.transpose(x, pair.left), xp.transpose(y, pair.right)
@@ -317,8 +317,7 @@ def _ones(x: Tensor, axis: int) -> Tensor:
     dims = x.spec.shape
     known = None if dims is None else dims[axis]
     if known is not None:
-        vector: Tensor = fill([known], np.ones((), x.dtype.np))
-        return vector
+        return fill([known], np.ones((), x.dtype.np))
     end = axis + 1 if axis != -1 else np.iinfo(np.int32).max
     vector = fill(strided_slice(shape(x), [axis], [end]), np.ones((), x.dtype.np))
     return vector
@@ -340,7 +339,7 @@ def _einsum_jvp(op: Operation, *dxs: Tensor | None) -> list[Tensor]:
 
 
 def _cost(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> float:
-    """As for a batched matrix product whose batch are the leading dimensions that all have in common."""
+    """Cost of a batched matrix product with the common leading dimensions as the batch."""
     shapes = [[d or 1 for d in spec.shape or ()] for spec in (*inputs, *outputs)]
     batch = 1
     for dims in zip(*shapes, strict=False):
@@ -383,7 +382,7 @@ einsum_op = define_op(
     "Einsum",
     "inputs: N * T -> T",
     types={"T": dtypes.NUMERIC},
-    attrs={"equation": attr_string()},
+    attrs="equation: string",
     shape=_einsum_shape,
     kernel=_einsum,
     vjp=_einsum_vjp,
@@ -398,10 +397,10 @@ einsum_op = define_op(
 def einsum(equation: str, *inputs: Any, name: str | None = None, optimize: Any = "auto") -> Tensor:
     """The sum of products that ``equation`` describes in Einstein's notation, such as ``"bqd,bkd->bqk"``.
 
-    A label not in the output is summed; ``...`` stands for dimensions that broadcast; without ``->`` the
-    output has the labels that occur once, sorted. ``optimize`` is opt_einsum's way to find the order of
+    A label not in the output is summed; ``...`` denotes dimensions that broadcast; without ``->`` the output
+    has the labels that occur once, sorted. ``optimize`` selects opt_einsum's strategy for the order of
     contraction. Raises `InvalidArgumentError` for an equation that does not parse and for shapes that do not
-    fit it.
+    match it.
     """
     terms, output = parse_equation(equation)
     if len(terms) != len(inputs):
@@ -420,8 +419,7 @@ def einsum(equation: str, *inputs: Any, name: str | None = None, optimize: Any =
                 term = made
             left.append((term, x))
         if len(tensors) == 1:
-            result: Tensor = einsum_op(tensors, equation=f"{terms[0]}->{output}", name=scope)
-            return result
+            return einsum_op(tensors, equation=f"{terms[0]}->{output}", name=scope)
         return left[0][1]
 
 
@@ -436,7 +434,7 @@ def _intermediate(left: str, right: str, later: Iterable[str]) -> str:
 
 
 def _order(equation: Equation, tensors: Sequence[Tensor], optimize: Any) -> list[tuple[int, ...]]:
-    """Which operands to contract, step by step; results go to the end of the list."""
+    """The operands to contract, step by step; results are appended to the list."""
     if len(tensors) < 3:
         return [(0, 1)] * (len(tensors) - 1)
     shapes = [t.spec.shape for t in tensors]

@@ -19,7 +19,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batche
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import OpDef, Sample, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
@@ -124,8 +124,8 @@ _PRODUCT_TYPES = dtypes.NUMERIC
 
 
 def _product_of_batches(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """With one right factor for all, the rows of all left factors are one matrix: one large product is faster
-    than many small ones.
+    """A right factor shared by all: the rows of all left factors become one matrix, since one large product
+    is faster than many small ones.
     """
     x, y = values
     turned = [op.get_attr("transpose_a"), op.get_attr("transpose_b")]
@@ -141,7 +141,7 @@ matmul_op = define_op(
     "MatMul",
     "a: T, b: T -> product: T",
     types={"T": _PRODUCT_TYPES},
-    attrs={"transpose_a": attr_bool(False), "transpose_b": attr_bool(False)},
+    attrs="transpose_a: bool = False, transpose_b: bool = False",
     shape=_matmul_shape,
     kernel=_matmul,
     vjp=_matmul_vjp,
@@ -152,7 +152,7 @@ matmul_op = define_op(
         joined=lambda attrs: (0 if attrs["transpose_a"] else 1, 1 if attrs["transpose_b"] else 0), total=True
     ),
     batch=_product_of_batches,
-    doc="The product of two matrices, each transposed first if asked.",
+    doc="The product of two matrices, each optionally transposed first.",
 )
 
 
@@ -197,7 +197,7 @@ batch_matmul = define_op(
     "BatchMatMulV2",
     "x: T, y: T -> T",
     types={"T": _PRODUCT_TYPES},
-    attrs={"adj_x": attr_bool(False), "adj_y": attr_bool(False)},
+    attrs="adj_x: bool = False, adj_y: bool = False",
     shape=_batch_matmul_shape,
     kernel=_batch_matmul,
     vjp=_batch_matmul_vjp,
@@ -205,7 +205,7 @@ batch_matmul = define_op(
     samples=_batch_samples,
     cost=_cost,
     batch=broadcasting,
-    doc="Products of matrices in the last two dimensions, each adjoint first if asked; the others broadcast.",
+    doc="Products of matrices in the last two dimensions, each optionally adjoint; the others broadcast.",
 )
 
 
@@ -280,8 +280,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
         left, rows = _as_matrix(a, a_axes, contracted_first=False)
         right, columns = _as_matrix(b, b_axes, contracted_first=True)
         dims = [*_sizes(a, rows), *_sizes(b, columns)]
-        result: Tensor = reshape(matmul(left, right), dims or np.zeros(0, np.int32), name=scope)
-        return result
+        return reshape(matmul(left, right), dims or np.zeros(0, np.int32), name=scope)
 
 
 def _contracted_axes(a: Tensor, b: Tensor, axes: Any) -> tuple[list[int], list[int]]:
@@ -355,7 +354,7 @@ def _cross(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     return out
 
 
-cross: OpDef = define_op(
+cross: OpDef[Tensor] = define_op(
     "Cross",
     "a: T, b: T -> product: T",
     types={"T": dtypes.REAL},

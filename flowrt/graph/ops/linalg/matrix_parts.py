@@ -1,6 +1,6 @@
 """Parts of matrices: diagonals, bands, identity matrices, traces.
 
-Rules of this file: a matrix is the last two dimensions of a tensor, the others are a batch; everything is
+Rules of this file: a matrix is the last two dimensions of a tensor, the others are a batch; all ops are
 linear.
 """
 
@@ -25,6 +25,11 @@ from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_lik
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
+
+__all__ = [
+    "diag", "diag_part", "eye", "matrix_band_part", "matrix_diag", "matrix_diag_part", "matrix_set_diag",
+    "trace",
+]  # fmt: skip
 
 _TYPES = dtypes.NUMERIC | {dtypes.bool_}
 
@@ -108,8 +113,7 @@ matrix_diag_op = define_op(
 
 def matrix_diag(diagonal: Any, name: str = "diag") -> Tensor:
     """Square matrices ``[..., n, n]`` with the diagonals ``[..., n]``."""
-    matrices: Tensor = matrix_diag_op(diagonal, name=name)
-    return matrices
+    return matrix_diag_op(diagonal, name=name)
 
 
 def _matrix_diag_part(xp: Any, input: Any, out: Any = None) -> Any:
@@ -130,7 +134,7 @@ def _matrix_diag_part_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
     return [matrix_set_diag(zeros_like(matrices), dy)]
 
 
-matrix_diag_part_op: OpDef = define_op(
+matrix_diag_part_op: OpDef[Tensor] = define_op(
     "MatrixDiagPart",
     "input: T -> diagonal: T",
     types={"T": _TYPES},
@@ -146,8 +150,7 @@ matrix_diag_part_op: OpDef = define_op(
 
 def matrix_diag_part(input: Any, name: str = "diag_part") -> Tensor:
     """The main diagonals ``[..., min(m, n)]`` of matrices ``[..., m, n]``."""
-    diagonals: Tensor = matrix_diag_part_op(input, name=name)
-    return diagonals
+    return matrix_diag_part_op(input, name=name)
 
 
 def _matrix_set_diag(xp: Any, input: Any, diagonal: Any, out: Any = None) -> Any:
@@ -193,8 +196,7 @@ matrix_set_diag_op = define_op(
 
 def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
     """Matrices ``[..., m, n]`` with their main diagonals replaced by ``diagonal``, ``[..., min(m, n)]``."""
-    matrices: Tensor = matrix_set_diag_op(input, diagonal, name=name)
-    return matrices
+    return matrix_set_diag_op(input, diagonal, name=name)
 
 
 # --- bands
@@ -212,7 +214,7 @@ def _band_part(xp: Any, input: Any, num_lower: int, num_upper: int, out: Any = N
     return out
 
 
-matrix_band_part: OpDef = define_op(
+matrix_band_part: OpDef[Tensor] = define_op(
     "MatrixBandPart",
     "input: T, num_lower: host Tindex, num_upper: host Tindex -> band: T",
     types={"T": _TYPES, "Tindex": dtypes.INDEX},
@@ -283,7 +285,7 @@ def _batch_diag_part(b: BatchBuilder, op: Operation, values: Sequence[Value]) ->
     return batched(matrix_diag_part(values[0].tensor)) if rank_of(op.inputs[0]) == 2 else None
 
 
-diag_part_op: OpDef = define_op(
+diag_part_op: OpDef[Tensor] = define_op(
     "DiagPart",
     "input: T -> diagonal: T",
     types={"T": _TYPES},
@@ -293,14 +295,13 @@ diag_part_op: OpDef = define_op(
     jvp=LINEAR,
     samples=_samples((2, 3, 2, 3), (3, 3), (0, 0)),
     batch=_batch_diag_part,
-    doc="The elements [*s] of a tensor [*s, *s] at which both indices are equal.",
+    doc="The elements [*s] of a tensor [*s, *s] with equal indices.",
 )
 
 
 def diag_part(input: Any, name: str | None = None) -> Tensor:
     """The elements of ``input``, of shape ``[*s, *s]``, at which both indices are equal: shape ``[*s]``."""
-    part: Tensor = diag_part_op(input, name=name)
-    return part
+    return diag_part_op(input, name=name)
 
 
 def eye(

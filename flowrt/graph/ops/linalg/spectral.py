@@ -17,7 +17,7 @@ from flowrt import dtypes
 from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import BY_VJP, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.filling import ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import all_delivered
@@ -43,8 +43,7 @@ def _h(x: Tensor) -> Tensor:
 
 def _columns_times(x: Tensor, factors: Tensor) -> Tensor:
     """Column j of ``x`` times element j of ``factors``."""
-    scaled: Tensor = multiply(x, expand_dims(factors, -2))
-    return scaled
+    return multiply(x, expand_dims(factors, -2))
 
 
 def _inverse_gaps(values: Tensor) -> Tensor:
@@ -106,8 +105,7 @@ def _svd_vjp(op: Operation, ds: Tensor | None, du: Tensor | None, dv: Tensor | N
 
 def _skew(u: Tensor, du: Tensor, gaps: Tensor) -> Tensor:
     inner = matmul(u, du, adjoint_a=True)
-    skew: Tensor = multiply(gaps, subtract(inner, _h(inner)))
-    return skew
+    return multiply(gaps, subtract(inner, _h(inner)))
 
 
 def _outside(u: Tensor, du: Tensor, s: Tensor) -> Tensor:
@@ -117,21 +115,20 @@ def _outside(u: Tensor, du: Tensor, s: Tensor) -> Tensor:
 
 
 def _batch_decomposition(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    """Vectors that were not asked for are empty, of one dimension."""
+    """Vectors that were not requested are empty, of one dimension."""
     found = leading(b, op, values)
     is_asked = op.node.attrs.get("compute_uv", op.node.attrs.get("compute_v"))
     return found if is_asked else [found[0], *[v._replace(is_batched=False) for v in found[1:]]]
 
 
-svd_op = define_op(
+svd_op: OpDef[list[Tensor]] = define_op(
     "Svd",
     "input: T -> s: T, u: T, v: T",
     types={"T": _TYPES},
-    attrs={"compute_uv": attr_bool(True), "full_matrices": attr_bool(False)},
+    attrs="compute_uv: bool = True, full_matrices: bool = False",
     shape=_svd_shape,
     kernel=_svd,
     vjp=_svd_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (
         sample(rng.standard_normal((3, 3))),
         sample(rng.standard_normal((2, 4, 2))),
@@ -173,7 +170,7 @@ def _eigh(xp: Any, input: Any, compute_v: bool, out: Any = None) -> Any:
 
 
 def _eigh_vjp(op: Operation, de: Tensor | None, dv: Tensor | None) -> list[Tensor]:
-    """Of the lower triangle, the only part that is read: twice the symmetric gradient below the diagonal."""
+    """Gradient of the lower triangle, the only part read: twice the symmetric one below the diagonal."""
     with_vectors = op.get_attr("compute_v")
     e, v = op.outputs if with_vectors else self_adjoint_eig_op(op.inputs[0])
     inner = zeros_like(v) if de is None else matrix_diag(de)
@@ -184,15 +181,14 @@ def _eigh_vjp(op: Operation, de: Tensor | None, dv: Tensor | None) -> list[Tenso
     return [matrix_set_diag(lower, multiply(matrix_diag_part(lower), np.array(0.5, lower.dtype.np)))]
 
 
-self_adjoint_eig_op = define_op(
+self_adjoint_eig_op: OpDef[list[Tensor]] = define_op(
     "SelfAdjointEigV2",
     "input: T -> e: T, v: T",
     types={"T": _TYPES},
-    attrs={"compute_v": attr_bool(True)},
+    attrs="compute_v: bool = True",
     shape=_eigh_shape,
     kernel=_eigh,
     vjp=_eigh_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (
         sample(rng.standard_normal((3, 3))),
         sample(rng.standard_normal((2, 2, 2)), compute_v=False),
@@ -217,5 +213,4 @@ def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tens
 
 def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Tensor:
     """The eigenvalues of `self_adjoint_eig` alone."""
-    values: Tensor = self_adjoint_eig_op(tensor, compute_v=False, name=name)[0]
-    return values
+    return self_adjoint_eig_op(tensor, compute_v=False, name=name)[0]

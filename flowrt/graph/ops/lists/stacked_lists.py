@@ -15,7 +15,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.construction.list_slices import ListSlices
-from flowrt.graph.op_def import ShapeContext, attr_bool, attr_int, define_op
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op
 from flowrt.graph.op_facets import ListAccess, ListUse
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.lists.tensor_lists import (
@@ -52,13 +52,13 @@ def _first(shape: Shape) -> int | None:
 
 
 def _copied_rows(xp: Any, tensor: Any) -> list[Any]:
-    """Views of a copy of ``tensor``, one a row."""
+    """Views of a copy of ``tensor``, one per row."""
     copy = xp.array(tensor)
     return [copy[i, ...] for i in range(len(copy))]
 
 
 def _is_one_array(handle: TensorList) -> bool:
-    """Whether its elements came as the rows of an array. Lists in a list come together, too: as no array."""
+    """Whether the list was made from the rows of one array. Lists of lists never are."""
     return handle.rows is not None and handle.spec.dtype is not dtypes.variant
 
 
@@ -112,13 +112,13 @@ tensor_list_stack = define_op(
     "TensorListStack",
     "input_handle: variant, element_shape: host int32 -> tensor: element_dtype",
     types=TYPES,
-    attrs={**OF_OUTPUT, "num_elements": attr_int(-1)},
+    attrs=f"{OF_OUTPUT}, num_elements: int = -1",
     shape=lambda s: [_stack_shape(s)],
     kernel=_stack_all,
     vjp=of_elements(_stack_vjp),
     jvp=linear,
     samples=lambda rng: (),
-    alias=True,  # where they are rows of one array, which nobody changes
+    alias=True,  # if they are rows of one array, which is not modified
     doc="All elements, along a new first axis; zeros of element_shape for those that are not set.",
 )
 
@@ -213,10 +213,7 @@ def _scatter(
 
 def _gather_of(op: Operation, dy: Tensor, tensor: Tensor, indices: Tensor) -> Tensor:
     """The gradient of the rows ``tensor`` that went to ``indices``."""
-    rows: Tensor = tensor_list_gather(
-        dy, indices, shape_of_rows(tensor), element_dtype=op.get_attr("element_dtype")
-    )
-    return rows
+    return tensor_list_gather(dy, indices, shape_of_rows(tensor), element_dtype=op.get_attr("element_dtype"))
 
 
 tensor_list_scatter = define_op(
@@ -229,7 +226,7 @@ tensor_list_scatter = define_op(
     vjp=of_elements(lambda op, dy: [_gather_of(op, dy, *op.inputs[:2]), None, None, None]),
     jvp=linear,
     samples=lambda rng: (),
-    doc="A list of num_elements (-1: as many as it takes) with the tensor's rows at indices, which differ.",
+    doc="A list of num_elements (-1: as needed) with the tensor's rows at indices, which must be distinct.",
 )
 
 
@@ -250,18 +247,19 @@ tensor_list_scatter_into = define_op(
     "TensorListScatterIntoExistingList",
     "input_handle: variant, tensor: element_dtype, indices: host int32 -> output_handle: variant",
     types=TYPES,
-    attrs={"_resizes": attr_bool(True), **WRITE_ONCE},
+    attrs=f"_resizes: bool = True, {WRITE_ONCE}",
     shape=lambda s: [_scatter_into_shape(s)],
     kernel=_scatter_into,
     vjp=of_elements(_scatter_into_vjp),
     jvp=linear,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.MERGED, written=lambda shapes: rows_of(shapes[1])),
-    doc="The list with the tensor's rows at indices, which differ; longer if an index is behind its end.",
+    doc="The list with the tensor's rows at indices, which must be distinct; extended if an index exceeds "
+    "its end.",
 )
 
 
-# --- elements of different lengths, one behind the other
+# --- elements of different lengths, concatenated
 
 
 def _concat(
@@ -298,7 +296,7 @@ def _concat_shape(s: ShapeContext) -> Shape:
     return _with_first(None, rows_of(merge(s.shapes[0], as_element_shape(s.value(1)))))
 
 
-tensor_list_concat = define_op(
+tensor_list_concat: OpDef[list[Tensor]] = define_op(
     "TensorListConcatV2",
     "input_handle: variant, element_shape: host shape_type, leading_dims: host int64"
     " -> tensor: element_dtype, lengths: host int64",
@@ -310,8 +308,8 @@ tensor_list_concat = define_op(
     jvp=linear,
     samples=lambda rng: (),
     alias=True,  # as `tensor_list_stack`
-    doc="All elements one behind the other along their first axis, and their lengths. An element that is not"
-    " set counts as leading_dims[i] zero rows.",
+    doc="All elements concatenated along their first axis, and their lengths. An element that is not set "
+    "counts as leading_dims[i] zero rows.",
 )
 
 

@@ -1,16 +1,13 @@
-"""Lists of tensors: TensorFlow's ops on the elements of a list, and those that gradients need.
+"""Lists of tensors: TensorFlow's ops on the elements of a list, and additional ones for gradients.
 
-A list is a tensor of dtype `variant` whose value is a `flowrt.graph.resources.tensor_list.TensorList`. Rules
-of this
-file and of `flowrt.graph.ops.lists.stacked_lists`:
+A list is a tensor of dtype `variant` with a `flowrt.graph.resources.tensor_list.TensorList` as its value.
+Rules of this file and of `flowrt.graph.ops.lists.stacked_lists`:
 
-  1. The static shape of a list tensor is what is known of the shape of its *elements*; their dtype is an
-     attr.
-  2. What goes into a list is copied: a kernel's inputs lie in memory that the plan uses again. What is read
-     is the element itself, as a view: who hands out of a step what does not own its memory makes a copy.
-  3. The gradient of a list is a list of the same length, with elements that are not set for zeros. So
-     PushBack and PopBack are each other's transpose, and a gradient does not need the lists of the way
-     forward.
+  1. The static shape of a list tensor is the common static shape of its *elements*; their dtype is an attr.
+  2. Elements are copied into a list: a kernel's inputs are in memory that the plan reuses. A read returns the
+     element itself, as a view: code that returns a view from a step must copy it.
+  3. The gradient of a list is a list of the same length; elements that are not set mean zeros. PushBack and
+     PopBack are thus each other's transpose, and a gradient does not need the lists of the forward pass.
 """
 
 from __future__ import annotations
@@ -26,14 +23,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.construction.list_slices import ListSlices
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Attr,
-    attr_bool,
-    attr_type,
-    define_op,
-    op_def,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op, op_def
 from flowrt.graph.op_facets import ListAccess, ListUse, Traits, Vjp
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.slicing import strided_slice_op
@@ -45,10 +35,10 @@ from flowrt.graph.shapes import Shape, format_shape, is_static, merge
 
 TYPES = {"element_dtype": dtypes.ANY}
 TYPES_AND_SHAPE = {**TYPES, "shape_type": dtypes.INDEX}
-OF_OUTPUT = {"element_dtype": attr_type()}
-"""The attr of ops none of whose inputs says what the elements are."""
+OF_OUTPUT = "element_dtype: type"
+"""The attr of ops without an input that determines the elements' dtype."""
 
-WRITE_ONCE: dict[str, Attr] = {"_write_once": attr_bool(False)}
+WRITE_ONCE = "_write_once: bool = False"
 """A `TensorArray`'s elements are written once: a second write raises `InvalidArgumentError`. So an element
 has no gradient before it is written, and the gradient of the list passes a write as it is.
 """
@@ -57,11 +47,11 @@ RESTORES = "_restores"
 """The private attr of a push onto the gradient of a list from which an element was taken: there is room."""
 
 STACK = "_stack"
-"""The private attr of a push onto a list, without a greatest length, of what a gradient reads or adds up."""
+"""Private attr of a push onto an unbounded list of values that a gradient reads or accumulates."""
 
 SWAPS = "_swap_memory"
-"""The private attr of a loop that keeps what its gradient reads in host memory, and of what pushes onto those
-lists or takes from them, which their gradients do as well.
+"""Private attr of a loop that keeps the values its gradient reads in host memory, and of the pushes to and
+reads from those lists, including their gradients.
 """
 
 
@@ -71,7 +61,7 @@ def writes_once(node: Node) -> bool:
 
 
 def swapping(op: Operation) -> dict[str, Any]:
-    """The attr for what is made from ``op``, if it has it."""
+    """The attr for operations derived from ``op``, if ``op`` has it."""
     return {SWAPS: True} if op.node.attrs.get(SWAPS) else {}
 
 
@@ -103,7 +93,9 @@ def stored(xp: Any, value: Any, dtype: DType) -> Any:
 
 
 def zeros(xp: Any, shape: Shape, dtype: DType, what: str) -> Any:
-    """What ``what`` is read as. Raises `InvalidArgumentError` unless the shape is known."""
+    """The value read for an element ``what`` that is not set. Raises `InvalidArgumentError` unless the shape
+    is known.
+    """
     if not is_static(shape) or dtype is dtypes.variant:
         got = format_shape(shape)
         raise InvalidArgumentError(f"{what}: expected it to be written, or a known element_shape; got {got}")
@@ -135,8 +127,8 @@ def grown(handle: TensorList, length: int) -> TensorList:
 
 
 def of_elements(rule: Vjp) -> Vjp:
-    """The vjp ``rule``, without gradients of elements that have none, such as integers. Their list has one,
-    in O(1) a step: a loop cannot tell what is in the lists that it carries.
+    """The vjp ``rule``, without gradients of elements that have none, such as integers. The list itself has
+    one, in O(1) per step: a loop cannot determine the contents of the lists that it carries.
     """
 
     def vjp(op: Operation, *dys: Any) -> Sequence[Any]:
@@ -153,8 +145,7 @@ def _has_gradient(dtype: DType) -> bool:
 
 
 def _zeros_like(x: Tensor) -> Tensor:
-    zero: Tensor = zeros_like_list(x) if x.dtype is dtypes.variant else zeros_like_op(x)
-    return zero
+    return zeros_like_list(x) if x.dtype is dtypes.variant else zeros_like_op(x)
 
 
 def _shape_of(element: Tensor) -> Any:
@@ -191,7 +182,6 @@ empty_tensor_list = define_op(
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_empty,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.EMPTY),
     doc="A list without elements, which may get max_num_elements (-1: any number).",
@@ -210,7 +200,6 @@ tensor_list_reserve = define_op(
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_reserve,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.RESERVED),
     doc="A list of num_elements elements that are not set.",
@@ -230,7 +219,6 @@ zeros_like_list = define_op(
     shape=lambda s: s.shapes,
     kernel=lambda xp, handle: _zero(handle),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     doc="A list of the same length and kind, without an array that is set.",
 )
@@ -242,7 +230,6 @@ tensor_list_length = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, handle, out=None: delivered(np, np.array(handle.length, np.int32), np.int32, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     doc="The number of elements.",
 )
@@ -260,7 +247,7 @@ tensor_list_resize = define_op(
     vjp=_resize_vjp,
     jvp=linear,
     samples=lambda rng: (),
-    doc="The list cut to size elements, or with elements that are not set behind it.",
+    doc="The list truncated to size elements, or extended by elements that are not set.",
 )
 
 
@@ -286,7 +273,7 @@ tensor_list_push_back = define_op(
     jvp=linear,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.PUSHED, 1, lambda shapes: shapes[1]),
-    doc="The list with tensor behind it.",
+    doc="The list with tensor appended.",
 )
 
 
@@ -310,7 +297,7 @@ def _pop_vjp(op: Operation, dlist: Tensor | None, dtensor: Tensor | None) -> lis
     return [tensor_list_push_back(whole, element, **attrs), None]
 
 
-tensor_list_pop_back = define_op(
+tensor_list_pop_back: OpDef[list[Tensor]] = define_op(
     "TensorListPopBack",
     "input_handle: variant, element_shape: host int32 -> output_handle: variant, tensor: element_dtype",
     types=TYPES,
@@ -384,7 +371,7 @@ tensor_list_set_item = define_op(
     "TensorListSetItem",
     "input_handle: variant, index: host int32, item: element_dtype -> output_handle: variant",
     types=TYPES,
-    attrs={"resize_if_index_out_of_bounds": attr_bool(False), **WRITE_ONCE},
+    attrs=f"resize_if_index_out_of_bounds: bool = False, {WRITE_ONCE}",
     shape=lambda s: [_holds(s.shapes[0], s.shapes[2])],
     kernel=_set,
     vjp=of_elements(_set_vjp),
@@ -499,7 +486,7 @@ def rows_of(shape: Shape) -> Shape:
 
 
 def shape_of_rows(tensor: Tensor, first: Sequence[int] = ()) -> Any:
-    """The shape of ``tensor``'s rows behind the dimensions ``first``, as an op's ``element_shape``."""
+    """The shape of ``tensor``'s rows after the dimensions ``first``, as an op's ``element_shape``."""
     rows = rows_of(tensor.spec.shape)
     if is_static(rows):
         return [*first, *rows]

@@ -1,8 +1,8 @@
-"""Activation functions: the relu family, softplus, softsign, and what is made of them.
+"""Activation functions: the relu family, softplus, softsign, and functions composed of them.
 
-Rules of this file: a gradient is one op of its own, as in TensorFlow (`ReluGrad` and its kin: linear in its
-first input, the gradient), so that a training step runs one kernel for it; every kernel works in its
-input's dtype, with scalars of it.
+Rules of this file: a gradient is a separate op, as in TensorFlow (`ReluGrad` etc.: linear in its first input,
+the gradient), so that a training step runs one kernel for it; every kernel works in its input's dtype, with
+scalars of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, Attr, OpDef, Sample, attr_float, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, define_op, parse_attrs, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.base.identities import cast, unchanged
@@ -27,6 +27,10 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import abs_op, neg, number, sigmoid, sign, tanh
 from flowrt.graph.ops.elementwise.special import erf
 from flowrt.graph.shapes import merge
+
+__all__ = [
+    "crelu", "elu", "gelu", "leaky_relu", "relu", "relu6", "selu", "silu", "softplus", "softsign", "swish",
+]  # fmt: skip
 
 SELU_SCALE = 1.0507009873554805
 SELU_SCALE_ALPHA = 1.7580993408473766
@@ -52,8 +56,8 @@ def _activation(
     types: Iterable[DType],
     doc: str,
     is_same_at_output: bool = False,
-    **attrs: Attr,
-) -> OpDef:
+    attrs: str = "",
+) -> OpDef[Tensor]:
     """``features: T -> T`` whose derivative is ``gradient`` at the input, or at the output if it says so or
     is the same there: then the input is not kept for it, and may be written over.
     """
@@ -61,7 +65,7 @@ def _activation(
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
         at = op.outputs[0] if by_output else op.inputs[0]
-        return [gradient(d, at, **{key: op.get_attr(key) for key in attrs})]
+        return [gradient(d, at, **{key: op.get_attr(key) for key in op.op_def.attrs})]
 
     return define_op(
         name,
@@ -72,7 +76,7 @@ def _activation(
         kernel=kernel,
         vjp=derivative,
         jvp=derivative,
-        samples=lambda rng: _inputs(rng, {key: attr.default for key, attr in attrs.items()}),
+        samples=lambda rng: _inputs(rng, {key: attr.default for key, attr in parse_attrs(attrs).items()}),
         traits=Traits(elementwise=True),
         loop=Loop(loop),
         doc=doc,
@@ -87,13 +91,13 @@ def _gradient(
     types: Iterable[DType],
     doc: str,
     second: Second | None = None,
-    **attrs: Attr,
-) -> OpDef:
+    attrs: str = "",
+) -> OpDef[Tensor]:
     """``gradients: T, at: T -> T``; ``second(g, gradients, at)`` is g times its slope in ``at`` if not 0."""
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor | None]:
         dy, value = op.inputs
-        first = op.op_def(g, value, **{key: op.get_attr(key) for key in attrs})
+        first = op.op_def(g, value, **{key: op.get_attr(key) for key in op.op_def.attrs})
         return [first, None if second is None else second(g, dy, value)]
 
     return define_op(
@@ -104,7 +108,6 @@ def _gradient(
         shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
         kernel=kernel,
         vjp=vjp,
-        jvp=BY_VJP,
         samples=lambda rng: [
             sample(
                 rng.standard_normal(s.inputs[0].shape).astype(s.inputs[0].dtype),
@@ -175,7 +178,7 @@ leaky_relu_grad = _gradient(
     lambda b, dy, x, *, alpha: dy * b.select(x > 0, b.const(1, x.dtype), alpha),
     dtypes.FLOATING,
     "The gradient of leaky_relu: dy where x > 0, otherwise alpha * dy.",
-    alpha=attr_float(0.2),
+    attrs="alpha: float = 0.2",
 )
 leaky_relu_op = _activation(
     "LeakyRelu",
@@ -184,13 +187,12 @@ leaky_relu_op = _activation(
     leaky_relu_grad,
     dtypes.FLOATING,
     "x where it is positive, otherwise alpha * x.",
-    alpha=attr_float(0.2),
+    attrs="alpha: float = 0.2",
 )
 
 
 def _where_negative(g: Tensor, dy: Tensor, y: Tensor) -> Tensor:
-    masked: Tensor = relu_grad(multiply(g, dy), neg(y))
-    return masked
+    return relu_grad(multiply(g, dy), neg(y))
 
 
 def _elu(xp: Any, x: Any, out: Any = None) -> Any:
@@ -260,19 +262,19 @@ def _softplus_loop(b: Any, x: Any) -> Any:
 
 def _softplus_second(g: Tensor, dy: Tensor, x: Tensor) -> Tensor:
     """The derivative of sigmoid(x) is sigmoid(x) * sigmoid(-x)."""
-    return multiply(g, softplus_grad(softplus_grad(dy, x), neg(x)))  # type: ignore[no-any-return]
+    return multiply(g, softplus_grad(softplus_grad(dy, x), neg(x)))
 
 
 def _softsign_second(g: Tensor, dy: Tensor, x: Tensor) -> Tensor:
     slope = softsign_grad(multiply(g, dy), x)
-    return realdiv(multiply(multiply(number(-2, x), sign(x)), slope), add(number(1, x), abs_op(x)))  # type: ignore[no-any-return]
+    return realdiv(multiply(multiply(number(-2, x), sign(x)), slope), add(number(1, x), abs_op(x)))
 
 
 def _one_plus_abs(xp: Any, x: Any) -> Any:
     return x.dtype.type(1) + xp.abs(x)
 
 
-softplus_grad: OpDef = _gradient(
+softplus_grad: OpDef[Tensor] = _gradient(
     "SoftplusGrad",
     "features",
     lambda xp, dy, x, out=None: xp.true_divide(dy, xp.exp(-x) + x.dtype.type(1), out=out),
@@ -290,7 +292,7 @@ softplus = _activation(
     "log(1 + exp(x)), which never overflows.",
 )
 
-softsign_grad: OpDef = _gradient(
+softsign_grad: OpDef[Tensor] = _gradient(
     "SoftsignGrad",
     "features",
     lambda xp, dy, x, out=None: xp.true_divide(dy, _one_plus_abs(xp, x) ** 2, out=out),
@@ -314,8 +316,7 @@ def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Te
     x = convert_to_tensor(features)
     if x.dtype.is_integer:
         x = cast(x, dtypes.float32)
-    result: Tensor = leaky_relu_op(x, alpha=alpha, name=name)
-    return result
+    return leaky_relu_op(x, alpha=alpha, name=name)
 
 
 def swish(features: Any, beta: Any = 1.0, name: str | None = None) -> Tensor:
@@ -327,7 +328,7 @@ def swish(features: Any, beta: Any = 1.0, name: str | None = None) -> Tensor:
             if isinstance(beta, (int, float)) and beta == 1
             else multiply(convert_to_tensor(beta, x.dtype), x)
         )
-        return multiply(x, sigmoid(inner), name=scope)  # type: ignore[no-any-return]
+        return multiply(x, sigmoid(inner), name=scope)
 
 
 silu = swish
@@ -344,14 +345,11 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> T
             bend = tanh(multiply(number(math.sqrt(2 / math.pi), x), add(x, cubic)))
         else:
             bend = erf(multiply(x, number(math.sqrt(0.5), x)))
-        return multiply(multiply(number(0.5, x), x), add(number(1, x), bend), name=scope)  # type: ignore[no-any-return]
+        return multiply(multiply(number(0.5, x), x), add(number(1, x), bend), name=scope)
 
 
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
-    """`relu` of ``features`` and of their negative, one behind the other along ``axis`` (Shang et al.,
-    2016).
-    """
+    """`relu` of ``features`` and of their negative, concatenated along ``axis`` (Shang et al., 2016)."""
     with get_default_graph().name_scope(name or "CRelu") as scope:
         x = convert_to_tensor(features)
-        result: Tensor = relu(concat([x, neg(x)], axis), name=scope)
-        return result
+        return relu(concat([x, neg(x)], axis), name=scope)

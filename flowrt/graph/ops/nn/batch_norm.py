@@ -1,9 +1,8 @@
 """Batch normalization as one op, and its gradient.
 
-Rules of this file: 16-bit inputs are worked on in float32; a gradient op is an exact function of *its*
-inputs, so the statistics it gets count as variables of their own, and what flows back into the statistics
-that the forward op gives out is added in its vjp. The second order of such a gradient op is the first order
-of its formula in graph ops.
+Rules of this file: 16-bit inputs are computed in float32; a gradient op is an exact function of *its* inputs,
+so its statistics inputs are independent variables, and gradients of the forward op's statistics outputs are
+added in its vjp. The second order of such a gradient op is the first order of its formula in graph ops.
 """
 
 from __future__ import annotations
@@ -18,17 +17,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.derivatives.gradients import gradients
-from flowrt.graph.op_def import (
-    BY_VJP,
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_bool,
-    attr_float,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, identity
@@ -42,9 +31,9 @@ from flowrt.graph.shapes import Shape, merge
 def second_order(
     op: Operation, formula: Callable[..., Sequence[Tensor]], ddys: Sequence[Tensor | None]
 ) -> list[Any]:
-    """The gradients of op's inputs, op computing what ``formula`` of them says, from those of its outputs.
+    """The gradients of op's inputs from those of its outputs; ``formula`` computes the same as op.
 
-    The formula is applied to copies: its inputs may depend on each other, which is not its business.
+    The formula is applied to copies: its inputs may depend on each other, which must not affect the result.
     """
     inputs = [identity(x) for x in op.inputs]
     pairs = [(y, d) for y, d in zip(formula(*inputs), ddys, strict=False) if d is not None]
@@ -108,7 +97,7 @@ def _mean(x: Any, axes: tuple[int, ...]) -> Any:
 
 def deliver(out: Any, dtype: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """``results``, the first in ``dtype``; in the arrays of ``out`` if there are some."""
-    if out is None:  # a kernel's results are memory of their own: some are inputs, or stand twice
+    if out is None:  # results must be distinct arrays: some are inputs, or the same
         return (results[0].astype(dtype, copy=False), *[r.copy() for r in results[1:]])
     for target, result in zip(out, results, strict=True):
         target[...] = result
@@ -144,11 +133,11 @@ def _channels(vector: Tensor, like: Tensor, data_format: str) -> Tensor:
     """A vector of channels in the shape that broadcasts to ``like``."""
     if not data_format.startswith("NC"):
         return vector
-    return reshape(vector, [-1] + [1] * ((like.shape.rank or 4) - 2))  # type: ignore[no-any-return]
+    return reshape(vector, [-1] + [1] * ((like.shape.rank or 4) - 2))
 
 
 def _batch_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
-    """What the gradient op computes, in graph ops."""
+    """The gradient op's computation in graph ops."""
     layout, training = op.get_attr("data_format"), op.get_attr("is_training")
     rank = op.inputs[1].shape.rank or 4
     axes = [0, *range(2, rank)] if layout.startswith("NC") else list(range(rank - 1))
@@ -174,7 +163,7 @@ def _batch_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
 
 def _count(x: Tensor, vector: Tensor) -> Tensor:
     """Elements of ``x`` a channel, as a number of its dtype."""
-    return realdiv(cast(size(x), x.dtype), cast(size(vector), x.dtype))  # type: ignore[no-any-return]
+    return realdiv(cast(size(x), x.dtype), cast(size(vector), x.dtype))
 
 
 def _batch_norm_vjp(
@@ -195,9 +184,7 @@ def _batch_norm_vjp(
 
 
 def _through_statistics(op: Operation, dmean: Any, dvariance: Any, dr1: Any, dr2: Any, layout: str) -> Tensor:
-    """The gradient of x through the statistics that the op gives out: mean, and variance over n and over n
-    - 1.
-    """
+    """The gradient of x through the op's statistics outputs: mean, and variance over n and over n - 1."""
     x, mean = cast(op.inputs[0], op.outputs[3].dtype), op.outputs[3]
     factor, count, one = number(op.get_attr("exponential_avg_factor"), mean), _count(x, mean), number(1, mean)
     means = [d for d in (dr1, dmean if dmean is None else multiply(dmean, factor)) if d is not None]
@@ -210,7 +197,7 @@ def _through_statistics(op: Operation, dmean: Any, dvariance: Any, dr1: Any, dr2
         twice = multiply(number(2, mean), subtract(x, _channels(mean, x, layout)))
         parts.append(multiply(twice, _channels(add_n(variances), x, layout)))
     total = parts[0] if len(parts) == 1 else add(parts[0], parts[1])
-    return multiply(realdiv(total, count), ones_like(x))  # type: ignore[no-any-return]
+    return multiply(realdiv(total, count), ones_like(x))
 
 
 def _batch_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -242,29 +229,24 @@ def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterable[Sample]:
         )
 
 
-_BATCH_NORM = {
-    "epsilon": attr_float(1e-4),
-    "data_format": attr_string("NHWC"),
-    "is_training": attr_bool(True),
-}
+_BATCH_NORM = "epsilon: float = 1e-4, data_format: string = 'NHWC', is_training: bool = True"
 _WIDE = (dtypes.float32, dtypes.float64)
 
-batch_norm_op: OpDef = define_op(
+batch_norm_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormV3",
     "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U,"
     " reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
     types={"T": dtypes.FLOATING, "U": _WIDE},
-    attrs={**_BATCH_NORM, "exponential_avg_factor": attr_float(1.0)},
+    attrs=f"{_BATCH_NORM}, exponential_avg_factor: float = 1.0",
     shape=_batch_norm_shape,
     kernel=_batch_norm,
     vjp=_batch_norm_vjp,
-    jvp=BY_VJP,
     samples=_batch_norm_samples,
-    doc="x less its mean, over its deviation, times scale, plus offset, by channel; what it used"
-    " are the reserve spaces, batch_mean and batch_variance (over n - 1) are for running averages.",
+    doc="x less its mean, over its deviation, times scale, plus offset, by channel; the reserve spaces are "
+    "the statistics used, batch_mean and batch_variance (over n - 1) are for running averages.",
 )
 
-batch_norm_grad_op: OpDef = define_op(
+batch_norm_grad_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormGradV3",
     "y_backprop: T, x: T, scale: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U ->"
     " x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, reserve_space_5: U",
@@ -273,7 +255,6 @@ batch_norm_grad_op: OpDef = define_op(
     shape=lambda s: [merge(s.shapes[0], s.shapes[1]), s.shapes[2], s.shapes[2], (0,), (0,)],
     kernel=_batch_norm_grad,
     vjp=lambda op, *ddys: second_order(op, _batch_norm_formula(op), ddys[:3]),
-    jvp=BY_VJP,
     samples=_batch_norm_grad_samples,
     doc="The gradients of FusedBatchNormV3's x, scale and offset; the reserve spaces are mean and variance.",
 )
@@ -295,9 +276,9 @@ def fused_batch_norm(
     average.
 
     In training the statistics are the batch's (variance over n - 1), mixed into ``mean`` and ``variance``
-    with weight ``exponential_avg_factor``; otherwise they are the given ones, which are what x is
-    normalized with. ``epsilon`` is at least 1.001e-5, as in TensorFlow. Raises `InvalidArgumentError` when
-    mean and variance are needed and not given.
+    with weight ``exponential_avg_factor``; otherwise they are the given ones, with which x is normalized.
+    ``epsilon`` is at least 1.001e-5, as in TensorFlow. Raises `InvalidArgumentError` if mean and variance are
+    needed but not given.
     """
     if (mean is None or variance is None) and (not is_training or exponential_avg_factor != 1.0):
         raise InvalidArgumentError(

@@ -14,7 +14,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batche
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, Traits
 from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
 from flowrt.graph.ops.base.filling import zeros_like_op
@@ -32,7 +32,7 @@ from flowrt.graph.shapes import Shape, format_shape
 
 
 def _channel_axis(value: Sequence[Any], data_format: str) -> int:
-    """Where the channels are. Raises `InvalidArgumentError` below rank 2."""
+    """The channel axis. Raises `InvalidArgumentError` below rank 2."""
     if len(value) < 2:
         raise InvalidArgumentError(
             f"expected a value of rank 2 or more; got shape {format_shape(tuple(value))}"
@@ -66,7 +66,7 @@ def _bias_add(xp: Any, value: Any, bias: Any, data_format: str, out: Any = None)
 
 
 def _bias_add_loop(b: Any, value: Any, bias: Any, *, data_format: str) -> Any:
-    """Only with the channels last, where the bias broadcasts as it is."""
+    """Loop with the channels last, where the bias broadcasts directly."""
     return value + bias if data_format == "NHWC" else None
 
 
@@ -95,14 +95,14 @@ def _bias_add_grad(xp: Any, out_backprop: Any, data_format: str, out: Any = None
 
 
 def _rows_together(value: Any) -> int:
-    """How many rows are added up as one: a power of two, which divides their number."""
+    """Number of rows summed as one: a power of two that divides the number of rows."""
     if value.size < MIN_FOLDED or not value.flags.c_contiguous:
         return 1
     width = value.shape[-1]
     return math.gcd(value.size // width, 1 << max(0, (LONG_ROW // width).bit_length() - 1))
 
 
-_LAYOUT = {"data_format": attr_string("NHWC")}
+_LAYOUT = "data_format: string = 'NHWC'"
 
 
 def _batch_bias_add(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> Sequence[Value] | None:
@@ -115,7 +115,7 @@ def _batch_bias_add(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> 
     return None if count is None else batched(add_v2(value.tensor, b.with_inner_axes(bias.tensor, count - 1)))
 
 
-bias_add_op: OpDef = define_op(
+bias_add_op: OpDef[Tensor] = define_op(
     "BiasAdd",
     "value: T, bias: T -> T",
     types={"T": dtypes.NUMERIC},
@@ -147,7 +147,7 @@ def _batch_bias_add_grad(b: BatchBuilder, op: Operation, values: Sequence[Value]
     return batched(reduce_sum(values[0].tensor, [i for i in range(1, count + 1) if i != channels]))
 
 
-bias_add_grad: OpDef = define_op(
+bias_add_grad: OpDef[Tensor] = define_op(
     "BiasAddGrad",
     "out_backprop: T -> T",
     types={"T": dtypes.NUMERIC},
@@ -179,10 +179,7 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     layout = data_format or "NHWC"
     if not (layout.startswith("N") and (layout.startswith("NC") or layout.endswith("C"))):
         raise InvalidArgumentError(f"bias_add: expected a data format N...C or NC...; got {data_format!r}")
-    result: Tensor = bias_add_op(
-        value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name
-    )
-    return result
+    return bias_add_op(value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name)
 
 
 def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
@@ -194,8 +191,7 @@ def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Ten
 def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
     """``relu(matmul(x, weights) + biases)``."""
     with get_default_graph().name_scope(name or "relu_layer") as scope:
-        result: Tensor = relu(bias_add(matmul(x, weights), biases), name=scope)
-        return result
+        return relu(bias_add(matmul(x, weights), biases), name=scope)
 
 
 # --- dropout
@@ -209,12 +205,12 @@ def dropout(
     name: str | None = None,
     rate: Any = None,
 ) -> Tensor:
-    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others over ``1
-    - rate``.
+    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others divided by
+    ``1 - rate``.
 
-    ``noise_shape`` broadcasts to x's shape (None stands for x's own dimension): elements along its ones
-    share one fate. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate outside [0,
-    1) or none at all.
+    ``noise_shape`` broadcasts to x's shape (None means x's own dimension): elements along dimensions of 1 are
+    kept or dropped together. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate
+    outside [0, 1) or a missing rate.
     """
     rate = _drop_rate(keep_prob, rate)
     with get_default_graph().name_scope(name or "dropout") as scope:

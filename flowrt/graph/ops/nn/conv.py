@@ -1,35 +1,27 @@
-"""The convolution ops: Conv2D and Conv3D, each with the gradients of its input and of its filter as ops.
+"""The convolution ops: Conv2D and Conv3D, each with ops for the gradients of its input and its filter.
 
 Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped
-convolution is one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in
-float32. Convolution is bilinear in input and filter, so the gradients of each of the three ops are the
-other two, at any order.
+convolution is one convolution per group on slices of the channels; float16 and bfloat16 are multiplied in
+float32. Convolution is bilinear in input and filter, so the gradients of each of the three ops are the other
+two, at any order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import (
-    BY_VJP,
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_bool,
-    attr_ints,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -54,9 +46,9 @@ from flowrt.graph.shapes import Shape, merge, num_elements
 
 
 def spatial_steps(attrs: Mapping[str, Any]) -> tuple[Step, ...]:
-    """How the windows go along each spatial axis.
+    """Strides and dilations of the windows along each spatial axis.
 
-    Raises `InvalidArgumentError` for attributes that `steps_of` refuses and for steps along batch or
+    Raises `InvalidArgumentError` for attributes that `steps_of` rejects and for strides along batch or
     channels.
     """
     batch, spatial, channels = split_layout(steps_of(attrs), attrs["data_format"])
@@ -97,32 +89,21 @@ def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[i
     return join_layout(batch, output_lengths(spatial, taps[:-2], steps), taps[-1], layout)
 
 
-def _conv_shape(s: ShapeContext) -> Sequence[Shape]:
-    return [_forward_shape(s.shapes[0], s.shapes[1], s.attrs)]
+ForwardShape: TypeAlias = Callable[[Shape, Shape, Mapping[str, Any]], tuple[int | None, ...]]
+"""From the shapes of input and filter, and the attributes, to that of the output."""
 
 
-def sizes_shape(s: ShapeContext, position: int) -> Shape:
+def _sizes(s: ShapeContext, position: int) -> Shape:
     """The shape that is the value of host input ``position``."""
     name, value = s.op.inputs[position].name, s.value(position)
     return of_rank(name, value, len(s.attrs["strides"]))
 
 
-def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
-    """Of BackpropInput: what `input_sizes` says, if convolving that gives the third input's shape."""
-    sizes = sizes_shape(s, 0)
-    merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
-    return [sizes]
-
-
-def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
-    sizes = sizes_shape(s, 1)
-    merge(_forward_shape(s.shapes[0], sizes, s.attrs), s.shapes[2])
-    return [sizes]
-
-
-def check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
+def check_gradient(
+    x: Shape, filter: Shape, dy: Any, attrs: Mapping[str, Any], shape_of: ForwardShape = _forward_shape
+) -> None:
     """Raise `InvalidArgumentError` unless ``dy`` has the shape that convolving has: memory is read by it."""
-    expected = _forward_shape(tuple(x), tuple(filter), attrs)
+    expected = shape_of(x, filter, attrs)
     if dy.shape != expected:
         raise InvalidArgumentError(f"out_backprop: expected shape {list(expected)}; got {list(dy.shape)}")
 
@@ -162,8 +143,8 @@ def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any, worksp
 
 
 def turned_axes(axes: Sequence[Axis]) -> list[Axis] | None:
-    """The windows of the transposed convolution, where that is itself a convolution: without strides, of what
-    came out, with the filter turned around. What of a window lies beyond the padding is padding then.
+    """The windows of the transposed convolution if it is itself a convolution: without strides, on the
+    output, with the filter reversed. The part of a window beyond the padding then becomes padding.
     """
     if any(a.stride != 1 or (a.taps - 1) * a.dilation < a.before for a in axes):
         return None
@@ -269,48 +250,6 @@ def conv_attributes(*values: Any) -> dict[str, Any]:
     return dict(zip(_KEYS, values, strict=True))
 
 
-def forward_cost(inputs: Any, outputs: Any) -> float:
-    return _multiply_adds(outputs[0], inputs[1])
-
-
-def backprop_input_cost(inputs: Any, outputs: Any) -> float:
-    return _multiply_adds(inputs[2], inputs[1])
-
-
-def backprop_filter_cost(inputs: Any, outputs: Any) -> float:
-    return _multiply_adds(inputs[2], outputs[0])
-
-
-def _multiply_adds(y: TensorSpec, filter: TensorSpec) -> float:
-    """All three let every output element meet every tap of its group once; 0 if a shape is unknown."""
-    return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:-1]) or 0)
-
-
-# --- gradients: each of the three from the other two
-
-
-def attributes_of(op: Operation) -> dict[str, Any]:
-    return {key: op.get_attr(key) for key in op.op_def.attrs}
-
-
-def forward_vjp(op: Operation, dy: Tensor, to_input: OpDef, to_filter: OpDef) -> list[Tensor]:
-    x, filter = op.inputs
-    attrs = attributes_of(op)
-    return [to_input(shape(x), filter, dy, **attrs), to_filter(x, shape(filter), dy, **attrs)]
-
-
-def backprop_input_vjp(op: Operation, dx: Tensor, forward: OpDef, to_filter: OpDef) -> list[Tensor | None]:
-    _, filter, y = op.inputs
-    attrs = attributes_of(op)
-    return [None, to_filter(dx, shape(filter), y, **attrs), forward(dx, filter, **attrs)]
-
-
-def backprop_filter_vjp(op: Operation, df: Tensor, forward: OpDef, to_input: OpDef) -> list[Tensor | None]:
-    x, _, y = op.inputs
-    attrs = attributes_of(op)
-    return [to_input(shape(x), df, y, **attrs), None, forward(x, df, **attrs)]
-
-
 # --- samples
 
 
@@ -348,124 +287,131 @@ def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, 
         yield x, f, y, attrs
 
 
-def _forward_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [sample(x, f, **a) for x, f, _, a in _arrays(rng, spatial)]
-
-
-def _input_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [
-        sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in _arrays(rng, spatial)
-    ]
-
-
-def _filter_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [
-        sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in _arrays(rng, spatial)
-    ]
-
-
 # --- definitions
 
-ATTRS_2D = {
-    "strides": attr_ints(),
-    "use_cudnn_on_gpu": attr_bool(True),
-    "padding": attr_string(),
-    "explicit_paddings": attr_ints(()),
-    "data_format": attr_string("NHWC"),
-    "dilations": attr_ints((1, 1, 1, 1)),
-}
-
-ATTRS_3D = {
-    "strides": attr_ints(),
-    "padding": attr_string(),
-    "data_format": attr_string("NDHWC"),
-    "dilations": attr_ints((1, 1, 1, 1, 1)),
-}
-
-conv2d_op: OpDef = define_op(
-    "Conv2D",
-    "input: T, filter: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_2D,
-    shape=_conv_shape,
-    kernel=_conv,
-    vjp=lambda op, dy: forward_vjp(op, dy, conv2d_backprop_input_op, conv2d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_forward_samples(2),
-    cost=forward_cost,
-    batch=merged(0),
-    doc="Cross-correlation of images with a filter [kh, kw, c, f]; fewer channels c make groups.",
+ATTRS_2D = (
+    "strides: list(int), use_cudnn_on_gpu: bool = True, padding: string, explicit_paddings: list(int) = (), "
+    "data_format: string = 'NHWC', dilations: list(int) = (1, 1, 1, 1)"
 )
 
-conv2d_backprop_input_op: OpDef = define_op(
-    "Conv2DBackpropInput",
-    "input_sizes: host int32, filter: T, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_2D,
-    shape=_transposed_shape,
-    kernel=_conv_backprop_input,
-    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv2d_op, conv2d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_input_samples(2),
-    cost=backprop_input_cost,
-    batch=merged(2, dims=0),
-    doc="The gradient of Conv2D with respect to its input, from that of its output.",
+ATTRS_3D = (
+    "strides: list(int), padding: string, data_format: string = 'NDHWC', "
+    "dilations: list(int) = (1, 1, 1, 1, 1)"
 )
 
-conv2d_backprop_filter_op: OpDef = define_op(
-    "Conv2DBackpropFilter",
-    "input: T, filter_sizes: host int32, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_2D,
-    shape=_filter_shape,
-    kernel=_conv_backprop_filter,
-    vjp=lambda op, df: backprop_filter_vjp(op, df, conv2d_op, conv2d_backprop_input_op),
-    jvp=BY_VJP,
-    samples=_filter_samples(2),
-    cost=backprop_filter_cost,
-    doc="The gradient of Conv2D with respect to its filter, from that of its output.",
-)
 
-conv3d_op: OpDef = define_op(
-    "Conv3D",
-    "input: T, filter: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_3D,
-    shape=_conv_shape,
-    kernel=_conv,
-    vjp=lambda op, dy: forward_vjp(op, dy, conv3d_backprop_input_op, conv3d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_forward_samples(3),
-    cost=forward_cost,
-    batch=merged(0),
-    doc="Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
-)
+def _attributes_of(op: Operation) -> dict[str, Any]:
+    return {key: op.get_attr(key) for key in op.op_def.attrs}
 
-conv3d_backprop_input_op: OpDef = define_op(
-    "Conv3DBackpropInputV2",
-    "input_sizes: host Tshape, filter: T, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING, "Tshape": dtypes.INDEX},
-    attrs=ATTRS_3D,
-    shape=_transposed_shape,
-    kernel=_conv_backprop_input,
-    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv3d_op, conv3d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_input_samples(3),
-    cost=backprop_input_cost,
-    batch=merged(2, dims=0),
-    doc="The gradient of Conv3D with respect to its input, from that of its output.",
-)
 
-conv3d_backprop_filter_op: OpDef = define_op(
-    "Conv3DBackpropFilterV2",
-    "input: T, filter_sizes: host int32, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_3D,
-    shape=_filter_shape,
-    kernel=_conv_backprop_filter,
-    vjp=lambda op, df: backprop_filter_vjp(op, df, conv3d_op, conv3d_backprop_input_op),
-    jvp=BY_VJP,
-    samples=_filter_samples(3),
-    cost=backprop_filter_cost,
-    doc="The gradient of Conv3D with respect to its filter, from that of its output.",
+class Convolution(NamedTuple):
+    """A convolution with the gradients of its input and of its filter, as `define_convolution` makes them."""
+
+    forward: OpDef[Tensor]
+    to_input: OpDef[Tensor]
+    to_filter: OpDef[Tensor]
+
+
+def define_convolution(
+    names: Sequence[str],
+    kernels: Sequence[Kernel],
+    attrs: str,
+    shape_of: ForwardShape,
+    arrays: Callable[[np.random.Generator], Iterable[tuple[Any, Any, Any, dict[str, Any]]]],
+    doc: str,
+    inner_dims: int = 1,
+    input_sizes: frozenset[DType] = frozenset(),
+) -> Convolution:
+    """The three ops of a convolution: ``names`` and ``kernels`` are theirs.
+
+    ``arrays`` makes samples: (input, filter, output gradient, attributes). An output element is a sum over
+    all of the filter but its last ``inner_dims`` dimensions. ``input_sizes``: their dtypes, if not int32.
+    """
+
+    def cost(y: TensorSpec, filter: TensorSpec) -> float:
+        """Every output element meets its taps, in all three ops; 0 if a shape is unknown."""
+        taps = filter.shape and filter.shape[:-inner_dims]
+        return 2.0 * (num_elements(y.shape) or 0) * (num_elements(taps) or 0)
+
+    def input_shape(s: ShapeContext) -> Sequence[Shape]:
+        """What `input_sizes` says, if convolving that gives the third input's shape."""
+        wanted = _sizes(s, 0)
+        merge(shape_of(wanted, s.shapes[1], s.attrs), s.shapes[2])
+        return [wanted]
+
+    def filter_shape(s: ShapeContext) -> Sequence[Shape]:
+        wanted = _sizes(s, 1)
+        merge(shape_of(s.shapes[0], wanted, s.attrs), s.shapes[2])
+        return [wanted]
+
+    def forward_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+        (x, filter), known = op.inputs, _attributes_of(op)
+        return [to_input(shape(x), filter, dy, **known), to_filter(x, shape(filter), dy, **known)]
+
+    def input_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
+        (_, filter, y), known = op.inputs, _attributes_of(op)
+        return [None, to_filter(dx, shape(filter), y, **known), forward(dx, filter, **known)]
+
+    def filter_vjp(op: Operation, df: Tensor) -> list[Tensor | None]:
+        (x, _, y), known = op.inputs, _attributes_of(op)
+        return [to_input(shape(x), df, y, **known), None, forward(x, df, **known)]
+
+    forward: OpDef[Tensor] = define_op(
+        names[0],
+        "input: T, filter: T -> T",
+        types={"T": dtypes.FLOATING},
+        attrs=attrs,
+        shape=lambda s: [shape_of(s.shapes[0], s.shapes[1], s.attrs)],
+        kernel=kernels[0],
+        vjp=forward_vjp,
+        samples=lambda rng: [sample(x, f, **a) for x, f, _, a in arrays(rng)],
+        cost=lambda inputs, outputs: cost(outputs[0], inputs[1]),
+        batch=merged(0),
+        doc=doc,
+    )
+    to_input: OpDef[Tensor] = define_op(
+        names[1],
+        f"input_sizes: host {'Tshape' if input_sizes else 'int32'}, filter: T, out_backprop: T -> T",
+        types={"T": dtypes.FLOATING, **({"Tshape": input_sizes} if input_sizes else {})},
+        attrs=attrs,
+        shape=input_shape,
+        kernel=kernels[1],
+        vjp=input_vjp,
+        samples=lambda rng: [sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in arrays(rng)],
+        cost=lambda inputs, outputs: cost(inputs[2], inputs[1]),
+        batch=merged(2, dims=0),
+        doc=f"The gradient of {names[0]} with respect to its input, from that of its output.",
+    )
+    to_filter: OpDef[Tensor] = define_op(
+        names[2],
+        "input: T, filter_sizes: host int32, out_backprop: T -> T",
+        types={"T": dtypes.FLOATING},
+        attrs=attrs,
+        shape=filter_shape,
+        kernel=kernels[2],
+        vjp=filter_vjp,
+        samples=lambda rng: [sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in arrays(rng)],
+        cost=lambda inputs, outputs: cost(inputs[2], outputs[0]),
+        doc=f"The gradient of {names[0]} with respect to its filter, from that of its output.",
+    )
+    return Convolution(forward, to_input, to_filter)
+
+
+_KERNELS = (_conv, _conv_backprop_input, _conv_backprop_filter)
+conv2d_op, conv2d_backprop_input_op, conv2d_backprop_filter_op = define_convolution(
+    ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    _KERNELS,
+    ATTRS_2D,
+    _forward_shape,
+    lambda rng: _arrays(rng, 2),
+    "Cross-correlation of images with a filter [kh, kw, c, f]; fewer channels c make groups.",
+)
+conv3d_op, conv3d_backprop_input_op, conv3d_backprop_filter_op = define_convolution(
+    ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+    _KERNELS,
+    ATTRS_3D,
+    _forward_shape,
+    lambda rng: _arrays(rng, 3),
+    "Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
+    input_sizes=dtypes.INDEX,
 )

@@ -1,8 +1,8 @@
 """TensorFlow's convolution functions over the ops of `flowrt.graph.ops.nn.conv` and
 `flowrt.graph.ops.nn.depthwise_conv`.
 
-Everywhere: images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is SAME,
-VALID, or a list of (before, after) pairs, one an axis; shapes and attributes that do not fit raise
+In all functions, images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is
+SAME, VALID, or a list of (before, after) pairs, one per axis; incompatible shapes and attributes raise
 `InvalidArgumentError`.
 """
 
@@ -15,7 +15,6 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
-from flowrt.graph.ops.base.identities import renamed_argument
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, squeeze
 from flowrt.graph.ops.nn.conv import (
     conv2d_backprop_filter_op,
@@ -27,10 +26,17 @@ from flowrt.graph.ops.nn.conv import (
 from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first, every_axis, join_layout, padding_attrs
 from flowrt.graph.source import user_line
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = [
+    "atrous_conv2d", "conv1d", "conv2d", "conv2d_backprop_filter", "conv2d_backprop_input",
+    "conv2d_transpose", "conv3d", "conv3d_transpose", "convolution", "depthwise_conv2d", "separable_conv2d",
+]  # fmt: skip
 
 _ONES = (1, 1, 1, 1)
 
 
+@tf1_names(filters="filter")
 def conv2d(
     input: Any,
     filter: Any = None,
@@ -40,17 +46,15 @@ def conv2d(
     data_format: str = "NHWC",
     dilations: Any = _ONES,
     name: str | None = None,
-    filters: Any = None,
 ) -> Tensor:
-    """The cross-correlation of images with a filter; with fewer channels in the filter, one a group of
-    channels.
+    """The cross-correlation of images with a filter; grouped if the filter has fewer input channels.
 
-    ``strides`` and ``dilations`` are one number, one a spatial axis, or one an axis.
+    ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension.
     """
-    filter = renamed_argument("filters", filters, "filter", filter)
     return _convolve(conv2d_op, (input, filter), 2, strides, padding, data_format, dilations, name)
 
 
+@tf1_names(filters="filter")
 def conv2d_backprop_input(
     input_sizes: Any,
     filter: Any = None,
@@ -61,10 +65,8 @@ def conv2d_backprop_input(
     data_format: str = "NHWC",
     dilations: Any = _ONES,
     name: str | None = None,
-    filters: Any = None,
 ) -> Tensor:
     """The gradient of `conv2d` with respect to its input, of shape ``input_sizes``."""
-    filter = renamed_argument("filters", filters, "filter", filter)
     inputs = input_sizes, filter, out_backprop
     return _convolve(conv2d_backprop_input_op, inputs, 2, strides, padding, data_format, dilations, name)
 
@@ -85,6 +87,7 @@ def conv2d_backprop_filter(
     return _convolve(conv2d_backprop_filter_op, inputs, 2, strides, padding, data_format, dilations, name)
 
 
+@tf1_names("dilations", input="value", filters="filter")
 def conv2d_transpose(
     value: Any = None,
     filter: Any = None,
@@ -93,27 +96,20 @@ def conv2d_transpose(
     padding: Any = "SAME",
     data_format: str = "NHWC",
     name: str | None = None,
-    input: Any = None,
-    filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv2d`: from what it would return to an image of ``output_shape``; filter [kh, kw,
-    out, in].
-    """
-    inputs = (
-        output_shape,
-        renamed_argument("filters", filters, "filter", filter),
-        renamed_argument("input", input, "value", value),
-    )
+    """Transpose of `conv2d`: from its output to an image of ``output_shape``; filter [kh, kw, out, in]."""
+    inputs = output_shape, filter, value
     name = name or "conv2d_transpose"
     return _convolve(conv2d_backprop_input_op, inputs, 2, strides, padding, data_format, dilations, name)
 
 
 def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
-    """`conv2d` with a filter whose elements are ``rate`` apart."""
+    """`conv2d` with filter elements ``rate`` apart."""
     return _convolve(conv2d_op, (value, filters), 2, 1, padding, "NHWC", rate, name)
 
 
+@tf1_names(filters="filter")
 def conv3d(
     input: Any,
     filter: Any = None,
@@ -122,13 +118,12 @@ def conv3d(
     data_format: str = "NDHWC",
     dilations: Any = (1, 1, 1, 1, 1),
     name: str | None = None,
-    filters: Any = None,
 ) -> Tensor:
     """The cross-correlation of volumes ``[n, d, h, w, c]`` (or NCDHW) with filters ``[kd, kh, kw, c, f]``."""
-    filter = renamed_argument("filters", filters, "filter", filter)
     return _convolve(conv3d_op, (input, filter), 3, strides, padding, data_format, dilations, name)
 
 
+@tf1_names("dilations", input="value", filters="filter")
 def conv3d_transpose(
     value: Any,
     filter: Any = None,
@@ -137,20 +132,15 @@ def conv3d_transpose(
     padding: Any = "SAME",
     data_format: str = "NDHWC",
     name: str | None = None,
-    input: Any = None,
-    filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv3d`: from what it would return to a volume of ``output_shape``."""
-    inputs = (
-        output_shape,
-        renamed_argument("filters", filters, "filter", filter),
-        renamed_argument("input", input, "value", value),
-    )
+    """The transpose of `conv3d`: from its output to a volume of ``output_shape``."""
+    inputs = output_shape, filter, value
     name = name or "conv3d_transpose"
     return _convolve(conv3d_backprop_input_op, inputs, 3, strides, padding, data_format, dilations, name)
 
 
+@tf1_names("dilations", input="value")
 def conv1d(
     value: Any = None,
     filters: Any = None,
@@ -159,14 +149,12 @@ def conv1d(
     use_cudnn_on_gpu: bool | None = None,
     data_format: str | None = None,
     name: str | None = None,
-    input: Any = None,
     dilations: Any = None,
 ) -> Tensor:
     """The cross-correlation of sequences ``[n, w, c]`` (or NCW) with a filter ``[k, c / groups, f]``.
 
     It is made of `conv2d`, on images of height 1.
     """
-    value = renamed_argument("input", input, "value", value)
     layout = {None: "NHWC", "NWC": "NHWC", "NCW": "NCHW"}.get(data_format, data_format or "")
     axis = 2 if channels_first(layout) else 1
     strides, rates = (
@@ -179,6 +167,7 @@ def conv1d(
         return squeeze(convolved, [axis])
 
 
+@tf1_names(dilations="rate")
 def depthwise_conv2d(
     input: Any,
     filter: Any,
@@ -187,19 +176,18 @@ def depthwise_conv2d(
     rate: Any = None,
     name: str | None = None,
     data_format: str | None = None,
-    dilations: Any = None,
 ) -> Tensor:
     """Each channel's cross-correlation with its own m filters, ``filter`` [kh, kw, c, m]: c * m channels.
 
-    ``rate`` (or ``dilations``) is how far apart the filter's elements are.
+    ``rate`` (or ``dilations``) is the spacing of the filter's elements.
     """
-    rate = renamed_argument("dilations", dilations, "rate", rate)
     name = name or "depthwise"
     return _convolve(
         depthwise_conv2d_op, (input, filter), 2, strides, padding, data_format or "NHWC", rate, name
     )
 
 
+@tf1_names(dilations="rate")
 def separable_conv2d(
     input: Any,
     depthwise_filter: Any,
@@ -209,19 +197,17 @@ def separable_conv2d(
     rate: Any = None,
     name: str | None = None,
     data_format: str | None = None,
-    dilations: Any = None,
 ) -> Tensor:
     """`depthwise_conv2d`, then a 1x1 convolution with ``pointwise_filter`` [1, 1, c * m, f] that mixes the
     channels.
     """
     layout = data_format or "NHWC"
     with get_default_graph().name_scope(name or "separable_conv2d") as scope:
-        depthwise = depthwise_conv2d(
-            input, depthwise_filter, strides, padding, rate, "depthwise", layout, dilations
-        )
+        depthwise = depthwise_conv2d(input, depthwise_filter, strides, padding, rate, "depthwise", layout)
         return _convolve(conv2d_op, (depthwise, pointwise_filter), 2, 1, "VALID", layout, 1, scope)
 
 
+@tf1_names(filters="filter", dilations="dilation_rate")
 def convolution(
     input: Any,
     filter: Any = None,
@@ -230,17 +216,12 @@ def convolution(
     dilation_rate: Any = None,
     name: str | None = None,
     data_format: str | None = None,
-    filters: Any = None,
-    dilations: Any = None,
 ) -> Tensor:
-    """The cross-correlation over 1, 2 or 3 spatial dimensions, as many as ``input`` has besides batch and
-    channels.
-    """
-    filter = convert_to_tensor(renamed_argument("filters", filters, "filter", filter))
-    rates = renamed_argument("dilations", dilations, "dilation_rate", dilation_rate)
+    """The cross-correlation over 1, 2 or 3 spatial dimensions, depending on the rank of ``input``."""
+    filter = convert_to_tensor(filter)
     x = convert_to_tensor(input, filter.dtype)
     spatial = (x.shape.rank or filter.shape.rank or 0) - 2
-    strides, rates = (1 if v is None else v for v in (strides, rates))
+    strides, rates = (1 if v is None else v for v in (strides, dilation_rate))
     with get_default_graph().name_scope(name or "convolution") as scope:
         if spatial == 1:
             return conv1d(x, filter, strides, padding, data_format=data_format, dilations=rates, name=scope)
@@ -256,7 +237,7 @@ def convolution(
 
 
 def _convolve(
-    op: OpDef,
+    op: OpDef[Tensor],
     inputs: Sequence[Any],
     spatial: int,
     strides: Any,
@@ -268,7 +249,7 @@ def _convolve(
     missing = [key for key, value in (("strides", strides), ("padding", padding)) if value is None]
     if missing:
         raise InvalidArgumentError(f"{op.name}: expected {missing[0]}; got none")
-    result: Tensor = op(
+    return op(
         *inputs,
         strides=every_axis("strides", strides, spatial, data_format),
         dilations=every_axis("dilations", 1 if dilations is None else dilations, spatial, data_format),
@@ -276,4 +257,3 @@ def _convolve(
         data_format=data_format,
         name=name,
     )
-    return result

@@ -1,32 +1,27 @@
-"""Depthwise convolution: every channel with filters of its own, and the gradients as ops.
+"""Depthwise convolution, with separate filters per channel, and its gradients as ops.
 
-A matrix product a channel would be far too thin for BLAS, so kernels go over the filter's taps and multiply
-and add whole images elementwise, which GPUs capture too. The gradients see each channel m times side by side,
-as the output has it. The gradients of each of the three ops are the other two, as in
+A matrix product per channel would be far too thin for BLAS, so kernels iterate over the filter's taps and
+multiply and add whole images elementwise, which can also be captured on GPUs. In the gradients each channel
+is repeated m times, as in the output. The gradients of each of the three ops are the other two, as in
 `flowrt.graph.ops.nn.conv`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.construction.batching_rules import merged
-from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import BY_VJP, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.nn.conv import (
     ATTRS_2D,
-    backprop_filter_vjp,
-    backprop_input_vjp,
+    check_gradient,
     conv_attributes,
     conv_axes,
-    forward_vjp,
-    sizes_shape,
+    define_convolution,
     spatial_steps,
     working_dtype,
 )
@@ -43,7 +38,7 @@ from flowrt.graph.ops.nn.windows import (
     split_layout,
     taps_of,
 )
-from flowrt.graph.shapes import Shape, merge, num_elements
+from flowrt.graph.shapes import Shape
 
 # --- shapes
 
@@ -62,37 +57,19 @@ def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[i
     return join_layout(batch, output_lengths(spatial, taps, steps), filters, layout)
 
 
-def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
-    sizes = sizes_shape(s, 0)
-    merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
-    return [sizes]
-
-
-def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
-    sizes = sizes_shape(s, 1)
-    merge(_forward_shape(s.shapes[0], sizes, s.attrs), s.shapes[2])
-    return [sizes]
-
-
-def _check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
-    expected = _forward_shape(tuple(x), tuple(filter), attrs)
-    if dy.shape != expected:
-        raise InvalidArgumentError(f"out_backprop: expected shape {list(expected)}; got {list(dy.shape)}")
-
-
 # --- kernels
 
 
 def _block_bytes(axes: Sequence[Axis], y: Any, dtype: Any) -> int:
-    """What working on one image takes."""
+    """Memory required to process one image."""
     width = math.prod(a.padded for a in axes) * y.shape[-1] + math.prod(y.shape[1:])
     nbytes: int = width * dtype.itemsize * 2  # 2: each product is a temporary
     return nbytes
 
 
 def _rows_of(xp: Any, filter: Any, columns: int, dtype: Any) -> Any:
-    """What each tap multiplies a row of ``columns`` by, ``[*taps, columns, c * m]``. With one column NumPy
-    would go over ``c * m`` elements at a time: for 8 images of 64 x 64 x 3, 1.9 ms instead of 0.8.
+    """The factors of each tap for a row of ``columns``, ``[*taps, columns, c * m]``. With one column, NumPy
+    would process ``c * m`` elements at a time: for 8 images of 64 x 64 x 3, 1.9 ms instead of 0.8.
     """
     *taps, channels, multiplier = filter.shape
     flat = filter.reshape(*taps, 1, channels * multiplier).astype(dtype, copy=False)
@@ -141,7 +118,7 @@ def _backprop_input(
     dilations: Any, explicit_paddings: Any, out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    _check_gradient(input_sizes, filter.shape, out_backprop, attrs)
+    check_gradient(input_sizes, filter.shape, out_backprop, attrs, _forward_shape)
     dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
     out = xp.empty(input_sizes, filter.dtype) if out is None else out
     axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
@@ -164,7 +141,7 @@ def _backprop_filter(
     dilations: Any, explicit_paddings: Any, out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    _check_gradient(input.shape, filter_sizes, out_backprop, attrs)
+    check_gradient(input.shape, filter_sizes, out_backprop, attrs, _forward_shape)
     dtype, new = working_dtype(input.dtype), begin(xp, workspace)
     out = xp.empty(filter_sizes, input.dtype) if out is None else out
     axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
@@ -210,62 +187,19 @@ def _arrays(rng: np.random.Generator) -> Iterable[tuple[Any, Any, Any, dict[str,
         yield x, f, y, attrs
 
 
-def _samples(
-    choose: Callable[[Any, Any, Any], tuple[Any, ...]],
-) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [sample(*choose(x, f, y), **attrs) for x, f, y, attrs in _arrays(rng)]
-
-
 # --- definitions
 
-_ATTRS = {key: attr for key, attr in ATTRS_2D.items() if key != "use_cudnn_on_gpu"}
 
-
-def _cost(y: TensorSpec, filter: TensorSpec) -> float:
-    """Every output element meets every tap of its filter; 0 if a shape is unknown."""
-    return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:2]) or 0)
-
-
-depthwise_conv2d_op: OpDef = define_op(
-    "DepthwiseConv2dNative",
-    "input: T, filter: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=_ATTRS,
-    shape=lambda s: [_forward_shape(s.shapes[0], s.shapes[1], s.attrs)],
-    kernel=_forward,
-    vjp=lambda op, dy: forward_vjp(op, dy, depthwise_backprop_input_op, depthwise_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_samples(lambda x, f, y: (x, f)),
-    cost=lambda inputs, outputs: _cost(outputs[0], inputs[1]),
-    batch=merged(0),
-    doc="Cross-correlation of each channel c with its m filters, filter [kh, kw, c, m]: channels c * m + i.",
-)
-
-depthwise_backprop_input_op: OpDef = define_op(
-    "DepthwiseConv2dNativeBackpropInput",
-    "input_sizes: host int32, filter: T, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=_ATTRS,
-    shape=_transposed_shape,
-    kernel=_backprop_input,
-    vjp=lambda op, dx: backprop_input_vjp(op, dx, depthwise_conv2d_op, depthwise_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_samples(lambda x, f, y: (np.array(x.shape, np.int32), f, y)),
-    cost=lambda inputs, outputs: _cost(inputs[2], inputs[1]),
-    batch=merged(2, dims=0),
-    doc="The gradient of DepthwiseConv2dNative with respect to its input, from that of its output.",
-)
-
-depthwise_backprop_filter_op: OpDef = define_op(
-    "DepthwiseConv2dNativeBackpropFilter",
-    "input: T, filter_sizes: host int32, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=_ATTRS,
-    shape=_filter_shape,
-    kernel=_backprop_filter,
-    vjp=lambda op, df: backprop_filter_vjp(op, df, depthwise_conv2d_op, depthwise_backprop_input_op),
-    jvp=BY_VJP,
-    samples=_samples(lambda x, f, y: (x, np.array(f.shape, np.int32), y)),
-    cost=lambda inputs, outputs: _cost(inputs[2], outputs[0]),
-    doc="The gradient of DepthwiseConv2dNative with respect to its filter, from that of its output.",
+depthwise_conv2d_op, depthwise_backprop_input_op, depthwise_backprop_filter_op = define_convolution(
+    (
+        "DepthwiseConv2dNative",
+        "DepthwiseConv2dNativeBackpropInput",
+        "DepthwiseConv2dNativeBackpropFilter",
+    ),
+    (_forward, _backprop_input, _backprop_filter),
+    ATTRS_2D.replace("use_cudnn_on_gpu: bool = True, ", ""),
+    _forward_shape,
+    _arrays,
+    "Cross-correlation of each channel c with its m filters, filter [kh, kw, c, m]: channels c * m + i.",
+    inner_dims=2,
 )

@@ -1,8 +1,8 @@
-"""Losses: the cross-entropies, the squared norm, Poisson; and whether the right class is among the top k.
+"""Losses: the cross-entropies, the squared norm, Poisson; and top-k accuracy.
 
-The two softmax cross-entropies are ops that give the loss and its gradient at once, as in TensorFlow: the
-forward pass has computed most of it. Both outputs are differentiable, so second order is right. float16 and
-bfloat16 logits are worked on in float32.
+The two softmax cross-entropies are ops that output the loss and its gradient together, as in TensorFlow: the
+forward pass computes most of it. Both outputs are differentiable, so second order is right. float16 and
+bfloat16 logits are computed in float32.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, merged, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
-from flowrt.graph.ops.base.identities import cast, renamed_argument, stop_gradient
+from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.indexing import is_within
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
@@ -39,6 +39,13 @@ from flowrt.graph.ops.nn.softmax import (
     softmax_derivative,
 )
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = [
+    "in_top_k", "l2_loss", "log_poisson_loss", "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits", "softmax_cross_entropy_with_logits_v2",
+    "sparse_softmax_cross_entropy_with_logits", "weighted_cross_entropy_with_logits",
+]  # fmt: skip
 
 # --- the fused ops
 
@@ -135,18 +142,18 @@ def _sparse_loop(b: Any, features: Any, labels: Any) -> Any:
     chosen = b.column().equals(wanted)
     exponents = features - b.row_max(features)
     powers = b.exp(exponents)
-    total = b.select(is_class, b.row_sum(powers), math.nan)  # which nobody sees where checks are
+    total = b.select(is_class, b.row_sum(powers), math.nan)  # unused if labels are checked
     loss = b.log(total) - b.row_sum(b.select(chosen, exponents, 0))
     return loss, powers / total - b.cast(chosen, features.dtype)
 
 
 def _scaled_rows(dloss: Tensor, rows: Tensor) -> Tensor:
-    return multiply(expand_dims(dloss, -1), rows)  # type: ignore[no-any-return]
+    return multiply(expand_dims(dloss, -1), rows)
 
 
 def _feature_gradient(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> Tensor | None:
-    """Through the loss, whose gradient is the second output, and through that output: softmax less the
-    labels.
+    """Gradient through the loss, with the second output as its derivative, and through that output: softmax
+    less the labels.
     """
     first = None if dloss is None else _scaled_rows(dloss, op.outputs[1])
     if dbackprop is None:
@@ -193,33 +200,31 @@ def _class_numbers(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros((0, 3)), np.zeros(0, np.int64))
 
 
-dense_cross_entropy_op: OpDef = define_op(
+dense_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "SoftmaxCrossEntropyWithLogits",
     "features: T, labels: T -> loss: T, backprop: T",
     types={"T": dtypes.FLOATING},
     shape=_dense_shape,
     kernel=_dense_cross_entropy,
     vjp=_dense_vjp,
-    jvp=BY_VJP,
     samples=_distributions,
     loop=Loop(_dense_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
-    doc="Per row -sum(labels * log_softmax(features)), and its gradient for labels of sum 1:"
-    " softmax(features) - labels.",
+    doc="-sum(labels * log_softmax(features)) per row, and its gradient for labels of sum 1: "
+    "softmax(features) - labels.",
 )
 
-sparse_cross_entropy_op: OpDef = define_op(
+sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "SparseSoftmaxCrossEntropyWithLogits",
     "features: T, labels: Tlabels -> loss: T, backprop: T",
     types={"T": dtypes.FLOATING, "Tlabels": dtypes.INDEX},
     shape=_sparse_shape,
     kernel=_sparse_cross_entropy,
     vjp=_sparse_vjp,
-    jvp=BY_VJP,
     samples=_class_numbers,
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
-    doc="Per row -log_softmax(features)[label], and its gradient; on a GPU NaN for a label that is no class.",
+    doc="-log_softmax(features)[label] per row, and its gradient; on a GPU NaN for an invalid label.",
 )
 
 
@@ -247,8 +252,8 @@ def _flattened(x: Tensor) -> Tensor:
     if static is not None and len(static) == 2:
         return x
     if static is not None and static[-1]:
-        return reshape(x, [-1, static[-1]])  # type: ignore[no-any-return]
-    return reshape(x, concat([[-1], strided_slice(shape(x), [-1], [1], end_mask=1)], 0))  # type: ignore[no-any-return]
+        return reshape(x, [-1, static[-1]])
+    return reshape(x, concat([[-1], strided_slice(shape(x), [-1], [1], end_mask=1)], 0))
 
 
 def _leading_shape(x: Tensor) -> Any:
@@ -270,8 +275,9 @@ def _last(x: Tensor, axis: int) -> list[int]:
     return [*range(axis), *range(axis + 1, rank), axis]
 
 
+@tf1_names(axis="dim")
 def softmax_cross_entropy_with_logits_v2(
-    labels: Any, logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
+    labels: Any, logits: Any, axis: int | None = None, name: str | None = None
 ) -> Tensor:
     """The cross-entropy of ``labels``, a distribution along ``axis`` (by default the last), and
     ``softmax(logits)``.
@@ -280,7 +286,6 @@ def softmax_cross_entropy_with_logits_v2(
     `InvalidArgumentError` for shapes that do not fit.
     """
     _check_named("softmax_cross_entropy_with_logits_v2", None, labels, logits)
-    axis = renamed_argument("axis", axis, "dim", dim)
     with get_default_graph().name_scope(name or "softmax_cross_entropy_with_logits") as scope:
         x = convert_to_tensor(logits)
         target = cast(labels, _precise(x).dtype)
@@ -302,7 +307,7 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """As `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``."""
+    """The same as `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``."""
     _check_named("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "softmax_cross_entropy_with_logits_sg") as scope:
         fixed = stop_gradient(labels)
@@ -312,10 +317,10 @@ def softmax_cross_entropy_with_logits(
 def sparse_softmax_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the classes numbered
-    ``labels`` ``[...]``.
+    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the class indices ``labels``
+    ``[...]``.
 
-    Raises `InvalidArgumentError` for shapes that do not fit, and at run time for a label outside ``[0,
+    Raises `InvalidArgumentError` for incompatible shapes, and at run time for a label outside ``[0,
     classes)``. On a GPU such a label gives NaN, as loss and as gradient of its row.
     """
     where = "sparse_softmax_cross_entropy_with_logits"
@@ -350,23 +355,19 @@ def sigmoid_cross_entropy_with_logits(
         x = convert_to_tensor(logits)
         z = convert_to_tensor(labels, x.dtype)
         _check_same_shape("sigmoid_cross_entropy_with_logits", z, x)
-        # max(x, 0) - x * z + log(1 + exp(-|x|)), with choices in place of max and abs, whose gradients at 0
-        # would give -z, not 0.5 - z
+        # max(x, 0) - x * z + log(1 + exp(-|x|)), with selects in place of max and abs, since their gradients
+        # at 0 would give -z, not 0.5 - z
         zero = number(0, x)
         positive = greater_equal(x, zero)
         linear = subtract(where_v2(positive, x, zero), multiply(x, z))
         return add(linear, log1p(exp(where_v2(positive, neg(x), x))), name=scope)
 
 
+@tf1_names(labels="targets")
 def weighted_cross_entropy_with_logits(
-    labels: Any = None,
-    logits: Any = None,
-    pos_weight: Any = None,
-    name: str | None = None,
-    targets: Any = None,
+    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` with the part of the positive class times ``pos_weight``."""
-    labels = renamed_argument("labels", labels, "targets", targets)
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
         x = convert_to_tensor(logits)
         z = convert_to_tensor(labels, x.dtype)
@@ -398,7 +399,7 @@ def log_poisson_loss(
         z = convert_to_tensor(targets, x.dtype)
         _check_same_shape("log_poisson_loss", z, x)
         if not compute_full_loss:
-            return subtract(exp(x), multiply(x, z), name=scope)  # type: ignore[no-any-return]
+            return subtract(exp(x), multiply(x, z), name=scope)
         loss = subtract(exp(x), multiply(x, z))
         stirling = add(
             subtract(multiply(z, log(z)), z),
@@ -425,14 +426,13 @@ def _batch_l2_loss(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
     return batched(multiply(total, np.array(0.5, total.dtype.np)))
 
 
-l2_loss: OpDef = define_op(
+l2_loss: OpDef[Tensor] = define_op(
     "L2Loss",
     "t: T -> T",
     types={"T": dtypes.FLOATING},
     shape=lambda s: [()],
     kernel=_l2_loss,
     vjp=lambda op, dy: [multiply(op.inputs[0], dy)],
-    jvp=BY_VJP,
     samples=lambda rng: [
         sample(rng.standard_normal((2, 3))),
         sample(rng.standard_normal(())),
@@ -465,14 +465,13 @@ def _in_top_k(xp: Any, predictions: Any, targets: Any, k: int, out: Any = None) 
     return xp.logical_and(known & xp.isfinite(predictions).all(axis=1), above < k, out=out)
 
 
-in_top_k_op: OpDef = define_op(
+in_top_k_op: OpDef[Tensor] = define_op(
     "InTopKV2",
     "predictions: float32, targets: T, k: host T -> precision: bool",
     types={"T": dtypes.INDEX},
     shape=_in_top_k_shape,
     kernel=_in_top_k,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(
             rng.standard_normal((4, 5)).astype(np.float32),
@@ -482,16 +481,15 @@ in_top_k_op: OpDef = define_op(
         sample(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.array(1, np.int64)),
     ],
     batch=merged(0, 1),
-    doc="Per row whether fewer than k predictions are above the target's; False where one is not finite.",
+    doc="True for rows with fewer than k predictions above the target's; False if one is not finite.",
 )
 
 
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
-    """Whether each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n,
+    """True if each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n,
     classes]``.
 
-    Ties count as in; a target out of range and a row with a value that is not finite are not.
+    Ties count as in; a target out of range and a row with a value that is not finite do not.
     """
     with get_default_graph().name_scope(name or "in_top_k") as scope:
-        result: Tensor = in_top_k_op(predictions, targets, k, name=scope)
-        return result
+        return in_top_k_op(predictions, targets, k, name=scope)

@@ -12,27 +12,29 @@ from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.array.statistics import count_nonzero
 from flowrt.graph.ops.base.filling import broadcast_to
-from flowrt.graph.ops.base.identities import cast, identity, renamed_argument
+from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import shape, size, squeeze
 from flowrt.graph.ops.elementwise.arithmetic import add, maximum, multiply, squared_difference, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import number, reciprocal, rsqrt, square
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = [
+    "batch_normalization", "l2_normalize", "moments", "normalize_moments", "sufficient_statistics",
+    "weighted_moments", "zero_fraction",
+]  # fmt: skip
 
 
+@tf1_names("keepdims", keepdims="keep_dims")
 def moments(
-    x: Any,
-    axes: Any,
-    shift: Any = None,
-    name: str | None = None,
-    keep_dims: bool | None = None,
-    keepdims: bool | None = None,
+    x: Any, axes: Any, shift: Any = None, name: str | None = None, keepdims: bool | None = None
 ) -> tuple[Tensor, Tensor]:
     """(mean, variance) of ``x`` along ``axes``, which are dropped, or kept as 1 with ``keepdims``.
 
     float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
     mean.
     """
-    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
+    keep = bool(keepdims)
     with get_default_graph().name_scope(name or "moments"):
         tensor = convert_to_tensor(x)
         y = cast(tensor, dtypes.float32) if tensor.dtype.size == 2 else tensor
@@ -46,16 +48,12 @@ def _dropped(kept: Tensor, axes: Any, keep: bool, like: Tensor) -> Tensor:
     return cast(kept if keep else squeeze(kept, axes), like.dtype)
 
 
+@tf1_names("keepdims", keepdims="keep_dims")
 def weighted_moments(
-    x: Any,
-    axes: Any,
-    frequency_weights: Any,
-    name: str | None = None,
-    keep_dims: bool | None = None,
-    keepdims: bool | None = None,
+    x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keepdims: bool | None = None
 ) -> tuple[Tensor, Tensor]:
     """`moments` of ``x`` with each element counted ``frequency_weights`` times; weights broadcast to x."""
-    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
+    keep = bool(keepdims)
     with get_default_graph().name_scope(name or "weighted_moments"):
         tensor = convert_to_tensor(x)
         y = cast(tensor, dtypes.float32) if tensor.dtype.size == 2 else tensor
@@ -67,16 +65,12 @@ def weighted_moments(
         return _dropped(mean, axes, keep, tensor), _dropped(variance, axes, keep, tensor)
 
 
+@tf1_names("name", keepdims="keep_dims")
 def sufficient_statistics(
-    x: Any,
-    axes: Sequence[int],
-    shift: Any = None,
-    keep_dims: bool | None = None,
-    name: str | None = None,
-    keepdims: bool | None = None,
+    x: Any, axes: Sequence[int], shift: Any = None, name: str | None = None, keepdims: bool | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """(count, sum, sum of squares, shift) of ``x`` less ``shift`` along ``axes``: see `normalize_moments`."""
-    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
+    keep = bool(keepdims)
     axes = sorted(set(axes))
     with get_default_graph().name_scope(name or "sufficient_statistics"):
         tensor = convert_to_tensor(x)
@@ -89,19 +83,19 @@ def sufficient_statistics(
 
 
 def _count_along(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """How many elements fall together along ``axes``, as a scalar of x's dtype."""
+    """Number of elements combined along ``axes``, as a scalar of x's dtype."""
     static = x.spec.shape
     dims = [None] if static is None else [static[axis] for axis in axes]
     if None not in dims:
         return number(math.prod(dims), x)  # type: ignore[arg-type]
     reduced = reduce_sum(x, axes)
-    return realdiv(cast(size(x), x.dtype), cast(size(reduced), x.dtype))  # type: ignore[no-any-return]
+    return realdiv(cast(size(x), x.dtype), cast(size(reduced), x.dtype))
 
 
 def normalize_moments(
     counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(mean, variance) from what `sufficient_statistics` returns."""
+    """(mean, variance) from the results of `sufficient_statistics`."""
     with get_default_graph().name_scope(name or "normalize"):
         divisor = reciprocal(counts, name="divisor")
         shifted_mean = multiply(mean_ss, divisor, name="mean" if shift is None else "shifted_mean")
@@ -134,18 +128,16 @@ def batch_normalization(
         return add(multiply(tensor, cast(inverse, tensor.dtype)), cast(base, tensor.dtype))
 
 
-def l2_normalize(
-    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
-) -> Tensor:
+@tf1_names(axis="dim")
+def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None) -> Tensor:
     """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least
     ``sqrt(epsilon)``.
     """
-    axis = renamed_argument("axis", axis, "dim", dim)
     with get_default_graph().name_scope(name or "l2_normalize") as scope:
         tensor = convert_to_tensor(x)
         total = reduce_sum(square(tensor), axis, keepdims=True)
         inverse = rsqrt(maximum(total, number(epsilon, tensor)))
-        return multiply(tensor, inverse, name=scope)  # type: ignore[no-any-return]
+        return multiply(tensor, inverse, name=scope)
 
 
 def zero_fraction(value: Any, name: str | None = None) -> Tensor:
@@ -155,5 +147,4 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
         total = size(tensor, out_type=dtypes.int64)
         zeros = subtract(total, count_nonzero(tensor))
         fraction = realdiv(cast(zeros, dtypes.float32), cast(total, dtypes.float32))
-        result: Tensor = identity(fraction, name="fraction")
-        return result
+        return identity(fraction, name="fraction")

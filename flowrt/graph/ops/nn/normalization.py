@@ -14,16 +14,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading_of_first, merged
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import (
-    BY_VJP,
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_float,
-    attr_int,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.reductions import accumulator, reduce_mean, reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
@@ -80,7 +71,7 @@ def _layer_norm_grad(xp: Any, y_backprop: Any, x: Any, scale: Any, epsilon: floa
 
 
 def _layer_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
-    """What the gradient op computes, in graph ops."""
+    """The gradient op's computation in graph ops."""
 
     def formula(dy: Tensor, x: Tensor, scale: Tensor) -> list[Tensor]:
         centered = subtract(x, reduce_mean(x, -1, keepdims=True))
@@ -107,29 +98,27 @@ def _layer_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield sample(*(rng.standard_normal(s).astype(low) for s in ((2, 4), 4, 4)))
 
 
-layer_norm_op: OpDef = define_op(
+layer_norm_op: OpDef[Tensor] = define_op(
     "LayerNorm",
     "x: T, scale: T, offset: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs={"epsilon": attr_float(1e-5)},
+    attrs="epsilon: float = 1e-5",
     shape=_layer_norm_shape,
     kernel=_layer_norm,
     vjp=lambda op, dy: layer_norm_grad_op(dy, *op.inputs[:2], epsilon=op.get_attr("epsilon")),
-    jvp=BY_VJP,
     samples=_layer_norm_samples,
     batch=leading_of_first,
     doc="x less its mean along the last axis, over its deviation, times scale, plus offset.",
 )
 
-layer_norm_grad_op: OpDef = define_op(
+layer_norm_grad_op: OpDef[list[Tensor]] = define_op(
     "LayerNormGrad",
     "y_backprop: T, x: T, scale: T -> x_backprop: T, scale_backprop: T, offset_backprop: T",
     types={"T": dtypes.FLOATING},
-    attrs={"epsilon": attr_float(1e-5)},
+    attrs="epsilon: float = 1e-5",
     shape=lambda s: [merge(s.shapes[0], s.shapes[1]), s.shapes[2], s.shapes[2]],
     kernel=_layer_norm_grad,
     vjp=lambda op, *ddys: second_order(op, _layer_norm_formula(op), ddys),
-    jvp=BY_VJP,
     samples=lambda rng: [
         sample(rng.standard_normal(s.inputs[0].shape).astype(s.inputs[0].dtype), *s.inputs[:2])
         for s in _layer_norm_samples(rng)
@@ -145,15 +134,14 @@ def layer_norm(x: Any, scale: Any, offset: Any, epsilon: float = 1e-5, name: str
     Ba, Kiros and Hinton, "Layer normalization" (2016). Raises `InvalidArgumentError` for shapes that do not
     fit.
     """
-    result: Tensor = layer_norm_op(x, scale, offset, epsilon=epsilon, name=name)
-    return result
+    return layer_norm_op(x, scale, offset, epsilon=epsilon, name=name)
 
 
 # --- local response normalization
 
 
 def _window_sums(xp: Any, x: Any, radius: int) -> Any:
-    """For each channel the sum over it and ``radius`` channels to either side."""
+    """Sum for each channel over it and ``radius`` channels to either side."""
     channels = x.shape[-1]
     total = x.copy()
     for distance in range(1, min(radius + 1, channels)):
@@ -184,7 +172,7 @@ def _lrn_grad(
 
 
 def _lrn_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
-    """What the gradient op computes, in graph ops."""
+    """The gradient op's computation in graph ops."""
     radius, bias, alpha, beta = (op.get_attr(key) for key in ("depth_radius", "bias", "alpha", "beta"))
 
     def window_sums(x: Tensor) -> Tensor:
@@ -205,12 +193,7 @@ def _lrn_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
     return formula
 
 
-_LRN = {
-    "depth_radius": attr_int(5),
-    "bias": attr_float(1.0),
-    "alpha": attr_float(1.0),
-    "beta": attr_float(0.5),
-}
+_LRN = "depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5"
 
 
 def _images(count: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
@@ -224,21 +207,22 @@ def _images(count: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
     return samples
 
 
-lrn_op: OpDef = define_op(
+lrn_op: OpDef[Tensor] = define_op(
     "LRN",
     "input: T -> T",
     types={"T": dtypes.FLOATING},
     attrs=_LRN,
     shape=lambda s: [merge(s.shapes[0], (None,) * 4)],
     kernel=_lrn,
-    vjp=lambda op, dy: [lrn_grad_op(dy, op.inputs[0], op.outputs[0], **{k: op.get_attr(k) for k in _LRN})],
-    jvp=BY_VJP,
+    vjp=lambda op, dy: [
+        lrn_grad_op(dy, op.inputs[0], op.outputs[0], **{k: op.get_attr(k) for k in op.op_def.attrs})
+    ],
     samples=_images(1),
     batch=merged(0),
     doc="x / (bias + alpha * s) ** beta, s the sum of the squares of the channels within depth_radius.",
 )
 
-lrn_grad_op: OpDef = define_op(
+lrn_grad_op: OpDef[Tensor] = define_op(
     "LRNGrad",
     "input_grads: T, input_image: T, output_image: T -> T",
     types={"T": dtypes.FLOATING},
@@ -246,7 +230,6 @@ lrn_grad_op: OpDef = define_op(
     shape=lambda s: [merge(merge(s.shapes[0], s.shapes[1]), s.shapes[2])],
     kernel=_lrn_grad,
     vjp=lambda op, ddx: second_order(op, _lrn_formula(op), [ddx]),
-    jvp=BY_VJP,
     samples=_images(3),
     batch=merged(0, 1, 2),
     doc="The gradient of LRN with respect to its input.",
@@ -267,8 +250,7 @@ def local_response_normalization(
     Krizhevsky, Sutskever and Hinton (2012). Raises `InvalidArgumentError` unless ``input`` is ``[n, h, w,
     c]``.
     """
-    result: Tensor = lrn_op(input, depth_radius=depth_radius, bias=bias, alpha=alpha, beta=beta, name=name)
-    return result
+    return lrn_op(input, depth_radius=depth_radius, bias=bias, alpha=alpha, beta=beta, name=name)
 
 
 lrn = local_response_normalization

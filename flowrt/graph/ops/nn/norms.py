@@ -33,6 +33,8 @@ from flowrt.graph.ops.linalg.spectral import svd
 from flowrt.graph.ops.nn.losses import l2_loss
 from flowrt.graph.shapes import normalize_axis
 
+__all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "global_norm", "norm"]
+
 # --- norms
 
 
@@ -58,8 +60,7 @@ def norm(
             return _spectral_norm(x, axes, keep)
         if ord in ("euclidean", "fro", 2):
             total = reduce_sum(multiply(x, conjugated(x)), axes, keep)
-            root: Tensor = sqrt(total)
-            return root
+            return sqrt(total)
         return _absolute_norm(abs(x), ord, axes, keep)
 
 
@@ -145,8 +146,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
         if not halves:
             raise InvalidArgumentError(f"global_norm: expected at least one tensor; got {list(t_list)}")
         total = multiply(reduce_sum(stack(halves)), 2.0)
-        norm: Tensor = sqrt(total, name="global_norm")
-        return norm
+        return sqrt(total, name="global_norm")
 
 
 def _check_list(what: str, t_list: Any) -> None:
@@ -160,8 +160,8 @@ def clip_by_global_norm(
     """The tensors of the list, all scaled down by ``clip_norm / max(global_norm, clip_norm)``; and the global
     norm.
 
-    ``use_norm`` is the global norm if it is known already. None entries stay None, `IndexedSlices` stay
-    sparse. An infinite or NaN norm makes every element NaN. Raises what `global_norm` raises.
+    ``use_norm`` is the global norm, if already computed. None entries stay None, `IndexedSlices` stay sparse.
+    An infinite or NaN norm makes every element NaN. Raises what `global_norm` raises.
     """
     _check_list("clip_by_global_norm", t_list)
     norm = global_norm(t_list) if use_norm is None else convert_to_tensor(use_norm)
@@ -185,5 +185,4 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Ten
         average = rsqrt(reduce_sum(multiply(values, values)))
         limit = realdiv(np.ones((), values.dtype.np), clip_norm)
         scale = minimum(multiply(average, count), limit)
-        clipped: Tensor = multiply(multiply(values, clip_norm), scale, name=scope)
-        return clipped
+        return multiply(multiply(values, clip_norm), scale, name=scope)

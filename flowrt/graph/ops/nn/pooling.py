@@ -1,12 +1,12 @@
 """Pooling: the maximum or the mean of every window.
 
-Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is
-1), so kernels know no data format and no number of dimensions. Maxima and sums go one axis at a time: 3x3
-takes 4 passes, not 8. The gradient of a maximum goes to the first element of the window that has it, in
+Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is 1),
+so kernels are independent of data format and number of dimensions. Maxima and sums are computed one axis at a
+time: 3x3 takes 4 passes, not 8. The gradient of a maximum flows to its first occurrence in the window, in
 row-major order; an element's gradients are added up in the order of their windows, as in TensorFlow.
 
-The maximum with a NaN is NaN, as in NumPy, and has no gradient. TensorFlow's kernels of the CPU pass over
-NaNs, and yet give a gradient to one that comes first.
+The maximum with a NaN is NaN, as in NumPy, and has no gradient. TensorFlow's CPU kernels ignore NaNs, but
+give a gradient to one that is first in its window.
 """
 
 from __future__ import annotations
@@ -21,18 +21,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    LINEAR,
-    Attr,
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_ints,
-    attr_string,
-    define_op,
-    sample,
-)
-from flowrt.graph.ops.base.identities import renamed_argument
+from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -52,6 +41,12 @@ from flowrt.graph.ops.nn.windows import (
     taps_inside,
 )
 from flowrt.graph.shapes import Shape, merge
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = [
+    "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool", "max_pool1d", "max_pool2d",
+    "max_pool3d", "pool",
+]  # fmt: skip
 
 # --- geometry
 
@@ -115,7 +110,7 @@ def _fold(function: Any, x: Any, axes: Sequence[Axis], out: Any, new: New) -> No
 
 
 def lowest(dtype: Any) -> Any:
-    """What a maximum never takes: padding."""
+    """The identity element of the maximum, used as padding."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
@@ -131,8 +126,8 @@ def _max_pool(
 
 
 def _ranks(xp: Any, x: Any, y: Any, taps: Sequence[Tap], new: New) -> Any:
-    """For each window which of the ``taps`` is the first that has its maximum ``y``: the last one is 1, the
-    one before 2. 0 if none is equal to it, as none is to a NaN.
+    """The rank of the first of ``taps`` with the maximum ``y`` of each window: the last tap is 1, the one
+    before 2; 0 if none is equal to it, as with NaN.
     """
     ranks, room = (new(y.shape, np.min_scalar_type(len(taps))) for _ in range(2))
     ranks[...] = 0
@@ -180,7 +175,7 @@ def _max_pool_grad_grad(
 
 
 def _counts(xp: Any, axes: Sequence[Axis], dtype: Any) -> Any:
-    """How many elements of each window lie within the input: an array that broadcasts to the output."""
+    """Number of elements of each window inside the input: an array that broadcasts to the output."""
     counts = xp.ones((1,) * len(axes), dtype)
     for d, a in enumerate(axes):
         taken = xp.arange(a.outputs)[:, None] * a.stride + xp.arange(a.taps) * a.dilation - a.before
@@ -272,17 +267,17 @@ def _attributes(op: Operation) -> dict[str, Any]:
 def _third_tangent(
     op: Operation, dx: Tensor | None, dy: Tensor | None, dgrad: Tensor | None
 ) -> list[Tensor | None]:
-    """Where the maxima are does not change with the input, almost everywhere."""
+    """The tangent of grad alone: almost everywhere, the positions of the maxima are constant."""
     return [None if dgrad is None else op.op_def(*op.inputs[:2], dgrad, **_attributes(op))]
 
 
-_WINDOW = {"ksize": attr_ints(), "strides": attr_ints(), "padding": attr_string()}
-_EXPLICIT = {"explicit_paddings": attr_ints(())}
+_WINDOW = "ksize: list(int), strides: list(int), padding: string"
+_EXPLICIT = "explicit_paddings: list(int) = ()"
 
 
 def _define_maximum(
-    dims: str, spatial: int, types: Iterable[DType], attrs: dict[str, Attr]
-) -> tuple[OpDef, OpDef]:
+    dims: str, spatial: int, types: Iterable[DType], attrs: str
+) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The maximum over windows, and its gradient and that one's transpose as ops. Returns the first two."""
     forward: OpDef = define_op(
         f"MaxPool{dims}",
@@ -326,7 +321,9 @@ def _define_maximum(
     return forward, to_input
 
 
-def _define_average(dims: str, spatial: int, input_name: str, attrs: dict[str, Attr]) -> tuple[OpDef, OpDef]:
+def _define_average(
+    dims: str, spatial: int, input_name: str, attrs: str
+) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The mean over windows, and its gradient as an op."""
     forward: OpDef = define_op(
         f"AvgPool{dims}",
@@ -339,7 +336,7 @@ def _define_average(dims: str, spatial: int, input_name: str, attrs: dict[str, A
         jvp=LINEAR,
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
-        doc="The mean of every window, over those of its elements that lie within the input.",
+        doc="The mean of every window, over its elements inside the input.",
     )
     to_input: OpDef = define_op(
         f"AvgPool{dims}Grad",
@@ -357,8 +354,8 @@ def _define_average(dims: str, spatial: int, input_name: str, attrs: dict[str, A
     return forward, to_input
 
 
-_IMAGES, _VOLUMES = ({**_WINDOW, "data_format": attr_string(layout)} for layout in ("NHWC", "NDHWC"))
-max_pool_op, max_pool_grad_op = _define_maximum("", 2, dtypes.REAL, {**_IMAGES, **_EXPLICIT})
+_IMAGES, _VOLUMES = (f"{_WINDOW}, data_format: string = {layout!r}" for layout in ("NHWC", "NDHWC"))
+max_pool_op, max_pool_grad_op = _define_maximum("", 2, dtypes.REAL, f"{_IMAGES}, {_EXPLICIT}")
 max_pool3d_op, max_pool3d_grad_op = _define_maximum("3D", 3, dtypes.FLOATING, _VOLUMES)
 average_pool_op, average_pool_grad_op = _define_average("", 2, "value", _IMAGES)
 average_pool3d_op, average_pool3d_grad_op = _define_average("3D", 3, "input", _VOLUMES)
@@ -366,46 +363,34 @@ average_pool3d_op, average_pool3d_grad_op = _define_average("3D", 3, "input", _V
 # --- TensorFlow's functions
 
 
+@tf1_names(input="value")
 def max_pool(
-    value: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-    name: str | None = None,
-    input: Any = None,
+    value: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
     """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
 
-    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME,
-    VALID, or a list of (before, after) pairs, one an axis. Padding is never the maximum.
+    ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
+    VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
     """
-    value = renamed_argument("input", input, "value", value)
     return _pool_nd(max_pool_op, 2, value, ksize, strides, padding, data_format, name)
 
 
 def max_pool2d(
     input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """As `max_pool`."""
+    """The same as `max_pool`."""
     return _pool_nd(max_pool_op, 2, input, ksize, strides, padding, data_format, name)
 
 
+@tf1_names(input="value")
 def avg_pool(
-    value: Any,
-    ksize: Any,
-    strides: Any,
-    padding: str,
-    data_format: str = "NHWC",
-    name: str | None = None,
-    input: Any = None,
+    value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
     """The mean of each window of images ``[n, h, w, c]`` (or NCHW); elements of the padding do not count.
 
-    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME or
+    ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME or
     VALID.
     """
-    value = renamed_argument("input", input, "value", value)
     return _pool_nd(average_pool_op, 2, value, ksize, strides, padding, data_format, name)
 
 
@@ -443,7 +428,7 @@ def avg_pool1d(
 
 
 def _pool_nd(
-    op: OpDef,
+    op: OpDef[Tensor],
     spatial: int,
     x: Any,
     ksize: Any,
@@ -454,13 +439,12 @@ def _pool_nd(
 ) -> Tensor:
     ksize = every_axis("ksize", ksize, spatial, data_format)
     strides = every_axis("strides", strides, spatial, data_format)
-    pooled: Tensor = op(
-        x, ksize=ksize, strides=strides, **padding_attrs(padding), data_format=data_format, name=name
-    )
-    return pooled
+    return op(x, ksize=ksize, strides=strides, **padding_attrs(padding), data_format=data_format, name=name)
 
 
-def _pool1d(op: OpDef, x: Any, ksize: Any, strides: Any, padding: str, data_format: str, name: str) -> Tensor:
+def _pool1d(
+    op: OpDef[Tensor], x: Any, ksize: Any, strides: Any, padding: str, data_format: str, name: str
+) -> Tensor:
     """Pool sequences as images of height 1."""
     axis = 2 if channels_first(data_format) else 1
     layout = data_format.replace("W", "HW")
@@ -470,6 +454,7 @@ def _pool1d(op: OpDef, x: Any, ksize: Any, strides: Any, padding: str, data_form
         return squeeze(_pool_nd(op, 2, expand_dims(x, axis), ksize, strides, padding, layout, None), [axis])
 
 
+@tf1_names(dilations="dilation_rate")
 def pool(
     input: Any,
     window_shape: Sequence[int],
@@ -479,7 +464,6 @@ def pool(
     strides: Any = None,
     name: str | None = None,
     data_format: str | None = None,
-    dilations: Any = None,
 ) -> Tensor:
     """The maximum (``pooling_type`` MAX) or mean (AVG) of windows of ``window_shape``, of 1 to 3 spatial
     dimensions.
@@ -487,9 +471,8 @@ def pool(
     Raises `UnimplementedError` for dilations other than 1.
     """
     spatial = len(window_shape)
-    dilations = renamed_argument("dilations", dilations, "dilation_rate", dilation_rate)
-    if dilations is not None and set(every_axis("dilations", dilations, spatial, "NHWC")) != {1}:
-        raise UnimplementedError(f"pool: expected dilations of 1; got {dilations}")
+    if dilation_rate is not None and set(every_axis("dilations", dilation_rate, spatial, "NHWC")) != {1}:
+        raise UnimplementedError(f"pool: expected dilations of 1; got {dilation_rate}")
     if pooling_type not in ("MAX", "AVG") or not 1 <= spatial <= 3:
         raise InvalidArgumentError(
             f"pool: expected MAX or AVG over 1 to 3 dimensions; got {pooling_type!r} over {spatial}"

@@ -19,12 +19,12 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
-from flowrt.graph.ops.base.identities import renamed_argument
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import transpose
 from flowrt.graph.ops.elementwise.arithmetic import multiply, subtract
 from flowrt.graph.ops.elementwise.math import exp
 from flowrt.graph.shapes import Shape, normalize_axis
+from flowrt.graph.tf1_signatures import tf1_names
 
 
 def shifted(xp: Any, logits: Any) -> Any:
@@ -71,7 +71,7 @@ def softmax_derivative(y: Tensor, d: Tensor) -> Tensor:
     backwards.
     """
     product = multiply(d, y)
-    return subtract(product, multiply(reduce_sum(product, -1, keepdims=True), y))  # type: ignore[no-any-return]
+    return subtract(product, multiply(reduce_sum(product, -1, keepdims=True), y))
 
 
 def _log_softmax_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
@@ -93,7 +93,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield sample(rng.standard_normal((3, 4)).astype(dtype.np))
 
 
-softmax_op: OpDef = define_op(
+softmax_op: OpDef[Tensor] = define_op(
     "Softmax",
     "logits: T -> softmax: T",
     types={"T": dtypes.FLOATING},
@@ -107,7 +107,7 @@ softmax_op: OpDef = define_op(
     doc="exp(x) over the sum of exp(x) along the last axis.",
 )
 
-log_softmax_op: OpDef = define_op(
+log_softmax_op: OpDef[Tensor] = define_op(
     "LogSoftmax",
     "logits: T -> logsoftmax: T",
     types={"T": dtypes.FLOATING},
@@ -122,39 +122,37 @@ log_softmax_op: OpDef = define_op(
 )
 
 
-def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+@tf1_names(axis="dim")
+def softmax(logits: Any, axis: int | None = None, name: str | None = None) -> Tensor:
     """``exp(logits)`` over its sum along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
     """
-    return _along(softmax_op, logits, renamed_argument("axis", axis, "dim", dim), name)
+    return _along(softmax_op, logits, axis, name)
 
 
-def log_softmax(
-    logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
-) -> Tensor:
+@tf1_names(axis="dim")
+def log_softmax(logits: Any, axis: int | None = None, name: str | None = None) -> Tensor:
     """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
     """
-    return _along(log_softmax_op, logits, renamed_argument("axis", axis, "dim", dim), name)
+    return _along(log_softmax_op, logits, axis, name)
 
 
-def _along(op: OpDef, logits: Any, axis: int | None, name: str | None) -> Tensor:
+def _along(op: OpDef[Tensor], logits: Any, axis: int | None, name: str | None) -> Tensor:
     x = convert_to_tensor(logits)
     perm = None if axis is None else _swapped_with_last(x, axis)
     if perm is None:
-        last: Tensor = op(x, name=name)
-        return last
+        return op(x, name=name)
     with get_default_graph().name_scope(name or op.name) as scope:
         return transpose(op(transpose(x, perm)), perm, name=scope)
 
 
 def _swapped_with_last(x: Tensor, axis: int) -> list[int] | None:
-    """The permutation that swaps ``axis`` and the last, or None where they are the same.
+    """The permutation that swaps ``axis`` and the last, or None if they are the same.
 
-    Raises `InvalidArgumentError` for an axis out of range, and when it takes the rank, which is unknown, to
-    tell.
+    Raises `InvalidArgumentError` for an axis out of range, or if this depends on an unknown rank.
     """
     if x.spec.shape is None:
         if axis == -1:

@@ -1,11 +1,9 @@
-"""Sliding windows: where convolution and pooling look, and copying what they see to where a product can
-reach it.
+"""Sliding windows of convolution and pooling, and copying them to patches for a matrix product.
 
-An `Axis` says how windows lie along one axis; kernels and shape rules share it, so they cannot disagree.
-The array part works on channels-last arrays ``[n, *spatial, c]`` in blocks of images (or of rows of one
-image), each so small that the copied patches are still in the cache when they are multiplied: measured for
-``[64, 14, 14, 32]`` by 5x5x32x64, a whole convolution then costs what one matrix product over all patches
-costs alone.
+An `Axis` describes the windows along one axis; kernels and shape rules share it, so they cannot disagree. The
+array part works on channels-last arrays ``[n, *spatial, c]`` in blocks of images (or of rows of one image),
+each so small that the copied patches are still in the cache when they are multiplied: measured for ``[64, 14,
+14, 32]`` by 5x5x32x64, a whole convolution then costs what one matrix product over all patches costs alone.
 """
 
 from __future__ import annotations
@@ -22,14 +20,16 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.shapes import Shape, format_shape
 
 WORKSPACE = 4 << 20
-"""Bytes of patches made at once. From 1 to 8 MiB the time is the same within 10 %; above, it doubles."""
+"""Size in bytes of the patches made at once. From 1 to 8 MiB the time is equal within 10 %; above, it
+doubles.
+"""
 
 
 class Step(NamedTuple):
-    """How windows go along one axis: ``stride`` elements apart, their own elements ``dilation`` apart.
+    """Spacing of windows along one axis: ``stride`` elements apart, their own elements ``dilation`` apart.
 
-    ``padding`` is TensorFlow's: VALID (inside only), SAME (``ceil(length / stride)`` windows, the odd
-    element of padding behind), EXPLICIT (``explicit`` elements before and after).
+    ``padding`` is TensorFlow's: VALID (inside only), SAME (``ceil(length / stride)`` windows, the odd element
+    of padding at the end), EXPLICIT (``explicit`` elements before and after).
     """
 
     stride: int
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 class Axis(NamedTuple):
     """Windows along one axis of ``length`` elements: ``outputs`` of them, ``stride`` apart, of ``taps``
-    elements each that are ``dilation`` apart; the first begins ``before`` elements ahead of the axis.
+    elements each that are ``dilation`` apart; the first begins ``before`` elements before the axis.
     """
 
     length: int
@@ -80,8 +80,8 @@ class Axis(NamedTuple):
 def lay_windows(length: int, taps: int, step: Step) -> Axis:
     """The windows of ``taps`` elements along an axis of ``length``.
 
-    Raises `InvalidArgumentError` when the window is larger than the padded axis. TensorFlow refuses
-    that where it knows the length, and may compute an empty result where it does not.
+    Raises `InvalidArgumentError` when the window is larger than the padded axis. TensorFlow rejects that if
+    the length is static, and may compute an empty result otherwise.
     """
     stride, dilation, padding, explicit = step
     extent = (taps - 1) * dilation + 1
@@ -91,7 +91,7 @@ def lay_windows(length: int, taps: int, step: Step) -> Axis:
         return Axis(length, taps, stride, dilation, before, outputs)
     before, after = explicit if padding == "EXPLICIT" else (0, 0)
     padded = length + before + after
-    if padded < extent > 1:  # a window of one element fits nowhere in an axis of none, and nothing is missed
+    if padded < extent > 1:  # a window of one element along an empty axis has no outputs, without error
         raise InvalidArgumentError(
             f"Negative dimension size caused by subtracting {extent} from {padded}: expected a window of at"
             f" most {padded} elements, the input's {length} and its padding; got {extent}"
@@ -102,7 +102,7 @@ def lay_windows(length: int, taps: int, step: Step) -> Axis:
 def output_lengths(
     lengths: Sequence[int | None], taps: Sequence[int | None], steps: Sequence[Step]
 ) -> tuple[int | None, ...]:
-    """How many windows there are along each axis, as far as it is known."""
+    """Number of windows along each axis, as far as it is known."""
     return tuple(
         None if length is None or tap is None else lay_windows(length, tap, step).outputs
         for length, tap, step in zip(lengths, taps, steps, strict=True)
@@ -115,7 +115,8 @@ PADDINGS = ("SAME", "VALID", "EXPLICIT")
 
 
 def steps_of(attrs: Mapping[str, Any]) -> list[Step]:
-    """The attributes ``strides``, ``dilations``, ``padding`` and ``explicit_paddings`` as one `Step` an axis.
+    """The attributes ``strides``, ``dilations``, ``padding`` and ``explicit_paddings`` as one `Step` per
+    axis.
 
     Raises `InvalidArgumentError` for steps that are not positive, and for an unknown or incomplete padding.
     """
@@ -153,7 +154,7 @@ def channels_last(xp: Any, array: Any, data_format: str) -> Any:
 
 
 def split_layout(values: Sequence[Any], data_format: str) -> tuple[Any, tuple[Any, ...], Any]:
-    """(that of the batch, those of the spatial axes, that of the channels) of one value an axis."""
+    """Split one value per axis into (batch, spatial axes, channels)."""
     if channels_first(data_format):
         return values[0], tuple(values[2:]), values[1]
     return values[0], tuple(values[1:-1]), values[-1]
@@ -165,8 +166,8 @@ def join_layout(batch: Any, spatial: Sequence[Any], channels: Any, data_format: 
 
 
 def every_axis(name: str, value: Any, spatial: int, data_format: str) -> tuple[int, ...]:
-    """What users write for ``strides`` or ``ksize`` (one number, one a spatial axis, or one an axis) as one
-    an axis.
+    """``strides`` or ``ksize`` as users write them (an int, one per spatial axis, or one per axis) as one per
+    axis.
 
     Raises `InvalidArgumentError` for another count.
     """
@@ -181,7 +182,7 @@ def every_axis(name: str, value: Any, spatial: int, data_format: str) -> tuple[i
 
 
 def padding_attrs(padding: Any) -> dict[str, Any]:
-    """What users write for ``padding`` (a name, or a pair an axis) as attributes."""
+    """``padding`` as users write it (a name, or a pair per axis) as attrs."""
     if isinstance(padding, str):
         return {"padding": padding}
     return {"padding": "EXPLICIT", "explicit_paddings": [amount for pair in padding for amount in pair]}
@@ -206,13 +207,13 @@ New: TypeAlias = Callable[[tuple[int, ...], Any], Any]
 
 
 def begin(xp: Any, workspace: Any) -> New:
-    """Where a kernel works: in its ``workspace``, or without one in new arrays."""
+    """The allocator of a kernel: its ``workspace``, or new arrays if it is None."""
     new: New = xp.empty if workspace is None else workspace.begin()
     return new
 
 
 def pad(x: Any, axes: Sequence[Axis], dtype: Any, value: Any, new: New) -> Any:
-    """``x``, whose dimensions ``axes`` are, padded with ``value``; itself where there is nothing to pad or
+    """``x``, with dimensions ``axes``, padded with ``value``; ``x`` itself if there is nothing to pad or
     convert.
     """
     if x.dtype == dtype and all(a.padded == a.length for a in axes):
@@ -288,8 +289,8 @@ def taps_inside(axes: Sequence[Axis]) -> list[Tap]:
 
 
 def ranked_elements(xp: Any, ranks: Any, axes: Sequence[Axis], new: New) -> Any:
-    """For each window the number, in row-major order, of the element that is its tap of a rank (the last has
-    1, the one before 2); how many elements there are for 0. The windows have no dilation.
+    """Row-major index of the element that is the window's tap of a rank (the last has 1, the one before 2),
+    for each window; the number of elements for rank 0. The windows have no dilation.
     """
     steps = [math.prod([a.length for a in axes[d + 1 :]]) for d in range(len(axes))]
     offsets = reduce(np.add.outer, [np.arange(a.taps) * step for a, step in zip(axes, steps, strict=True)])

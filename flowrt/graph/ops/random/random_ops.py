@@ -2,7 +2,7 @@
 
 Rules of this file: every op has the effect RANDOM and draws from its own `RandomStream`, keyed by its
 attributes ``seed`` and ``seed2``; draws are made in host memory, so that every device gets the same ones;
-low-precision uniforms are drawn as multiples of their own epsilon, because rounding a finer one could give
+low-precision uniforms are drawn as multiples of their own epsilon, because rounding a finer one could produce
 the excluded upper bound.
 """
 
@@ -29,8 +29,6 @@ from flowrt.graph.op_def import (
     Sample,
     Samples,
     ShapeContext,
-    attr_int,
-    attr_type,
     define_op,
     sample,
 )
@@ -40,16 +38,18 @@ from flowrt.graph.ops.elementwise.comparison import less, select_v2
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.shapes import Shape, format_shape
 
+__all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
+
 DEFAULT_GRAPH_SEED = 87654321
 """Stands for the graph's seed when only the op has one (TensorFlow's number)."""
 
-SEEDS = {"seed": attr_int(0), "seed2": attr_int(0)}
+SEEDS = "seed: int = 0, seed2: int = 0"
 _MAX_SEED = 2**31 - 1
 
 
 def set_random_seed(seed: int | None) -> None:
-    """Seed the default graph: random ops made from here on repeat their draws in every session. None: no
-    seed. Raises `DTypeError` for what is no whole number.
+    """Seed the default graph: random ops added from here on repeat their draws in every session. None: no
+    seed. Raises `DTypeError` for anything but a whole number.
     """
     is_whole = isinstance(seed, numbers.Integral)
     if not is_whole and seed is not None:
@@ -60,8 +60,8 @@ def set_random_seed(seed: int | None) -> None:
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     """The two seeds of a new random op: the graph's and its own, or (None, None) when neither is given.
 
-    A graph with a seed gives an op without one its position in the graph, so that equal scripts draw the
-    same.
+    In a graph with a seed, an op without one uses its position in the graph, so that equal scripts draw the
+    same numbers.
     """
     graph = get_default_graph()
     if graph.seed is None and op_seed is None:
@@ -79,7 +79,7 @@ def seed_attrs(seed: int | None) -> dict[str, Any]:
 
 
 def drawn_shape(s: ShapeContext, position: int = 0) -> Shape:
-    """The shape that host input ``position`` asks for, as far as it is known."""
+    """The shape requested by host input ``position``, as far as it is known."""
     vector, dims = s.shapes[position], s.value(position)
     if vector is not None and len(vector) != 1:
         raise InvalidArgumentError(f"shape: expected a vector; got shape {format_shape(vector)}")
@@ -128,10 +128,9 @@ random_position = define_op(
     shape=lambda s: [(3,)],
     kernel=lambda xp, state, out=None: deliver(xp, state.skip(), dtypes.uint64, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(seed=1)],
     effects=Effects(Effect.RANDOM, state=RandomStream),
-    doc="Where the next draw is in the stream of these seeds: key and number. The draw is left out.",
+    doc="The position of the next draw in the stream of these seeds: key and number. The draw is skipped.",
 )
 
 
@@ -143,7 +142,7 @@ def define_draw(
     samples: Samples,
     batch: BatchRule | None = None,
     **parts: Any,
-) -> OpDef:
+) -> OpDef[Tensor]:
     """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
     pure op ``{name}At``, whose last input says which draw it is: what gradients compute again.
     """
@@ -165,7 +164,7 @@ def define_draw(
     return define_op(
         name,
         signature,
-        attrs={**SEEDS, **parts.pop("attrs", {})},
+        attrs=f"{SEEDS}, {parts.pop('attrs')}" if "attrs" in parts else SEEDS,
         kernel=kernel,
         samples=samples,
         batch=batch,
@@ -175,7 +174,7 @@ def define_draw(
 
 
 def _sample_at(position: np.ndarray[Any, Any], drawn: Sample) -> Sample:
-    attrs = {key: value for key, value in drawn.attrs.items() if key not in SEEDS}
+    attrs = {key: value for key, value in drawn.attrs.items() if key not in ("seed", "seed2")}
     return Sample((*drawn.inputs, position), attrs, drawn.differentiable)
 
 
@@ -196,7 +195,7 @@ def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, ou
     drawn = np.asarray(rng.standard_normal(shape, precision, out if is_direct else None))
     flat = drawn.reshape(-1)
     outside = np.flatnonzero(np.abs(flat) > 2)
-    while outside.size:  # 4.6 % of what is drawn
+    while outside.size:  # 4.6 % of the draws
         flat[outside] = rng.standard_normal(outside.size, precision)
         outside = outside[np.abs(flat[outside]) > 2]
     return out if is_direct else deliver(xp, drawn, dtype, out)
@@ -207,7 +206,7 @@ def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
         name,
         "shape: host T -> dtype",
         types={"T": dtypes.INDEX, "dtype": dtypes.FLOATING},
-        attrs={"dtype": attr_type(dtypes.float32)},
+        attrs="dtype: type = float32",
         shape=_one_drawn_shape,
         kernel=kernel,
         samples=lambda rng: (
@@ -273,17 +272,13 @@ def random_uniform(
     maxval = 1 if maxval is None else maxval
     with get_default_graph().name_scope(name or "random_uniform") as scope:
         if dtype.is_integer:
-            integers: Tensor = random_uniform_int(
-                shape, minval, maxval, Tout=dtype, name=scope, **seed_attrs(seed)
-            )
-            return integers
+            return random_uniform_int(shape, minval, maxval, Tout=dtype, name=scope, **seed_attrs(seed))
         if _is_number(minval, 0):
             return _affine(random_uniform_op, shape, dtype, seed, maxval, 0, scope)
         low, high = convert_to_tensor(minval, dtype, "min"), convert_to_tensor(maxval, dtype, "max")
         drawn = _affine(random_uniform_op, shape, dtype, seed, subtract(high, low), low, "add")
         # the sum can round up to maxval, which is not to be drawn
-        kept: Tensor = select_v2(less(drawn, high), drawn, low, name=scope)
-        return kept
+        return select_v2(less(drawn, high), drawn, low, name=scope)
 
 
 def _is_number(value: Any, number: int) -> bool:

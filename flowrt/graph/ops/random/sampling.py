@@ -17,11 +17,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batche
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
-from flowrt.graph.op_def import (
-    ShapeContext,
-    attr_type,
-    sample,
-)
+from flowrt.graph.op_def import ShapeContext, sample
 from flowrt.graph.ops.array.slicing import slice
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import unchanged
@@ -41,9 +37,11 @@ from flowrt.graph.ops.random.random_ops import (
 from flowrt.graph.resources.random_stream import RandomStream
 from flowrt.graph.shapes import Shape, concat, format_shape
 
+__all__ = ["multinomial", "random_crop", "random_gamma", "random_poisson", "random_shuffle"]
+
 
 def _repeated_shape(s: ShapeContext) -> Sequence[Shape]:
-    """Of ops that draw ``shape`` values for each element of input 1."""
+    """Shape rule of ops that draw ``shape`` values for each element of input 1."""
     return [concat([drawn_shape(s), s.shapes[1]])]
 
 
@@ -76,8 +74,7 @@ random_shuffle_op = define_draw(
 
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
     """``value`` with its entries along the first dimension in random order."""
-    shuffled: Tensor = random_shuffle_op(value, name=name, **seed_attrs(seed))
-    return shuffled
+    return random_shuffle_op(value, name=name, **seed_attrs(seed))
 
 
 def _multinomial(
@@ -113,7 +110,7 @@ multinomial_op = define_draw(
     "Multinomial",
     "logits: T, num_samples: host int32 -> output_dtype",
     types={"T": dtypes.REAL, "output_dtype": dtypes.INDEX},
-    attrs={"output_dtype": attr_type(dtypes.int64)},
+    attrs="output_dtype: type = int64",
     shape=_multinomial_shape,
     kernel=_multinomial,
     samples=lambda rng: (
@@ -124,7 +121,7 @@ multinomial_op = define_draw(
         sample(np.zeros((0, 4), np.float16), np.array(2, np.int32)),
     ),
     batch=merged(0),
-    doc="For each row of unnormalised log-probabilities the numbers of randomly drawn classes.",
+    doc="Indices of randomly drawn classes for each row of unnormalised log-probabilities.",
 )
 
 
@@ -136,8 +133,7 @@ def multinomial(
     """
     dtype = dtypes.int64 if output_dtype is None else as_dtype(output_dtype)
     with get_default_graph().name_scope(name or "multinomial"):
-        drawn: Tensor = multinomial_op(logits, num_samples, output_dtype=dtype, **seed_attrs(seed))
-        return drawn
+        return multinomial_op(logits, num_samples, output_dtype=dtype, **seed_attrs(seed))
 
 
 def categorical(
@@ -170,7 +166,7 @@ def _gamma(xp: Any, shape: Any, alpha: Any, T: DType, state: RandomStream, out: 
 
 
 def _batch_draw(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """``shape`` draws for each number in a tensor: those of the batch come behind the drawn axes."""
+    """``shape`` draws for each number in a tensor: the batch axis follows the drawn axes."""
     if not values[1].is_batched:
         return draw(b, op, values)
     length, own = op.inputs[0].spec.shape, rank_of(op.inputs[1])
@@ -191,7 +187,7 @@ random_gamma_op = define_draw(
         sample(np.zeros(0, np.int32), np.array(2.0, np.float16)),
     ),
     batch=_batch_draw,
-    doc="For each alpha ``shape`` values of the gamma distribution with that shape parameter and rate 1.",
+    doc="``shape`` values of the gamma distribution with shape parameter alpha and rate 1, for each alpha.",
 )
 
 
@@ -216,8 +212,7 @@ def random_gamma(
         smallest = np.array(np.finfo(drawing_dtype(dtype)).tiny).astype(
             dtype.np
         )  # tiny alphas underflow to 0
-        positive: Tensor = maximum(smallest, realdiv(drawn, rate), name=scope)
-        return positive
+        return maximum(smallest, realdiv(drawn, rate), name=scope)
 
 
 def _poisson(xp: Any, shape: Any, rate: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
@@ -231,7 +226,7 @@ random_poisson_op = define_draw(
     "RandomPoissonV2",
     "shape: host S, rate: R -> dtype",
     types={"S": dtypes.INDEX, "R": _COUNTS, "dtype": _COUNTS},
-    attrs={"dtype": attr_type(dtypes.int64)},
+    attrs="dtype: type = int64",
     shape=_repeated_shape,
     kernel=_poisson,
     samples=lambda rng: (
@@ -239,7 +234,7 @@ random_poisson_op = define_draw(
         sample(np.array([0], np.int32), np.array(2.0, np.float32), dtype=dtypes.float32),
     ),
     batch=_batch_draw,
-    doc="For each rate ``shape`` values of the Poisson distribution with that mean.",
+    doc="``shape`` values of the Poisson distribution with mean rate, for each rate.",
 )
 
 
@@ -253,5 +248,4 @@ def random_poisson(
     """Values of ``shape + lam.shape`` from Poisson distributions of mean ``lam`` (a float tensor)."""
     with get_default_graph().name_scope(name or "random_poisson"):
         rate = convert_to_tensor(lam, name="lam", preferred_dtype=dtypes.float32)
-        drawn: Tensor = random_poisson_op(shape, rate, dtype=as_dtype(dtype), **seed_attrs(seed))
-        return drawn
+        return random_poisson_op(shape, rate, dtype=as_dtype(dtype), **seed_attrs(seed))

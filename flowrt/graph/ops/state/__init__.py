@@ -1,4 +1,4 @@
-"""What a session keeps.
+"""State kept by a session.
 
 variable_ops                            handles, reads, assignments, sparse updates
 update_loops, optimizer_updates         optimizer updates as scalar programs; as ops

@@ -9,6 +9,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
@@ -16,9 +17,7 @@ from flowrt.graph.op_def import (
     Effects,
     OpDef,
     ShapeContext,
-    attr_shape,
-    attr_string,
-    attr_type,
+    define_handle,
     define_op,
 )
 from flowrt.graph.resources.gradient_accumulator import DenseTotal, GradientAccumulator, SparseTotal, Total
@@ -27,30 +26,22 @@ from flowrt.graph.shapes import Shape, compatible, format_shape
 _DTYPE = {"dtype": dtypes.NUMERIC}
 
 
-def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) -> OpDef:
+def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) -> OpDef[Tensor]:
     def state(node: Node) -> GradientAccumulator:
         return GradientAccumulator(
             node.name, total(node.attrs["shape"]), node.attrs["reduction_type"] == "MEAN"
         )
 
-    return define_op(
+    return define_handle(
         name,
-        "-> handle: resource",
-        attrs={
-            "dtype": attr_type(),
-            "shape": attr_shape(None),
-            "container": attr_string(""),
-            "shared_name": attr_string(""),
-            "reduction_type": attr_string("MEAN"),
-        },
-        shape=lambda s: [()],
-        kernel=lambda xp, state: state,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
-        effects=Effects(Effect.HANDLE, state=state),
+        state,
+        doc,
+        output="handle: resource",
+        attrs=(
+            "dtype: type, shape: shape = None, container: string = '', shared_name: string = '', "
+            "reduction_type: string = 'MEAN'"
+        ),
         value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),
-        doc=doc,
     )
 
 
@@ -79,15 +70,12 @@ def _check_gradient(s: ShapeContext) -> list[Shape]:
     return []
 
 
-accumulator_apply_gradient_op = define_op(
+accumulator_apply_gradient_op: OpDef[Operation] = define_op(
     "ResourceAccumulatorApplyGradient",
     "handle: resource, local_step: host int64, gradient: dtype ->",
     types=_DTYPE,
     shape=_check_gradient,
     kernel=lambda xp, handle, local_step, gradient: handle.apply(xp, local_step, gradient),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Adds a gradient to an accumulator, unless it is older than the accumulator's step.",
 )
@@ -96,14 +84,11 @@ accumulator_take_gradient_op = define_op(
     "ResourceAccumulatorTakeGradient",
     "handle: resource, num_required: host int32 -> average: dtype",
     types=_DTYPE,
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=lambda s: [_known_shape(s)],
     kernel=lambda xp, handle, num_required: handle.take(xp, num_required),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="Waits for a number of gradients and takes their mean or sum; the accumulator's step grows by one.",
+    doc="Waits for a number of gradients and takes their mean or sum; increments the accumulator's step.",
 )
 
 
@@ -116,16 +101,12 @@ def _apply_sparse(
     handle.apply(xp, local_step, (indices, values, shape))
 
 
-sparse_accumulator_apply_gradient_op = define_op(
+sparse_accumulator_apply_gradient_op: OpDef[Operation] = define_op(
     "SparseAccumulatorApplyGradient",
     "handle: resource, local_step: host int64, gradient_indices: int64, gradient_values: dtype,"
     " gradient_shape: int64 ->",
     types=_DTYPE,
-    shape=lambda s: [],
     kernel=_apply_sparse,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Adds a sparse gradient to an accumulator, unless it is older than the accumulator's step. An"
     " empty shape: not"
@@ -146,31 +127,24 @@ def _sparse_shapes(s: ShapeContext) -> list[Shape]:
     return [(None,), None if known is None else (None, *known[1:]), (None,)]
 
 
-sparse_accumulator_take_gradient_op = define_op(
+sparse_accumulator_take_gradient_op: OpDef[list[Tensor]] = define_op(
     "SparseAccumulatorTakeGradient",
     "handle: resource, num_required: host int32 -> indices: int64, values: dtype, shape: int64",
     types=_DTYPE,
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=_sparse_shapes,
     kernel=_take_sparse,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="Waits for a number of sparse gradients and takes them: indices in order, values, shape.",
+    doc="Waits for a number of sparse gradients and takes them: sorted indices, values, shape.",
 )
 
 
 # --- both
 
-accumulator_set_global_step_op = define_op(
+accumulator_set_global_step_op: OpDef[Operation] = define_op(
     "ResourceAccumulatorSetGlobalStep",
     "handle: resource, new_global_step: host int64 ->",
-    shape=lambda s: [],
     kernel=lambda xp, handle, new_global_step: handle.set_step(new_global_step),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Sets an accumulator's step.",
 )
@@ -181,8 +155,6 @@ accumulator_num_accumulated_op = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, handle: np.array(handle.count, np.int32),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
-    doc="How many gradients an accumulator has since the last take.",
+    doc="The number of gradients added to an accumulator since the last take.",
 )

@@ -4,16 +4,15 @@
                               |                                 ^
     training step     infeed_dequeue(...) -> ... -> outfeed_enqueue(loss)
 
-Both ends of a queue are operations of one graph, run by one session. An infeed lives on the device of its
-`infeed_dequeue`, an outfeed on that of its `outfeed_enqueue`, so values cross to the device in the step that
-enqueues them, while others compute. A queue holds `CAPACITY` values: who is ahead waits. Waiting ends with
-the step's deadline, and when the session is closed.
+Both ends of a queue are operations of one graph, run by one session. An infeed resides on the device of its
+`infeed_dequeue`, an outfeed on that of its `outfeed_enqueue`, so values are copied to the device in the step
+that enqueues them, while others compute. A queue holds `CAPACITY` values: the faster side waits. Waiting ends
+with the step's deadline, and when the session is closed.
 
-A device has one infeed and one outfeed: ``device_ordinal`` is the index of the device whose they are. -1, the
-default, means the device that the operation itself asks for, and index 0 where it asks for none; so the
-device's end needs no ordinal, and the host's end names the device. A session that has no such device refuses
-to run either end. Enqueueing and dequeueing change the queue, so those of one step run in the order of
-creation.
+A device has one infeed and one outfeed: ``device_ordinal`` is the index of the device. -1, the default, means
+the device that the operation itself requests, and index 0 if it requests none; so the device's end needs no
+ordinal, and the host's end names the device. A session without that device cannot run either end. Enqueueing
+and dequeueing change the queue, so those of one step run in the order of creation.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Effects, attr_int, define_op
+from flowrt.graph.op_def import Effect, Effects, OpDef, define_handle, define_op
 from flowrt.graph.resources.transfer_queue import TransferQueue
 from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape
 from flowrt.graph.source import user_line
@@ -35,30 +34,20 @@ from flowrt.graph.source import user_line
 CAPACITY = 8
 """Values in a queue: enough that neither end waits for the other's jitter; each may be a whole batch."""
 
-_ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
+_ELEMENT = "output_types: list(type), output_shapes: list(shape)"
 
-transfer_queue_op = define_op(
+transfer_queue_op = define_handle(
     "TransferQueue",
-    "-> resource",
-    attrs={"capacity": attr_int()},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: TransferQueue(node.name, node.attrs["capacity"])),
-    doc="The handle of a bounded queue of the session.",
+    lambda node: TransferQueue(node.name, node.attrs["capacity"]),
+    "The handle of a bounded queue of the session.",
+    attrs="capacity: int",
 )
 
-transfer_enqueue_op = define_op(
+transfer_enqueue_op: OpDef[Operation] = define_op(
     "TransferEnqueue",
     "queue: resource, components: *Tcomponents ->",
     types={"Tcomponents": dtypes.ANY},
-    shape=lambda s: [],
     kernel=lambda xp, queue, components: queue.put(tuple([xp.array(c) for c in components])),  # a step's own
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Puts a tuple of values into a queue, when there is room.",
 )
@@ -79,16 +68,13 @@ def _dequeue(
     return values
 
 
-transfer_dequeue_op = define_op(
+transfer_dequeue_op: OpDef[list[Tensor]] = define_op(
     "TransferDequeue",
     "queue: resource -> *output_types",
     types={"output_types": dtypes.ANY},
     attrs=_ELEMENT,
     shape=lambda s: s.attrs["output_shapes"],
     kernel=_dequeue,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Takes the first tuple of values of a queue, when there is one.",
 )
@@ -101,7 +87,7 @@ def infeed_dequeue(dtype: Any, shape: Any, name: str | None = None, device_ordin
     """The next value of this operation's device's infeed. Raises `InvalidArgumentError` when
     ``device_ordinal`` is another device's.
 
-    When run, raises `InvalidArgumentError` or `DTypeError` for a value that is another; it is gone then.
+    Raises `InvalidArgumentError` or `DTypeError` at run time for a mismatching value, which is then lost.
     """
     return infeed_dequeue_tuple([dtype], [shape], name, device_ordinal)[0]
 
@@ -124,10 +110,10 @@ def infeed_enqueue(
     device_ordinal: int = -1,
     name: str | None = None,
 ) -> Operation:
-    """The operation that gives ``input`` to the infeed of device ``device_ordinal``; it waits while the
+    """The operation that puts ``input`` into the infeed of device ``device_ordinal``; it waits while the
     queue is full.
 
-    ``shape``, if given, is checked; ``layout`` is accepted: there is one.
+    ``shape``, if given, is checked; ``layout`` is accepted and ignored.
     """
     shapes = None if shape is None else [shape]
     return infeed_enqueue_tuple([input], shapes, device_ordinal=device_ordinal, name=name)
@@ -140,7 +126,7 @@ def infeed_enqueue_tuple(
     device_ordinal: int = -1,
     name: str | None = None,
 ) -> Operation:
-    """The operation that gives a value of several components to the infeed. See `infeed_enqueue`."""
+    """The operation that puts a value of several components into the infeed. See `infeed_enqueue`."""
     tensors = [convert_to_tensor(i) for i in inputs]
     for tensor, shape in zip(tensors, shapes if shapes is not None else [], strict=shapes is not None):
         if not compatible(tensor.spec.shape, as_shape(shape)):
@@ -157,7 +143,7 @@ def infeed_enqueue_tuple(
 
 
 def outfeed_enqueue(input: Any, name: str | None = None, device_ordinal: int = -1) -> Operation:
-    """The operation that gives ``input`` to its device's outfeed; it waits while the queue is full. Raises
+    """The operation that puts ``input`` into its device's outfeed; it waits while the queue is full. Raises
     `InvalidArgumentError` when ``device_ordinal`` is another device's.
     """
     return outfeed_enqueue_tuple([input], name, device_ordinal)
@@ -166,7 +152,7 @@ def outfeed_enqueue(input: Any, name: str | None = None, device_ordinal: int = -
 def outfeed_enqueue_tuple(
     inputs: Sequence[Any], name: str | None = None, device_ordinal: int = -1
 ) -> Operation:
-    """The operation that gives a value of several components to the outfeed. See `outfeed_enqueue`."""
+    """The operation that puts a value of several components into the outfeed. See `outfeed_enqueue`."""
     queue = _queue("outfeed", device_ordinal)
     tensors = [convert_to_tensor(i) for i in inputs]
     with get_default_graph().rollback_on_error():
@@ -189,12 +175,12 @@ def outfeed_dequeue_tuple(
         return _take(queue, dtypes, shapes, name or "outfeed_dequeue")
 
 
-# --- the queue behind an end
+# --- the queue of an end
 
 
 def _queue(kind: str, device_ordinal: Any) -> Tensor:
-    """The handle of the queue of this kind of a device, made when first asked for. Raises
-    `InvalidArgumentError` for what is no ordinal.
+    """The handle of this kind of queue of a device, created on first use. Raises `InvalidArgumentError` for
+    an invalid ordinal.
     """
     graph = get_default_graph()
     ordinal = device_ordinal
@@ -214,23 +200,21 @@ def _queue(kind: str, device_ordinal: Any) -> Tensor:
 
 def _give(queue: Tensor, tensors: Sequence[Tensor], name: str) -> Operation:
     with get_default_graph().colocate_with(queue):  # wherever the host thread's scopes say
-        operation: Operation = transfer_enqueue_op(queue, list(tensors), name=name)
-        return operation
+        return transfer_enqueue_op(queue, list(tensors), name=name)
 
 
 def _take(queue: Tensor, types: Sequence[Any], shapes: Sequence[Any], name: str) -> list[Tensor]:
-    outputs: list[Tensor] = transfer_dequeue_op(
+    return transfer_dequeue_op(
         queue,
         output_types=[as_dtype(dtype) for dtype in types],
         output_shapes=[as_shape(shape) for shape in shapes],
         name=name,
     )
-    return outputs
 
 
 def _live_with(queue: Tensor, operation: Operation) -> None:
-    """Have the queue on the device that ``operation`` asks for. Raises `InvalidArgumentError` when that is
-    not the queue's.
+    """Place the queue on the device that ``operation`` requests. Raises `InvalidArgumentError` if that is not
+    the queue's.
     """
     asked, ordinal = parse_device(operation.device), parse_device(queue.op.device).device_index
     if asked.device_index not in (None, ordinal):

@@ -1,11 +1,12 @@
-"""Iterators' ops: a handle for elements that come from outside the graph, and the op that takes the next one.
+"""Iterator ops: a handle for elements from outside the graph, and the op that takes the next one.
 
-What makes the elements is Python (`flowrt.data` builds it): the graph keeps an `Open` function alive and its
-nodes name it by token, as with ``py_func``. A session's `IteratorResource` opens it, hands out one element at
-a time, and closes it, which ends its threads, when it is initialized again or the session is closed.
+The elements are produced by Python code (built by `flowrt.data`): the graph keeps an `Open` function alive
+and its nodes refer to it by token, as with ``py_func``. A session's `IteratorResource` opens it, returns one
+element at a time, and closes it, which ends its threads, when it is initialized again or the session is
+closed.
 
 Initializing an iterator and taking an element both change it, so they are WRITE ops: they run in the order of
-creation, each once a step.
+creation, each once per step.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
-from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
+    OpDef,
     Privilege,
-    attr_string,
+    define_handle,
     define_op,
     sample,
 )
@@ -61,10 +62,10 @@ Open: TypeAlias = Callable[[Sequence[Any], Put], Elements]
 class IteratorResource:
     """A session's iterator.
 
-    ``open_first``, if there is one, makes its elements when the first is asked for.
+    ``open_first``, if given, opens its elements when the first is requested.
 
     A step with a deadline has its element computed on a thread (about 0.1 ms more), so that the step ends in
-    time whatever the dataset does. The element it did not wait for is the next one's.
+    time whatever the dataset does. An element that arrives too late is used by the next step.
     """
 
     __slots__ = ("_closed", "_elements", "_late", "_lock", "_name", "_open_first", "put")
@@ -79,16 +80,18 @@ class IteratorResource:
         self.put: Put = lambda array: array
 
     def settle(self, device: Any) -> None:
-        """On its device."""
+        """Set the device of the iterator."""
         if device.is_asynchronous:
             self.put = device.put_ahead
 
     def elements(self) -> Elements:
-        """Those that it has now. Raises as `next`."""
+        """The current elements. Raises as `next`."""
         return self._elements or self._first()
 
     def initialize(self, elements: Elements) -> None:
-        """Go on with ``elements``; what was there is closed, and who waits for it gets `CancelledError`."""
+        """Continue with ``elements``; the previous ones are closed, and threads waiting for them get
+        `CancelledError`.
+        """
         with self._lock:
             old, self._elements = (elements, None) if self._closed else (self._elements, elements)
             self._late.clear()
@@ -98,8 +101,8 @@ class IteratorResource:
     def next(self) -> tuple[Any, ...]:
         """The next element.
 
-        Raises `OutOfRangeError` at the end, `FailedPreconditionError` when never initialized, and what ends
-        the step of this thread.
+        Raises `OutOfRangeError` at the end, `FailedPreconditionError` if never initialized, and the error
+        that ends the step of this thread.
         """
         elements = self.elements()
         step = current_step()
@@ -143,7 +146,7 @@ class IteratorResource:
 
 
 def begin(function: Callable[[], Any]) -> Future[Any]:
-    """The future result of ``function()``, which a thread of its own computes."""
+    """The future result of ``function()``, computed by a new thread."""
     future: Future[Any] = Future()
 
     def compute() -> None:
@@ -156,12 +159,12 @@ def begin(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-# --- what the nodes name
+# --- functions that nodes refer to
 
 
 @final
 class _Source:
-    """An `Open` function; the graph whose nodes name it keeps it alive."""
+    """An `Open` function, kept alive by the graph with nodes that refer to it."""
 
     __slots__ = ("__weakref__", "open")
 
@@ -189,48 +192,31 @@ def _open_of(node: Node) -> Open:
 
 # --- ops
 
-_ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
+_ELEMENT = "output_types: list(type), output_shapes: list(shape)"
 
-iterator_op = define_op(
+iterator_op = define_handle(
     "IteratorV2",
-    "-> handle: resource",
-    attrs={"shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: IteratorResource(node.name)),
-    doc="The handle of an iterator of the session, which an initializer gives its elements.",
+    lambda node: IteratorResource(node.name),
+    "The handle of an iterator of the session, which an initializer gives its elements.",
+    output="handle: resource",
+    attrs=f"shared_name: string = '', container: string = '', {_ELEMENT}",
 )
 
-one_shot_iterator_op = define_op(
+one_shot_iterator_op = define_handle(
     "OneShotIterator",
-    "-> handle: resource",
-    attrs={"token": attr_string(), "shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(
-        Effect.HANDLE,
-        state=lambda node: IteratorResource(node.name, _open_of(node)),
-        privilege=lambda attrs: Privilege.PYTHON,
-    ),
-    doc="The handle of an iterator that begins by itself and ends for good.",
+    lambda node: IteratorResource(node.name, _open_of(node)),
+    "The handle of an iterator that begins by itself and ends for good.",
+    output="handle: resource",
+    attrs=f"token: string, shared_name: string = '', container: string = '', {_ELEMENT}",
+    privilege=lambda attrs: Privilege.PYTHON,
 )
 
-make_iterator_op = define_op(
+make_iterator_op: OpDef[Operation] = define_op(
     "MakeIterator",
     "iterator: resource, components: *Tcomponents ->",
     types={"Tcomponents": dtypes.ANY},
-    attrs={"token": attr_string()},
-    shape=lambda s: [],
+    attrs="token: string",
     kernel=lambda xp, iterator, components, state: iterator.initialize(state(components, iterator.put)),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=_open_of, privilege=lambda attrs: Privilege.PYTHON),
     doc="Begins an iterator, or begins it again.",
 )
@@ -246,34 +232,31 @@ def _get_next(xp: Any, iterator: IteratorResource, output_shapes: Sequence[Shape
 
 
 def taken(xp: Any, value: Any) -> Any:
-    """``value`` as an array of ``xp``: a host's array, or what a `Put` has made of one."""
+    """``value`` as an array of ``xp``: a host array, or the result of a `Put`."""
     if xp is np:
         return value
     return xp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value.take()
 
 
-iterator_get_next_op = define_op(
+iterator_get_next_op: OpDef[list[Tensor]] = define_op(
     "IteratorGetNext",
     "iterator: resource -> components: *output_types",
     types={"output_types": dtypes.ANY},
     attrs=_ELEMENT,
     shape=lambda s: s.attrs["output_shapes"],
     kernel=_get_next,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="The components of an iterator's next element.",
 )
 
 
 def one_shot_iterator(open: Open, **attrs: Any) -> Any:
-    """The handle of an iterator over what ``open`` begins. ``attrs`` are the op's."""
+    """The handle of an iterator over the elements that ``open`` returns. ``attrs`` are the op's."""
     return one_shot_iterator_op(token=_register(open), **attrs)
 
 
 def make_iterator(iterator: Any, components: Sequence[Any], open: Open, name: str | None = None) -> Any:
-    """The operation that lets ``iterator`` begin what ``open(values of components)`` gives."""
+    """The operation that initializes ``iterator`` with the elements of ``open(values of components)``."""
     graph = get_default_graph()
     with graph.colocate_with(iterator):
         return make_iterator_op(iterator, list(components), token=_register(open), name=name)
@@ -281,10 +264,9 @@ def make_iterator(iterator: Any, components: Sequence[Any], open: Open, name: st
 
 def iterator_get_next(iterator: Any, name: str | None = None) -> list[Any]:
     """One tensor a component of the iterator's next element."""
-    attrs = {key: iterator.op.get_attr(key) for key in _ELEMENT}
+    attrs = {key: iterator.op.get_attr(key) for key in ("output_types", "output_shapes")}
     with get_default_graph().colocate_with(iterator):
-        outputs: list[Any] = iterator_get_next_op(iterator, **attrs, name=name)
-        return outputs
+        return iterator_get_next_op(iterator, **attrs, name=name)
 
 
 def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
@@ -293,13 +275,11 @@ def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
     return ()
 
 
-expect_data_op = define_op(
+expect_data_op: OpDef[Operation] = define_op(
     "ExpectData",
     "has_data: bool ->",
-    shape=lambda s: [],
     kernel=_expect_data,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True))],
     effects=Effects(Effect.STATEFUL),
     doc="Fails as an iterator at its end does, unless ``has_data``.",

@@ -1,13 +1,11 @@
-"""Optimizer updates: one op a rule and kind of gradient, in place on the variable and its slots.
+"""Optimizer updates: one op per rule and kind of gradient, in place on the variable and its slots.
 
 Each rule is one function over arrays, ``update(xp, grad, scratch, var, *slots, **numbers)``. Dense gradients
-run it in chunks that stay in the cache, or, compiled, its twin over elements of
-`flowrt.graph.ops.state.update_loops`; sparse ones run it on the rows that the gradient names, after adding
-up equal
-indices. The rules are TensorFlow's, equation by equation; their sources stand with the optimizers in
-`flowrt.train.optimizers.standard_optimizers`. Everything is checked before anything is written; of indices
-on a GPU see
-`flowrt.graph.ops.base.indexing`.
+apply it in cache-sized chunks, or, compiled, the elementwise version in
+`flowrt.graph.ops.state.update_loops`; sparse ones apply it to the rows in the gradient, after adding up equal
+indices. The rules are TensorFlow's, equation by equation; their sources are cited with the optimizers in
+`flowrt.train.optimizers.standard_optimizers`. Everything is checked before anything is written; for indices
+on a GPU see `flowrt.graph.ops.base.indexing`.
 """
 
 from __future__ import annotations
@@ -22,16 +20,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Attr,
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    define_op,
-)
+from flowrt.graph.construction.graph import Operation
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_op, parse_attrs
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule
 from flowrt.graph.ops.array.scatter_rows import folded_by_id
 from flowrt.graph.ops.base.indexing import check_range, put_rows, take
@@ -41,13 +31,11 @@ from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
 CHUNK = 16384
-"""Elements: 64 KiB of float32, so that a variable's, two slots', the gradient's and the scratch's chunks fit
-a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
+"""Number of elements: 64 KiB of float32, so that the chunks of a variable, two slots, the gradient and the
+scratch fit a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
 """
 
-_USE_LOCKING = {
-    "use_locking": attr_bool(False)
-}  # of TensorFlow's ops; an update is whole here, whatever it says
+_USE_LOCKING = "use_locking: bool = False"  # attr of TensorFlow's ops; updates are always atomic here
 
 
 @final
@@ -64,20 +52,20 @@ class UpdateRule:
     loop: LoopRule | None
     """The update for dense gradients as a `Loop`, if it has one."""
     doc: str
-    attrs: Mapping[str, Attr]
+    attrs: str
 
     @property
     def names(self) -> list[str]:
         return self.order.split()
 
-    def dense(self) -> OpDef:
+    def dense(self) -> OpDef[Operation]:
         """``Resource<name>``."""
         name = f"Resource{self.name}"
         loop = None if self.loop is None else Loop(self.loop)
         return self._define(name, self._arguments(), self._dense_shape, self._kernel(_dense), loop)
 
-    def sparse(self) -> OpDef:
-        """``ResourceSparse<name>``, which takes the rows' ``indices`` after the gradient."""
+    def sparse(self) -> OpDef[Operation]:
+        """``ResourceSparse<name>``, with the rows' ``indices`` after the gradient."""
         inputs = self._arguments()
         inputs.insert(self.names.index("grad") + 1, "indices: Tindices")
         name = f"Resource{self.name.replace('Apply', 'SparseApply')}"
@@ -88,7 +76,7 @@ class UpdateRule:
 
     def _define(
         self, name: str, inputs: list[str], shape: Any, kernel: Kernel, loop: Loop | None = None
-    ) -> OpDef:
+    ) -> OpDef[Operation]:
         types = {
             "T": dtypes.FLOATING,
             **({"Tindices": dtypes.INDEX} if "indices: Tindices" in inputs else {}),
@@ -97,12 +85,9 @@ class UpdateRule:
             name,
             f"{', '.join(inputs)} ->",
             types=types,
-            attrs={**_USE_LOCKING, **self.attrs},
+            attrs=f"{_USE_LOCKING}, {self.attrs}" if self.attrs else _USE_LOCKING,
             shape=shape,
             kernel=kernel,
-            vjp=NONDIFFERENTIABLE,
-            jvp=NONDIFFERENTIABLE,
-            samples=lambda rng: (),
             effects=Effects(Effect.WRITE),
             loop=loop,
             doc=self.doc,
@@ -137,7 +122,7 @@ class UpdateRule:
             given = dict(zip(inputs, values, strict=True))
             resources = [given.pop(n) for n in names if _is_resource(n)]
             gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
-            numbers = {**given, **{key: options[key] for key in self.attrs}}
+            numbers = {**given, **{key: options[key] for key in parse_attrs(self.attrs)}}
             with ExitStack() as stack:
                 # one order for all, so that no two updates wait for each other
                 for resource in sorted(set(resources), key=id):
@@ -353,7 +338,7 @@ def _ftrl(
     xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, linear: Any, *,
     lr: Any, l1: Any, l2: Any, lr_power: Any, multiply_linear_by_lr: bool,
 ) -> None:  # fmt: skip
-    """With ``multiply_linear_by_lr`` the slot ``linear`` holds lr times what it holds otherwise."""
+    """Update in place; with ``multiply_linear_by_lr`` the slot ``linear`` holds lr times its usual value."""
     scale = lr if multiply_linear_by_lr else var.dtype.type(1)
     new = accum + grad * grad
     root, old_root = new**-lr_power, accum**-lr_power
@@ -406,7 +391,7 @@ def _adagrad_da(
     var[...] = -xp.sign(summed) * shrunk * lr / (l2 * steps * lr + xp.sqrt(squares))
 
 
-_NESTEROV = {"use_nesterov": attr_bool(False)}
+_NESTEROV = "use_nesterov: bool = False"
 
 apply_gradient_descent = UpdateRule(
     "ApplyGradientDescent",
@@ -414,7 +399,7 @@ apply_gradient_descent = UpdateRule(
     _gradient_descent,
     update_loops.gradient_descent,
     "var -= alpha * grad",
-    {},
+    "",
 ).dense()
 
 _MOMENTUM = UpdateRule(
@@ -433,7 +418,7 @@ _ADAGRAD = UpdateRule(
     _adagrad,
     update_loops.adagrad,
     "accum += grad^2; var -= lr * grad / sqrt(accum)",
-    {"update_slots": attr_bool(True)},
+    "update_slots: bool = True",
 )
 apply_adagrad, sparse_apply_adagrad = _ADAGRAD.dense(), _ADAGRAD.sparse()
 
@@ -443,7 +428,7 @@ _ADADELTA = UpdateRule(
     _adadelta,
     update_loops.adadelta,
     "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with decaying means of squares",
-    {},
+    "",
 )
 apply_adadelta, sparse_apply_adadelta = _ADADELTA.dense(), _ADADELTA.sparse()
 
@@ -453,7 +438,7 @@ _RMSPROP = UpdateRule(
     _rmsprop,
     update_loops.rmsprop,
     "mom = momentum * mom + lr * grad / sqrt(ms + epsilon); var -= mom",
-    {},
+    "",
 )
 apply_rmsprop, sparse_apply_rmsprop = _RMSPROP.dense(), _RMSPROP.sparse()
 
@@ -463,7 +448,7 @@ _CENTERED_RMSPROP = UpdateRule(
     _centered_rmsprop,
     update_loops.centered_rmsprop,
     "as ApplyRMSProp with the variance ms - mg^2 in place of ms",
-    {},
+    "",
 )
 apply_centered_rmsprop, sparse_apply_centered_rmsprop = _CENTERED_RMSPROP.dense(), _CENTERED_RMSPROP.sparse()
 
@@ -482,7 +467,7 @@ _FTRL = UpdateRule(
     _ftrl,
     update_loops.ftrl,
     "Follow-the-regularised-leader, proximal.",
-    {"multiply_linear_by_lr": attr_bool(False)},
+    "multiply_linear_by_lr: bool = False",
 )
 apply_ftrl, sparse_apply_ftrl = _FTRL.dense(), _FTRL.sparse()
 
@@ -492,7 +477,7 @@ _PROXIMAL_GRADIENT_DESCENT = UpdateRule(
     _proximal_gradient_descent,
     None,
     "prox = var - alpha * grad; var = sign(prox) * max(|prox| - alpha * l1, 0) / (1 + alpha * l2)",
-    {},
+    "",
 )
 apply_proximal_gradient_descent = _PROXIMAL_GRADIENT_DESCENT.dense()
 sparse_apply_proximal_gradient_descent = _PROXIMAL_GRADIENT_DESCENT.sparse()
@@ -503,7 +488,7 @@ _PROXIMAL_ADAGRAD = UpdateRule(
     _proximal_adagrad,
     None,
     "As ApplyProximalGradientDescent with alpha = lr / sqrt(accum), after accum += grad^2.",
-    {},
+    "",
 )
 apply_proximal_adagrad, sparse_apply_proximal_adagrad = _PROXIMAL_ADAGRAD.dense(), _PROXIMAL_ADAGRAD.sparse()
 
@@ -513,6 +498,6 @@ _ADAGRAD_DA = UpdateRule(
     _adagrad_da,
     None,
     "var = -lr * sign(sum) * max(|sum| - l1 * t, 0) / (l2 * t * lr + sqrt(squares)), sums of all gradients",
-    {},
+    "",
 )
 apply_adagrad_da, sparse_apply_adagrad_da = _ADAGRAD_DA.dense(), _ADAGRAD_DA.sparse()

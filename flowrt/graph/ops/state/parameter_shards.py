@@ -1,21 +1,19 @@
-"""Operations of parameter servers: a worker's step with the parameters that one server keeps.
+"""Operations of parameter servers: a worker's step with the parameters on one server.
 
-    version = begin(shard, clock)                        waits until the worker may begin ... reads the
-    variables, computes gradients ... version = push(shard, clock, tag, gradients)         waits until they
-    are part of an update, or too late for one gradients = keep(keeper, clock, gradients)           with a
-    replica: the same ones if the step is made again state = fetch(shard, version)                        with
-    a replica: the state, for one step at a time replicated(shard, install(replica's shard, state))   that
-    brings it there
+    version = begin(shard, clock)                           waits until the worker may begin
+    ...                                                     reads the variables, computes gradients
+    version = push(shard, clock, tag, gradients)            waits until they are applied, or too late
+    gradients = keep(keeper, clock, gradients)              with a replica: the same if a step is repeated
+    state = fetch(shard, version)                           with a replica: the state, for one step at a time
+    replicated(shard, install(replica's shard, state))      that transfers it to the replica
 
-A shard is a resource beside its variables on the server's task; `flowrt.graph.resources.parameter_shard`
-decides, and
-`flowrt.graph.resources.shard_service` waits. An update is a function of the graph, from the gradients' mean
-(and what
-else it needs: a learning rate) to writes of variables and slots; the server runs it kernel by kernel under
-the shard's lock.
+A shard is a resource on the server's task, with its variables; `flowrt.graph.resources.parameter_shard` has
+the logic, `flowrt.graph.resources.shard_service` the waiting. An update is a function of the graph, from the
+gradients' mean (and other inputs, such as a learning rate) to writes of variables and slots; the server runs
+it kernel by kernel, holding the shard's lock.
 
 A state is an int64 header, ``[is there one, generation, version, *clocks]``, and the variables' values; empty
-ones when another step carries it. Versions and clocks are int64 scalars.
+if another step transfers it. Versions and clocks are int64 scalars.
 """
 
 from __future__ import annotations
@@ -29,20 +27,16 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
+    OpDef,
     ShapeContext,
-    attr_bool,
-    attr_float,
-    attr_func,
-    attr_int,
-    attr_ints,
-    attr_string,
+    define_handle,
     define_op,
 )
 from flowrt.graph.resources.parameter_shard import Policy
@@ -51,7 +45,7 @@ from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape
 
 UNBOUNDED = -1
-"""As the attribute ``staleness``: any number."""
+"""Value of the attr ``staleness``: no limit."""
 
 
 def _new_shard(node: Node) -> ShardService:
@@ -61,33 +55,23 @@ def _new_shard(node: Node) -> ShardService:
     return ShardService(attrs["shared_name"] or node.name, policy, attrs["timeout_s"], attrs["tasks"])
 
 
-parameter_shard_op = define_op(
+parameter_shard_op = define_handle(
     "ParameterShard",
-    "-> resource",
-    attrs={
-        "workers": attr_int(),
-        "quorum": attr_int(1),
-        "staleness": attr_int(UNBOUNDED),
-        "is_replicated": attr_bool(False),
-        "timeout_s": attr_float(),
-        "tasks": Attr("list(string)", ()),
-        "container": attr_string(""),
-        "shared_name": attr_string(""),
-    },
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=_new_shard),
-    doc="The handle of what a parameter server keeps of the versions of its parameters and of its workers,"
-    " whose tasks are tasks.",
+    _new_shard,
+    "The handle of what a parameter server keeps of the versions of its parameters and of its workers, whose"
+    " tasks are tasks.",
+    attrs=(
+        f"workers: int, quorum: int = 1, staleness: int = {UNBOUNDED}, is_replicated: bool = False, "
+        "timeout_s: float, tasks: list(string) = (), container: string = '', shared_name: string = ''"
+    ),
 )
 
 
 @final
 class Attendance:
-    """That a session makes steps with a shard, or is about to: it hears of it when the session is lost."""
+    """Presence of a session at a shard, during or before its steps; the shard is notified if the session is
+    lost.
+    """
 
     _serial = itertools.count(1)
 
@@ -104,34 +88,27 @@ class Attendance:
         return shard.begin(worker, clock, self._session)
 
     def lose(self, error: OpError) -> None:
-        """Called with the reason when nobody has closed the session, but who had it is gone."""
+        """Report the loss of the session, with the reason: its client is gone and did not close it."""
         if self._at is not None:
             shard, worker = self._at
             shard.lose(worker, self._session, error.message)
 
 
-attend_op = define_op(
+attend_op: OpDef[Operation] = define_op(
     "ParameterShardAttend",
     "shard: resource ->",
-    attrs={"worker": attr_int()},
-    shape=lambda s: [],
+    attrs="worker: int",
     kernel=lambda xp, shard, worker, state: state.come(shard, worker),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance()),
-    doc="Says that a worker has a session: if that is lost before the first step, nobody waits for it long.",
+    doc="Registers a worker's session: if it is lost before its first step, others do not wait long.",
 )
 
 begin_step_op = define_op(
     "ParameterShardBegin",
     "shard: resource, clock: host int64 -> int64",
-    attrs={"worker": attr_int()},
+    attrs="worker: int",
     shape=lambda s: [()],
     kernel=lambda xp, shard, clock, worker, state: np.int64(state.begin(shard, worker, clock)),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance(), waits=True),
     doc="Waits until a worker's step may read the parameters; the version that it reads at least.",
 )
@@ -141,7 +118,7 @@ begin_step_op = define_op(
 
 
 class Gradients(NamedTuple):
-    """What ``worker`` gives to an update of the variables ``names``."""
+    """Contribution of ``worker`` to an update of the variables ``names``."""
 
     worker: int
     names: Sequence[str]
@@ -176,7 +153,7 @@ def _push(
 ) -> Any:
     count = sum(parts)
     gradients, others = arguments[:count], arguments[count:]
-    if shard.policy.quorum > 1:  # they are kept until others come; these are the step's own
+    if shard.policy.quorum > 1:  # kept until others arrive, unlike the step's own arrays
         gradients = tuple([xp.array(part) for part in gradients])
 
     def apply(given: Sequence[Gradients]) -> None:
@@ -193,12 +170,9 @@ push_gradients_op = define_op(
     "shard: resource, clock: host int64, tag: host int64, variables: N * resource, arguments:"
     " *Targuments -> int64",
     types={"Targuments": dtypes.ANY},
-    attrs={"worker": attr_int(), "parts": attr_ints(), "update": attr_func()},
+    attrs="worker: int, parts: list(int), update: func",
     shape=lambda s: [()],
     kernel=_push,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Gives a worker's gradients, the first arguments, to an update of the variables, and waits for it:"
     " update(variables, mean gradients, other arguments). parts: 1 for a dense gradient, 2 for the values and"
@@ -224,7 +198,7 @@ def mean_of(xp: Any, contributions: Sequence[Sequence[Any]], parts: Sequence[int
 
 
 def run_update(xp: Any, update: Subgraph, arguments: Sequence[Any]) -> None:
-    """Run ``update`` node by node, in its order. Raises what its kernels raise."""
+    """Run ``update`` node by node, in order. Raises the errors of its kernels."""
     values: dict[Ref, Any] = {(name, 0): value for name, value in zip(update.feeds, arguments, strict=True)}
     for node in update:
         if (node.name, 0) in values:
@@ -239,41 +213,32 @@ def run_update(xp: Any, update: Subgraph, arguments: Sequence[Any]) -> None:
 
 @final
 class GradientKeeper:
-    """What a worker sent in its last step, in case that it has to send it again."""
+    """A worker's last gradients, in case they must be sent again."""
 
     def __init__(self) -> None:
         self._clock = -1
         self._values: tuple[Any, ...] = ()
 
     def keep(self, clock: int, copied: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """What was kept of step ``clock``; ``copied()`` if that is new."""
+        """The gradients kept for step ``clock``; ``copied()`` if it is new."""
         if clock != self._clock:
             self._values, self._clock = copied(), clock
         return self._values
 
 
-gradient_keeper_op = define_op(
+gradient_keeper_op = define_handle(
     "GradientKeeper",
-    "-> resource",
-    attrs={"container": attr_string(""), "shared_name": attr_string("")},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: GradientKeeper()),
-    doc="The handle of what a worker sent in its last step.",
+    lambda node: GradientKeeper(),
+    "The handle of what a worker sent in its last step.",
+    attrs="container: string = '', shared_name: string = ''",
 )
 
-keep_gradients_op = define_op(
+keep_gradients_op: OpDef[list[Tensor]] = define_op(
     "KeepGradients",
     "keeper: resource, clock: host int64, values: *T -> *T",
     types={"T": dtypes.ANY},
     shape=lambda s: s.shapes[2:],
     kernel=lambda xp, keeper, clock, values: keeper.keep(clock, lambda: tuple([xp.array(v) for v in values])),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="The values; in a step that is made again those of the first time, from which some servers may"
     " have updates"
@@ -304,19 +269,16 @@ def _fetch_shapes(s: ShapeContext) -> list[Shape]:
     return [(None,), *[None] * len(s.attrs["T"])]
 
 
-fetch_state_op = define_op(
+fetch_state_op: OpDef[list[Tensor]] = define_op(
     "ParameterShardFetch",
     "shard: resource, version: host int64, variables: N * resource -> version: int64, values: *T",
     types={"T": dtypes.ANY},
-    attrs={"T": Attr("list(type)")},
+    attrs="T: list(type)",
     shape=_fetch_shapes,
     kernel=_fetch,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="Waits until the shard's replica has a version, or until this step is to bring it there: then"
-    " its state.",
+    doc="Waits until the shard's replica has a version, or until this step must transfer it; then returns "
+    "its state.",
 )
 
 
@@ -341,49 +303,34 @@ install_state_op = define_op(
     types={"T": dtypes.ANY},
     shape=lambda s: [()],
     kernel=_install,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Sets a replica to a primary's state, if that is newer; the version of the state, or 0 without one.",
 )
 
-replicated_op = define_op(
+replicated_op: OpDef[Operation] = define_op(
     "ParameterShardReplicated",
     "shard: resource, version: host int64 ->",
-    shape=lambda s: [],
     kernel=lambda xp, shard, version: shard.replicated(version) if version else None,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Tells a primary which version its replica has.",
 )
 
-promote_op = define_op(
+promote_op: OpDef[Operation] = define_op(
     "ParameterShardPromote",
     "shard: resource ->",
-    shape=lambda s: [],
     kernel=lambda xp, shard: shard.promote(),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Makes a replica the primary.",
 )
 
 
-# --- membership and what is to be seen
+# --- membership and status
 
-leave_op = define_op(
+leave_op: OpDef[Operation] = define_op(
     "ParameterShardLeave",
     "shard: resource ->",
-    attrs={"worker": attr_int()},
-    shape=lambda s: [],
+    attrs="worker: int",
     kernel=lambda xp, shard, worker: shard.leave(worker),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Nobody waits for this worker until its next step.",
 )
@@ -400,8 +347,6 @@ shard_status_op = define_op(
     shape=lambda s: [(None,)],
     kernel=_status,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     doc="[role, generation, version, acknowledged version, dropped gradients, steps that waited,"
     " *clocks]; role 0:"
@@ -414,8 +359,6 @@ staleness_histogram_op = define_op(
     shape=lambda s: [(None,)],
     kernel=lambda xp, shard: np.array(shard.staleness(), np.int64),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
-    doc="How many gradients were 0, 1, 2, ... versions old when they made an update.",
+    doc="The number of gradients that were 0, 1, 2, ... versions old when they were applied.",
 )

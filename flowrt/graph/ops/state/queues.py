@@ -1,12 +1,11 @@
-"""Queues' operations: handles for an `ElementQueue` of the session, enqueue, dequeue, close.
+"""Queue operations: handles for an `ElementQueue` of the session, enqueue, dequeue, close.
 
-Those of one step run in the order of creation; who waits for the other end waits for another step.
+Those of one step run in the order of creation; a wait for the other end is a wait for another step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,15 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
     OpDef,
     ShapeContext,
-    attr_bool,
-    attr_int,
-    attr_string,
+    define_handle,
     define_op,
 )
 from flowrt.graph.resources.element_queue import ElementQueue
@@ -40,9 +37,9 @@ def _define_queue(
     name: str,
     doc: str,
     store: Callable[[Node], Store] = lambda node: InOrder(),
-    attrs: Mapping[str, Attr] = MappingProxyType({}),
+    attrs: str = "",
     first: Sequence[tuple[DType, Shape]] = (),
-) -> OpDef:
+) -> OpDef[Tensor]:
     """``first``: components before those that the attributes name."""
 
     def shapes_of(attrs: Mapping[str, Any]) -> list[Shape]:
@@ -56,25 +53,14 @@ def _define_queue(
         capacity = capacity if capacity >= 0 else UNBOUNDED
         return ElementQueue(node.name, capacity, store(node), shapes_of(node.attrs))
 
-    return define_op(
+    return define_handle(
         name,
-        "-> handle: resource",
-        attrs={
-            "component_types": Attr("list(type)"),
-            "shapes": Attr("list(shape)", ()),
-            "capacity": attr_int(-1),
-            "container": attr_string(""),
-            "shared_name": attr_string(""),
-            **attrs,
-        },
-        shape=lambda s: [()],
-        kernel=lambda xp, state: state,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
-        effects=Effects(Effect.HANDLE, state=new_queue),
+        new_queue,
+        doc,
+        output="handle: resource",
+        attrs="component_types: list(type), shapes: list(shape) = (), capacity: int = -1, "
+        "container: string = '', shared_name: string = ''" + attrs,
         value=components,
-        doc=doc,
     )
 
 
@@ -87,7 +73,7 @@ random_shuffle_queue_op = _define_queue(
     "RandomShuffleQueueV2",
     "The handle of a queue whose elements come out in random order.",
     lambda node: Shuffled(RandomStream(node), node.attrs["min_after_dequeue"]),
-    {"min_after_dequeue": attr_int(0), "seed": attr_int(0), "seed2": attr_int(0)},
+    ", min_after_dequeue: int = 0, seed: int = 0, seed2: int = 0",
 )
 priority_queue_op = _define_queue(
     "PriorityQueueV2",
@@ -97,11 +83,11 @@ priority_queue_op = _define_queue(
 )
 
 
-# --- what goes in
+# --- enqueueing
 
 
 def _check_components(s: ShapeContext, is_batch: bool) -> list[Shape]:
-    """The components are what the queue is for, as far as its handle tells."""
+    """The components match the queue, as far as its handle determines them."""
     known = s.value(0)
     if known is None:
         return []
@@ -117,9 +103,7 @@ def _check_components(s: ShapeContext, is_batch: bool) -> list[Shape]:
 
 
 def _check_shapes(shapes: Sequence[Shape], given: Sequence[Shape], is_batch: bool) -> None:
-    """``given`` are those of an element's components, or of a batch's; ``shapes`` the queue's, if it has
-    any.
-    """
+    """``given`` are shapes of an element's components, or of a batch's; ``shapes`` the queue's, if any."""
     for i, (shape, got) in enumerate(zip(shapes, given, strict=False)):
         expected = (None, *shape) if is_batch and shape is not None else shape
         if not compatible(got, expected):
@@ -137,7 +121,7 @@ def _elements_of(xp: Any, components: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [tuple([component[i, ...] for component in owned]) for i in range(rows.pop())]
 
 
-def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef:
+def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef[Operation]:
     def kernel(xp: Any, handle: ElementQueue, components: Sequence[Any]) -> None:
         _check_shapes(handle.shapes, [component.shape for component in components], is_batch)
         one = tuple([xp.array(component) for component in components]) if not is_batch else ()
@@ -147,12 +131,9 @@ def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef:
         name,
         "handle: resource, components: *Tcomponents ->",
         types={"Tcomponents": dtypes.ANY},
-        attrs={"timeout_ms": attr_int(-1)},
+        attrs="timeout_ms: int = -1",
         shape=lambda s: _check_components(s, is_batch),
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE, waits=True),
         doc=doc,
     )
@@ -164,11 +145,11 @@ queue_enqueue_many_op = _define_enqueue(
 )
 
 
-# --- what comes out
+# --- dequeueing
 
 
 def _shapes(s: ShapeContext, count: int | None = None) -> list[Shape]:
-    """Of the components of an element, or of ``count`` stacked ones (-1: a number not known)."""
+    """Shapes of the components of an element, or of ``count`` stacked ones (-1: unknown number)."""
     known = s.value(0)
     types = s.attrs["component_types"]
     shapes = known[1] if known is not None and known[1] else [None] * len(types)
@@ -193,22 +174,19 @@ def _dequeue(xp: Any, handle: ElementQueue, component_types: Sequence[DType]) ->
     return tuple(element)
 
 
-queue_dequeue_op = define_op(
+queue_dequeue_op: OpDef[list[Tensor]] = define_op(
     "QueueDequeueV2",
     "handle: resource -> components: *component_types",
     types={"component_types": dtypes.ANY},
-    attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
+    attrs="component_types: list(type), timeout_ms: int = -1",
     shape=_shapes,
     kernel=_dequeue,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Takes the first element, when there is one.",
 )
 
 
-def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
+def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef[list[Tensor]]:
     def kernel(xp: Any, handle: ElementQueue, n: int, component_types: Sequence[DType]) -> tuple[Any, ...]:
         if n < 1:
             raise InvalidArgumentError(f"n: expected at least 1 element; got {n}")
@@ -223,20 +201,17 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
         name,
         "handle: resource, n: host int32 -> components: *component_types",
         types={"component_types": dtypes.ANY},
-        attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
+        attrs="component_types: list(type), timeout_ms: int = -1",
         shape=shape,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE, waits=True),
         doc=doc,
     )
 
 
 def _stacked(xp: Any, values: Sequence[Any]) -> Any:
-    """``values``, of one rank, along a new first dimension; with zeros, or empty strings, behind shorter
-    ones.
+    """``values``, of one rank, along a new first dimension; shorter ones are padded with zeros or empty
+    strings.
     """
     if all(value.shape == values[0].shape for value in values):
         return xp.stack(values)
@@ -258,29 +233,23 @@ queue_dequeue_up_to_op = _define_dequeue_many(
 
 # --- the queue itself
 
-queue_close_op = define_op(
+queue_close_op: OpDef[Operation] = define_op(
     "QueueCloseV2",
     "handle: resource ->",
-    attrs={"cancel_pending_enqueues": attr_bool(False)},
-    shape=lambda s: [],
+    attrs="cancel_pending_enqueues: bool = False",
     kernel=lambda xp, handle, cancel_pending_enqueues: handle.close(cancel_pending_enqueues),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
-    doc="Closes a queue: it takes no more elements.",
+    doc="Closes a queue to further elements.",
 )
 
 
-def _define_question(name: str, answer: str, ask: Callable[[ElementQueue], Any], doc: str) -> OpDef:
+def _define_question(name: str, answer: str, ask: Callable[[ElementQueue], Any], doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         f"handle: resource -> {answer}",
         shape=lambda s: [()],
         kernel=lambda xp, handle: np.array(ask(handle), dtypes.as_dtype(answer.split()[-1]).np),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.READ),
         doc=doc,
     )

@@ -1,9 +1,9 @@
 """Values that stay on their device between the steps of a session, and the handles that name them.
 
-`get_session_handle` keeps a tensor's value where it was computed and gives a `TensorHandle` to the caller of
-``Session.run``. The handle may be fed in the value's place, or to the placeholder that `get_session_tensor`
-makes: then the value is read on its device. The handle owns the value: it goes with the handle, by `delete`,
-or with the session.
+`get_session_handle` keeps a tensor's value where it was computed and returns a `TensorHandle` to the caller
+of ``Session.run``. The handle may be fed in the value's place, or to the placeholder that
+`get_session_tensor` creates: then the value is read on its device. The handle owns the value, which is freed
+with the handle, by `delete`, or with the session.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.dlpack import dlpack_of
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, attr_type, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 
 _keys = itertools.count(1)
 _stores: WeakValueDictionary[int, _Store] = WeakValueDictionary()
-"""Who has the value of a key: keys are numbers of the process, values belong to sessions."""
+"""The store of each key: keys are unique in the process, values belong to sessions."""
 
 
 @final
@@ -70,8 +70,8 @@ def _gone(key: int) -> NotFoundError:
 
 
 class TensorHandle:
-    """A value that a session keeps on its device. Other libraries may read it (``__dlpack__``,
-    ``__array__``, and ``__cuda_array_interface__`` on a GPU): its own memory, which they must not change.
+    """A value that a session keeps on its device. Other libraries may read it without a copy (``__dlpack__``,
+    ``__array__``, and ``__cuda_array_interface__`` on a GPU), but must not modify it.
     """
 
     def __init__(self, store: _Store, key: int, dtype: DType) -> None:
@@ -81,8 +81,8 @@ class TensorHandle:
 
     @property
     def handle(self) -> int:
-        """What `get_session_tensor` and `delete_session_tensor` take, and what is fed to their placeholders:
-        a number, of use as long as the `TensorHandle` is kept.
+        """The argument of `get_session_tensor` and `delete_session_tensor`, and the value to feed to their
+        placeholders: a number, valid as long as the `TensorHandle` is kept.
         """
         return self._key
 
@@ -92,15 +92,15 @@ class TensorHandle:
         return self._store.device
 
     def value(self) -> Any:
-        """The value itself, in its device's memory. Raises `NotFoundError` when it is gone."""
+        """The value in its device's memory, without a copy. Raises `NotFoundError` if it was freed."""
         return self._store.get(self._key)
 
     def eval(self) -> Any:
-        """The value on the host, the caller's own. Raises `NotFoundError` when it is gone."""
+        """A host copy of the value. Raises `NotFoundError` if it was freed."""
         return np.array(self.__array__())[()]
 
     def delete(self) -> None:
-        """Let go of the value. Raises `NotFoundError` when it is gone already."""
+        """Free the value. Raises `NotFoundError` if it was already freed."""
         self.value()
         self._owns.detach()
         self._store.discard(self._key)
@@ -138,9 +138,6 @@ get_session_handle_op = define_op(
     types={"T": dtypes.ANY},
     shape=lambda s: [()],
     kernel=lambda xp, value, state: state.put(xp.array(value)),  # the step's buffer is used again
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: _Store(node.device)),
     doc="Keeps a value in the session; the output, when it is fetched, is its TensorHandle.",
 )
@@ -157,26 +154,20 @@ get_session_tensor_op = define_op(
     "GetSessionTensor",
     "handle: host int64 -> value: dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=lambda s: [None],
     kernel=_read,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     doc="A value that the session keeps, on its device.",
 )
 
-delete_session_tensor_op = define_op(
+delete_session_tensor_op: OpDef[Operation] = define_op(
     "DeleteSessionTensor",
     "handle: host int64 ->",
-    shape=lambda s: [],
     kernel=lambda xp, handle: _delete(handle),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
-    doc="Lets go of a value that the session keeps.",
+    doc="Frees a value that the session keeps.",
 )
 
 
@@ -187,22 +178,21 @@ def _delete(key: int) -> None:
 
 
 def get_session_handle(data: Any, name: str | None = None) -> Tensor:
-    """A tensor that gives, when fetched, the `TensorHandle` of ``data``'s value, which stays on its device.
+    """A tensor that returns, when fetched, the `TensorHandle` of ``data``'s value, which stays on its device.
 
-    Each run stores a value of its own. Raises `DTypeError` unless ``data`` is a tensor.
+    Each run stores a separate value. Raises `DTypeError` unless ``data`` is a tensor.
     """
     if not isinstance(data, Tensor):
         raise DTypeError(f"get_session_handle: expected a Tensor; got {data!r}")
     with get_default_graph().colocate_with(data):
-        handle: Tensor = get_session_handle_op(data, name=name or "GetSessionHandle")
-        return handle
+        return get_session_handle_op(data, name=name or "GetSessionHandle")
 
 
 def get_session_tensor(handle: int, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """A placeholder for handles, and the tensor of the value behind the one that is fed, of ``dtype`` and on
-    the device of the value behind ``handle``, which may be another one.
+    """A placeholder for handles, and the tensor of the fed handle's value, of ``dtype`` and on the device of
+    ``handle``'s value, which need not be the same one.
 
-    Raises `NotFoundError` when the value of ``handle`` is gone; so does a step for the handle that is fed.
+    Raises `NotFoundError` if the value of ``handle`` was freed; so does a step for the handle that is fed.
     """
     with get_default_graph().device(None), get_default_graph().device(_store(_key(handle)).device):
         holder = placeholder(dtypes.int64, ())
@@ -210,7 +200,7 @@ def get_session_tensor(handle: int, dtype: Any, name: str | None = None) -> tupl
 
 
 def delete_session_tensor(handle: int, name: str | None = None) -> tuple[Tensor, Operation]:
-    """A placeholder for handles, and the operation that lets go of the value behind the one that is fed.
+    """A placeholder for handles, and the operation that frees the value of the fed handle.
 
     Raises as `get_session_tensor`.
     """

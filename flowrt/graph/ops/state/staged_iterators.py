@@ -1,11 +1,11 @@
-"""Elements whose parts several devices take, each copied there while the step before it runs.
+"""Iterator elements split over several devices, each part copied while the previous step runs.
 
     deal, number = deal_next(dealer, iterator)     on the host: a step takes the next element
     components   = staged_next(stage, deal, number)   on each device: its part of that element
 
-A *stage* has a part on its device when a step asks for it, and begins to bring the next one: one is in use,
-one under way. The element is taken in one place, so devices stay together whatever fails. They are devices of
-this process.
+A *stage* has a part on its device when a step requests it, and then begins to copy the next one: one is in
+use, one in flight. The element is taken in one place, so devices stay synchronized whatever fails. All
+devices belong to this process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, OutOfRangeError
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Effects, ShapeContext, attr_int, define_op
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.ops.state.iterators import Elements, IteratorResource, begin, taken
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.graph.shapes import Shape
 
 KEPT = 16
-"""Elements that stay at hand behind the last one that a step took, for devices that are not yet there."""
+"""Number of elements kept after they were taken, for devices that lag behind."""
 
 _deals: WeakValueDictionary[int, Deal] = WeakValueDictionary()
 _serial = itertools.count(1)
@@ -46,8 +47,8 @@ class Deal:
         _deals[self.serial] = self
 
     def take(self) -> tuple[int, tuple[Any, ...]]:
-        """The number of the next element, and the element. Raises `OutOfRangeError` at the end, and what ends
-        the step of this thread: then it is the next step's.
+        """The number of the next element, and the element. Raises `OutOfRangeError` at the end, and the error
+        that ends the step of this thread: the next step then gets the element.
         """
         while True:
             number = self._taken
@@ -61,7 +62,7 @@ class Deal:
                     return number, element
 
     def element(self, number: int) -> Future[tuple[Any, ...]]:
-        """Which is computed from now on, if it was not, behind those before it."""
+        """The future element ``number``; starts computing it and those before it, if necessary."""
         with self._lock:
             while self._begun <= number:
                 before = self._known.get(self._begun - 1)
@@ -79,14 +80,14 @@ class Deal:
 
 
 def result_of(future: Future[Any]) -> Any:
-    """When it is there. Raises what ends the step of this thread."""
+    """The result, once available. Raises the error that ends the step of this thread."""
     wait_until(future.done, lambda seconds: wait((future,), seconds))
     return future.result()
 
 
 @final
 class Dealer:
-    """Deals out what an iterator has; anew when that begins again."""
+    """Deals out an iterator's elements; starts over when the iterator does."""
 
     def __init__(self) -> None:
         self._deal: Deal | None = None
@@ -114,12 +115,12 @@ class Stage:
         self._ahead: _Ahead | None = None
 
     def settle(self, device: Any) -> None:
-        """On its device."""
+        """Set the device of the stage."""
         if device.is_asynchronous:
             self._put = device.put_ahead
 
     def next(self, serial: int, number: int) -> list[Any]:
-        """The part of element ``number``; the next one begins to come."""
+        """The part of element ``number``; starts copying the next one."""
         deal = _deals.get(serial)
         if deal is None:
             raise FailedPreconditionError("expected elements of this process; the iterator is in another one")
@@ -139,16 +140,8 @@ class Stage:
 
 # --- ops
 
-dealer_op = define_op(
-    "Dealer",
-    "-> resource",
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: Dealer()),
-    doc="The handle of what deals out an iterator's elements to devices.",
+dealer_op = define_handle(
+    "Dealer", lambda node: Dealer(), "The handle of what deals out an iterator's elements to devices."
 )
 
 
@@ -159,31 +152,22 @@ def _deal_next(
     return np.int64(deal.serial), np.int64(number), *element[: len(output_types)]
 
 
-deal_next_op = define_op(
+deal_next_op: OpDef[list[Tensor]] = define_op(
     "DealNext",
     "dealer: resource, iterator: resource -> deal: int64, number: int64, components: *output_types",
     types={"output_types": dtypes.ANY},
-    attrs={"output_types": Attr("list(type)")},
+    attrs="output_types: list(type)",
     shape=lambda s: [(), (), *[()] * len(s.attrs["output_types"])],
     kernel=_deal_next,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Takes an iterator's next element: where it is, and its first components, scalars, themselves.",
 )
 
-stage_op = define_op(
+stage_op = define_handle(
     "Stage",
-    "-> resource",
-    attrs={"first": attr_int(), "count": attr_int()},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: Stage(node.attrs["first"], node.attrs["count"])),
-    doc="The handle of a device's parts of elements, which come ahead of the step that takes them.",
+    lambda node: Stage(node.attrs["first"], node.attrs["count"]),
+    "The handle of a device's parts of elements, which come ahead of the step that takes them.",
+    attrs="first: int, count: int",
 )
 
 
@@ -195,16 +179,13 @@ def _staged_shapes(s: ShapeContext) -> list[Shape]:
     return list(s.attrs["output_shapes"])
 
 
-staged_next_op = define_op(
+staged_next_op: OpDef[list[Tensor]] = define_op(
     "StagedNext",
     "stage: resource, deal: host int64, number: host int64 -> *output_types",
     types={"output_types": dtypes.ANY},
-    attrs={"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")},
+    attrs="output_types: list(type), output_shapes: list(shape)",
     shape=_staged_shapes,
     kernel=_staged_next,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="A device's part of an element that was taken; the next one begins to come.",
+    doc="A device's part of an element that was taken; starts copying the next one.",
 )

@@ -1,10 +1,10 @@
-"""The optimizer updates of `flowrt.graph.ops.state.optimizer_updates` for one element, as compiled loops run
-them.
+"""The optimizer updates of `flowrt.graph.ops.state.optimizer_updates` for one element, for use in compiled
+loops.
 
 ``rule(b, *inputs, **attrs)`` takes the elements of the variable, its slots and the gradient, and the rule's
 numbers, in the op's order (see `flowrt.graph.op_def.Loop`), and returns the new elements of the variable and
-the slots. The operations and their order are those of the rules over arrays, so that both round alike, but
-for products and sums that a back end contracts.
+the slots. The operations and their order are those of the rules over arrays, so that both round identically,
+except for products and sums that a back end contracts.
 """
 
 from __future__ import annotations

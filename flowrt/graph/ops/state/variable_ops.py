@@ -1,9 +1,8 @@
-"""Variables' ops: handles, reads, assignments, sparse reads and updates.
+"""Variable ops: handles, reads, assignments, sparse reads and updates.
 
-There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is
-ordered by the order of creation (see `flowrt.graph.passes.prepare.order_effects`). Updates check everything
-before
-they write; of indices on a GPU see `flowrt.graph.ops.base.indexing`.
+All variables are resource variables: a handle names the session's `VariableResource`, and accesses to it are
+ordered by creation (see `flowrt.graph.passes.prepare.order_effects`). Updates check everything before they
+write; for indices on a GPU see `flowrt.graph.ops.base.indexing`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,15 @@ from typing import Any
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
-    BY_VJP,
     NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
     ShapeContext,
-    attr_bool,
-    attr_int,
-    attr_shape,
-    attr_string,
-    attr_type,
+    define_handle,
     define_op,
 )
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
@@ -49,31 +44,18 @@ def _new_resource(node: Node) -> VariableResource:
     return VariableResource(node.name, node.attrs["dtype"], node.attrs["shape"])
 
 
-var_handle_op = define_op(
+var_handle_op = define_handle(
     "VarHandleOp",
-    "-> resource: resource",
-    attrs={
-        "dtype": attr_type(),
-        "shape": attr_shape(None),
-        "container": attr_string(""),
-        "shared_name": attr_string(""),
-    },
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=_new_resource),
-    value=lambda s: (
-        s.attrs["dtype"],
-        s.attrs["shape"],
-    ),  # what is known of a handle: the variable's dtype and shape
-    doc="The handle of a variable of the session.",
+    _new_resource,
+    "The handle of a variable of the session.",
+    output="resource: resource",
+    attrs="dtype: type, shape: shape = None, container: string = '', shared_name: string = ''",
+    value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # what is known of a handle: the variable's
 )
 
 
 def variable_shape(s: ShapeContext) -> Shape:
-    """The shape of the variable behind input 0, as far as the handle tells."""
+    """The shape of the variable of handle input 0, as far as it is known."""
     known = s.value(0)
     return None if known is None else known[1]
 
@@ -82,12 +64,11 @@ read_variable_op = define_op(
     "ReadVariableOp",
     "resource: resource -> value: dtype",
     types=_DTYPE,
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=lambda s: [variable_shape(s)],
     kernel=lambda xp, resource: resource.read(),
     vjp=lambda op, dy: [dy],
     jvp=lambda op, dx: [dx],
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     alias=True,
     doc="A variable's value at this point of the order of creation.",
@@ -102,16 +83,13 @@ def _check_assigned(s: ShapeContext) -> list[Shape]:
     return []
 
 
-def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef:
+def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef[Operation]:
     return define_op(
         name,
         "resource: resource, value: dtype ->",
         types=_DTYPE,
         shape=_check_assigned,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE),
         loop=loop,
         doc=doc,
@@ -161,10 +139,8 @@ var_is_initialized_op = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, resource, out=None: delivered(xp, xp.asarray(resource.is_initialized), bool, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
-    doc="Whether the variable has a value.",
+    doc="True if the variable has a value.",
 )
 
 
@@ -184,14 +160,11 @@ resource_count_up_to = define_op(
     "ResourceCountUpTo",
     "resource: resource -> T",
     types={"T": dtypes.INDEX},
-    attrs={"limit": attr_int(), "T": attr_type()},
+    attrs="limit: int, T: type",
     shape=lambda s: [()],
     kernel=_count_up_to,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
-    doc="Adds one to a scalar variable and returns what it was, until it reaches the limit.",
+    doc="Increments a scalar variable and returns its previous value, until it reaches the limit.",
 )
 
 
@@ -232,12 +205,10 @@ resource_gather = define_op(
     "ResourceGather",
     "resource: resource, indices: Tindices -> dtype",
     types=_INDEXED,
-    attrs={"dtype": attr_type(), "batch_dims": attr_int(0), "validate_indices": attr_bool(True)},
+    attrs="dtype: type, batch_dims: int = 0, validate_indices: bool = True",
     shape=_gather_shape,
     kernel=_gather,
     vjp=_gather_vjp,
-    jvp=BY_VJP,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     loop=Loop(_gather_loop, LoopPattern.GATHER),
     batch=batching_indices.gather_of_variable,
@@ -255,7 +226,7 @@ def _check_scatter(s: ShapeContext) -> list[Shape]:
     return []
 
 
-def _define_scatter(name: str, ufunc: str | None) -> OpDef:
+def _define_scatter(name: str, ufunc: str | None) -> OpDef[Operation]:
     def kernel(xp: Any, resource: VariableResource, indices: Any, updates: Any) -> None:
         with resource.lock:
             array = resource.read()
@@ -273,9 +244,6 @@ def _define_scatter(name: str, ufunc: str | None) -> OpDef:
         types=_INDEXED,
         shape=_check_scatter,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE),
         doc="Updates rows of a variable in place; equal indices act one after the other. On a GPU indices out"
         " of range are left out, and of rows set at equal indices any one stays.",

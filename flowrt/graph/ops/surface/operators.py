@@ -1,9 +1,9 @@
 """Python's operators on tensors: ``x + y`` adds an operation named "add" to the graph, and so on.
 
-Rules of this file: an operand that is no tensor becomes a constant of the tensor's dtype; ``==`` and ``!=``
-compare identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values). An array
-to the left of an operator comes here as a call of its ufunc. All else that needs a value raises `DTypeError`,
-unless a function that is being traced knows it (`FuncGraph.observe`).
+Rules of this file: an operand that is not a tensor becomes a constant of the tensor's dtype; ``==`` and
+``!=`` compare identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values). An
+array to the left of an operator arrives here as a call of its ufunc. Other uses of a tensor's value raise
+`DTypeError`, unless a function being traced knows it (`FuncGraph.observe`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _BINARY: dict[str, tuple[Function, str]] = {
     "or": (_bits_or_truth(bitwise_or, logical_or), "or"),
     "xor": (_bits_or_truth(bitwise_xor, logical_xor), "xor"),
 }
-"""By method name without underscores: the function and the name that its operations get."""
+"""Map from method names without underscores to the function and the name of its operations."""
 
 _COMPARISONS: dict[str, tuple[Function, str]] = {
     "__lt__": (less, "Less"),
@@ -98,7 +98,7 @@ def _forward(function: Function, name: str, reflected: str) -> Function:
                 or hasattr(other, "dtype")
             ):
                 raise
-            return NotImplemented  # a foreign type that may know what to do
+            return NotImplemented  # a foreign type that may handle it
 
     return method
 
@@ -123,7 +123,7 @@ def _no_value(self: Any, hint: str) -> DTypeError:
 def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
     """``array <op> self`` by the reflected operator; every other call of a ufunc needs a value."""
     if method == "__call__" and len(inputs) == 2 and inputs[1] is self:
-        if ufunc.__name__ in ("equal", "not_equal"):  # by identity, and an array is no tensor
+        if ufunc.__name__ in ("equal", "not_equal"):  # by identity, and an array is not a tensor
             return ufunc.__name__ == "not_equal"
         if ufunc.__name__ in _REFLECTED:
             return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])
@@ -163,7 +163,7 @@ def overload_operators(cls: type[Any]) -> None:
 
 
 def _observing(otherwise: Function, kind: Function) -> Function:
-    """The method that gives a tensor's value to a function that is being traced, or does ``otherwise``."""
+    """The method that returns a tensor's value to a function being traced, or does ``otherwise``."""
 
     def method(self: Tensor) -> Any:
         observe = getattr(get_default_graph(), "observe", None)

@@ -1,7 +1,7 @@
-"""Checks of values while a graph runs, and of shapes and dtypes while it is built.
+"""Run-time assertions on values, and build-time assertions on shapes and dtypes.
 
-Rules of this file: a check whose outcome is known when the graph is built fails there; every other one
-becomes an Assert operation, which the caller makes others wait for with ``control_dependencies``.
+Rules of this file: a check with an outcome known at build time fails there; every other one becomes an Assert
+operation, which the caller makes other operations wait for with ``control_dependencies``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    attr_int,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_all
 from flowrt.graph.ops.base.identities import static_value, unchanged
 from flowrt.graph.ops.base.shape_manipulation import rank as rank_of
@@ -46,6 +37,13 @@ from flowrt.graph.ops.text.formatting import summarize_value
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import format_shape
 
+__all__ = [
+    "Assert", "assert_equal", "assert_greater", "assert_greater_equal", "assert_integer", "assert_less",
+    "assert_less_equal", "assert_near", "assert_negative", "assert_non_negative", "assert_non_positive",
+    "assert_none_equal", "assert_positive", "assert_rank", "assert_rank_at_least", "assert_rank_in",
+    "assert_same_float_dtype", "assert_scalar", "assert_type", "check_numerics", "is_numeric_tensor",
+]  # fmt: skip
+
 
 def _assert(xp: Any, condition: Any, data: Any, summarize: int) -> tuple[()]:
     if not condition:
@@ -59,15 +57,13 @@ def _batch_assert(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
     return []
 
 
-assert_op = define_op(
+assert_op: OpDef[Operation] = define_op(
     "Assert",
     "condition: bool, data: *T ->",
     types={"T": dtypes.ANY},
-    attrs={"summarize": attr_int(3)},
-    shape=lambda s: [],
+    attrs="summarize: int = 3",
     kernel=_assert,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True), (np.arange(3),))],
     effects=Effects(Effect.STATEFUL),
     batch=_batch_assert,
@@ -81,19 +77,17 @@ def Assert(
     """An operation that raises `InvalidArgumentError` with the values of ``data`` unless ``condition`` (a
     scalar bool).
 
-    ``summarize`` elements of each tensor are shown: 3 if None, all if -1. Nothing waits for it by itself: put
-    it in ``control_dependencies``, or run it.
+    ``summarize`` elements of each tensor are shown: 3 if None, all if -1. It only runs if placed in
+    ``control_dependencies`` or run directly.
     """
     limit = 3 if summarize is None else summarize
     with get_default_graph().name_scope(name or "Assert"):
-        checked: Operation = assert_op(condition, list(data), summarize=limit, name="Assert")
-        return checked
+        return assert_op(condition, list(data), summarize=limit, name="Assert")
 
 
 def _nothing_left() -> Operation:
-    """What a check becomes that was made when the graph was built."""
-    checked: Operation = no_op(name="static_checks_determined_all_ok")
-    return checked
+    """No-op in place of a check made at build time."""
+    return no_op(name="static_checks_determined_all_ok")
 
 
 # --- comparisons of values
@@ -200,7 +194,7 @@ def assert_near(
 
 
 class _Report(NamedTuple):
-    """What a check shows when it fails, and its name."""
+    """Values to show when a check fails, and the name of the check."""
 
     data: Sequence[Any] | None
     summarize: int | None
@@ -238,7 +232,7 @@ def assert_rank(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that checks that ``x`` has this rank; raises at once where it is known."""
+    """An operation that checks that ``x`` has this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
     report = _Report(data, summarize, message, name or "assert_rank")
     return _check_rank(
@@ -254,7 +248,7 @@ def assert_rank_at_least(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that checks that ``x`` has this rank or a higher one; raises at once where it is known."""
+    """An operation that checks that ``x`` has at least this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
     report = _Report(data, summarize, message, name or "assert_rank_at_least")
     text = f"expected rank {wanted} or higher"
@@ -269,7 +263,7 @@ def assert_rank_in(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at once where it is
+    """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at build time if it is
     known.
     """
     wanted = _static_ranks(*ranks)
@@ -302,8 +296,7 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str
     tensor, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
     if tensor.dtype is not wanted:
         raise DTypeError(f"{message or ''} expected dtype {wanted.name}; got {tensor!r}".strip())
-    checked: Operation = no_op(name=name or "assert_type")
-    return checked
+    return no_op(name=name or "assert_type")
 
 
 def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
@@ -311,8 +304,7 @@ def assert_integer(x: Any, message: str | None = None, name: str | None = None) 
     x = convert_to_tensor(x)
     if not x.dtype.is_integer:
         raise DTypeError(f"{message or ''} expected an integer dtype; got {x!r}".strip())
-    checked: Operation = no_op(name=name or "assert_integer")
-    return checked
+    return no_op(name=name or "assert_integer")
 
 
 def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
@@ -343,11 +335,11 @@ def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
     return tensor
 
 
-check_numerics_op: OpDef = define_op(
+check_numerics_op: OpDef[Tensor] = define_op(
     "CheckNumerics",
     "tensor: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs={"message": attr_string()},
+    attrs="message: string",
     shape=unchanged,
     kernel=_check_numerics,
     vjp=lambda op, dy: [check_numerics_op(dy, message=f"gradient of: {op.get_attr('message')}")],
@@ -365,13 +357,12 @@ check_numerics_op: OpDef = define_op(
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
     """``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it is not finite."""
-    checked: Tensor = check_numerics_op(tensor, message=message, name=name)
-    return checked
+    return check_numerics_op(tensor, message=message, name=name)
 
 
 def add_check_numerics_ops() -> Operation:
-    """An operation that checks every floating tensor of the default graph for NaN and infinity: run it beside
-    a step.
+    """An operation that checks every floating tensor of the default graph for NaN and infinity; run it
+    together with a step.
     """
     checks = [
         check_numerics(tensor, message=tensor.name)

@@ -1,7 +1,7 @@
 """Numbers and whole tensors as text.
 
-Rules of this file: `AsString` formats as C's printf does; what people read (`format_number`) has as few
-digits as read back to the same number.
+Rules of this file: `AsString` formats like C's printf; output for humans (`format_number`) uses the fewest
+digits that round-trip.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import ShapeContext, attr_bool, attr_int, attr_string, sample
+from flowrt.graph.op_def import ShapeContext, sample
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.text.strings import define_string_op, each_string, host_array, string_array, words
 from flowrt.graph.shapes import Shape
@@ -56,13 +56,10 @@ as_string_op = define_string_op(
     "input: T -> string",
     _as_string,
     types={"T": dtypes.NUMERIC | {dtypes.bool_}},
-    attrs={
-        "precision": attr_int(-1),
-        "scientific": attr_bool(False),
-        "shortest": attr_bool(False),
-        "width": attr_int(-1),
-        "fill": attr_string(""),
-    },
+    attrs=(
+        "precision: int = -1, scientific: bool = False, shortest: bool = False, width: int = -1, "
+        "fill: string = ''"
+    ),
     shape=_as_string_shape,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 2)), precision=2),
@@ -90,7 +87,7 @@ def as_string(
     ``precision`` digits after the point (6 if negative), at least ``width`` characters, padded with ``fill``
     (blank, "0", or "-" for padding on the right). Raises `InvalidArgumentError` for a longer ``fill``.
     """
-    texts: Tensor = as_string_op(
+    return as_string_op(
         input,
         precision=precision,
         scientific=scientific,
@@ -99,7 +96,6 @@ def as_string(
         fill=fill,
         name=name,
     )
-    return texts
 
 
 # --- tensors as text
@@ -192,7 +188,7 @@ string_format_op = define_string_op(
     "inputs: *T -> string",
     _string_format,
     types={"T": dtypes.ANY},
-    attrs={"template": attr_string("%s"), "placeholder": attr_string("%s"), "summarize": attr_int(3)},
+    attrs="template: string = '%s', placeholder: string = '%s', summarize: int = 3",
     shape=_string_format_shape,
     samples=lambda rng: (
         sample((np.arange(9), words([b"a"]), np.float32(0.1)), template="x {} y {} z {}", placeholder="{}"),
@@ -210,7 +206,6 @@ def string_format(
     Raises `InvalidArgumentError` when there are more or fewer placeholders than inputs.
     """
     tensors = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    text: Tensor = string_format_op(
+    return string_format_op(
         tensors, template=template, placeholder=placeholder, summarize=summarize, name=name
     )
-    return text

@@ -1,8 +1,8 @@
-"""Ops that act on the order of a step or on the world outside: group, tuple, py_func, print, time.
+"""Ops that affect the order of a step or the outside world: group, tuple, py_func, print, time.
 
-Rules of this file: what touches the outside has the effect STATEFUL, so it is never merged, folded or left
-out of a step that asks for it. A graph holds its Python functions by token; a graph read from a file has
-tokens only and cannot run them.
+Rules of this file: ops with outside effects have the effect STATEFUL, so they are never merged, folded or
+pruned from a step that requests them. A graph refers to Python functions by token; a graph read from a file
+has only tokens and cannot run them.
 """
 
 from __future__ import annotations
@@ -30,32 +30,22 @@ from flowrt.errors import (
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Attr,
-    Effect,
-    Effects,
-    OpDef,
-    Privilege,
-    attr_int,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Privilege, define_op, sample
 from flowrt.graph.ops.base.identities import identity, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.text.formatting import string_format, summarize_value
 
+__all__ = ["group", "no_op", "numpy_function", "Print", "py_func", "py_function", "timestamp"]
+
 # --- order
 
-no_op = define_op(
+no_op: OpDef[Operation] = define_op(
     "NoOp",
     "->",
     shape=lambda s: [],
     kernel=lambda xp: (),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],
     doc="Nothing: a point that others can wait for.",
 )
@@ -63,8 +53,7 @@ no_op = define_op(
 
 def _operation(graph: Graph, element: Any) -> Operation:
     element = graph.as_graph_element(element.values if isinstance(element, IndexedSlices) else element)
-    found: Operation = element if isinstance(element, Operation) else element.op
-    return found
+    return element if isinstance(element, Operation) else element.op
 
 
 def _flatten(value: Any) -> Iterator[Any]:
@@ -100,8 +89,7 @@ def group(*inputs: Any, name: str | None = None) -> Operation:
 
 def _gather(graph: Graph, operations: list[Operation], name: str | None) -> Operation:
     with graph.control_dependencies(operations):
-        gathered: Operation = no_op(name=name)
-        return gathered
+        return no_op(name=name)
 
 
 def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str | None = None) -> Any:
@@ -171,7 +159,7 @@ def _function_of(node: Node) -> _PythonFunction:
     return function
 
 
-# what a function raises, as TensorFlow translates it; anything else is an UnknownError
+# errors raised by a function, translated as in TensorFlow; any other is an UnknownError
 _ERRORS: tuple[tuple[type[Exception], type[OpError]], ...] = (
     (StopIteration, OutOfRangeError),
     (NotImplementedError, UnimplementedError),
@@ -184,7 +172,7 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
     arguments = [_read_only(x) for x in input]
     try:
         result = state.call(*arguments)
-    except Exception as error:  # whatever the user's code raises becomes the step's error, with its traceback
+    except Exception as error:  # any error in the user's code becomes the step's error, with its traceback
         kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), UnknownError)
         raise kind(f"{state.name} raised {type(error).__name__}: {error}") from error
     several = isinstance(result, (list, tuple))
@@ -196,20 +184,18 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
 
 
 def _read_only(x: Any) -> Any:
-    """An input as an array of its own, which the function may keep: a plan writes over its buffers. A scalar,
-    as in TensorFlow, as one of NumPy's or as bytes: there are scripts that open a file by it.
+    """An input as a new array that the function may keep: a plan reuses its buffers. A scalar becomes a NumPy
+    scalar or bytes, as in TensorFlow: some scripts use it as a file name.
     """
     if isinstance(x, bytes):
         return x
     copy = np.array(x.get() if hasattr(x, "get") else x)
-    copy.flags.writeable = False  # writing would look like a way to change the tensor
+    copy.flags.writeable = False  # writing would seem to change the tensor
     return copy[()]
 
 
 def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    """A copy of ``value``, which the function may go on changing. Numbers and lists of them take
-    ``dtype``.
-    """
+    """A copy of ``value``, which the function may modify later. Numbers and lists of them get ``dtype``."""
     try:
         array = as_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype)
     except InvalidArgumentError as error:
@@ -220,16 +206,15 @@ def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) 
     return array
 
 
-def _define_call(name: str, effect: Effect, doc: str) -> OpDef:
+def _define_call(name: str, effect: Effect, doc: str) -> OpDef[list[Tensor]]:
     return define_op(
         name,
         "input: *Tin -> *Tout",
         types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
-        attrs={"token": attr_string(), "Tout": Attr("list(type)")},
+        attrs="token: string, Tout: list(type)",
         shape=lambda s: [None] * len(s.attrs["Tout"]),
         kernel=_call_python,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
         effects=Effects(effect, state=_function_of, privilege=lambda attrs: Privilege.PYTHON),
         doc=doc,
@@ -245,14 +230,14 @@ py_func_stateless = _define_call(
 def py_func(
     func: Callable[..., Any], inp: Sequence[Any], Tout: Any, stateful: bool = True, name: str | None = None
 ) -> Any:
-    """What ``func`` returns for the values of ``inp``, when the graph runs.
+    """The result of ``func`` on the values of ``inp``, computed when the graph runs.
 
-    ``func`` gets one read-only array an input, of a scalar a NumPy scalar or bytes, and returns one array (or
-    number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list
-    of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with an
-    equal one, folded or left out. No gradient flows. When run, raises `DTypeError` or `InvalidArgumentError`
-    if ``func`` returns something else, and the error that stands for what ``func`` raises, with that as its
-    cause.
+    ``func`` gets one read-only array per input (for a scalar, a NumPy scalar or bytes), and returns one array
+    (or number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a
+    list of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with
+    an equal one, folded or pruned. It has no gradient. At run time, raises `DTypeError` or
+    `InvalidArgumentError` if ``func`` returns something else, and the translated error of an exception in
+    ``func``, with that as its cause.
     """
     single = not isinstance(Tout, (list, tuple))
     wanted = [as_dtype(dtype) for dtype in ([Tout] if single else Tout)]
@@ -268,7 +253,7 @@ def py_func(
 
 
 def py_function(func: Callable[..., Any], inp: Sequence[Any], Tout: Any, name: str | None = None) -> Any:
-    """`py_func` under its newer name; ``func`` gets what NumPy has."""
+    """`py_func` under its newer name; ``func`` gets NumPy values."""
     return py_func(func, inp, Tout, name=name or "EagerPyFunc")
 
 
@@ -291,7 +276,7 @@ print_v1_op = define_op(
     "Print",
     "input: T, data: *U -> T",
     types={"T": dtypes.ANY, "U": dtypes.ANY},
-    attrs={"message": attr_string(""), "first_n": attr_int(-1), "summarize": attr_int(3)},
+    attrs="message: string = '', first_n: int = -1, summarize: int = 3",
     shape=unchanged,
     kernel=_print,
     vjp=lambda op, dy: [dy, *(None for _ in op.inputs[1:])],
@@ -323,8 +308,7 @@ def Print(
         "first_n": -1 if first_n is None else first_n,
         "summarize": 3 if summarize is None else summarize,
     }
-    printed: Tensor = print_v1_op(input_, list(data), name=name, **attrs)
-    return printed
+    return print_v1_op(input_, list(data), name=name, **attrs)
 
 
 _STREAMS = {
@@ -347,15 +331,12 @@ def _print_text(xp: Any, input: Any, output_stream: str, end: str) -> tuple[()]:
     return ()
 
 
-print_v2_op = define_op(
+print_v2_op: OpDef[Operation] = define_op(
     "PrintV2",
     "input: string ->",
-    attrs={"output_stream": attr_string("stderr"), "end": attr_string("\n")},
-    shape=lambda s: [],
+    attrs="output_stream: string = 'stderr', end: string = '\\n'",
     kernel=_print_text,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(
         Effect.STATEFUL,
         privilege=lambda attrs: Privilege.FILES if attrs["output_stream"].startswith("file://") else None,
@@ -383,8 +364,7 @@ def print_(
         tensors: list[Any] = []
         template = sep.join(_template(value, tensors, quoted=False) for value in inputs)
         text = string_format(template, tensors, _PLACE, summarize)
-        printed: Operation = print_v2_op(text, output_stream=stream, end=end, name="PrintV2")
-        return printed
+        return print_v2_op(text, output_stream=stream, end=end, name="PrintV2")
 
 
 _PLACE = "\0{}"  # a user's text does not have it
@@ -424,7 +404,6 @@ timestamp = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, out=None: delivered(xp, xp.asarray(time.time()), np.float64, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],
     effects=Effects(Effect.STATEFUL),
     doc="Seconds since 1970, when it runs.",

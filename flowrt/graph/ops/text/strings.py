@@ -1,4 +1,4 @@
-"""Ops on strings: taking apart, joining, parsing. They run on the host; a string is ``bytes`` in an object
+"""Ops on strings: splitting, joining, parsing. They run on the host; a string is ``bytes`` in an object
 array.
 
 Rules of this file: results are filled in element by element, because NumPy's own conversion of ``bytes``
@@ -19,20 +19,16 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    OpDef,
-    attr_bool,
-    attr_string,
-    attr_type,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.array.reductions import reduced_shape
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape
+
+__all__ = [
+    "decode_raw", "reduce_join", "regex_replace", "string_join", "string_strip", "string_to_number", "substr",
+]  # fmt: skip
 
 
 def string_array(values: Iterable[bytes], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -63,19 +59,19 @@ def words(*rows: Any) -> np.ndarray[Any, Any]:
     return string_array([w for row in rows for w in (row if isinstance(row, list) else [row])], shape)
 
 
-def define_string_op(name: str, signature: str, kernel: Kernel, **rules: Any) -> OpDef:
-    return define_op(name, signature, kernel=kernel, vjp=NONDIFFERENTIABLE, jvp=NONDIFFERENTIABLE, **rules)
+def define_string_op(name: str, signature: str, kernel: Kernel, **rules: Any) -> OpDef[Tensor]:
+    return define_op(name, signature, kernel=kernel, vjp=NONDIFFERENTIABLE, **rules)
 
 
 # --- string to string
 
 
-def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -> OpDef:
+def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -> OpDef[Tensor]:
     return define_string_op(
         name,
         "input: string -> string",
         lambda xp, input, encoding: each_string(lambda text: function(text, encoding), input),
-        attrs={"encoding": attr_string("")},
+        attrs="encoding: string = ''",
         shape=unchanged,
         samples=lambda rng: (
             sample(words([b"aB", b""])),
@@ -104,14 +100,12 @@ string_upper_op = _define_case(
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Strings in lower case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
-    lower: Tensor = string_lower_op(input, encoding=encoding, name=name)
-    return lower
+    return string_lower_op(input, encoding=encoding, name=name)
 
 
 def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Strings in upper case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
-    upper: Tensor = string_upper_op(input, encoding=encoding, name=name)
-    return upper
+    return string_upper_op(input, encoding=encoding, name=name)
 
 
 string_strip = define_string_op(
@@ -136,7 +130,7 @@ string_length_op = define_string_op(
     "StringLength",
     "input: string -> int32",
     _string_length,
-    attrs={"unit": attr_string("BYTE")},
+    attrs="unit: string = 'BYTE'",
     shape=unchanged,
     samples=lambda rng: (sample(words([b"ab", b""])), sample(words("h\u00e9".encode()), unit="UTF8_CHAR")),
     batch=leading,
@@ -146,8 +140,7 @@ string_length_op = define_string_op(
 
 def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """The lengths of strings in bytes, or in characters with ``unit="UTF8_CHAR"``."""
-    lengths: Tensor = string_length_op(input, unit=unit, name=name)
-    return lengths
+    return string_length_op(input, unit=unit, name=name)
 
 
 def _substr(text: bytes, pos: int, length: int) -> bytes:
@@ -175,8 +168,7 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None) -> Tensor:
     """``len`` bytes of each string from byte ``pos`` on. Raises `InvalidArgumentError`, when run, outside of
     a string.
     """
-    parts: Tensor = substr_op(input, pos, len, name=name)
-    return parts
+    return substr_op(input, pos, len, name=name)
 
 
 def _regex_replace(xp: Any, input: Any, pattern: str, rewrite: str, replace_global: bool) -> Any:
@@ -188,11 +180,11 @@ regex_replace_op = define_string_op(
     "StaticRegexReplace",
     "input: string -> string",
     _regex_replace,
-    attrs={"pattern": attr_string(), "rewrite": attr_string(), "replace_global": attr_bool(True)},
+    attrs="pattern: string, rewrite: string, replace_global: bool = True",
     shape=unchanged,
     samples=lambda rng: (sample(words([b"hello", b"w"]), pattern="l+", rewrite=r"<\0>"),),
     batch=leading,
-    doc="Strings with what matches ``pattern`` replaced by ``rewrite``, in which \\\\1 is the first group.",
+    doc="Strings with matches of ``pattern`` replaced by ``rewrite``, in which \\1 is the first group.",
 )
 
 
@@ -200,10 +192,7 @@ def regex_replace(
     input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
     """Strings with matches of ``pattern`` (all, or the first) replaced by ``rewrite`` (\\1: a group)."""
-    replaced: Tensor = regex_replace_op(
-        input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name
-    )
-    return replaced
+    return regex_replace_op(input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name)
 
 
 # --- joining
@@ -218,7 +207,7 @@ string_join_op = define_string_op(
     "StringJoin",
     "inputs: N * string -> string",
     _string_join,
-    attrs={"separator": attr_string("")},
+    attrs="separator: string = ''",
     shape=broadcast_shape,
     samples=lambda rng: (
         sample((words([b"a", b"b"]), words(b"-"), words([b"c", b"d\0"])), separator="_"),
@@ -230,8 +219,7 @@ string_join_op = define_string_op(
 
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
     """The strings of ``inputs`` joined element by element with ``separator``; scalars are repeated."""
-    joined: Tensor = string_join_op(list(inputs), separator=separator, name=name)
-    return joined
+    return string_join_op(list(inputs), separator=separator, name=name)
 
 
 def _reduce_join(xp: Any, inputs: Any, reduction_indices: Any, keep_dims: bool, separator: str) -> Any:
@@ -253,7 +241,7 @@ reduce_join_op = define_string_op(
     "ReduceJoin",
     "inputs: string, reduction_indices: host int32 -> string",
     _reduce_join,
-    attrs={"keep_dims": attr_bool(False), "separator": attr_string("")},
+    attrs="keep_dims: bool = False, separator: string = ''",
     shape=reduced_shape,
     samples=lambda rng: (
         sample(words([b"a", b"b"], [b"c", b"d"]), np.array([0], np.int32), separator="+"),
@@ -280,10 +268,7 @@ def reduce_join(
         raise InvalidArgumentError("reduce_join: expected axis, as the rank is unknown; got None")
     axes = list(range(len(tensor.spec.shape or ())))[::-1] if axis is None else axis
     keep = bool(keep_dims if keepdims is None else keepdims)
-    joined: Tensor = reduce_join_op(
-        tensor, np.array(axes, np.int32), keep_dims=keep, separator=separator, name=name
-    )
-    return joined
+    return reduce_join_op(tensor, np.array(axes, np.int32), keep_dims=keep, separator=separator, name=name)
 
 
 # --- strings to numbers
@@ -310,7 +295,7 @@ string_to_number_op = define_string_op(
     "string_tensor: string -> out_type",
     _string_to_number,
     types={"out_type": (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)},
-    attrs={"out_type": attr_type(dtypes.float32)},
+    attrs="out_type: type = float32",
     shape=unchanged,
     samples=lambda rng: (
         sample(words([b"1.5", b" 2 ", b"1e3"])),
@@ -324,12 +309,11 @@ string_to_number_op = define_string_op(
 def string_to_number(
     string_tensor: Any = None, out_type: Any = dtypes.float32, name: str | None = None, input: Any = None
 ) -> Tensor:
-    """Strings as numbers of ``out_type``. Raises `InvalidArgumentError`, when run, for one that is no such
-    number.
+    """Strings as numbers of ``out_type``. Raises `InvalidArgumentError` at run time for one that does not
+    parse.
     """
     texts = input if string_tensor is None else string_tensor
-    numbers: Tensor = string_to_number_op(texts, out_type=as_dtype(out_type), name=name)
-    return numbers
+    return string_to_number_op(texts, out_type=as_dtype(out_type), name=name)
 
 
 def _decode_raw(xp: Any, bytes: Any, out_type: DType, little_endian: bool) -> Any:
@@ -349,7 +333,7 @@ decode_raw_op = define_string_op(
     "bytes: string -> out_type",
     _decode_raw,
     types={"out_type": (dtypes.REAL - {dtypes.bfloat16}) | dtypes.COMPLEX},
-    attrs={"out_type": attr_type(), "little_endian": attr_bool(True)},
+    attrs="out_type: type, little_endian: bool = True",
     shape=lambda s: [None if s.shapes[0] is None else (*s.shapes[0], None)],
     samples=lambda rng: (
         sample(words([b"\1\0\2\0", b"\3\0\4\0"]), out_type=dtypes.int16),
@@ -369,7 +353,4 @@ def decode_raw(
 ) -> Tensor:
     """The bytes of strings of equal length as numbers of ``out_type``: ``[..., length / size]``."""
     texts = bytes if input_bytes is None else input_bytes
-    numbers: Tensor = decode_raw_op(
-        texts, out_type=as_dtype(out_type), little_endian=little_endian, name=name
-    )
-    return numbers
+    return decode_raw_op(texts, out_type=as_dtype(out_type), little_endian=little_endian, name=name)

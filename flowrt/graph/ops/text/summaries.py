@@ -1,8 +1,8 @@
-"""Summaries: what a step reports for TensorBoard, as strings that hold encoded Summary messages.
+"""Summaries: values reported to TensorBoard, as strings that hold encoded Summary messages.
 
-They are host ops without effect: nothing is written before somebody fetches one and gives it to a
-`FileWriter`. A summary's tag is its operation's name, so tags nest as name scopes do. The messages' classes
-are imported at the first run, because importing protobuf takes 30 ms.
+They are host ops without side effects: nothing is written until one is fetched and passed to a `FileWriter`.
+A summary's tag is its operation's name, so tags nest as name scopes do. The messages' classes are imported at
+the first run, because importing protobuf takes 30 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.messages.tensor_proto import encode_tensor
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, ShapeContext, define_op, sample
 from flowrt.graph.ops.text.strings import host_array, string_array, words
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
@@ -77,7 +77,6 @@ scalar_summary = define_op(
     shape=_same_shapes,
     kernel=_scalar_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"loss"), np.float32(0.5)),
         sample(words(b"a", b"b"), np.array([1, 2], np.int64)),
@@ -150,12 +149,11 @@ histogram_summary = define_op(
     shape=_scalar_shape,
     kernel=_histogram_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"h"), rng.standard_normal((3, 4)), differentiable=False),
         sample(_name(b"h"), np.array([], np.int32)),
     ],
-    doc="How values are distributed.",
+    doc="The distribution of values.",
 )
 
 
@@ -188,7 +186,6 @@ tensor_summary = define_op(
     shape=_scalar_shape,
     kernel=_tensor_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(_name(b"t"), np.arange(3), _name(b""))],
     doc="A tensor under its tag, and which of TensorBoard's plugins shows it.",
 )
@@ -266,11 +263,10 @@ image_summary = define_op(
     "ImageSummary",
     "tag: string, tensor: T -> summary: string",
     types={"T": (dtypes.uint8, dtypes.float16, dtypes.float32, dtypes.float64)},
-    attrs={"max_images": attr_int(3), "bad_color": Attr("tensor", np.array([255, 0, 0, 255], np.uint8))},
+    attrs={"max_images": Attr("int", 3), "bad_color": Attr("tensor", np.array([255, 0, 0, 255], np.uint8))},
     shape=_check_images,
     kernel=_image_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"i"), rng.integers(0, 256, (2, 3, 4, 3)).astype(np.uint8)),
         sample(_name(b"i"), rng.standard_normal((1, 2, 2, 1)).astype(np.float32), differentiable=False),
@@ -288,9 +284,9 @@ def image(
 ) -> Tensor:
     """A summary of the first ``max_outputs`` of ``tensor``, [batch, height, width, 1, 3 or 4], as images.
 
-    uint8 values are taken as they are. Floats are scaled, each image by itself: its largest value becomes
-    255, and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments
-    as for `scalar`.
+    uint8 values are used unchanged. Floats are scaled, each image separately: its largest value becomes 255,
+    and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments as for
+    `scalar`.
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(image_summary(tag, tensor, max_images=max_outputs, name=scope), collections)
@@ -317,7 +313,6 @@ merge_summary = define_op(
     shape=_scalar_shape,
     kernel=_merge_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample((_name(b"\x0a\x03\x0a\x01a"), _name(b"\x0a\x03\x0a\x01b")))],
     doc="Several summaries as one.",
 )
@@ -332,8 +327,8 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
 
 
 def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """All summaries of the collection ``key`` (whose names begin with ``scope``) in one; None if there are
-    none.
+    """All summaries of the collection ``key`` (with names that begin with ``scope``) merged; None if there
+    are none.
     """
     summaries = get_default_graph().get_collection(key, scope)
     return merge(summaries, name=name) if summaries else None

@@ -2,6 +2,6 @@
 
 collective_call     ranks, devices, algorithm and message names of one collective
 expand_collective   as Send, Recv and Add nodes, by a `Schedule`
-native_collective   as a start and a wait, for a group's member to carry out
+native_collective   as a start and a wait, executed by a group member
 lower_collectives   the pass
 """

@@ -1,4 +1,4 @@
-"""What a collective asks for: which ranks and devices, which algorithm, and how its messages are named."""
+"""Parameters of a collective: its ranks and devices, its algorithm, and the names of its messages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from flowrt.graph.passes.placement.partition import task_of
 from flowrt.graph.shapes import Shape, is_static, merge, normalize_axis, num_elements
 
 LOCAL = "local"
-"""The key of groups that are whole in their graph and have no other name."""
+"""Group key of groups inside one graph without another name."""
 
 _UNEVEN = ("AllGather", "Gather", "AllToAll")
-"""Kinds whose ranks have chunks of their own: their values may differ along the axis."""
+"""Kinds with separate chunks per rank: the values of ranks may differ in size along the axis."""
 
 
 _CUT = ("Scatter", "ReduceScatter", "AllToAll")
-"""Kinds that cut a value into a part a rank."""
+"""Kinds that split a value into one part per rank."""
 
 
 class Asked(NamedTuple):
-    """Of one collective: the ``lowering`` that it gets, "native" or an algorithm, the ranks' ``devices``, and
-    ``payload``, one rank's whole value.
+    """Resolved parameters of one collective: the ``lowering``, "native" or an algorithm, the ranks'
+    ``devices``, and ``payload``, the whole value of one rank.
     """
 
     lowering: str
@@ -38,11 +38,12 @@ class Asked(NamedTuple):
 
 
 def asked(node: Node, specs: Sequence[TensorSpec], devices: tuple[str, ...], links: Links) -> Asked:
-    """What ``node`` asks for, whose ranks on ``devices`` give values of ``specs``.
+    """The resolved parameters of ``node``; its ranks on ``devices`` have values of ``specs``.
 
-    Between graphs "auto" is native wherever it can be: the processes know their links. All graphs choose
-    alike, since they only look at what they have to agree on. Raises `InvalidArgumentError` for a native
-    collective of a shape that it cannot have, `FailedPreconditionError` for one of no joined group.
+    Between graphs "auto" is native if possible: the processes know their links. All graphs choose the same,
+    since the choice depends only on parameters that they must agree on. Raises `InvalidArgumentError` for a
+    native collective of an unsupported shape, `FailedPreconditionError` for one of a group that was not
+    joined.
     """
     attrs, kind = node.attrs, node.op.name
     payload = _payload(kind, node, specs)
@@ -56,7 +57,7 @@ def asked(node: Node, specs: Sequence[TensorSpec], devices: tuple[str, ...], lin
 
 
 def call_of(node: Node, specs: Sequence[TensorSpec], what: Asked) -> Call:
-    """The call that `expand` takes. Raises `InvalidArgumentError` for an algorithm that the kind has not."""
+    """The argument of `expand`. Raises `InvalidArgumentError` for an algorithm that the kind lacks."""
     attrs, kind = node.attrs, node.op.name
     schedule = schedule_of(kind, what.lowering, what.group)
     reduction = attrs.get("reduction", "max" if kind == "Barrier" else "sum")
@@ -75,8 +76,8 @@ def call_of(node: Node, specs: Sequence[TensorSpec], what: Asked) -> Call:
 
 
 def edge_of(node: Node, what: Asked) -> str:
-    """The name of the collective among graphs. It says what they have to agree on: where they do not, the
-    first message that comes has another name than the one that is waited for.
+    """The name of the collective across graphs. It contains everything that graphs must agree on: on a
+    mismatch, the first message received does not have the expected name.
     """
     attrs = node.attrs
     options = [f"{key}={attrs[key]}" for key in ("reduction", "root", "axis") if key in attrs]
@@ -90,7 +91,7 @@ def is_whole(node: Node) -> bool:
 
 
 def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) -> str:
-    """The lowering where native was asked for, or where it is preferred if it can be."""
+    """The lowering if native was requested, or if it is preferred and possible."""
     is_asked_for, attrs = node.attrs["lowering"] == "native", node.attrs
     lacks = _why_not_native(node.op.name, payload.shape, axis, attrs["group_size"])
     if is_asked_for and attrs["group_key"] == LOCAL:
@@ -106,7 +107,9 @@ def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) ->
 
 
 def _why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | None:
-    """What a native collective of ``size`` ranks would need of the payload's shape; None if it has that."""
+    """Requirement of a native collective of ``size`` ranks that the payload's shape violates; None if there
+    is none.
+    """
     if not is_static(payload):
         return _lacks_shape(payload)
     if kind in _CUT and payload[axis] % size:
@@ -115,14 +118,14 @@ def _why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | No
 
 
 def values_of(node: Node) -> tuple[Ref, ...]:
-    """What the ranks of this graph give."""
+    """Input values of the ranks of this graph."""
     if not _has_places(node):
         return node.inputs
     return node.inputs[: node.attrs["M"]] if node.attrs["root"] in node.attrs["ranks"] else ()
 
 
 def places_of(node: Node) -> tuple[Ref, ...]:
-    """One tensor a rank of this graph that is where the rank is."""
+    """One tensor per rank of this graph, located on the rank's device."""
     return node.inputs[node.attrs["M"] :] if _has_places(node) else node.inputs
 
 
@@ -135,8 +138,8 @@ def _has_places(node: Node) -> bool:
 
 
 def _tasks(node: Node, devices: Sequence[str]) -> tuple[int, ...]:
-    """A number a rank, alike for those in one task. Where other graphs have ranks, all must say the same:
-    what the group was made with.
+    """A task number per rank, equal within a task. Ranks in other graphs must have the same numbers: those
+    that the group was created with.
     """
     attrs = node.attrs
     if len(attrs["ranks"]) < attrs["group_size"]:
@@ -150,7 +153,7 @@ def _tasks(node: Node, devices: Sequence[str]) -> tuple[int, ...]:
 
 
 def _payload(kind: str, node: Node, specs: Sequence[TensorSpec]) -> TensorSpec:
-    """Of one rank's whole value; where they may differ, of the first there is."""
+    """Spec of the whole value of one rank; of the first known one if ranks may differ."""
     if not specs:
         return TensorSpec(node.attrs["T"], node.attrs["shape"])
     if kind in _UNEVEN:
@@ -159,7 +162,7 @@ def _payload(kind: str, node: Node, specs: Sequence[TensorSpec]) -> TensorSpec:
 
 
 def _payload_bytes(kind: str, payload: TensorSpec, size: int) -> int | None:
-    """Of what the schedule's chunks are together."""
+    """Total size of the schedule's chunks in bytes."""
     count = num_elements(payload.shape)
     if count is None:
         return None

@@ -1,13 +1,12 @@
 """Expansion: a collective as ordinary operations on the devices of its ranks, by a `Schedule`.
 
-    ring, step 0 of p = 2:   rank 0  StridedSlice (chunk 1)  ->  rank 1  AddV2 (its own chunk 1, what came)
+    ring, step 0 of p = 2:   rank 0  StridedSlice (chunk 1)  ->  rank 1  AddV2 (chunk 1, the received one)
 
-A transfer between two ranks of the graph is an edge; `flowrt.graph.passes.placement.partition` makes a send
-and a
-receive of it where their devices differ. What a rank passes on it has had itself (an Identity on its device),
-so a ring stays a ring. To and from ranks in other graphs go `_GroupSend` and `_GroupRecv`.
+A transfer between two ranks of the graph is an edge; `flowrt.graph.passes.placement.partition` turns it into
+a send and a receive if their devices differ. A rank forwards its own copy (an Identity on its device), so a
+ring stays a ring. Transfers to and from ranks in other graphs are `_GroupSend` and `_GroupRecv`.
 
-An expansion is a function with one parameter a value; equal calls share it.
+An expansion is a function with one parameter per value; equal calls share it.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _COMBINE: dict[str, OpDef] = {
 }
 
 _ELEMENTWISE = ("AllReduce", "Barrier", "Reduce", "Broadcast")
-"""Kinds whose chunks are of all elements in their order; the others' are cut along an axis."""
+"""Kinds that are chunked over all elements in order; others are split along an axis."""
 
 
 class Call(NamedTuple):
-    """A collective, as far as its expansion depends on it. ``ranks`` are those of this graph, ``devices``
-    theirs, ``specs`` those of the values that they give, and ``payload`` that of a whole value. ``edge``
-    begins the names of transfers to other graphs; ``""`` where the group is whole.
+    """The properties of a collective that determine its expansion. ``ranks`` are those in this graph,
+    ``devices`` theirs, ``specs`` those of their input values, and ``payload`` that of a whole value. ``edge``
+    prefixes the names of transfers to other graphs; ``""`` if the group is inside this graph.
     """
 
     kind: str
@@ -65,8 +64,8 @@ class Call(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """The ``function`` has one feed a value, one fetch a result, and as targets what is sent to other graphs.
-    ``first`` are the nodes that read nothing of it, ``last`` of each rank those that nothing comes after.
+    """The ``function`` has one feed per value, one fetch per result, and as targets the sends to other
+    graphs. ``first`` are the nodes without predecessors in it, ``last`` those without successors, per rank.
     """
 
     function: Subgraph
@@ -76,7 +75,7 @@ class Expanded(NamedTuple):
 
 @lru_cache(maxsize=512)
 def expand(call: Call) -> Expanded:
-    """The expansion of ``call``. Raises `InvalidArgumentError` where what other graphs give has no static
+    """The expansion of ``call``. Raises `InvalidArgumentError` if values from other graphs have no static
     shape.
     """
     with Graph() as graph:
@@ -92,7 +91,7 @@ def expand(call: Call) -> Expanded:
 
 
 def _first(function: Subgraph) -> frozenset[str]:
-    """Constants wait for nobody, and count as nothing."""
+    """Nodes without predecessors, other than feeds and constants."""
     outside = {node.name for node in function if node.name in function.feeds or node.op.name == "Const"}
     return frozenset(
         node.name
@@ -114,29 +113,29 @@ class _Piece(NamedTuple):
 
 @final
 class _Expansion:
-    """Builds ``call`` in ``graph``. Of each rank it knows the pieces that the rank has, the latest first: an
-    earlier one counts only where no later one is.
+    """Builds ``call`` in ``graph``. It tracks the pieces held by each rank, latest first: an earlier piece is
+    valid only where no later one overlaps it.
     """
 
     def __init__(self, graph: Graph, call: Call) -> None:
         self._graph, self._call, self._schedule = graph, call, call.schedule
         self.values = [placeholder(s.dtype, s.shape, name=f"value_{i}") for i, s in enumerate(call.specs)]
         self.sends: dict[int, list[Operation]] = {rank: [] for rank in call.ranks}
-        """What each rank sends to other graphs."""
+        """Sends of each rank to other graphs."""
         self._ends: dict[int, Ends] = {r: ends(call.kind, call.schedule, r, call.root) for r in call.ranks}
         self._devices = dict(zip(call.ranks, call.devices, strict=True))
         self._is_flat = call.kind in _ELEMENTWISE and call.schedule.chunks > 1
         self._axis = 0 if self._is_flat else call.axis
         self._row = self._schedule.ranks if call.kind == "AllToAll" else self._schedule.chunks
-        """Chunks of one value."""
+        """Number of chunks of one value."""
         givers = [rank for rank in call.ranks if self._ends[rank].before is not None]
         self._given = dict(zip(givers, self.values, strict=True))
         self._pieces: dict[int, list[_Piece]] = {rank: [] for rank in call.ranks}
         self._scope = ""
-        """Of names."""
+        """Prefix of names."""
 
     def run(self) -> dict[int, Tensor]:
-        """The results of the ranks that have one."""
+        """The results, by rank; not all ranks have one."""
         for rank, value in self._given.items():
             first, end = self._ends[rank].before or (0, 0)
             flat = self._on(rank, reshape, value, [-1]) if self._is_flat else value
@@ -154,7 +153,7 @@ class _Expansion:
     # --- steps
 
     def _take_step(self, number: int, step: Step) -> None:
-        """All transfers of a step are of what the ranks had before it."""
+        """Add a step; all its transfers read the pieces held before it."""
         self._scope = f"step_{number}/"
         sent = [(t, self._read(t.source, t.first, t.end)) for t in step if t.source in self._devices]
         arrived = [(t, value) for t, value in sent if t.target in self._devices]
@@ -182,7 +181,9 @@ class _Expansion:
         self.sends[rank].append(self._on(rank, group_send_op, value, rank=rank, peer=transfer.target, **edge))
 
     def _receive(self, number: int, transfer: Transfer) -> Tensor:
-        """Behind what the rank has sent so far: who receives waits, and others wait for that."""
+        """Add a receive, after the rank's earlier sends: while it blocks, other ranks may be waiting for
+        those.
+        """
         spec, rank = self._call.payload, transfer.target
         dims = self._chunk_shape(transfer)
         edge = self._edge(number, transfer)
@@ -201,7 +202,7 @@ class _Expansion:
         }
 
     def _chunk_shape(self, transfer: Transfer) -> Shape:
-        """Of what a rank of another graph sends."""
+        """Shape of the chunks received from a rank of another graph."""
         dims = self._call.payload.shape
         if not is_static(dims):
             raise InvalidArgumentError(
@@ -248,7 +249,7 @@ class _Expansion:
         return getitem(piece.value, (slice(None),) * self._axis + (slice(begin, behind),))
 
     def _total(self, rank: int) -> Any:
-        """How many elements, or rows along the axis, a whole value has: a number if it is known."""
+        """Size of a whole value in elements, or in rows along the axis: a number if it is known."""
         is_own = self._call.kind == "AllToAll"
         dims = self._given[rank].spec.shape if is_own else self._call.payload.shape
         known = num_elements(dims) if self._is_flat else None if dims is None else dims[self._axis]
@@ -278,7 +279,7 @@ class _Expansion:
 
 
 def _cover(pieces: Sequence[_Piece], first: int, end: int) -> Iterator[tuple[_Piece, int, int]]:
-    """``pieces``, the latest first, that together are the chunks [first, end), with the part of each."""
+    """``pieces``, latest first, that together form the chunks [first, end), with the part used of each."""
     while first < end:
         index = next(i for i, piece in enumerate(pieces) if piece.has(first))
         later = [piece.first for piece in pieces[:index] if first < piece.first]
@@ -292,7 +293,7 @@ def _minus(x: Any, y: Any) -> Any:
 
 
 def _divide(total: Tensor, count: int) -> Tensor:
-    """The mean; of integers rounded down."""
+    """The mean; integers are rounded down."""
     if total.dtype.is_integer:
         return floordiv(total, cast(count, total.dtype))
     return divide(total, cast(count, total.dtype))

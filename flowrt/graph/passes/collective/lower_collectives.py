@@ -1,12 +1,12 @@
-"""Lowering of collectives: each becomes operations on the devices of its ranks, in one order a device.
+"""Lowering of collectives: each becomes operations on the devices of its ranks, in one order per device.
 
-Comes when operations have their devices, and before the cut by task or device. A rank is where the value that
-it gives is; one that gives none, where its result is asked for.
+Runs after placement and before partitioning by task or device. A rank is on the device of its input value; a
+rank without one, on the device where its result was requested.
 
-The algorithm is the one that the operation names, or the one that takes least by
-`flowrt.graph.collectives.cost`. On every device collectives come in the order of creation, all operations of
-one before those of the next, by control edges: ranks that block (`_GroupRecv`, native collectives) then never
-wait for each other in a circle.
+The algorithm is the one that the operation names, or the cheapest according to
+`flowrt.graph.collectives.cost`. On every device collectives run in order of creation, all operations of one
+before those of the next, by control edges: ranks that block (`_GroupRecv`, native collectives) therefore
+cannot deadlock.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from flowrt.graph.passes.prepare.prune import prune
 
 
 def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgraph:
-    """``subgraph``, placed, without collectives, in its functions too; the same object if it has none.
+    """``subgraph``, placed, without collectives, including its functions; the same object if it has none.
 
-    Raises `InvalidArgumentError` for a lowering that the collective has not, and one between graphs whose
-    shape is not known.
+    Raises `InvalidArgumentError` for a lowering that the collective lacks, or an unknown shape in one between
+    graphs.
     """
     if not _has_collectives(subgraph):
         return subgraph
@@ -53,11 +53,11 @@ def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgr
 
 
 def _with_early_starts(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` in an order in which collectives between graphs come as early as they can: each behind
-    what it needs, and the collectives before it, in front of all else. So gradients that are there travel
-    while the device computes the others. What needs their results comes in the order in which these arrive:
-    the last gradients travel while variables are updated with the first. Inside of a graph nothing is gained:
-    its devices share the work.
+    """``subgraph`` reordered so that collectives between graphs start as early as possible: each directly
+    after its dependencies and the earlier collectives, before all else. Gradients are thus transferred while
+    the device computes others. Consumers of the results follow in the order of the collectives: the last
+    gradients are transferred while variables are updated with the first. Within one graph this has no
+    benefit: its devices share the work.
     """
     travelling = [node for node in subgraph if node.op in COLLECTIVES and not is_whole(node)]
     if not travelling:
@@ -73,7 +73,7 @@ def _with_early_starts(subgraph: Subgraph) -> Subgraph:
 
 
 def _last_awaited(subgraph: Subgraph, number: Mapping[str, int]) -> dict[str, int]:
-    """Of each node the highest ``number`` of those that it needs, or its own; -1 if it needs none of them."""
+    """Map from each node to the highest ``number`` among its own and those of its ancestors; -1 if none."""
     awaited: dict[str, int] = {}
     for node in subgraph:
         needed = [*[producer for producer, _ in node.inputs], *node.controls]
@@ -82,7 +82,7 @@ def _last_awaited(subgraph: Subgraph, number: Mapping[str, int]) -> dict[str, in
 
 
 def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:
-    """``name`` and what must come before it, without what is ``known`` to do."""
+    """``name`` and its ancestors, except those already ``known``."""
     found, stack = set[str](), [name]
     while stack:
         name = stack.pop()
@@ -110,15 +110,15 @@ class _Lowering:
         self._made: dict[str, Node] = {}
         self._targets: dict[str, None] = dict.fromkeys(subgraph.targets)
         self._results: dict[Ref, Ref] = {}
-        """What takes the place of the collectives' results."""
+        """Replacements of the collectives' results."""
         self._ends: dict[str, tuple[str, ...]] = {}
-        """For whom one waits who waits for a collective."""
+        """Last nodes of each lowered collective: its control dependents wait for these."""
         self._last: dict[str, tuple[str, ...]] = {}
-        """On each device, what the next collective comes after."""
+        """Nodes after which the next collective starts, per device."""
         self._planned: set[tuple[str, int]] = set()
-        """The ranks, by their groups, that know what the step has in the group."""
+        """The ranks, by group, that already have the step's plan for the group."""
         self._waiting: dict[str, Node] = {}
-        """Waits for native collectives and results without elements, until somebody reads them."""
+        """Deferred nodes: waits for native collectives and empty results, added when first read."""
 
     def run(self) -> Subgraph:
         for node in self._subgraph:
@@ -150,12 +150,12 @@ class _Lowering:
         return node.replace(inputs=inputs, controls=controls)
 
     def _add_end(self, node: Node) -> None:
-        """A collective that was to run in any case keeps its name: that of what waits for all of it."""
+        """Add a node with the name of a collective that was a target; it waits for all its parts."""
         ends = self._ends[node.name]
         self._add(Node(node.name, no_op, (), ends, {}, self._made[ends[0]].device, node.source, ()))
 
     def _add_wait(self, name: str) -> None:
-        """Somebody needs ``name``, if it is one of those that were put off."""
+        """Add the deferred node ``name``, if it is one, since it is now needed."""
         if name in self._waiting:
             node = self._waiting.pop(name)
             for control in node.controls:
@@ -163,7 +163,7 @@ class _Lowering:
             self._add(node)
 
     def _lower_functions(self, node: Node) -> None:
-        """A loop or branch with collectives comes after all those before it, and before those behind it."""
+        """A loop or branch with collectives runs after all earlier ones and before all later ones."""
         before = [name for names in self._last.values() for name in names]
         controls = tuple(dict.fromkeys([*node.controls, *before]))
         lower = partial(lower_collectives, links=self._links)
@@ -186,7 +186,9 @@ class _Lowering:
         self._note_last(devices, last)
 
     def _put_off_nothing(self, node: Node, device: str) -> None:
-        """The result without elements of a graph that has not the root: there when its part is done."""
+        """Defer the empty result of a graph without the root: available when its part of the collective is
+        done.
+        """
         (spec,) = node.outputs
         attrs = {"value": np.empty(0, spec.dtype.np), "dtype": spec.dtype}
         name, controls = f"{node.name}/_nothing", self._ends[node.name]
@@ -194,7 +196,7 @@ class _Lowering:
         self._results[node.name, 0] = (name, 0)
 
     def _expand(self, node: Node, what: Asked, call: Call) -> list[tuple[str, ...]]:
-        """Add the expansion. Returns what of each rank comes last."""
+        """Add the expansion. Returns the last nodes of each rank."""
         function, first, last = expand(call)
         prefix = f"{node.name}/_{what.lowering}/"
         nodes, results = inline(function, values_of(node), prefix, ())
@@ -211,7 +213,7 @@ class _Lowering:
         return lasts
 
     def _lower_native(self, node: Node, what: Asked) -> list[tuple[str, ...]]:
-        """Add what begins the ranks' parts, and keep what waits for them until it is needed."""
+        """Add the starts of the ranks' parts, and defer the waits until their results are needed."""
         starts, waits = list[tuple[str, ...]](), list[str]()
         given, outputs = list(values_of(node)), iter(enumerate(node.outputs))
         for rank, device in zip(node.attrs["ranks"], what.devices, strict=True):
@@ -230,7 +232,7 @@ class _Lowering:
         return starts
 
     def _plan(self, node: Node, rank: int) -> str:
-        """The edges between graphs of the group of ``node``, in their order, with the first one of a rank."""
+        """Edges between graphs of the group of ``node``, in order; attached to the first one of a rank."""
         place = node.attrs["group_key"], rank
         if is_whole(node) or place in self._planned:
             return ""
@@ -248,11 +250,11 @@ class _Lowering:
             raise located(node, error) from None
 
     def _before(self, node: Node, device: str) -> tuple[str, ...]:
-        """What the operations of ``node`` come after on ``device``."""
+        """Control inputs of the operations of ``node`` on ``device``."""
         return tuple(dict.fromkeys([*node.controls, *self._last.get(device, ())]))
 
     def _note_last(self, devices: Sequence[str], last: Sequence[tuple[str, ...]]) -> None:
-        """The ranks on ``devices`` have the operations ``last``: the next collective comes after these."""
+        """Record ``last``, per rank on ``devices``, as operations that the next collective must follow."""
         found: dict[str, tuple[str, ...]] = {}
         for device, names in zip(devices, last, strict=True):
             found[device] = found.get(device, ()) + names

@@ -1,10 +1,10 @@
-"""Native lowering: a rank's part of a collective as two operations, which its group's member carries out.
+"""Native lowering: a rank's part of a collective as two operations, executed by its group's member.
 
     AllReduce  ->  rank i: _GroupStart(value), on the rank's device, in the order of the device's collectives
                            _GroupWait(value) -> result, where the result is first read
 
-So a device goes on with what does not need the result. The value is an input of the wait too: its memory is
-not used again before.
+The device meanwhile runs operations that do not need the result. The value is also an input of the wait, so
+its memory is not reused before then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flowrt.graph.shapes import is_static
 
 
 class RankPart(NamedTuple):
-    """What one rank does: ``start``, and ``wait``, whose output is the result if the rank gets one."""
+    """The part of one rank: ``start``, and ``wait``, which outputs the result if the rank gets one."""
 
     start: Node
     wait: Node
@@ -37,8 +37,8 @@ def rank_part(
     controls: tuple[str, ...],
     plan: str,
 ) -> RankPart:
-    """The part of ``rank`` in the collective ``node``. It gives ``given``, one tensor or none, and gets
-    ``result``, if it gets something. The start comes after ``controls``, and brings the ``plan``.
+    """The part of ``rank`` in the collective ``node``, with input ``given`` (one tensor or none) and output
+    ``result``, if any. The start runs after ``controls`` and carries the ``plan``.
     """
     spec = what.payload if result is None else result
     if not is_static(spec.shape):
@@ -70,6 +70,6 @@ def rank_part(
 
 
 def _key(node: Node) -> str:
-    """Of the group whose members do it: of ranks that nobody has joined, that of the step."""
+    """Group key of the executing members: the step's own group, unless the ranks joined one."""
     key, size = node.attrs["group_key"], node.attrs["group_size"]
     return f"{PREFIX}{size}" if key == LOCAL else key

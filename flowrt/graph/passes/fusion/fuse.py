@@ -1,20 +1,20 @@
-"""Fusion: groups of operations that one loop over their elements can compute, as one node each.
+"""Fusion: replaces groups of operations that one loop over elements can compute by one node each.
 
-A group has a *domain*, the shape that most of its tensors have. Its members are
+A group has a *domain*, the shape of most of its tensors. Its members are
 
-  elementwise   of the domain's shape, or of a row's: the domain without its last dimension, or with 1 there
-  along rows    softmax and its like, which reduce along the last dimension themselves
-  gathers       of the domain's rows from a matrix, by numbers that are rows' values
-  reductions    along the last dimension to a row's value, which members may read; or of all other or of all
-                dimensions, or of all rows' values, whose result leaves the group
-  reshapes      of a row's value to another shape that rows have (expand_dims)
+  elementwise   of the domain's shape, or of a row value's: the domain without its last dimension, or with 1
+  along rows    softmax and similar ops, which themselves reduce along the last dimension
+  gathers       of rows from a matrix into the domain, with indices that are row values
+  reductions    along the last dimension to a row value, which members may read; or over all other or all
+                dimensions, or over all row values, with a result that leaves the group
+  reshapes      of a row value to another shape of row values (expand_dims)
 
-Groups are found by scheduling: the nodes are put in a new topological order in which the members of a group
-stand side by side. Of the nodes that are ready, whatever fits the open group comes next; if nothing does, the
-group is closed and the first of the others opens one. So no group can wait for itself, whatever the graph.
-What costs nothing (constants, feeds, variables and other views) comes as soon as it can, and holds nobody up.
+Groups are found by scheduling: the nodes are put into a new topological order in which the members of a group
+are adjacent. Among the ready nodes, one that fits the open group comes next; if none does, the group is
+closed and the first of the others opens a new one. The graph of groups is therefore always acyclic. Nodes
+without cost (constants, feeds, variables and other views) are scheduled as early as possible.
 
-Which operations can be members is a fact of their `OpDef` (``loop``, ``reduction``).
+The properties ``loop`` and ``reduction`` of an `OpDef` determine which operations can be members.
 """
 
 from __future__ import annotations
@@ -34,36 +34,38 @@ from flowrt.graph.passes.fusion.loop_budget import within_budget
 from flowrt.graph.shapes import is_static
 
 MAX_MEMBERS = 64
-"""A longer chain is cut into groups, of which equal ones are compiled once."""
+"""A longer chain is split into groups; equal groups are compiled once."""
 
 MAX_TENSORS = 24
-"""Inputs of a group: each is an address that the loop holds in a register, or nearly so."""
+"""Maximum number of a group's inputs: the loop keeps the address of each in a register, or nearly so."""
 
 MAX_CLIMB = 3
-"""How far from an operation that a group could go on with it looks for what that waits for."""
+"""Maximum distance of the upward search for the missing inputs of a candidate member."""
 
 MIN_ALONE = 1 << 18
-"""Elements from which one operation is worth a loop of its own, which threads share. LeNet's step takes 0.97
-of TensorFlow's time so, and 1.10 where its relus and their gradients are NumPy's.
+"""Minimum number of elements for which a single operation gets its own multithreaded loop. LeNet's step then
+takes 0.97 of TensorFlow's time, and 1.10 with NumPy's relus and relu gradients.
 """
 
 SUMS = frozenset({"sum", "mean"})
-"""Reductions to which threads bring parts: for the sum of 4 million floats NumPy takes thrice as long."""
+"""Reductions with partial results per thread: for the sum of 4 million floats NumPy takes three times as
+long.
+"""
 
 FUSED_DTYPES = frozenset({dtypes.bool_, dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64})
 
 
 def fuse(subgraph: Subgraph, supports: Callable[[Group], Support], each: bool = False) -> Subgraph:
-    """``subgraph`` with one node for each group of two or more, or of one that is worth a loop of its own;
-    with ``each`` every one is. ``supports(group)`` says what loops can do with a node, given as a group of
-    its own, by its rule.
+    """``subgraph`` with one node for each group of two or more operations, or of one that is worth a separate
+    loop (with ``each``, all are). ``supports(group)`` returns the loop support for a node, given as a group
+    of one.
     """
     return _Fuser(subgraph, supports, each).run()
 
 
 @final
 class _Open:
-    """A group that is being filled. One with a single member may be none at all."""
+    """A group being filled. One with a single member may not become a group."""
 
     def __init__(self, domain: tuple[int, ...], each: bool) -> None:
         self.domain, self._each = domain, each
@@ -79,7 +81,7 @@ class _Open:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether one call does what several would, on memory that they would pass over several times."""
+        """Whether one call replaces several passes over the same memory."""
         if len(self.members) > 1:
             return True
         if self._each or not self.levels:
@@ -91,7 +93,7 @@ class _Open:
         return is_along_rows or math.prod(self.domain) >= MIN_ALONE
 
     def level_of(self, shape: tuple[int, ...]) -> Level | None:
-        """How a tensor of a shape lies in the domain, as a whole or by rows."""
+        """The role in the domain of a tensor of a shape: full, or by rows."""
         domain = self.domain
         if shape == domain:
             return Level.ELEMENT
@@ -102,7 +104,7 @@ class _Open:
         return Level.DROPPED if shape == domain[:-1] else None
 
     def close(self, subgraph: Subgraph, read: Collection[Ref]) -> Group:
-        """The group, whose outputs are what others ``read``."""
+        """The group; its outputs are the tensors that others ``read``."""
         constants = {
             ref: subgraph.nodes[ref[0]].attrs["value"]
             for member in self.members
@@ -121,7 +123,7 @@ def _costs_nothing(node: Node) -> bool:
 
 
 def _takes_list(node: Node) -> bool:
-    """Whether the node takes a list apart."""
+    """Whether the node returns an element of a list."""
     return len(node.outputs) > 1 and node.outputs[0].dtype is dtypes.variant
 
 
@@ -158,13 +160,13 @@ class _Fuser:
         return _rebuilt(self._subgraph, within_budget(found, self._single))
 
     def _single(self, node: Node) -> Group | Node:
-        """The node as a group of its own, if it can be one."""
+        """The node as a group of one, if possible."""
         single = self._alone(node, each=True)
         single.is_checked = self._support[node.name] is Support.CHECKED
         return self._closed(single)
 
     def _closed(self, group: _Open) -> Group | Node:
-        """What stands for the group: itself, or its one member."""
+        """The group, or its single member if fusion is not worthwhile."""
         if not group.is_worth_it:
             return group.members[0]
         names = {member.name for member in group.members}
@@ -173,7 +175,7 @@ class _Fuser:
         return group.close(self._subgraph, self._fetched | read)
 
     def _grown_from(self, node: Node) -> _Open:
-        """The group that ``node`` opens, or one of it alone."""
+        """The group that ``node`` opens, or a group with only it."""
         group = _Open(self._domain_of(node), self._each)
         levels = self._levels(group, node) if self._may_be_member(node) else None
         names = self._add(group, node, levels or {})
@@ -192,8 +194,8 @@ class _Fuser:
         return group
 
     def _add(self, group: _Open, node: Node, levels: Mapping[Ref, Level]) -> set[str]:
-        """Add a member. Returns those whose tensors are of the group by now: it, and what it is the first to
-        read.
+        """Add a member. Returns the nodes with tensors that are new to the group: the member, and producers
+        of inputs that it is the first to read.
         """
         inputs = self._data_inputs(node)
         names = {node.name, *[ref[0] for ref in inputs if ref not in group.inputs]}
@@ -207,15 +209,15 @@ class _Fuser:
         return names
 
     def _near(self, member: Node, names: Collection[str]) -> Iterator[int]:
-        """Who reads tensors of ``names``, and what those who read ``member`` wait for: a * b + c * d is one
-        group, though its products share nothing.
+        """Candidates: consumers of ``names``, and missing inputs of consumers of ``member``, so that a * b +
+        c * d is one group although its products share nothing.
         """
         for name in names:
             for user in self._consumers[name]:
                 yield from self._ready_for(user, MAX_CLIMB if name == member.name else 0)
 
     def _ready_for(self, name: str, climb: int) -> Iterator[int]:
-        """The node itself if it is ready, else what is of all that it waits for, ``climb`` steps up."""
+        """The node if it is ready, else the ready nodes among its ancestors, up to ``climb`` levels."""
         if name in self._placed:
             return
         if not self._missing[name]:
@@ -227,7 +229,7 @@ class _Fuser:
     # --- what a node is
 
     def _data_inputs(self, node: Node) -> list[Ref]:
-        """What the node reads but constants that its loop has copies of: numbers, axes, shapes."""
+        """Inputs of the node, without constants embedded in the loop: numbers, axes, shapes."""
         return [ref for ref, on_host in _inputs(node) if not (on_host or self._is_number(ref))]
 
     def _is_number(self, ref: Ref) -> bool:
@@ -258,7 +260,7 @@ class _Fuser:
         return self._supports(alone.close(self._subgraph, alone.levels)) if alone.levels else Support.NONE
 
     def _alone(self, node: Node, each: bool) -> _Open:
-        """The node in a group of its own, without levels if it does not fit there."""
+        """The node in a group of one, without levels if it does not fit there."""
         alone = _Open(self._domain_of(node), each)
         alone.add(node, self._levels(alone, node) or {}, self._data_inputs(node))
         return alone
@@ -270,7 +272,7 @@ class _Fuser:
         spec = self._subgraph.spec(node.inputs[0]) if reduces else node.outputs[0] if node.outputs else None
         return () if spec is None or not is_static(spec.shape) else spec.shape
 
-    # --- where a node's tensors lie in a group
+    # --- roles of a node's tensors in a group
 
     def _levels(self, group: _Open, node: Node) -> Mapping[Ref, Level] | None:
         """The levels of the node's outputs as a member; None if it does not fit."""
@@ -300,7 +302,7 @@ class _Fuser:
         return level if fits else None
 
     def _level_of_reshape(self, group: _Open, node: Node) -> Level | None:
-        """Rows' values in another shape of theirs."""
+        """Row values in another shape of row values."""
         if group.levels.get(node.inputs[0]) not in (Level.ROW, Level.DROPPED):
             return None
         level = group.level_of(static_shape(node.outputs[0]))
@@ -321,7 +323,7 @@ class _Fuser:
         return {(node.name, i): levels[node.name, i] for i in range(len(node.outputs))}
 
     def _level_of_gather(self, group: _Open, node: Node) -> Level | None:
-        """Rows of a matrix that is outside: its row 0 is as long as the domain's."""
+        """Rows of a matrix from outside the group; its rows have the length of the domain's."""
         matrix, numbers, axis = node.inputs
         shape = static_shape(self._subgraph.spec(matrix))
         is_outside = matrix not in group.levels and not self._is_number(matrix)
@@ -333,7 +335,7 @@ class _Fuser:
         return Level.ELEMENT if is_row else None
 
     def _host_value(self, ref: Ref) -> Any:
-        """Of a constant: a number or a tuple of numbers."""
+        """Value of a constant: a number or a tuple of numbers."""
         return as_host_value(self._subgraph.nodes[ref[0]].attrs["value"])
 
     def _level_of_reduction(self, group: _Open, node: Node) -> Level | None:
@@ -358,7 +360,7 @@ class _Fuser:
 
 
 def _inputs(node: Node) -> Iterator[tuple[Ref, bool]]:
-    """Each input, and whether it is one of the host's (axes, shapes)."""
+    """Each input, and whether it is a host input (axes, shapes)."""
     refs = iter(node.inputs)
     for argument in node.op.inputs:
         for _ in range(argument.length(node.attrs)):
@@ -406,7 +408,7 @@ def _fused_node(group: Group) -> Node:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether an element of the result depends on that of the inputs alone, not on its whole row."""
+    """Whether an element of the result depends on a single element of each input, not on its whole row."""
     return node.op.loop is not None and node.op.loop.pattern is LoopPattern.ELEMENTWISE
 
 

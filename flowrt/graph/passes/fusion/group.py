@@ -1,6 +1,5 @@
-"""A group: operations that one loop over their elements can compute, which `flowrt.graph.passes.fusion.fuse`
-finds,
-as data; and the ops of the nodes that stand for groups.
+"""Groups of operations that one loop over elements can compute, as data (`flowrt.graph.passes.fusion.fuse`
+finds them), and the ops of the nodes that represent groups.
 """
 
 from __future__ import annotations
@@ -17,35 +16,33 @@ from flowrt.graph.op_facets import Traits
 
 
 class Level(Enum):
-    """How a tensor of a group lies in its domain."""
+    """Role of a group's tensor in its domain."""
 
     ELEMENT = "element"
-    """It has a value for each element, or one that is broadcast to it."""
+    """One value per element, or broadcast to it."""
     ROW = "row"
-    """It has one value a row; its shape is the domain's with 1 as the last dimension."""
+    """One value per row; the shape is the domain's with 1 as the last dimension."""
     DROPPED = "dropped"
     """The same, without the last dimension."""
     MATRIX = "matrix"
-    """It comes from outside, and members read rows of it by number."""
+    """An outside matrix; members read rows of it by index."""
     COLUMN_SUM = "column_sum"
-    """It is a sum over everything but the last dimension."""
+    """A sum over all dimensions but the last."""
     TOTAL = "total"
-    """It is a sum over everything."""
+    """A sum over all dimensions."""
 
 
 class Support(Enum):
-    """What loops can do with an operation."""
+    """Extent to which compiled loops support an operation."""
 
     NONE = "none"
     FULL = "full"
     CHECKED = "checked"
-    """The loop may find that it cannot: then the operation's own kernel needs the inputs as they were."""
+    """The loop may fail at run time: the operation's kernel is then run on the original inputs."""
 
 
 class Group(NamedTuple):
-    """``members`` in topological order, which read ``inputs`` and each other; ``constants`` are small ones
-    that they have copies of.
-    """
+    """``members``, in topological order, read ``inputs`` and each other, and embed small ``constants``."""
 
     domain: tuple[int, ...]
     members: tuple[Node, ...]
@@ -53,9 +50,9 @@ class Group(NamedTuple):
     inputs: Mapping[Ref, TensorSpec]
     outputs: tuple[Ref, ...]
     levels: dict[Ref, Level]
-    """Of what members make."""
+    """Roles of the members' outputs."""
     is_checked: bool
-    """Whether the members' own kernels may be needed after the loop: it may not write over its inputs."""
+    """Whether the members' kernels may run after the loop, so that it must not overwrite its inputs."""
 
     def __str__(self) -> str:
         return ", ".join(f"{member.op.name} {member.name}" for member in self.members)
@@ -67,8 +64,8 @@ class Group(NamedTuple):
 
     @property
     def form(self) -> Hashable:
-        """What the group computes, without names and sizes: groups of one form have one compiled loop, where
-        their arrays lie alike.
+        """The computation without names and sizes: groups of one form share a compiled loop if their arrays
+        have the same layout.
         """
         numbers = {ref: number for number, ref in enumerate([*self.inputs, *self.levels])}
         members = [
@@ -90,7 +87,7 @@ class Group(NamedTuple):
         )
 
     def _is_spread(self, spec: TensorSpec) -> tuple[bool, ...]:
-        """For each dimension, the last first, whether the domain has more of it."""
+        """Broadcast flags of the tensor's dimensions, last first."""
         pairs = zip(reversed(static_shape(spec)), reversed(self.domain), strict=False)
         return tuple([size != whole for size, whole in pairs])
 
@@ -100,7 +97,7 @@ def _text(value: Any) -> str:
 
 
 def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
-    """The members' own kernels, one after the other: what a compiled loop is compared with."""
+    """The members' kernels in sequence: the reference for compiled loops."""
     values = {**group.constants, **dict(zip(group.inputs, inputs, strict=True))}
     for member in group.members:
         results = evaluate_node(member, [values[ref] for ref in member.inputs], None, xp)
@@ -129,5 +126,5 @@ def _define(name: str, elementwise: bool) -> OpDef:
 
 
 fused_op = _define("_Fused", elementwise=True)
-"""All members are elementwise, so a result may take the place of an input."""
+"""All members are elementwise, so a result may overwrite an input."""
 fused_rows_op = _define("_FusedRows", elementwise=False)

@@ -1,8 +1,9 @@
-"""How many different loops a subgraph may have: as many as are compiled in some seconds.
+"""Budget of distinct loops in a subgraph: as many as are compiled within some seconds.
 
-Groups of one form share a loop. Where the loops are too many, half of the time is for those that compute most
-operations, and the other groups are taken apart: one operation's loop is that of many. For these is the other
-half; where they are too many as well, as where each has a constant of its own, the rest stay nodes.
+Groups of one form share a loop. Above the budget, half of it goes to the loops that compute the most
+operations, and the other groups are split into single operations, which share loops more often. These get the
+other half; if they are too many as well, for example because each has a different constant, the rest are not
+fused.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from flowrt.graph.node import Node
 from flowrt.graph.passes.fusion.group import Group
 
 MAX_COMPILE_S = 10.0
-"""Of all loops of a subgraph. 20,000 operations of which no two groups were equal took 56 s, and take 9 so;
-their step takes 0.6 ms instead of 0.35, and 6 without loops.
+"""Budget for all loops of a subgraph. Compiling 20,000 operations without equal groups took 56 s, and takes 9
+s with it; their step takes 0.6 ms instead of 0.35, and 6 without loops.
 """
 
 LOOP_S, MEMBER_S = 0.012, 0.003
-"""To compile a loop, and for each member of it: one of 64 sines, tanhs and products takes 0.18 s."""
+"""Cost of compiling a loop, and per member: one of 64 sines, tanhs and products takes 0.18 s."""
 
 
 def within_budget(
     found: Sequence[Group | Node], single: Callable[[Node], Group | Node]
 ) -> list[Group | Node]:
-    """``found``, with few enough loops. ``single`` makes a group of one member, if that can be one."""
+    """``found``, reduced to the budget. ``single`` makes a group of one member, if possible."""
     groups = [item for item in found if isinstance(item, Group)]
     if sum(map(_compile_s, groups)) <= MAX_COMPILE_S:
         return list(found)
@@ -42,8 +43,8 @@ def within_budget(
 
 
 def _most_used(groups: Iterable[Group], seconds: float) -> set[str]:
-    """The names of the groups whose loops are compiled in so many seconds together: of those that compute
-    most operations.
+    """Names of the groups with loops that are compiled within so many seconds in total, those that compute
+    the most operations first.
     """
     alike: dict[Hashable, list[Group]] = {}
     for group in groups:
@@ -59,10 +60,10 @@ def _most_used(groups: Iterable[Group], seconds: float) -> set[str]:
 
 
 def _compile_s(group: Group) -> float:
-    """About how long its loop takes to compile."""
+    """Estimated compile time of the group's loop."""
     return LOOP_S + MEMBER_S * len(group.members)
 
 
 def _name(item: Group | Node) -> str:
-    """A group's is that of its first member, which is in no other."""
+    """Name of a node, or of a group's first member, which is in no other group."""
     return item.name if isinstance(item, Node) else item.members[0].name

@@ -1,10 +1,10 @@
-"""Transposed factors of products in loops, laid out row by row in front of the loop.
+"""Transposed factors of products in loops, laid out in row-major order before the loop.
 
     body: y = MatMul(x, w, transpose_b)       ->       w/rows = ConcatV2([Transpose(w)])
                                                        body: y = MatMul(x, w/rows)
 
-A compiled product takes its vectors from rows of the right factor (`flowrt.device.llvm.llvm_product`). A
-library copies the factor for each product; where it is the same in every iteration, once is enough.
+A compiled product loads vectors from rows of the right factor (`flowrt.device.llvm.llvm_product`). A library
+copies the factor for each product; if it is loop-invariant, once is enough.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _laid_out(loop: Node, compiler: LoopCompiler) -> list[Node]:
     factors = dict.fromkeys(node.inputs[1][0] for node in products)
     made: list[Node] = []
     rows: dict[str, Node] = {}
-    """In the body, by the name of what it is the transpose of."""
+    """Nodes in the body, by the name of the tensor they transpose."""
     for factor in [body.nodes[name] for name in factors]:
         if factor.op.name == "Const" and not factor.controls:
             rows[factor.name] = _turned(factor)
@@ -87,7 +87,7 @@ def _is_by_transpose(body: Subgraph, node: Node, compiler: LoopCompiler) -> bool
 
 
 def _rows(loop: Node, source: Ref, spec: TensorSpec) -> list[Node]:
-    """The nodes that lay out the transpose of ``source``, of which the last is that."""
+    """The nodes that transpose ``source`` into a row-major layout; the last one is the result."""
     name = f"{loop.name}/{source[0]}_{source[1]}/rows"
     after = TensorSpec(spec.dtype, static_shape(spec)[::-1])
     order = _const(loop, f"{name}/order", np.array([1, 0], np.int32))

@@ -1,9 +1,9 @@
-"""A row of a tensor by a number that a loop computes, as a gather.
+"""A row of a tensor at an index computed in a loop, as a gather.
 
     row = StridedSlice(x, Pack(t), ...)      ->      row = GatherV2(x, SelectV2(t < 0, t + n, t))
 
-A slice is a view, which only Python can make anew in each iteration. To gather a small row is a compiled call
-(`flowrt.executor.kernels.small_calls`), which refuses a number that is no row of x.
+A slice is a view, which requires Python in each iteration. Gathering a small row is a compiled call
+(`flowrt.executor.kernels.small_calls`), which rejects indices out of range.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def gather_slices(function: Subgraph) -> Subgraph:
 
 
 def _is_row(function: Subgraph, node: Node) -> bool:
-    """Whether ``node`` takes the row of a number that is computed, and all of it."""
+    """Whether ``node`` takes a whole row at a computed index."""
     if node.op is not strided_slice_op or function.nodes[node.inputs[1][0]].op is not pack:
         return False
     matrix, begin, _, steps = node.inputs

@@ -1,10 +1,10 @@
-"""Rewrites that keep every result bit for bit.
+"""Optimisations that preserve every result bit for bit.
 
 fold          constant folding
-simplify      algebraic simplification, by each op's own rule
+simplify      algebraic simplification, by rules of the ops
 merge         common subexpression elimination
 dependencies  redundant control edges
-nested        across the borders of functions: unused results, constants, invariants
-narrow        products of which only a block is read
-row_reads     rows of a variable gathered from where it lies
+nested        across function boundaries: unused results, constants, invariants
+narrow        products that are only partly read
+row_reads     rows of a variable gathered in place
 """

@@ -1,10 +1,10 @@
-"""Clean-up of control edges: only those stay that order something.
+"""Removal of redundant control edges.
 
-* What no root needs goes (`prune`).
-* To wait for a constant, a handle or a feed is no waiting, and to wait for a NoOp is to wait for what it
-  waits for: such an edge becomes edges to the node's own control inputs, where that adds none. So groups of
-  groups collapse.
-* A control edge that other edges imply goes (transitive reduction), as far as a bounded search finds them.
+* Nodes that no root needs are removed (`prune`).
+* A control edge from a constant, a handle, a feed or a NoOp is replaced by edges from that node's own control
+  inputs, if that does not add edges. Groups of groups thus collapse.
+* A control edge implied by other edges is removed (transitive reduction), as far as a bounded search finds
+  it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from flowrt.graph.passes.prepare.order_effects import ordering_inputs
 from flowrt.graph.passes.prepare.prune import prune
 
 MAX_VISITS = 1000
-"""Nodes that the search for one node's implied edges looks at."""
+"""Limit on the nodes visited to find the implied edges of one node."""
 
 VISITS_A_NODE = 4
-"""The same for all searches together, for each node of the subgraph: what keeps the pass linear."""
+"""Limit for all searches together, per node of the subgraph; it keeps the pass linear."""
 
 
 def clean_dependencies(subgraph: Subgraph) -> Subgraph:
-    """Drop control edges that order nothing, and the nodes that nobody needs then."""
+    """Drop redundant control edges, and nodes that become unused."""
     pruned = prune(subgraph)
     reduced = _reduce(_bypass(pruned))
     return reduced if reduced is pruned else prune(reduced)
@@ -32,7 +32,7 @@ def clean_dependencies(subgraph: Subgraph) -> Subgraph:
 
 
 def _bypass(subgraph: Subgraph) -> Subgraph:
-    """Replace control edges from nodes that do nothing by edges from what these wait for."""
+    """Replace control edges from nodes that do nothing by edges from their control inputs."""
     readers = _count_control_readers(subgraph)
     if not readers:
         return subgraph
@@ -59,7 +59,7 @@ def _count_control_readers(subgraph: Subgraph) -> dict[str, int]:
 
 
 def _does_nothing(node: Node) -> bool:
-    """Whether the node is done as soon as its control inputs are."""
+    """Whether the node finishes as soon as its control inputs do."""
     return not node.inputs and node.op.effect in (Effect.PURE, Effect.HANDLE, Effect.SOURCE)
 
 
@@ -71,7 +71,7 @@ def _substituted(controls: tuple[str, ...], instead: dict[str, tuple[str, ...]])
 
 
 def _reduce(subgraph: Subgraph) -> Subgraph:
-    """Drop control edges from nodes that one of the other predecessors comes after anyway."""
+    """Drop control edges from nodes that already precede another predecessor."""
     if not any(node.controls for node in subgraph):
         return subgraph
     position = {name: i for i, name in enumerate(subgraph.nodes)}
@@ -92,9 +92,10 @@ def _reduce(subgraph: Subgraph) -> Subgraph:
 def _implied(
     node: Node, nodes: dict[str, Node], position: dict[str, int], limit: int
 ) -> tuple[set[str], int]:
-    """The node's control inputs that are also its inputs or come before another predecessor; the visits made.
+    """The node's control inputs that are also its inputs or precede another predecessor, and the number of
+    visits.
 
-    Walks back from all predecessors, never beyond the earliest control input.
+    Walks back from all predecessors, not beyond the earliest control input.
     """
     controls = set(node.controls)
     producers = set(ordering_inputs(node))

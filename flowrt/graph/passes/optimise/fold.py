@@ -1,17 +1,17 @@
-"""Constant folding: what can be computed once is computed now.
+"""Constant folding: evaluates nodes with constant results at compile time.
 
 A pure node becomes a Const of the same name when
 
 * all its inputs are constants: its kernel runs here, on NumPy; or
-* its ``value`` rule knows the whole result, whatever the inputs' elements are (the Shape of a tensor of
+* its ``value`` rule returns the whole result, independent of the inputs' elements (the Shape of a tensor of
   static shape).
 
-Left alone are nodes whose kernel raises (the error belongs to run time), results above `MAX_BYTES`, and
+Not folded are nodes with a kernel that raises (the error belongs to run time), results above `MAX_BYTES`, and
 results above `SMALL_BYTES` that are more than `MAX_GROWTH` times as large as the inputs (a Fill or Tile is
 cheaper than its result).
 
-Folding never takes away an effect: where a folded node's input depends on a node that changes a resource or
-touches the world outside, the constant waits for that input's producer instead of reading it.
+Folding preserves effects: if an input of a folded node depends on a node that writes a resource or has other
+side effects, the constant gets a control edge from that input's producer.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SMALL_BYTES = 1024
 MAX_GROWTH = 4
 
 _OBJECTS = (dtypes.variant, dtypes.resource)
-"""Their values are no arrays."""
+"""Dtypes without array values."""
 
 _Array = np.ndarray[Any, Any]
 
 
 def fold_constants(subgraph: Subgraph) -> Subgraph:
-    """Replace what is known by constants, and drop what only they needed."""
+    """Replace nodes with known results by constants, and prune."""
     folder = _Folder(subgraph)
     if not folder.run():
         return subgraph
@@ -62,15 +62,15 @@ class _Folder:
         self._subgraph = subgraph
         self.nodes: dict[str, Node] = {}
         self.redirected: dict[Ref, Ref] = {}
-        """From the outputs of folded nodes that have several to their constants."""
+        """Map from outputs of folded multi-output nodes to their constants."""
         self._arrays: dict[Ref, _Array] = {}
         self._values: dict[Ref, PartialValue] = {}
-        """Integers and bools as far as they are known."""
+        """Known parts of integer and bool tensors."""
         self._effectful = cache(partial(effectful_nodes, subgraph))
         self._reads: set[Ref] | None = None
 
     def run(self) -> bool:
-        """Visit all nodes; whether anything was folded."""
+        """Visit all nodes; returns whether anything was folded."""
         arrays, pure = self._arrays, Effect.PURE
         changed = False
         for node in self._subgraph:
@@ -100,7 +100,7 @@ class _Folder:
         self.nodes[node.name] = node
 
     def _replace(self, node: Node, arrays: Sequence[_Array]) -> bool:
-        """Put constants in place of ``node``; false if nobody reads its outputs."""
+        """Put constants in place of ``node``; returns whether any of its outputs are read."""
         if len(node.outputs) == 1:
             self._add_constant(node, node.name, 0, arrays[0])
             return True
@@ -110,7 +110,7 @@ class _Folder:
             self._add_constant(node, name, ref[1], arrays[ref[1]])
             self.redirected[ref] = (name, 0)
             self._arrays[ref] = arrays[ref[1]]
-        self._keep(node)  # for those who wait for it; pruned otherwise
+        self._keep(node)  # for its control dependents; pruned otherwise
         return bool(read)
 
     def _add_constant(self, node: Node, name: str, index: int, array: _Array) -> None:
@@ -124,12 +124,12 @@ class _Folder:
         self._keep(Node(name, const, (), controls, attrs, node.device, node.source, (spec,)))
 
     def _must_precede(self, ref: Ref) -> bool:
-        """Whether who no longer reads ``ref`` has to wait for it instead."""
+        """Whether a node that no longer reads ``ref`` needs a control edge from it instead."""
         producer = self.nodes[self._current(ref)[0]]
         return ref[0] in self._effectful() or (bool(producer.controls) and producer.op.name == "Const")
 
     def _by_kernel(self, node: Node) -> Sequence[_Array] | None:
-        """The outputs, if the kernel may and can be run now."""
+        """The outputs, if the kernel can be run at compile time."""
         op = node.op
         if isinstance(op.kernel, Rule) or op.state is not None:
             return None
@@ -148,7 +148,7 @@ class _Folder:
         return arrays
 
     def _by_value(self, node: Node) -> Sequence[_Array] | None:
-        """The output, if it is made of integers or bools that the ``value`` rule knows."""
+        """The output, if it consists of integers or bools that the ``value`` rule determines."""
         dtype, shape = node.outputs[0]
         if not (dtype.is_integer or dtype.is_bool) or len(node.outputs) != 1:
             return None

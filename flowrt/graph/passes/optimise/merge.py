@@ -1,11 +1,10 @@
-"""Common subexpression elimination: of nodes that must give equal results, the first stays.
+"""Common subexpression elimination: of nodes with equal results, the first is kept.
 
 Two nodes are equal when they have the same op, inputs, controls, attributes and device request. Pure nodes
-are merged, and reads of a resource: the reads between two writes wait for the same write (see
+and reads of a resource are merged: reads between two writes wait for the same write (see
 `flowrt.graph.passes.prepare.order_effects`), so equal controls mean equal contents. Nodes that draw random
-numbers,
-have effects or stand for a resource or for a value from outside never are. A target keeps its node, and
-nodes without outputs are left to `clean_dependencies`.
+numbers, have effects, or represent a resource or an external value are never merged. A target keeps its node,
+and nodes without outputs are left to `clean_dependencies`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_KEY_BYTES = 4096
 _VALUE_KINDS = frozenset(
     ("int", "bool", "string", "type", "shape", "list(int)", "list(bool)", "list(string)", "list(type)")
 )
-"""Kinds of attribute whose values Python compares as we mean it. A float is not one: 0.0 == -0.0."""
+"""Kinds of attrs with suitable Python equality. Floats are excluded: 0.0 == -0.0."""
 
 
 def eliminate_common_subexpressions(subgraph: Subgraph) -> Subgraph:
@@ -71,7 +70,7 @@ def _with_merged_inputs(node: Node, merged: dict[str, str]) -> Node:
 
 
 def _attribute_key(op: OpDef) -> Callable[[Node], Hashable]:
-    """What makes of a node of this op a key that is equal only for attributes that compute the same."""
+    """Function from a node of this op to a key that is equal only for attrs with the same effect."""
     if not all(attr.kind in _VALUE_KINDS for attr in op.attrs.values()):
         return lambda node: _frozen(node.attrs)
     variables = {a.type_attr for a in op.inputs} | {a.number_attr for a in op.inputs}
@@ -83,7 +82,7 @@ def _attribute_key(op: OpDef) -> Callable[[Node], Hashable]:
 
 
 def _frozen(value: Any) -> Hashable:
-    """``value`` as something that is equal only to what computes the same."""
+    """``value`` as a key that is equal only for equivalent values."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, _content(value)
     if isinstance(value, dict):

@@ -1,13 +1,14 @@
-"""Products of matrices of which only a block is read compute no more than that block.
+"""Narrowing: products of matrices compute only the block that is read.
 
     z = MatMul(a, b)                                b/part = Slice(b)
     _, y = SplitV(z, [2, 3], 1)       ->            z = MatMul(a, b/part)            y is z
 
-A row of a product takes a row of the left factor, a column a column of the right one. So the gradient of what
-was joined is not computed where it is nobody's: half of it, where a loop's state was joined with an input.
+A row of a product depends on one row of the left factor, a column on one column of the right factor. The
+gradient of a concatenation is thus not computed for parts that are unused: half of it, if a loop's state was
+concatenated with an input.
 
-By which operation a part is read does not matter: the views are made of a stand-in, memory that nobody
-touches, and where they lie in it is looked at.
+The kind of view does not matter: views are evaluated on a dummy array, which is never read, and their
+position in it is inspected.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from flowrt.graph.shapes import is_static
 
 
 class Block(NamedTuple):
-    """Of a matrix: its first row and column, and how many there are."""
+    """Part of a matrix: its first row and column, and their numbers."""
 
     begin: tuple[int, int]
     size: tuple[int, int]
 
 
 class _Narrowed(NamedTuple):
-    """What comes in the place of a product, and of the parts that are read."""
+    """Replacements of a product and of its parts that are read."""
 
     nodes: Sequence[Node]
     parts: Mapping[Ref, Ref]
 
 
 def narrow_products(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` with the above done; the same object if there is nothing to do."""
+    """``subgraph`` with narrowed products; the same object if there are none."""
     products = [node for node in subgraph if node.op.joined is not None and _is_product(subgraph, node)]
     if not products:
         return subgraph
@@ -66,7 +67,7 @@ def narrow_products(subgraph: Subgraph) -> Subgraph:
 
 
 def _is_product(subgraph: Subgraph, node: Node) -> bool:
-    """Whether it is one of two matrices of known shape."""
+    """Whether it is a product of two matrices of static shape."""
     specs = [*map(subgraph.spec, node.inputs), *node.outputs]
     return len(specs) == 3 and all(is_static(spec.shape) and len(spec.shape) == 2 for spec in specs)
 
@@ -77,7 +78,7 @@ def _is_product(subgraph: Subgraph, node: Node) -> bool:
 def _blocks_read(
     subgraph: Subgraph, product: Node, consumers: Mapping[str, Sequence[str]]
 ) -> dict[Ref, Block] | None:
-    """Each view of the product that somebody reads; None if it is read in another way, too."""
+    """Each view of the product that is read; None if it is also read in another way."""
     blocks: dict[Ref, Block] = {}
     for name in consumers[product.name]:
         view = subgraph.nodes[name]
@@ -96,7 +97,7 @@ def _blocks_read(
 
 
 def _is_fixed_view(subgraph: Subgraph, view: Node, product: Node) -> bool:
-    """Whether ``view`` is one of the product, and constants say which."""
+    """Whether ``view`` is a view of the product, determined by constants."""
     if not view.op.alias or view.op.effect is not Effect.PURE or view.controls:
         return False
     others = [name for i, (name, _) in enumerate(view.inputs) if i != view.op.aliased]
@@ -105,7 +106,7 @@ def _is_fixed_view(subgraph: Subgraph, view: Node, product: Node) -> bool:
 
 
 def _blocks_of(subgraph: Subgraph, view: Node, product: Node) -> list[Block | None]:
-    """Of each output of ``view``, which part of the product it is; None if that is no block."""
+    """The block of the product that each output of ``view`` is; None if it is not a block."""
     (spec,) = product.outputs
     whole = np.empty(static_shape(spec), spec.dtype.np)
     values = [
@@ -115,7 +116,7 @@ def _blocks_of(subgraph: Subgraph, view: Node, product: Node) -> list[Block | No
     try:
         views = evaluate_node(view, values)
     except OpError:
-        return [None] * len(view.outputs)  # the step says so
+        return [None] * len(view.outputs)  # the error is raised at run time
     return [_block(whole, part) for part in views]
 
 
@@ -127,13 +128,13 @@ def _block(whole: np.ndarray, part: np.ndarray) -> Block | None:
 
 
 def _hull(blocks: Sequence[Block]) -> Block:
-    """The smallest block that has all of them."""
+    """The smallest block that contains all of them."""
     begin = [min(block.begin[axis] for block in blocks) for axis in (0, 1)]
     end = [max(block.begin[axis] + block.size[axis] for block in blocks) for axis in (0, 1)]
     return Block((begin[0], begin[1]), (end[0] - begin[0], end[1] - begin[1]))
 
 
-# --- what comes in its place
+# --- replacements
 
 
 def _narrowed(subgraph: Subgraph, product: Node, blocks: Mapping[Ref, Block], hull: Block) -> _Narrowed:
@@ -164,7 +165,7 @@ def _narrowed(subgraph: Subgraph, product: Node, blocks: Mapping[Ref, Block], hu
 
 
 def _slice(name: str, source: Ref, product: Node, begin: list[int], size: list[int]) -> list[Node]:
-    """The nodes of a slice of ``source``; it is the last."""
+    """The nodes of a slice of ``source``; the last one is the slice."""
     kind = product.outputs[0].dtype
     nodes = []
     for suffix, numbers in (("begin", begin), ("size", size)):

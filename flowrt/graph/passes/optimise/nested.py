@@ -1,14 +1,13 @@
-"""Optimisation across the borders of functions: what an operation's functions need of it, and it of them.
+"""Interprocedural optimisation between operations and the functions that they own.
 
-branches   a constant index leaves one branch, which takes the operation's place
-results    a branch's result or loop variable that nothing reads in the end goes, with all that made it:
-           so do the lists that loops keep for gradients which are not asked for
-arguments  constants are copied in, equal arguments become one, unused ones go, but for the effects that made
-           them; a loop variable that its
-           body hands on as it is becomes invariant
-hoisting   what a body computes from invariant arguments alone is computed once, in front of the loop, if
-           it cannot fail: the body may never run
-inside     each function is optimised as any subgraph
+branches   a constant index selects one branch, which replaces the operation
+results    an unused branch result or loop variable is removed, with its computation; this includes
+           lists that loops keep for gradients that are not requested
+arguments  constants are copied in, equal arguments merged, and unused ones removed, but not the effects that
+           produced them; a loop variable that its body returns unchanged becomes invariant
+hoisting   computations on invariant arguments alone move in front of the loop, if they cannot fail: the
+           body may never run
+inside     each function is optimised like any subgraph
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ Optimise = Callable[[Subgraph], Subgraph]
 
 
 def optimise_functions(subgraph: Subgraph, optimise: Optimise) -> Subgraph:
-    """The rules above, for all functions in ``subgraph``; ``optimise`` is for what is inside."""
+    """Apply the rules above to all functions in ``subgraph``; ``optimise`` is applied to their bodies."""
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
     read = {ref for node in subgraph for ref in node.inputs} | set(subgraph.fetches)
     nodes: dict[str, Node] = {}
     replaced: dict[Ref, Ref] = {}
     targets = dict.fromkeys(subgraph.targets)
-    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs ask
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
     for before in subgraph:
         node = before
         if replaced:
@@ -65,7 +64,7 @@ def optimise_functions(subgraph: Subgraph, optimise: Optimise) -> Subgraph:
 
 
 Optimised = tuple[list[Node], Sequence[Ref]]
-"""The nodes in the place of one, and what takes the place of the outputs that are read."""
+"""The nodes that replace one, and the replacements of its outputs that are read."""
 
 
 # --- branches
@@ -84,7 +83,7 @@ def _optimise_case(
     if len(wanted) < len(node.outputs):
         branches = tuple([prune(_with_fetches(b, [b.fetches[i] for i in wanted])) for b in branches])
     branches = tuple([optimise(_with_constants(b, arguments, outer)) for b in branches])
-    # by position: the branches have parameters of their own names for the same arguments
+    # by position: branches name their parameters for the same arguments differently
     used = [i for i in range(len(arguments)) if any(_is_read(branch, branch.feeds[i]) for branch in branches)]
     if len(used) < len(arguments):
         branches = tuple([_with_parameters(b, [b.feeds[i] for i in used]) for b in branches])
@@ -102,7 +101,7 @@ def _optimise_case(
 
 
 def _taken(node: Node, branch: Subgraph, wanted: Sequence[int]) -> Optimised:
-    """The operations of the one branch that is left. Who waits for the node waits for them."""
+    """The operations of the selected branch; they inherit the control edges of the node."""
     nodes, results = inline(branch, node.inputs[1:], f"{node.name}/", ())
     results = [results[i] for i in wanted]
     if node.controls:
@@ -113,7 +112,7 @@ def _taken(node: Node, branch: Subgraph, wanted: Sequence[int]) -> Optimised:
 
 
 def _passed_on(node: Node, results: list[Ref], outputs: Sequence[int]) -> tuple[list[Node], list[Ref]]:
-    """``results``, which are these ``outputs`` of ``node``, behind all that the node waits for."""
+    """``results``, the values of these ``outputs`` of ``node``, delayed by the node's control inputs."""
     if not node.controls:
         return [], results
     identities = [
@@ -127,7 +126,7 @@ def _passed_on(node: Node, results: list[Ref], outputs: Sequence[int]) -> tuple[
 
 
 def _after(node: Node, nodes: Iterable[Node], results: Iterable[Ref]) -> Node:
-    """A NoOp under the node's name, behind ``nodes`` that make ``results`` or have effects."""
+    """A NoOp with the node's name, after those of ``nodes`` that produce ``results`` or have effects."""
     inside = {n.name: n for n in nodes}
     ends = [ref[0] for ref in results if ref[0] in inside] + [
         n.name for n in inside.values() if is_stateful(n)
@@ -206,9 +205,7 @@ def _live_variables(body: Subgraph, carried: int, wanted: Sequence[int]) -> list
 
 
 def _hoist(body: Subgraph, carried: int, arguments: dict[str, Ref]) -> tuple[Subgraph, list[Node]]:
-    """The body without what is the same in every iteration, and that: each node under its own name, which is
-    the name of its parameter, too.
-    """
+    """The body without its loop-invariant nodes, and these; each shares its name with its parameter."""
     invariant = {name: arguments[name] for name in body.feeds[carried:]}
     hoisted: dict[str, Node] = {}
     for node in body:
@@ -236,7 +233,7 @@ def _hoist(body: Subgraph, carried: int, arguments: dict[str, Ref]) -> tuple[Sub
 
 
 def _ancestors(body: Subgraph, needed: Sequence[str], hoisted: dict[str, Node]) -> list[str]:
-    """``needed`` and all that goes with them, in the order of the body: hoisted nodes and constants."""
+    """``needed`` and their ancestors among hoisted nodes and constants, in the order of the body."""
     found: set[str] = set()
     stack = list(needed)
     while stack:
@@ -248,9 +245,7 @@ def _ancestors(body: Subgraph, needed: Sequence[str], hoisted: dict[str, Node]) 
 
 
 def _is_harmless(body: Subgraph, node: Node) -> bool:
-    """Whether the node can be computed although the program might not have come to it: it has no effect and
-    does not fail, whatever the values.
-    """
+    """Whether the node can run speculatively: it has no effects and never fails, whatever the values."""
     if not node.op.is_pure or len(node.outputs) != 1:
         return False
     is_float = node.outputs[0].dtype.is_floating
@@ -270,7 +265,7 @@ def _asks_values(node: Node) -> bool:
 
 
 def _changed(node: Node, inputs: tuple[Ref, ...], outputs: Sequence[Any], attrs: dict[str, Any]) -> Node:
-    """``node`` with these; the same object if they are what it has."""
+    """``node`` with these fields; the same object if they are equal."""
     same = all(node.attrs.get(k) is v or _same(node.attrs.get(k), v) for k, v in attrs.items())
     if same and inputs == node.inputs and tuple(outputs) == node.outputs:
         return node
@@ -284,7 +279,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _with_fetches(function: Subgraph, fetches: Sequence[Ref]) -> Subgraph:
-    """``function`` with fewer results. What it does to the world it still does."""
+    """``function`` with fewer results. Its side effects are kept."""
     if tuple(fetches) == function.fetches:
         return function
     targets = tuple(dict.fromkeys([*function.targets, *_effects(function)]))
@@ -296,7 +291,7 @@ def _effects(function: Subgraph) -> list[str]:
 
 
 def _with_parameters(function: Subgraph, names: Sequence[str]) -> Subgraph:
-    """``function`` with the parameters ``names`` only: nobody reads the others."""
+    """``function`` with only the parameters ``names``; the others are unused."""
     kept = set(names)
     gone = {name for name in function.feeds if name not in kept}
     nodes = {name: node for name, node in function.nodes.items() if name not in gone}
@@ -312,8 +307,8 @@ def _is_read(function: Subgraph, parameter: str) -> bool:
 def _with_constants(
     function: Subgraph, arguments: Sequence[Ref], outer: dict[str, Node], first: int = 0
 ) -> Subgraph:
-    """``function`` with constants in place of parameters from ``first`` on whose arguments are constants, and
-    one parameter for equal arguments; the others stay, unread.
+    """``function`` with constants in place of parameters from ``first`` on that have constant arguments, and
+    one parameter for equal arguments; the others remain, unused.
     """
     nodes: dict[str, Node] = {}
     same: dict[Ref, Ref] = {}
@@ -347,7 +342,7 @@ def _rest(function: Subgraph) -> list[Node]:
 
 
 def _parameter(node: Node) -> Node:
-    """A parameter under the name of ``node``."""
+    """A parameter with the name of ``node``."""
     spec = node.outputs[0]
     attrs = {"dtype": spec.dtype, "shape": spec.shape}
     return Node(node.name, feed_op, (), (), attrs, node.device, node.source, (spec,))

@@ -1,11 +1,11 @@
-"""Rows of a variable as a gather from the variable where it lies, which a loop may fuse with what reads them.
+"""Rows of a variable as a gather in place, which can be fused into a loop with its consumers.
 
     rows = ResourceGather(handle, ids)   ->   rows/Read = ReadVariableOp(handle) ^ids
                                               rows = GatherV2(rows/Read, ids, 0)
 
-This comes when controls say in which order the operations of a resource run. The gather keeps the name, so a
-write that waits for the rows still does, and the read is no copy. It is without the variable's lock, as a
-read of the whole is; so what no loop reads stays as it is.
+Runs after control edges order the operations of each resource. The gather keeps the name, so a write that
+waits for the rows still does, and the read does not copy. It does not hold the variable's lock, as a read of
+the whole does not; so it is only applied if a loop reads the rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from flowrt.graph.shapes import is_static
 
 
 def read_rows_in_place(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` with gathers for the reads of rows of variables that are matrices of known shape, where
-    something reads them that a loop can compute; the same object if there are none.
+    """``subgraph`` with reads of rows of variables replaced by gathers, if the variable is a matrix of static
+    shape and a consumer can be in a loop; the same object if there are none.
     """
     found = {node.name: matrix for node in subgraph if (matrix := _matrix(subgraph, node)) is not None}
     if not found:
@@ -41,7 +41,7 @@ def read_rows_in_place(subgraph: Subgraph) -> Subgraph:
 
 
 def _matrix(subgraph: Subgraph, node: Node) -> TensorSpec | None:
-    """What ``node`` reads rows of, if that is a variable of this graph and a matrix."""
+    """The matrix that ``node`` reads rows of, if it is a variable of this graph."""
     loop = node.op.loop
     is_gather = loop is not None and loop.pattern is LoopPattern.GATHER
     if node.op.effect is not Effect.READ or not is_gather or node.attrs["batch_dims"]:

@@ -1,11 +1,11 @@
 """Algebraic simplification: ``x * 1``, ``-(-x)``, a reshape of a reshape, a chain of identities.
 
-Which nodes are needless is said by each op's ``simplify`` rule (see `flowrt.graph.op_def.SimplifyContext`);
-this pass applies the rules in topological order, so that a chain goes in one sweep. Results stay equal bit
-for bit: ``x + 0.0`` stays, because -0.0 + 0.0 is 0.0, and so does ``1 / (1 / x)``.
+The ``simplify`` rule of an op finds redundant nodes (see `flowrt.graph.op_def.SimplifyContext`); this pass
+applies the rules in topological order, so that a chain is removed in one sweep. Results stay equal bit for
+bit: ``x + 0.0`` stays, because -0.0 + 0.0 is 0.0, and so does ``1 / (1 / x)``.
 
-A node is bypassed only if it has no control inputs and asks for no other device than the tensor it stands
-for. Who waited for it then waits for that tensor's producer. A target keeps its node.
+A node is bypassed only if it has no control inputs and requests no other device than the tensor that replaces
+it. Its control dependents then wait for that tensor's producer. A target keeps its node.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from flowrt.graph.passes.prepare.prune import prune
 
 
 def simplify(subgraph: Subgraph) -> Subgraph:
-    """Apply the ops' ``simplify`` rules, and drop what is needed no more."""
+    """Apply the ops' ``simplify`` rules, and prune."""
     nodes: dict[str, Node] = {}
     same: dict[Ref, Ref] = {}
     instead: dict[str, tuple[str, ...]] = {}
-    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs ask
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
     changed = False
     for original in subgraph:
         node = _redirected(original, same, instead) if same else original
@@ -50,7 +50,7 @@ def _may_bypass(
     if node.controls:
         return False
     if len(refs) > 1 and any(name in effectful() for name, _ in refs):
-        return False  # who reads one of the outputs gets the effects behind all of them
+        return False  # a reader of one output depends on the effects behind all of them
     return not node.device or all(nodes[name].device == node.device for name, _ in refs)
 
 

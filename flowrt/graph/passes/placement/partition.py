@@ -1,16 +1,14 @@
-"""Partitioning: one subgraph a device, or a task, with a _Send/_Recv pair on every cut edge.
+"""Partitioning: one subgraph per device or task, with a _Send/_Recv pair on every cut edge.
 
 A cluster's graph is cut twice with the same code: by task (``part_of=task_of``), then each task's part by
-device. One pair serves all readers of a tensor in one part. A control edge between devices becomes a
-pair too: it carries a constant of shape [0] that waits for its producer, and the reader waits for the
-receive. Small constants are copied to where they are read instead of sent: a copy costs nothing at run time,
-a pair about a microsecond.
+device. One pair serves all readers of a tensor in one part. A control edge between devices becomes a pair
+too: it carries a constant of shape [0] that waits for its producer, and the reader waits for the receive.
+Small constants are duplicated instead of sent: a copy costs nothing at run time, a pair about a microsecond.
 
 Every node must have a full device name. Each partition keeps the order of the whole, so that running the
 partitions in turn, each until it needs a tensor that has not been sent, always makes progress. The parts of
-one loop on several devices (`flowrt.graph.passes.placement.split`) wait for each other: what any of them
-needs is sent
-before the first.
+one loop on several devices (`flowrt.graph.passes.placement.split`) wait for each other: the inputs of all of
+them are sent before the first.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def task_of(device: str) -> str:
 
 
 def partition(subgraph: Subgraph, part_of: PartOf = device_of) -> dict[str, Subgraph]:
-    """``{part: its subgraph}``; fetches, feeds and targets go with the node they name."""
+    """``{part: its subgraph}``; fetches, feeds and targets are in the part of the node that they name."""
     return Partitioner(subgraph, part_of).run()
 
 
@@ -56,7 +54,7 @@ class Partitioner:
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
         self._sites: dict[str | None, list[Node]] = {}
-        """The parts of each loop on several devices, until the first is added."""
+        """The parts of each loop on several devices, collected until the first is added."""
         for node in subgraph:
             if SITE in node.attrs:
                 self._sites.setdefault(node.attrs[SITE], []).append(node)
@@ -80,7 +78,7 @@ class Partitioner:
         }
 
     def add(self, node: Node) -> None:
-        """Put ``node`` into its part, with what it reads."""
+        """Put ``node`` into its part, with its inputs."""
         site = node.attrs.get(SITE)
         for part in self._sites.pop(site, ()):
             self._bring(part)
@@ -96,14 +94,14 @@ class Partitioner:
         return producer.device == device or self.part_of(producer.device) == self.part_of(device)
 
     def _bring(self, node: Node) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
-        """What ``node`` reads and waits for, in its part."""
+        """Inputs and control inputs of ``node`` in its part."""
         device = node.device
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
         return inputs, controls
 
     def local(self, ref: Ref, device: str) -> Ref:
-        """``ref`` as it is read on ``device``."""
+        """The tensor that represents ``ref`` on ``device``."""
         producer = self.whole.nodes[ref[0]]
         if self._is_there(producer, device):
             return ref

@@ -1,15 +1,14 @@
 """Placement: every node gets the full name of one device.
 
-  1. Group. Nodes with a ``_class`` entry in common, and a resource with all that take it, go to one device.
-  2. Choose. A group may go where its members' requests, their kernels and earlier placement all allow. The
-     best of these devices is taken: a GPU before a CPU, then the task of the default device (the first that
-     the caller gives), then the lowest index.
-  3. Follow. Nodes that ask for nothing go where it costs least: a reader of metadata (a shape) to the
+  1. Group. Nodes with a ``_class`` entry in common, and a resource with all its users, share a device.
+  2. Choose. A group is allowed on the devices that its members' requests, their kernels and earlier placement
+     all permit. The best of these is chosen: a GPU before a CPU, then the task of the default device (the
+     caller's first), then the lowest index.
+  3. Follow. Nodes without a request go to the cheapest device: a reader of metadata (a shape) to the
      tensor it describes, a constant to its consumers if they are together, a feed to its first consumer.
 
-A set of devices is a bit mask over the caller's list: what a group may do is the ``&`` of its members'
-masks, and zero is a conflict. Soft placement drops type and index from the requests of a group that cannot
-have them, never job or task.
+A set of devices is a bit mask over the caller's list: a group's mask is the ``&`` of its members', and zero
+is a conflict. Soft placement drops type and index from unsatisfiable requests of a group, never job or task.
 """
 
 from __future__ import annotations
@@ -30,13 +29,15 @@ from flowrt.graph.op_def import Effect, OpDef
 TYPE_PRIORITY = ("GPU", "CPU")
 
 MADE_BY_COUNT = ("CPU", "NULL")
-"""Types of which there are as many devices as a session is asked for."""
+"""Device types with as many devices as the session configures."""
 
 LOCAL_JOB = "localhost"
-"""Of the devices of a session without a cluster."""
+"""Job name of the devices of a session without a cluster."""
 
 WhyNone: TypeAlias = Mapping[str, Callable[[], str | None]]
-"""By type of device, what tells why there is none of it. Asked for an error only: it may take a second."""
+"""Map from a device type to a function that explains why there is no such device; called for errors only: it
+may take a second.
+"""
 
 NO_REASONS: WhyNone = MappingProxyType({})
 
@@ -51,9 +52,9 @@ def place(
 ) -> Subgraph:
     """``subgraph`` with one of ``devices`` (full names, the default device first) on every node.
 
-    ``assigned`` tells where nodes with state were put before: they stay there. Raises `InvalidArgumentError`,
-    which names a smallest set of operations that cannot be placed, their requests and their source lines, and
-    says by ``why_none`` why there is no device of a type that they ask for.
+    ``assigned`` maps nodes with state to their earlier devices, which they keep. Raises
+    `InvalidArgumentError`, which names a smallest set of operations that cannot be placed, their requests and
+    their source lines, and explains by ``why_none`` why a requested device type is missing.
     """
     placed = _Placer(subgraph, devices, assigned, soft, why_none).run()
     place_function = partial(place, devices=devices, soft=soft, why_none=why_none)
@@ -77,10 +78,10 @@ def _place_function(place: Callable[..., Subgraph], homes: Sequence[str], functi
 
 
 def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
-    """The parameters of ``function`` that are handles, each with the device of its argument: one of
-    ``homes``, the devices of its owner's inputs.
+    """The handle parameters of ``function``, with the devices of their arguments, among the devices ``homes``
+    of its owner's inputs.
     """
-    arguments = homes[len(homes) - len(function.feeds) :]  # behind a predicate or an index
+    arguments = homes[len(homes) - len(function.feeds) :]  # follow a predicate or an index
     return {
         name: home
         for name, home in zip(function.feeds, arguments, strict=True)
@@ -89,11 +90,11 @@ def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
 
 
 HOST_DTYPES = frozenset((dtypes.string, dtypes.bfloat16))
-"""Only the CPU has kernels for these: CuPy 14 has no ``where``, sorting or ``ufunc.at`` of bfloat16."""
+"""Dtypes with CPU kernels only: CuPy 14 has no ``where``, sorting or ``ufunc.at`` of bfloat16."""
 
 
 def supports(node: Node, device_type: str) -> bool:
-    """Whether a device of this type can run ``node``: strings, Python, the world outside are the host's."""
+    """Whether a device of this type can run ``node``: strings, Python and I/O run on the host."""
     if device_type == "CPU":
         return True
     return not (
@@ -105,21 +106,21 @@ def supports(node: Node, device_type: str) -> bool:
 
 @cache
 def _is_for_host(op: OpDef) -> bool:
-    """Whether no other device runs ``op``, whatever the types of a call."""
+    """Whether ``op`` runs only on the host, whatever the types of a call."""
     if op.effect is Effect.STATEFUL or (op.is_pure and op.state is not None):
         return True
     return any(argument.dtype in HOST_DTYPES for argument in (*op.inputs, *op.outputs))
 
 
 def _is_of_host(value: Any) -> bool:
-    """Whether an attribute is, or lists, a dtype that only the host has."""
+    """Whether an attr is, or lists, a dtype that only the host supports."""
     if isinstance(value, DType):
         return value in HOST_DTYPES
     return isinstance(value, (list, tuple)) and any(isinstance(v, DType) and v in HOST_DTYPES for v in value)
 
 
 class _Constraint(NamedTuple):
-    """The devices that one fact allows."""
+    """The devices that one requirement allows."""
 
     mask: int
     name: str
@@ -233,7 +234,7 @@ class _Placer:
     # --- masks
 
     def _request(self, request: str, relaxed: bool) -> int:
-        """The devices that fit a request; ``relaxed``: whatever type and index it names."""
+        """The devices that satisfy a request; with ``relaxed``, ignoring its type and index."""
         key = (request, relaxed)
         if key not in self._requests:
             spec = parse_device(request)
@@ -253,7 +254,7 @@ class _Placer:
     # --- errors
 
     def _conflict(self, names: Sequence[str]) -> InvalidArgumentError:
-        """The error for ``names``, about a smallest set of facts that leaves no device."""
+        """The error for ``names``, naming a smallest set of requirements that leaves no device."""
         constraints = list(self._constraints(names, relaxed=self._soft))
         first_with = {c.mask: c for c in reversed(constraints)}
         distinct = [first_with[mask] for mask in dict.fromkeys(c.mask for c in constraints)]
@@ -277,8 +278,8 @@ class _Placer:
         return InvalidArgumentError(message + ending, op=node.name, op_type=node.op.name, source=source)
 
     def _reasons(self, names: Iterable[str]) -> str:
-        """Of each device that ``names`` ask for and that there is not: how to have it, or why there is none
-        of its type, as far as the caller knows.
+        """Advice on each missing device that ``names`` request: how to configure it, or why there is none of
+        its type, if the caller knows.
         """
         nodes = [self._subgraph.nodes[name] for name in names if name in self._subgraph.nodes]
         asked = {parse_device(node.device) for node in nodes}
@@ -288,7 +289,7 @@ class _Placer:
         return "".join(told + [self._how_to_have(spec) for spec in asked])
 
     def _how_to_have(self, spec: DeviceSpec) -> str:
-        """Empty for a device that there is, and for one that nobody can make."""
+        """Advice for adding a device; empty for one that exists or cannot be added."""
         if spec.job not in (None, LOCAL_JOB) and all(device.job == LOCAL_JOB for device in self._devices):
             return (
                 f" Job {spec.job!r} is there in a session of its cluster: Session(server.target), or"
@@ -326,7 +327,7 @@ def device_rank(device: DeviceSpec, default: DeviceSpec) -> tuple[int, bool, str
 
 
 def is_metadata(node: Node) -> bool:
-    """Whether the node does shape arithmetic on one tensor: it costs least beside that tensor."""
+    """Whether the node does shape arithmetic on one tensor: it is cheapest on that tensor's device."""
     if node.op.value is None or len(node.inputs) != 1 or len(node.outputs) != 1:
         return False
     return node.outputs[0].dtype.is_integer
@@ -345,7 +346,7 @@ def colocated_groups(subgraph: Subgraph) -> list[list[str]]:
         for spec in node.outputs:
             if spec[0] is dtypes.resource:
                 resources.add(name)
-        if resources and node.op.effect is not Effect.NESTED:  # its functions go where theirs are
+        if resources and node.op.effect is not Effect.NESTED:  # owned functions follow theirs
             for producer, index in node.inputs:
                 if producer in resources and subgraph.nodes[producer].outputs[index][0] is dtypes.resource:
                     parent[find(name)] = find(producer)
@@ -368,6 +369,6 @@ def _find(parent: dict[str, str], name: str) -> str:
 
 
 def _colocated(entry: str | bytes) -> str:
-    """``loc:@name`` -> ``name``; any other entry is a group's name as it stands."""
+    """``loc:@name`` -> ``name``; any other entry is itself the name of a group."""
     text = entry.decode() if isinstance(entry, bytes) else entry
     return text.removeprefix("loc:@")

@@ -1,4 +1,4 @@
-"""Why `place` put each node where it is: read from its facts, for people."""
+"""Human-readable reasons for the placement of each node, derived from the constraints of `place`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrt.graph.passes.placement.place import colocated_groups, device_rank, i
 def placement_reasons(
     before: Subgraph, placed: Subgraph, devices: Sequence[DeviceSpec], assigned: Mapping[str, str]
 ) -> dict[str, str]:
-    """For each node of ``placed``, which `place` made of ``before`` with these arguments, one line:
+    """One line for each node of ``placed``, the result of `place` for ``before`` with these arguments:
 
     ``requested /device:CPU:1``, ``colocated with w, which asks for …``, ``only CPU has a kernel for it``,
     ``asked for …, moved: …``, ``beside what it reads, x``, ``default device``.
@@ -61,7 +61,7 @@ class _Reasons:
         return f"asked for {node.device}, moved: {why}"
 
     def _others(self, node: Node) -> list[Node]:
-        """Those that have to be where ``node`` is."""
+        """Nodes that must share the device of ``node``."""
         names = [name for name in self._group_of.get(node.name, ()) if name != node.name]
         return [self._before.nodes[name] for name in names if name in self._before.nodes]
 
@@ -79,7 +79,7 @@ class _Reasons:
         return f"colocated with {others[0].name}" if others else ""
 
     def _only_types(self, node: Node) -> str:
-        """The types of devices that can run it, if there are others."""
+        """The device types that can run it, if others cannot."""
         able = [kind for kind in self._types if supports(node, kind)]
         return ", ".join(able) if len(able) < len(self._types) else ""
 

@@ -1,12 +1,12 @@
-"""Splitting: an operation whose functions run on several devices becomes one operation on each of them.
+"""Splitting: an operation that owns functions on several devices becomes one operation per device.
 
 Every device runs its own copy of a loop or branch, with its part of each function (R. Yu et al., "Dynamic
-control flow in large-scale machine learning", 2018, do so for TensorFlow's graphs). What decides, the index
-or the predicate, goes to all of them: the predicate of each iteration by a _Send/_Recv pair inside the body.
-A loop variable lives on one device, where its next value is made; who else reads it receives it in each
-iteration. An argument that stays the same is passed to every device that reads it.
+control flow in large-scale machine learning", 2018, do so for TensorFlow's graphs). The index or the
+predicate is sent to all of them: the predicate of each iteration by a _Send/_Recv pair inside the body. A
+loop variable resides on one device, where its next value is computed; other readers receive it in each
+iteration. An invariant argument is passed to every device that reads it.
 
-The pass comes behind `place`; after it each function is on one device, and `partition` cuts the rest. A
+The pass runs after `place`; after it each function is on one device, and `partition` cuts the rest. A
 cluster's graph is split by task first, then each task's part by device.
 """
 
@@ -23,11 +23,11 @@ from flowrt.graph.passes.placement.partition import Partitioner, PartOf, device_
 from flowrt.graph.passes.prepare.prune import redirect
 
 _THERE = ("_Feed", "Const", "NoOp")
-"""Where these are decides nothing."""
+"""Ops that do not put a part on a device."""
 
 
 def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
-    """``subgraph``, placed, with every function in one part of the cut: on one device, or in one task."""
+    """``subgraph``, placed, with each function in a single part: on one device, or in one task."""
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
     nodes: list[Node] = []
@@ -51,11 +51,11 @@ def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
 
 
 Parts: TypeAlias = dict[str, str]
-"""The parts that do something in a function: each with the first of its devices that does."""
+"""The active parts of a function, each with its first active device."""
 
 
 def _devices(node: Node, part_of: PartOf) -> Parts:
-    """Of the functions of ``node``, in order of appearance."""
+    """Parts of the functions of ``node``, in order of appearance."""
     found: Parts = {}
     for function in owned_subgraphs(node.attrs):
         for inner in function:
@@ -65,13 +65,13 @@ def _devices(node: Node, part_of: PartOf) -> Parts:
 
 
 def _gathered(devices: Parts, part_of: PartOf, function: Subgraph) -> Subgraph:
-    """``function`` with what is in none of the parts, and does nothing, in the first of them."""
+    """``function`` with inactive nodes outside all parts moved to the first part."""
     first = next(iter(devices.values()))
     return _changed(function, lambda inner: _moved(inner, first, devices, part_of))
 
 
 def _moved(node: Node, device: str, devices: Parts, part_of: PartOf) -> Node:
-    """``node``, and all that is in its functions, on ``device`` where it is in none of the parts."""
+    """``node`` and the nodes of its functions; those outside all parts are moved to ``device``."""
     node = with_functions(
         node, lambda function: _changed(function, lambda inner: _moved(inner, device, devices, part_of))
     )
@@ -86,7 +86,9 @@ def _changed(function: Subgraph, change: Callable[[Node], Node]) -> Subgraph:
 
 
 class _FunctionCut(Partitioner):
-    """Cuts one function. The parameters in ``replicated`` are there on every device that reads them."""
+    """Partitions one function. The parameters in ``replicated`` are available on every device that reads
+    them.
+    """
 
     def __init__(self, function: Subgraph, replicated: Collection[str], part_of: PartOf) -> None:
         super().__init__(function, part_of)
@@ -110,9 +112,7 @@ class _FunctionCut(Partitioner):
         return self._replicated & self.parts.get(self.part_of(device), {}).keys()
 
     def part(self, device: str, feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
-        """What the part of ``device`` does of the function; a parameter that it does not read is there
-        nevertheless.
-        """
+        """The part of ``device``, including parameters that it does not read."""
         nodes = self.parts.get(self.part_of(device), {})
         unread = {name: self.whole.nodes[name].replace(device=device) for name in feeds if name not in nodes}
         targets = tuple(t for t in self.whole.targets if t in nodes)
@@ -187,13 +187,13 @@ def _split_case(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node]
 
 
 def _home(function: Subgraph, result: Ref, devices: Parts, part_of: PartOf) -> str:
-    """The device on which a result lives: where it is made."""
+    """The device on which a result resides: that of its producer."""
     device = function.nodes[result[0]].device
     return device if part_of(device) in devices else next(iter(devices.values()))
 
 
 def _common(node: Node) -> dict[str, Any]:
-    """What all parts have of the attributes. `SITE` names the loop, alike on all devices."""
+    """Attrs common to all parts. `SITE` names the loop, equal on all devices."""
     return {SITE: site_of(node)}
 
 

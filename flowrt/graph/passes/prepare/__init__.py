@@ -1,7 +1,7 @@
-"""From the user's graph to the subgraph that one run needs.
+"""Preparation: from the user's graph to the subgraph that one run needs.
 
-prune          what the fetches need, with feeds substituted
-lower          calls inlined; branches and loops in the two forms that are compiled
+prune          the subgraph the fetches need, with feeds substituted
+lower          inlines calls; converts branches and loops to the two compiled forms
 order_effects  reads and writes of a resource, in order of creation
 infer          shape inference with the shapes of the feeds
 verify         invariants of a subgraph, checked between passes in tests

@@ -1,17 +1,17 @@
-"""Extension: passes over the new part of a subgraph only, when the rest went through them before.
+"""Incremental optimisation: the passes are applied only to the new part of a subgraph.
 
-A request often has most nodes of an earlier one, and a few more: a training step with its summaries, or the
-accuracy of the model that is trained. What is more is then optimised by itself, as a subgraph whose feeds are
-the tensors that it reads of the earlier one, and joined to what the passes made of that; what nobody needs
-now is pruned.
+A request often shares most nodes with an earlier one and adds a few: a training step with its summaries, or
+the accuracy of the model being trained. The added part is then optimised separately, as a subgraph with the
+tensors it reads from the earlier one as feeds, and merged with the optimised earlier subgraph; unneeded nodes
+are pruned.
 
 Rules of this file:
 
-  1. Nodes that both requests have are the same objects, under the same feeds. If the later one lacks some of
-     the earlier one's, none of these has an effect that is still waited for.
-  2. What is more is pure and waits for nobody: it stands in no order with the earlier request's effects.
-  3. A node that an optimisation took away is one of those that are more, under its old name.
-  4. Whose outputs may have other numbers now, because it owns functions, is not read from outside.
+  1. Nodes in both requests are the same objects, under the same feeds. If the later one lacks some of the
+     earlier one's, none of these has an effect that is still waited for.
+  2. Added nodes are pure and have no control inputs: they are unordered with the earlier request's effects.
+  3. A node that an optimisation removed counts as added, under its old name.
+  4. Outputs of nodes that own functions are not read from the added part: they may have been renumbered.
 """
 
 from __future__ import annotations
@@ -30,27 +30,25 @@ from flowrt.graph.passes.prepare.prune import StepRequest, extract_more, prune_b
 from flowrt.graph.topology import sort_topologically
 
 MAX_REMEMBERED = 4
-"""An initializer, a training step, the same with summaries, an evaluation. Each is two dictionaries of nodes
-that are mostly the graph's or a plan's.
+"""An initializer, a training step, the same with summaries, an evaluation. Each costs two dictionaries of
+nodes, most of them shared with the graph or a plan.
 """
 
 
 class Optimised(NamedTuple):
-    """A subgraph, and what the passes made of it."""
+    """A subgraph before and after the passes."""
 
     before: Subgraph
     after: Subgraph
 
 
 Settle: TypeAlias = Callable[[Subgraph, Mapping[str, str]], Subgraph]
-"""Places a subgraph, of which nodes are assigned to devices."""
+"""Places a subgraph, given the devices of some nodes."""
 
 
 @final
 class Recent:
-    """Remembers what was extracted, optimised and placed last, of one graph that only grows, always by the
-    same passes.
-    """
+    """Cache of recently extracted, optimised and placed subgraphs of a growing graph, for fixed passes."""
 
     def __init__(self) -> None:
         self._extracted: deque[Subgraph] = deque(maxlen=MAX_REMEMBERED)
@@ -70,7 +68,7 @@ class Recent:
         return subgraph
 
     def optimise(self, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph:
-        """``passes(subgraph)``, or what computes the same and took them less."""
+        """``passes(subgraph)``, or an equivalent result obtained with less work."""
         grown = [(extension(earlier.before, subgraph), earlier) for earlier in self._last]
         sizes = [(len(more.dropped) + len(more.added), earlier) for more, earlier in grown if more]
         if not sizes:
@@ -83,7 +81,7 @@ class Recent:
         return after
 
     def place(self, subgraph: Subgraph, settle: Settle) -> Subgraph:
-        """``settle(subgraph, {})``, or the same from an earlier one and what is more."""
+        """``settle(subgraph, {})``, or an equivalent result that extends an earlier one."""
         found = (place_more(earlier, subgraph, settle) for earlier in reversed(self._placed))
         placed = next((after for after in found if after is not None), None)
         if placed is None:
@@ -93,8 +91,8 @@ class Recent:
 
 
 def place_more(earlier: Optimised, subgraph: Subgraph, settle: Settle) -> Subgraph | None:
-    """``subgraph`` placed as ``earlier`` was, which it begins with. None unless all of that is on one device,
-    and what is more, which is pure, goes there too.
+    """``subgraph`` placed by extending ``earlier``. None unless all of ``earlier`` is on one device, and the
+    added nodes are pure and go to the same device.
     """
     found = extension(earlier.before, subgraph)
     if found is None or any(node.op.effect is not Effect.PURE for node in found.added):
@@ -107,7 +105,7 @@ def place_more(earlier: Optimised, subgraph: Subgraph, settle: Settle) -> Subgra
     inner = addition(found.added, subgraph).subgraph
     try:
         settled = settle(inner, dict.fromkeys(inner.feeds, home))
-    except InvalidArgumentError:  # the whole, placed at once, says which operations are in each other's way
+    except InvalidArgumentError:  # placing the whole at once reports the operations in conflict
         return None
     if settled.nodes.keys() != inner.nodes.keys() or any(node.device != home for node in settled):
         return None
@@ -118,8 +116,8 @@ def place_more(earlier: Optimised, subgraph: Subgraph, settle: Settle) -> Subgra
 
 
 def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph | None:
-    """What ``passes`` make of ``subgraph``, given ``earlier``. None if that is neither a part of it nor has
-    half of it, or if one of the rules above is broken.
+    """The result of ``passes`` on ``subgraph``, given ``earlier``. None if they share too few nodes, or if
+    one of the rules above is violated.
     """
     is_whole = _is_whole(earlier.before, subgraph)
     if is_whole is None:
@@ -138,7 +136,9 @@ def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], 
 
 
 def _is_whole(earlier: Subgraph, later: Subgraph) -> bool | None:
-    """Whether ``later`` has all of ``earlier``; None if it has not half of it, or if rule 1 is broken."""
+    """True if ``later`` has all nodes of ``earlier``; None if fewer than half are shared, or rule 1 is
+    violated.
+    """
     grown = extension(earlier, later)
     if grown is None and not _agree(earlier, later):
         return None
@@ -148,12 +148,12 @@ def _is_whole(earlier: Subgraph, later: Subgraph) -> bool | None:
 
 
 def _count_common(one: Subgraph, other: Subgraph) -> int:
-    """How many names both have."""
+    """Number of names in common."""
     return len(one.nodes.keys() & other.nodes.keys())
 
 
 def _agree(earlier: Subgraph, later: Subgraph) -> bool:
-    """Rule 1, its first half. Feeds are made anew for each request."""
+    """First half of rule 1. Feeds are created separately for each request."""
     if earlier.feeds != later.feeds:
         return False
     if any(earlier.nodes[name].outputs != later.nodes[name].outputs for name in earlier.feeds):
@@ -163,26 +163,26 @@ def _agree(earlier: Subgraph, later: Subgraph) -> bool:
 
 
 def _has_only_effects_of(joined: Subgraph, later: Subgraph) -> bool:
-    """Rule 1, its second half. A target that the passes took apart is none."""
+    """Second half of rule 1. Targets that the passes removed do not count."""
     names = [node.name for node in joined if node.op.effect is not Effect.PURE]
     return all(name in later.nodes for name in names) and all(name in joined.nodes for name in later.targets)
 
 
 class _Addition:
-    """What ``whole`` has beyond ``earlier``, as a subgraph of its own."""
+    """The part of ``whole`` beyond ``earlier``, as a separate subgraph."""
 
     def __init__(self, earlier: Optimised, whole: Subgraph) -> None:
         self._before, self._after, self._whole = *earlier, whole
         self._fetches = dict(zip(self._before.fetches, self._after.fetches, strict=True))
-        """Where the earlier request's fetches are now."""
+        """Map from the earlier request's fetches to their current tensors."""
         self._added: dict[str, Node] = {}
         self._known: dict[str, Node] = {}
-        """Constants of the earlier request, and feeds for all else that is read of it."""
+        """Constants of the earlier request, and feeds for other tensors read from it."""
         self._stands_for: dict[Ref, Ref] = {}
-        """From the output of such a feed to the tensor."""
+        """Map from outputs of those feeds to the tensors that they represent."""
 
     def collect(self) -> bool:
-        """Find the nodes. False if rule 2 or 4 is broken."""
+        """Find the nodes. Returns False if rule 2 or 4 is violated."""
         stack = [name for name, index in self._whole.fetches if (name, index) not in self._fetches]
         stack += [name for name in self._whole.targets if name not in self._before.targets]
         while stack:
@@ -215,7 +215,7 @@ class _Addition:
         return self._stand_in(self._fetches[ref]) if ref in self._fetches else self._local(ref)
 
     def _local(self, ref: Ref) -> Ref:
-        """``ref`` as nodes of the addition read it."""
+        """``ref`` as seen by nodes of the addition."""
         name = ref[0]
         if name in self._added:
             return ref
@@ -233,6 +233,6 @@ class _Addition:
         return name, 0
 
     def without_stand_ins(self, subgraph: Subgraph) -> Subgraph:
-        """``subgraph``, which came of `subgraph`, with what it reads of the earlier request's nodes."""
+        """``subgraph``, derived from `subgraph`, reading the earlier request's nodes directly."""
         added = [node for node in subgraph if (node.name, 0) not in self._stands_for]
         return redirect(subgraph, self._stands_for, added)

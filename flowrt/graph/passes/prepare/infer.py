@@ -1,8 +1,8 @@
-"""Shape inference over a subgraph: again, with what is known now (the shapes of the feeds).
+"""Shape inference over a subgraph, repeated with the static shapes of the feeds.
 
-What a loop's variables are is a fixed point over its iterations. A list that begins without elements says
-nothing of them itself: it holds what the loop writes. So a gradient, whose loop reads that, has the shapes
-of the way forward.
+The shapes of a loop's variables are a fixed point over its iterations. A list that begins without elements
+does not determine their shape itself: it is that of the elements that the loop writes. The loop of a
+gradient, which reads that list, thus gets the shapes of the forward loop.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from flowrt.graph.shapes import Shape, compatible, is_static, merge, relax
 
 
 def infer_shapes(subgraph: Subgraph) -> Subgraph:
-    """Refine every output whose shape is not static yet. Raises `InvalidArgumentError` where the feeds do not
-    fit.
+    """Refine every output that has no static shape yet. Raises `InvalidArgumentError` if the feeds do not
+    match.
     """
     nodes: dict[str, Node] = {}
     changed = False
@@ -68,15 +68,15 @@ def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:
 
 
 def _holding(node: Node, declared: ShapeContext, shape: Shape, written: Shape) -> list[Shape]:
-    """The shape of a list that gets an element more. What its elements were found to be so far nobody has
-    promised of this one; what was declared holds for all.
+    """The shape of a list that gets another element. Shapes inferred for earlier elements need not hold for
+    it; the declared shape holds for all.
     """
     node.op.shape(declared)  # raises if the element does not fit
     return [relax(shape, written)]
 
 
 def _as_declared(node: Node, specs: Sequence[TensorSpec]) -> list[Shape]:
-    """The shapes of the inputs, of lists only what was declared: that the node's own list has, too."""
+    """The shapes of the inputs; for lists only the declared shape, which the node's own list has, too."""
     declared = node.outputs[0].shape
     return [declared if s.dtype is dtypes.variant else s.shape for s in specs]
 
@@ -85,7 +85,7 @@ def _as_declared(node: Node, specs: Sequence[TensorSpec]) -> list[Shape]:
 
 
 def _infer_functions(node: Node, nodes: Mapping[str, Node]) -> Node:
-    """``node`` with what its inputs' shapes say of the shapes in its functions, and of its outputs'."""
+    """``node`` with the shapes in its functions and of its outputs refined by its inputs' shapes."""
     shapes = [nodes[name].outputs[index].shape for name, index in node.inputs]
     values = [partial_value(nodes.__getitem__, ref) for ref in node.inputs]
     carried = len(node.attrs["T"]) if node.op.name == "_Loop" else 0
@@ -93,7 +93,7 @@ def _infer_functions(node: Node, nodes: Mapping[str, Node]) -> Node:
     unset = [i for i, lists in enumerate(begin) if lists is not None and lists.begins]
 
     def refine(function: Subgraph) -> Subgraph:
-        first = len(shapes) - len(function.feeds)  # behind a predicate or an index
+        first = len(shapes) - len(function.feeds)  # follow a predicate or an index
         return _refine(function, shapes[first:], values[first:], carried, unset)
 
     return _infer(with_functions(node, refine), nodes)
@@ -107,8 +107,8 @@ def _refine(
     unset: Sequence[int],
 ) -> Subgraph:
     """``function`` for arguments of ``shapes``. Its first ``carried`` results are its next arguments; the
-    lists among them that begin without an element that is set, ``unset``, hold what the function writes.
-    That may be elements of another such list: so once a list.
+    lists among them that begin without any element set, ``unset``, hold the elements that the function
+    writes. Those may come from another such list, so this is repeated once per list.
     """
     parameters = [function.nodes[name] for name in function.feeds]
     given = [merge(p.outputs[0].shape, shape) for p, shape in zip(parameters, shapes, strict=True)]
@@ -125,8 +125,8 @@ def _refine(
 
 
 def _widen(function: Subgraph, given: list[Shape], values: Sequence[PartialValue], carried: int) -> Subgraph:
-    """``function`` for the ``given`` shapes, of which what is not the same in all iterations is widened until
-    nothing changes, at most once a dimension.
+    """``function`` for the ``given`` shapes; those that vary between iterations are widened until nothing
+    changes, at most once per dimension.
     """
     while True:
         refined = infer_shapes(_with_parameters(function, given, values, carried))
@@ -158,7 +158,7 @@ def _with_parameters(
 
 
 def _written(body: Subgraph, k: int) -> Shape:
-    """What is known of all elements that an iteration writes to its variable ``k``, a list."""
+    """Common shape of all elements that an iteration writes to its variable ``k``, a list."""
     found: list[Shape] = []
     if _argument(body, body.fetches[1 + k], found) != k or not found:
         return None
@@ -166,8 +166,8 @@ def _written(body: Subgraph, k: int) -> Shape:
 
 
 def _argument(function: Subgraph, ref: Ref, found: list[Shape]) -> int | None:
-    """The number of the argument that became the list ``ref``, by what writes to it alone: elements of these
-    shapes, which ``found`` gets. None: there is none, or what is done to it is not known.
+    """Index of the argument that became the list ``ref`` through writes alone; the shapes of the written
+    elements are appended to ``found``. None if there is none, or if other operations are involved.
     """
     while ref[0] not in function.feeds:
         node, output = function.nodes[ref[0]], ref[1]
@@ -190,9 +190,9 @@ def _argument(function: Subgraph, ref: Ref, found: list[Shape]) -> int | None:
 
 
 def _written_once(node: Node) -> Callable[[Sequence[Shape]], Shape] | None:
-    """The rule ``written`` of a ``node`` that gives its first input, a list, one element more, where a reader
-    of one that was never set gives it no other shape: the front end reads a `TensorArray` by the shape that
-    all its elements have.
+    """The rule ``written`` of a ``node`` that adds an element to its first input, a list, if a read of an
+    unset element has no other shape: the front end reads a `TensorArray` with the common shape of its
+    elements.
     """
     lists = node.op.lists
     if lists is None or not (lists.use is ListUse.PUSHED or (lists.use is ListUse.SET and writes_once(node))):

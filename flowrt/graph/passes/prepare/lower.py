@@ -1,11 +1,11 @@
-"""Lowering: from the control flow of a graph to the two forms that are compiled.
+"""Lowering: from the control flow of a graph to the two compiled forms.
 
-* A call becomes the operations of its function.
-* If and Case become `_Case`: an index, and one function a branch.
+* A call is inlined.
+* If and Case become `_Case`: an index, and one function per branch.
 * While becomes `_Loop`. The loop is rotated (loop inversion: Muchnick, *Advanced Compiler Design*, 18.5): its
   condition is computed once in front of it, and from then on at the end of the body, from the body's results.
-  So a loop has one function, in which condition and body share what they both compute. What the body returns
-  as it got it is invariant.
+  A loop thus has one function, in which condition and body share common subexpressions. Variables that the
+  body returns unchanged are invariant.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from flowrt.graph.passes.prepare.order_effects import behind, effectful_nodes, u
 
 
 def lower(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` without If, Case, While and calls, in its functions too."""
+    """``subgraph`` without If, Case, While and calls, including its functions."""
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
     nodes: list[Node] = []
     replaced: dict[Ref, Ref] = {}
     targets = dict.fromkeys(subgraph.targets)
-    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs ask
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs need it
     for before in subgraph:
         node = before
         if replaced:
@@ -49,7 +49,7 @@ def lower(subgraph: Subgraph) -> Subgraph:
 
 
 Lowered = tuple[list[Node], Sequence[Ref], Sequence[str]]
-"""The nodes in the place of one, what takes the place of its outputs, and which nodes run in any case."""
+"""The nodes that replace one, the replacements of its outputs, and the nodes that must run in any case."""
 
 
 def _lower_call(node: Node) -> Lowered:
@@ -58,7 +58,7 @@ def _lower_call(node: Node) -> Lowered:
     ends = dict.fromkeys([ref[0] for ref in results] + effects)
     inner = {n.name for n in nodes}
     waits = tuple(name for name in ends if name in inner) or node.controls
-    # who waits for the call waits for its results
+    # control dependents of the call wait for its results
     done = Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
     return [*nodes, done], results, effects
 
@@ -119,7 +119,7 @@ def inline(
     function: Subgraph, arguments: Sequence[Ref], prefix: str, controls: tuple[str, ...]
 ) -> tuple[list[Node], list[Ref]]:
     """The nodes of ``function`` with ``arguments`` in place of its parameters and ``prefix`` before their
-    names, and its results. What reads nothing waits for ``controls``.
+    names, and its results. Nodes without inputs wait for ``controls``.
     """
     parameters = {(name, 0): ref for name, ref in zip(function.feeds, arguments, strict=True)}
 

@@ -1,15 +1,15 @@
 """Ordering: reads and writes of one resource happen in the order in which the user wrote them.
 
-There are no reference edges in flowrt, so nothing in the data flow says whether ``w.assign(...)`` comes
-before or after another read of ``w``. The order of creation does: a read waits for the last write before it,
-a write for that write and for every read since. Only the resource's own operations are tied; what they feed
-runs freely.
+flowrt has no reference edges, so the data flow does not determine whether ``w.assign(...)`` runs before or
+after another read of ``w``. The order of creation does: a read waits for the last write before it, a write
+for that write and for every read since. Only the resource's own operations are ordered; their consumers are
+not.
 
-A fetched variable has the value at the end of the step: its read, marked `AT_END`, comes after all writes. If
-an operation that has a place in this order depends on such a read, the read keeps its own place.
+A fetched variable has its value at the end of the step: its read, marked `AT_END`, follows all writes. If an
+ordered operation depends on such a read, the read keeps its original position.
 
-An operation that owns functions reads and writes what they do (`flowrt.graph.effects`); in each function the
-order is that of its own operations.
+An operation that owns functions reads and writes the resources that they do (`flowrt.graph.effects`); in each
+function the order is that of its own operations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ORDERED = (Effect.READ, Effect.WRITE, Effect.NESTED)
 
 @dataclass(slots=True)
 class _History:
-    """Of one resource: the last write, and the reads since."""
+    """The last write of one resource, and the reads since."""
 
     write: str | None = None
     reads: list[str] = field(default_factory=list)
@@ -52,12 +52,12 @@ def order_effects(subgraph: Subgraph) -> Subgraph:
 
 
 def _reads_at_end(subgraph: Subgraph) -> dict[str, Node]:
-    """The reads that come after all writes."""
+    """The reads that follow all writes."""
     marked = {node.name: node for node in subgraph if AT_END in node.attrs}
     if not marked:
         return marked
     needed = set[str]()
-    """What operations wait for that have a place in the order."""
+    """Ancestors of ordered operations."""
     for node in reversed(list(subgraph)):
         if node.name in needed or (node.name not in marked and touches(node)):
             needed.update([name for name, _ in node.inputs], node.controls)
@@ -65,7 +65,7 @@ def _reads_at_end(subgraph: Subgraph) -> dict[str, Node]:
 
 
 def _ordered(node: Node, histories: dict[str, _History]) -> Node:
-    """``node`` with edges from what it has to wait for, and without the mark that this was found by."""
+    """``node`` with control edges from its predecessors in the order, and without its `AT_END` mark."""
     node = with_functions(node, order_effects)
     before = dict.fromkeys(_predecessors(node, histories))
     waited = {node.name, *node.controls, *ordering_inputs(node)}
@@ -77,14 +77,14 @@ def _ordered(node: Node, histories: dict[str, _History]) -> Node:
 
 
 def ordering_inputs(node: Node) -> list[str]:
-    """Whom ``node`` comes after because it reads from them. Not so where it owns functions: an argument that
+    """The data inputs that order ``node`` after their producers. Empty if it owns functions: an argument that
     none of them reads is dropped later.
     """
     return [] if node.op.effect is Effect.NESTED else [ref[0] for ref in node.inputs]
 
 
 def _with_plain_handles(subgraph: Subgraph) -> Subgraph:
-    """Readers of a handle that went through an Identity read the handle itself: one resource, one name."""
+    """Readers of a handle that passed through an Identity read the handle itself: one resource, one name."""
     handles: dict[Ref, Ref] = {}
     for node in subgraph:
         if node.op.alias and node.op.is_pure and node.outputs[0].dtype is dtypes.resource:
@@ -94,7 +94,7 @@ def _with_plain_handles(subgraph: Subgraph) -> Subgraph:
 
 
 def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
-    """What ``node`` has to wait for; notes it as the last of its resources' operations."""
+    """The operations that ``node`` must wait for; records it as the last one of its resources."""
     before: list[str] = []
     for (resource, _), writes in touches(node):
         history = histories.setdefault(resource, _History())
@@ -114,8 +114,9 @@ def unread_effects(
     outputs: Iterable[Ref],
     effectful: Callable[[], set[str]],
 ) -> tuple[str, ...]:
-    """The nodes with effects that ``node`` of ``subgraph`` reads from, and neither ``added``, which take its
-    place, nor its ``outputs`` there: the step needs them still. ``effectful``: see `effectful_nodes`.
+    """The nodes with effects among the ancestors of ``node`` of ``subgraph`` that are no longer reached from
+    its replacements ``added`` and ``outputs``: the step still needs them. ``effectful``: see
+    `effectful_nodes`.
     """
     read = {name for name, _ in outputs}.union([ref[0] for other in added for ref in other.inputs])
     stack = [name for name, _ in node.inputs if name not in read]
@@ -135,12 +136,12 @@ def unread_effects(
 
 
 def behind(node: Node, controls: Sequence[str]) -> Node:
-    """``node``, which waits for ``controls``, too."""
+    """``node`` with additional control inputs ``controls``."""
     return node.replace(controls=tuple(dict.fromkeys([*node.controls, *controls])))
 
 
 def effectful_nodes(subgraph: Subgraph) -> set[str]:
-    """The nodes that change a resource or touch the world outside, or come after one that does."""
+    """The nodes that write a resource or have other side effects, and their descendants."""
     found: set[str] = set()
     for node in subgraph:
         before = [ref[0] for ref in node.inputs]

@@ -17,7 +17,7 @@ from flowrt.graph.shapes import Shape
 from flowrt.graph.topology import sort_topologically
 
 FEW = 50
-"""Nodes more than a tenth that are looked at by themselves."""
+"""Number of nodes above a tenth that are still visited individually."""
 
 
 class StepRequest(NamedTuple):
@@ -42,9 +42,10 @@ def extract(
     """The part of ``graph`` that ``fetches`` and ``targets`` need when ``feeds`` (with their shapes) are
     given.
 
-    A fed tensor becomes a ``_Feed`` node, under its producer's name when that has no other output, and what
-    only it needed falls away. Nobody waits for the operations named in ``done``: they ran earlier in the
-    step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
+    A fed tensor becomes a ``_Feed`` node, with its producer's name if that has no other output, and nodes
+    needed only by it are pruned. Control edges from the operations named in ``done`` are dropped: they ran
+    earlier in the step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a
+    cycle.
     """
     fed = {tensor.ref: feed_node(tensor, shape) for tensor, shape in feeds.items()}
     # list(): one step under the interpreter lock, while other threads may add operations
@@ -100,11 +101,11 @@ def extract_more(
     targets: Sequence[Operation],
     feeds: Mapping[Tensor, Shape],
 ) -> Subgraph | None:
-    """`extract`, by visiting only what ``earlier`` has not, which was extracted from ``graph`` as it still
-    is.
+    """`extract`, visiting only nodes not in ``earlier``, which was extracted from the same, unchanged part of
+    ``graph``.
 
-    None if that is more than a tenth of it or not pure, if the feeds are others, or if ``earlier`` has
-    targets that are not asked for.
+    None if those are more than a tenth of it or not pure, if the feeds differ, or if ``earlier`` has targets
+    that are not requested.
     """
     fed = [feed_node(tensor, shape) for tensor, shape in feeds.items()]
     names = tuple([node.name for node in fed])
@@ -132,7 +133,7 @@ def extract_more(
 
 
 def _is_in_order(nodes: Mapping[str, Node]) -> bool:
-    """Whether none comes before what it reads."""
+    """Whether every node comes after its inputs."""
     seen: set[str] = set()
     for node in nodes.values():
         if any(producer in nodes and producer not in seen for producer, _ in node.inputs):
@@ -142,8 +143,8 @@ def _is_in_order(nodes: Mapping[str, Node]) -> bool:
 
 
 def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
-    """`prune` of what begins with all nodes of ``earlier``, of which each was needed there. If what was asked
-    for there is asked for now, or read by what is more, nothing has to be visited.
+    """`prune` of a subgraph that begins with all nodes of ``earlier``, all of them needed there. If the roots
+    of ``earlier`` are still roots, or are read by the added nodes, nothing is visited.
     """
     needed = set(later.roots())
     for name in islice(later.nodes, len(earlier), None):
@@ -153,7 +154,9 @@ def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
 
 
 def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
-    """``subgraph`` without those of ``names`` that are not needed, and what only they needed. All else is."""
+    """``subgraph`` without the unneeded nodes among ``names``, and nodes only they needed. All others are
+    needed.
+    """
     num_readers = Counter([name for node in subgraph for name, _ in node.inputs])
     num_readers.update([name for node in subgraph for name in node.controls])
     roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
@@ -167,12 +170,12 @@ def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
 
 
 def _before(node: Node) -> list[str]:
-    """What it reads and waits for."""
+    """Names of its inputs and control inputs."""
     return [*[name for name, _ in node.inputs], *node.controls]
 
 
 def feed_node(tensor: Tensor, shape: Shape) -> Node:
-    """What stands in the place of a tensor that is fed with a value of ``shape``."""
+    """Replacement for a tensor that is fed with a value of ``shape``."""
     return feed_of(tensor.op.node, tensor.index, shape)
 
 
@@ -200,8 +203,8 @@ def prune(subgraph: Subgraph) -> Subgraph:
 def redirect(
     subgraph: Subgraph, replacement: Mapping[Ref, Ref], nodes: Iterable[Node] | None = None
 ) -> Subgraph:
-    """``subgraph`` (with ``nodes``) where each reader of a tensor in ``replacement`` reads the other tensor
-    instead.
+    """``subgraph`` (with ``nodes``), with readers of a tensor in ``replacement`` redirected to the other
+    tensor.
     """
     if not replacement:
         return subgraph if nodes is None else subgraph.with_nodes(nodes)

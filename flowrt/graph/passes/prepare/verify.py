@@ -1,4 +1,4 @@
-"""The rules that every subgraph keeps, checked; tests do so after each pass."""
+"""Invariants of every subgraph, checked by tests after each pass."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from flowrt.graph.op_def import Argument
 def verify_subgraph(subgraph: Subgraph) -> None:
     """Raises `InternalError`, naming the first bad node, unless
 
-    nodes stand under their own names, after all they read and wait for; inputs and controls exist, each
-    control once; input and output dtypes are those of the op's signature; feeds, fetches and targets exist;
-    functions keep these rules too, and have a parameter of its dtype for each argument of their owner.
+    nodes are stored under their own names, after their inputs and control inputs; inputs and controls exist,
+    each control once; input and output dtypes are those of the op's signature; feeds, fetches and targets
+    exist; functions satisfy these rules too, and have a parameter of its dtype for each argument of their
+    owner.
     """
     seen: dict[str, Node] = {}
     for name, node in subgraph.nodes.items():
@@ -52,7 +53,7 @@ def _faults(name: str, node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
 def _function_faults(function: Subgraph, node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
     arguments = node.inputs[
         max(0, len(node.inputs) - len(function.feeds)) :
-    ]  # behind a predicate or an index
+    ]  # follow a predicate or an index
     expected = [seen[name].outputs[index].dtype for name, index in arguments]
     found = [function.spec((name, 0)).dtype for name in function.feeds if name in function.nodes]
     if expected != found:
