@@ -32,7 +32,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class _Destination(NamedTuple):
-    """What every metric is told: its name, and the collections that its value and its update are added to."""
+    """The arguments that all metrics have: the name, and the collections of its value and its update."""
 
     name: str | None
     metrics_collections: Any

@@ -433,7 +433,7 @@ def define_handle(
     value: Callable[[ShapeContext], PartialValue] | None = None,
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
 ) -> OpDef[Tensor]:
-    """Define an op whose output is the handle of what ``state`` makes in a session: see `Effects`."""
+    """Define an op that returns the handle of the object that ``state`` makes in a session: see `Effects`."""
     return define_op(
         name,
         f"-> {output}",

@@ -1,4 +1,4 @@
-"""Functions whose argument lists are made: TensorFlow 1 has arguments by two names, and arguments that many
+"""Generated argument lists: for arguments that TensorFlow 1 has by two names, and arguments that many
 functions share.
 """
 

@@ -139,7 +139,7 @@ class CompiledPart:
         return Plan(placed, self._devices, self._resource, options, mode)
 
     def _plan_with_loops(self, placed: Subgraph) -> Plan:
-        """On a compiling thread."""
+        """Compile the plan with loops; runs on a compiling thread."""
         if self._is_closed:
             raise FailedPreconditionError("the part was let go of: no loops are compiled for it")
         return self._new_plan(placed, self._options(fuses=True))

@@ -1,4 +1,4 @@
-"""From a placed subgraph to what each device runs.
+"""Lowering of a placed subgraph to scheduled partitions.
 
 schedule  partitions, fused and spread over streams; the abilities of this package's compiler of loops
 """

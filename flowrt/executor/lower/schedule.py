@@ -1,4 +1,4 @@
-"""From a placed subgraph to what each device runs: cut, fused, in an order, on streams."""
+"""Scheduling of a placed subgraph: one partition per device, fused, ordered, and assigned to streams."""
 
 from __future__ import annotations
 

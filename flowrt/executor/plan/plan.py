@@ -48,10 +48,10 @@ between threads costs about 50 us, in which a core does this much arithmetic on 
 
 @dataclass(frozen=True)
 class StepMode:
-    """How a plan's steps run. ``inline``: on one thread, if the step allows it. ``seed``: instructions of
-    several programs interleave in an order that follows from it (for tests). ``controlled``: every run has a
-    `StepControl`. ``is_shared``: the plan is one task's part of a step, so every run is given the step's
-    rendezvous.
+    """The execution mode of a plan's steps. ``inline``: on one thread, if the step allows it. ``seed``:
+    instructions of several programs interleave in an order derived from it (for tests). ``controlled``: every
+    run has a `StepControl`. ``is_shared``: the plan is one task's part of a step, so every run is given the
+    step's rendezvous.
     """
 
     inline: bool = False

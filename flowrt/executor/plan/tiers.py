@@ -115,7 +115,7 @@ def compile_beside(work: Callable[[], object], nodes: int) -> None:
 
 
 class Compiled(Protocol):
-    """What of a `flowrt.executor.plan.plan.Plan` matters for its tier."""
+    """The part of `flowrt.executor.plan.plan.Plan` that its tier uses."""
 
     has_loops: bool
 

@@ -56,7 +56,7 @@ class Runtime(Protocol):
         """A `Plan` of the request for feeds of these shapes, or an equivalent."""
 
     def compile_options(self) -> CompileOptions:
-        """What plans that have run for a while are compiled for, as it is now."""
+        """The current compile options of plans that have run for a while."""
 
     def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Array | Any]:
         """Feeds in a GPU's memory, as the plan's readers take them."""
@@ -144,7 +144,7 @@ class LocalRuntime:
         return plan
 
     def _plan_with_loops(self, placed: Subgraph) -> Plan:
-        """On a compiling thread, of a session that may be closed meanwhile."""
+        """Compile on a compiling thread, unless the session was closed meanwhile."""
         if self._closed:
             raise closed()
         return self._new_plan(placed, self._options(fuses=True))

@@ -315,7 +315,7 @@ class BaseSession:
     # --- for inspection
 
     def compile_options(self) -> CompileOptions:
-        """What steps are compiled for. Raises `FailedPreconditionError` after `close`."""
+        """The compile options of steps. Raises `FailedPreconditionError` after `close`."""
         self._check_open()
         return self._runtime.compile_options()
 

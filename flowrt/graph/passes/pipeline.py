@@ -76,7 +76,7 @@ UNOBSERVED = Observer()
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What a step is compiled for.
+    """The options of a compile.
 
     ``devices`` are full names, the default device first; ``assigned`` maps nodes with state that were placed
     before to their devices. ``part_of`` maps a device to its part of the cut. ``streams`` is the number of
@@ -97,7 +97,7 @@ class CompileOptions:
 
 
 class Scope(Enum):
-    """What a stage has to be given when a request extends an earlier one."""
+    """The part of a step that a stage needs when a request extends an earlier one."""
 
     REQUEST = "request"
     """The request: what is new in it is found by comparing it with the earlier one."""
@@ -110,7 +110,7 @@ class Scope(Enum):
 
 
 class State(Enum):
-    """What a step is after a stage. A pipeline never goes back in this order."""
+    """The state of a step after a stage. A pipeline never goes back in this order."""
 
     PRUNED = "pruned"
     OPTIMISED = "optimised"
@@ -177,7 +177,7 @@ FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
     "read_rows_in_place": lambda part, compiler, each: read_rows_in_place(part),
     "fuse": lambda part, compiler, each: fuse(part, compiler.supports, each),
 }
-"""With ``each``, every operation becomes machine code: all tensors around it are small."""
+"""The passes of `fuse`. With ``each``, every operation becomes machine code: all its tensors are small."""
 
 
 def _fuse(

@@ -109,7 +109,9 @@ maybe_batch = _public(
     """,
 )
 batch_join = _public(
-    _fifo_batches, "batch_join", "`batch` of several graphs' elements, which are alike; a thread runs each."
+    _fifo_batches,
+    "batch_join",
+    "`batch` of several graphs' elements, of the same structure; one thread runs each graph.",
 )
 maybe_batch_join = _public(
     _fifo_batches,
@@ -131,7 +133,7 @@ maybe_shuffle_batch = _public(
 shuffle_batch_join = _public(
     _shuffled_batches,
     "shuffle_batch_join",
-    "`shuffle_batch` of several graphs' elements, which are alike; a thread runs each.",
+    "`shuffle_batch` of several graphs' elements, of the same structure; one thread runs each graph.",
 )
 maybe_shuffle_batch_join = _public(
     _shuffled_batches,
@@ -162,7 +164,7 @@ def _new_shuffled(
 
 
 class _Batches(NamedTuple):
-    """What kind of batches."""
+    """Parameters of the batches."""
 
     name: str
     size: Any
@@ -201,7 +203,7 @@ def _batches(
 
 
 def _check_positive(name: str, argument: str, value: Any) -> None:
-    """Of a size that is a tensor the step tells."""
+    """Raise unless the size is positive; a tensor is checked by the step."""
     is_wrong = value < 1 if isinstance(value, numbers.Integral) else isinstance(value, str | float | None)
     if is_wrong:
         raise InvalidArgumentError(f"{name}: expected {argument} >= 1, a whole number; got {value!r}")
@@ -235,7 +237,7 @@ def _common_types(elements: Sequence[Sequence[Tensor]]) -> list[DType]:
 
 
 def _element_shapes(elements: Sequence[Sequence[Tensor]], shapes: Any, are_rows: bool) -> list[Shape]:
-    """Those of the components of all elements. Raises `InvalidArgumentError` for another number."""
+    """The shapes of the components of all elements. Raises `InvalidArgumentError` for a wrong number."""
     if shapes is not None:
         is_one = len(elements[0]) == 1 and not any(isinstance(each, list | tuple) for each in shapes)
         given = [as_shape(shape) for shape in ([shapes] if is_one else shapes)]
@@ -248,7 +250,7 @@ def _element_shapes(elements: Sequence[Sequence[Tensor]], shapes: Any, are_rows:
 
 
 def _common_shape(tensors: Sequence[Tensor], are_rows: bool) -> Shape:
-    """What is known of all."""
+    """The most specific shape common to all."""
     shapes = [tensor.spec.shape for tensor in tensors]
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None
@@ -262,7 +264,7 @@ def _common_shape(tensors: Sequence[Tensor], are_rows: bool) -> Shape:
 
 
 def _enqueue(queue: QueueBase, element: list[Tensor], keep: Tensor, are_rows: bool) -> Operation:
-    """What adds the element, or its rows, as far as ``keep`` says."""
+    """An operation that enqueues the element, or its rows, as ``keep`` selects."""
     add = queue.enqueue_many if are_rows else queue.enqueue
     if are_rows and keep.spec.shape != ():
         return add([boolean_mask(tensor, keep) for tensor in element])
@@ -278,7 +280,7 @@ def _enqueue(queue: QueueBase, element: list[Tensor], keep: Tensor, are_rows: bo
 
 
 def _summarize(queue: QueueBase, what: _Batches) -> None:
-    """How full the queue is."""
+    """Add a summary of how full the queue is."""
     room = what.capacity - what.reserve
     over = f"over_{what.reserve}_of" if what.reserve else "of"
     full = cast(queue.size() - what.reserve, float32) * (1.0 / room)

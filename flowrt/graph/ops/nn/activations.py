@@ -58,8 +58,8 @@ def _activation(
     is_same_at_output: bool = False,
     attrs: str = "",
 ) -> OpDef[Tensor]:
-    """``features: T -> T`` whose derivative is ``gradient`` at the input, or at the output if it says so or
-    is the same there: then the input is not kept for it, and may be written over.
+    """``features: T -> T`` with the derivative ``gradient`` at the input, or at the output if it is defined
+    there or equal: then the input is not kept for it and may be overwritten.
     """
     by_output = is_same_at_output or gradient.inputs[1].name == "outputs"
 

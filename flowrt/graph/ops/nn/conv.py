@@ -90,7 +90,7 @@ def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[i
 
 
 ForwardShape: TypeAlias = Callable[[Shape, Shape, Mapping[str, Any]], tuple[int | None, ...]]
-"""From the shapes of input and filter, and the attributes, to that of the output."""
+"""The shape rule of a convolution: the output's shape from those of input and filter, and the attributes."""
 
 
 def _sizes(s: ShapeContext, position: int) -> Shape:
@@ -329,12 +329,12 @@ def define_convolution(
     """
 
     def cost(y: TensorSpec, filter: TensorSpec) -> float:
-        """Every output element meets its taps, in all three ops; 0 if a shape is unknown."""
+        """The multiply-adds: all taps for each output element, in all three ops; 0 if a shape is unknown."""
         taps = filter.shape and filter.shape[:-inner_dims]
         return 2.0 * (num_elements(y.shape) or 0) * (num_elements(taps) or 0)
 
     def input_shape(s: ShapeContext) -> Sequence[Shape]:
-        """What `input_sizes` says, if convolving that gives the third input's shape."""
+        """The value of `input_sizes`, if convolving that shape gives the third input's."""
         wanted = _sizes(s, 0)
         merge(shape_of(wanted, s.shapes[1], s.attrs), s.shapes[2])
         return [wanted]

@@ -143,8 +143,8 @@ def define_draw(
     batch: BatchRule | None = None,
     **parts: Any,
 ) -> OpDef[Tensor]:
-    """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
-    pure op ``{name}At``, whose last input says which draw it is: what gradients compute again.
+    """Define an op that draws from its own stream, passed to its kernel as ``state``. Also defines the pure
+    op ``{name}At``, with the position of the draw as an extra last input, for recomputation in gradients.
     """
 
     @functools.wraps(kernel)

@@ -1,4 +1,4 @@
-"""What the fusion passes know of the compiler that turns loops into machine code."""
+"""The abilities of the compiler that turns loops into machine code, as the fusion passes see them."""
 
 from __future__ import annotations
 

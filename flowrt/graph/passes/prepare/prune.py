@@ -21,8 +21,8 @@ FEW = 50
 
 
 class StepRequest(NamedTuple):
-    """What a step computes: ``fetches`` and ``targets`` of ``graph``, with ``feeds`` of these shapes. Nothing
-    waits for the operations in ``done``.
+    """The request for a step: ``fetches`` and ``targets`` of ``graph``, with ``feeds`` of these shapes.
+    Nothing waits for the operations in ``done``.
     """
 
     graph: Graph
