@@ -7,14 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from flowrt.cli.machine import (
-    DeviceFacts,
-    blas_libraries,
-    cores,
-    cuda_versions,
-    library_versions,
-    local_devices,
-)
+from flowrt.cli import machine
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.onednn import onednn
 from flowrt.profiler.text_table import aligned, gib
@@ -38,23 +31,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def gather() -> dict[str, Any]:
     """All that the command shows, as JSON has it."""
-    found = local_devices()
-    there, usable = cores()
-    versions = library_versions()
+    found = machine.local_devices()
+    there, usable = machine.cores()
+    versions = machine.library_versions()
     return {
         "devices": [asdict(device) for device in found],
         "why_no_gpu": why_no_gpu(),
         "why_no_onednn": onednn.why_unavailable(),
         "cores": there,
         "usable_cores": usable,
-        "blas": [blas._asdict() for blas in blas_libraries()],
-        "libraries": {name: versions[name] for name in SHOWN} | cuda_versions(),
+        "blas": [blas._asdict() for blas in machine.blas_libraries()],
+        "libraries": {name: versions[name] for name in SHOWN} | machine.cuda_versions(),
     }
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """``facts`` as two tables."""
-    found = [DeviceFacts(**device) for device in facts["devices"]]
+    found = [machine.DeviceFacts(**device) for device in facts["devices"]]
     first = aligned([HEADINGS, *map(device_row, found)])
     rows = [("cores", f"{facts['cores']}, {facts['usable_cores']} of them for this process")]
     rows += [("BLAS", f"{b['name']} {b['version']}, {b['threads']} threads") for b in facts["blas"]]
@@ -67,7 +60,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return [*first, "", *aligned(rows)]
 
 
-def device_row(device: DeviceFacts) -> tuple[str, ...]:
+def device_row(device: machine.DeviceFacts) -> tuple[str, ...]:
     """A device under `HEADINGS`."""
     capability = ".".join(map(str, device.compute_capability or ())) or "-"
     return (device.name, gib(device.free_bytes), gib(device.total_bytes), capability, device.description)

@@ -15,16 +15,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from flowrt.cli import machine
 from flowrt.cli.devices import device_row
-from flowrt.cli.machine import (
-    DeviceFacts,
-    blas_libraries,
-    cores,
-    cuda_versions,
-    library_versions,
-    local_devices,
-    processor_name,
-)
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.profiler.text_table import aligned, gib
 
@@ -54,7 +46,7 @@ def gather() -> dict[str, dict[str, str]]:
     """The report: facts as text, by section."""
     return {
         "system": _system(),
-        "libraries": library_versions() | cuda_versions(),
+        "libraries": machine.library_versions() | machine.cuda_versions(),
         "environment": shown_variables(os.environ),
         "devices": _devices(),
     }
@@ -97,14 +89,14 @@ def _commit(root: Path) -> str:
 
 
 def _system() -> dict[str, str]:
-    there, usable = cores()
-    host = local_devices()[0]
-    blas = "; ".join(f"{b.name} {b.version}, {b.threads} threads" for b in blas_libraries())
+    there, usable = machine.cores()
+    host = machine.local_devices()[0]
+    blas = "; ".join(f"{b.name} {b.version}, {b.threads} threads" for b in machine.blas_libraries())
     return {
         "flowrt": flowrt_version(),
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
         "OS": platform.platform(),
-        "processor": f"{processor_name()} ({platform.machine()})",
+        "processor": f"{machine.processor_name()} ({platform.machine()})",
         "cores": f"{there}, {usable} of them for this process",
         "memory": f"{gib(host.free_bytes)} free of {gib(host.total_bytes)}",
         "BLAS": blas or "none found",
@@ -112,12 +104,12 @@ def _system() -> dict[str, str]:
 
 
 def _devices() -> dict[str, str]:
-    rows = {device.name: _device_line(device) for device in local_devices()}
+    rows = {device.name: _device_line(device) for device in machine.local_devices()}
     why = why_no_gpu()
     return rows if why is None else rows | {"no GPU": why}
 
 
-def _device_line(device: DeviceFacts) -> str:
+def _device_line(device: machine.DeviceFacts) -> str:
     _, free, total, capability, model = device_row(device)
     line = f"{model}, {free} free of {total}"
     return line if device.compute_capability is None else f"{line}, compute capability {capability}"

@@ -17,16 +17,9 @@ from typing import NamedTuple
 
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
+from flowrt.distribute.cluster import exit_codes
 from flowrt.distribute.cluster.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster.cluster_spec import parse_address
-from flowrt.distribute.cluster.exit_codes import (
-    AUTH_REFUSED,
-    INTERRUPTED,
-    NOT_FORMED,
-    OK,
-    PEER_LOST,
-    exit_code,
-)
 from flowrt.distribute.cluster.timeouts import drain_s
 from flowrt.distribute.collectives.probe import probe_cluster
 from flowrt.distribute.launch.check import PeerCheck, check_cluster
@@ -57,7 +50,7 @@ class Reason(NamedTuple):
     """The reason why a worker ends, and its exit status."""
 
     text: str
-    status: int = OK
+    status: int = exit_codes.OK
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,13 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _probe(cluster, arguments)
         return _check(cluster, arguments) if arguments.check else _serve(cluster, arguments)
     except (AlreadyExistsError, UnavailableError) as error:  # from listening; lost peers fail steps
-        return _complain(error, NOT_FORMED)
+        return _complain(error, exit_codes.NOT_FORMED)
     except OpError as error:
-        return _complain(error, exit_code(error))
+        return _complain(error, exit_codes.exit_code(error))
     except OSError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:  # before serving, or in a mode without
-        return INTERRUPTED
+        return exit_codes.INTERRUPTED
 
 
 def new_worker_parser() -> argparse.ArgumentParser:
@@ -143,7 +136,7 @@ def _drain(arguments: argparse.Namespace) -> int:
     check_dial(arguments.drain, security, arguments.insecure)
     drain(new_transport(security), arguments.drain, _say)
     _say(f"{arguments.drain} has ended")
-    return OK
+    return exit_codes.OK
 
 
 def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
@@ -157,8 +150,8 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     check_cluster(cluster, new_transport(_security(cluster, arguments)), arguments.bind, seen)
     errors = [check.error for check in checks if check.error is not None]
     if any(isinstance(error, UnauthenticatedError) for error in errors):
-        return AUTH_REFUSED
-    return NOT_FORMED if errors else OK
+        return exit_codes.AUTH_REFUSED
+    return exit_codes.NOT_FORMED if errors else exit_codes.OK
 
 
 def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
@@ -169,10 +162,10 @@ def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     try:
         link = probe_cluster(cluster, transport, arguments.bind, functools.partial(print, flush=True))
     except DeadlineExceededError as error:  # a task is not probing
-        return _complain(error, NOT_FORMED)
+        return _complain(error, exit_codes.NOT_FORMED)
     if link is not None:
         print(f"{LINKS_VARIABLE}='{format_links({'between': link})}'", flush=True)
-    return OK
+    return exit_codes.OK
 
 
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
@@ -230,7 +223,7 @@ def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Securi
 def _end_with_job(reasons: queue.SimpleQueue[Reason], name: str, in_midst: bool) -> None:
     if in_midst:
         hint = "Start the job again, from its last checkpoint"
-        reasons.put(Reason(f"{name} was lost in the midst of a session. {hint}", PEER_LOST))
+        reasons.put(Reason(f"{name} was lost in the midst of a session. {hint}", exit_codes.PEER_LOST))
     else:
         reasons.put(Reason(f"the job of {name} has ended"))
 

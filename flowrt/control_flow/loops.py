@@ -9,15 +9,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.base.structure import flatten, pack_as
-from flowrt.control_flow.functions import (
-    as_predicate,
-    check_callable,
-    check_returned,
-    control_captures,
-    described,
-    share_captures,
-    without_placeholders,
-)
+from flowrt.control_flow import functions
 from flowrt.control_flow.signatures import with_flow, without_source
 from flowrt.control_flow.structures import difference, flow_of
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -57,8 +49,8 @@ def while_loop(
 
     Raises `DTypeError` and `InvalidArgumentError`, naming the variable, if the body's result does not match.
     """
-    check_callable("while_loop", "cond", cond)
-    check_callable("while_loop", "body", body)
+    functions.check_callable("while_loop", "cond", cond)
+    functions.check_callable("while_loop", "body", body)
     if not flatten(loop_vars):
         raise InvalidArgumentError(
             "while_loop: expected at least one loop variable; got none", source=user_line()
@@ -103,7 +95,7 @@ class _Loop:
         looped = FuncGraph(self._outer, f"the body of {what}")
         with condition:
             returned, count = self._called(cond, condition)
-            holds = as_predicate(convert_to_tensor(returned), "while_loop: cond")
+            holds = functions.as_predicate(convert_to_tensor(returned), "while_loop: cond")
             holds = condition.as_graph_element(holds)
             if count is not None:
                 below = less(count, self._limit)
@@ -114,16 +106,16 @@ class _Loop:
             if count is not None:
                 results = [add_v2(count, 1), *results]
         _lift_reads([condition, looped])
-        inputs = share_captures([condition, looped])
+        inputs = functions.share_captures([condition, looped])
         captured = looped.parameters[len(looped.parameters) - len(inputs) :]
         initial = list(self._initial)
         if self._limit is not None:
             initial.insert(0, convert_to_tensor(0, self._limit.dtype))
-        with self._outer.control_dependencies(control_captures([condition, looped])):
+        with self._outer.control_dependencies(functions.control_captures([condition, looped])):
             outputs = while_op(
                 initial + inputs,
-                cond=without_placeholders(condition, condition.subgraph([holds])),
-                body=without_placeholders(looped, looped.subgraph([*results, *captured])),
+                cond=functions.without_placeholders(condition, condition.subgraph([holds])),
+                body=functions.without_placeholders(looped, looped.subgraph([*results, *captured])),
                 name=self._scope,
                 **options,
             )
@@ -139,7 +131,7 @@ class _Loop:
         """
         arguments, count = self._parameters(graph)
         returned = function(*arguments) if isinstance(arguments, (list, tuple)) else function(arguments)
-        check_returned("while_loop", function, returned)
+        functions.check_returned("while_loop", function, returned)
         return returned, count
 
     def _parameters(self, graph: FuncGraph) -> tuple[Any, Tensor | None]:
@@ -165,7 +157,7 @@ class _Loop:
             if len(returned) != len(structure):
                 raise InvalidArgumentError(
                     f"while_loop: expected {len(structure)} loop variable{'s' if len(structure) > 1 else ''}"
-                    f" from {described(body)}; got {len(returned)}",
+                    f" from {functions.described(body)}; got {len(returned)}",
                     source=user_line(),
                 )
         elif isinstance(returned, (list, tuple)) and len(returned) == 1:
@@ -174,8 +166,8 @@ class _Loop:
         found = difference(structure, returned)
         if found is not None:
             raise InvalidArgumentError(
-                f"while_loop: expected the structure of loop_vars from {described(body)}: {found.first}; got"
-                f" {found.second}{found.at}",
+                f"while_loop: expected the structure of loop_vars from {functions.described(body)}:"
+                f" {found.first}; got {found.second}{found.at}",
                 source=user_line(),
             )
         return [self._result(graph, position, leaf) for position, leaf in enumerate(leaves)]

@@ -15,31 +15,9 @@ from typing import Any
 import numpy as np
 
 from flowrt.base.structure import Structure, flatten, flatten_up_to, map_structure
+from flowrt.data import iterator, pipeline
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
-from flowrt.data.iterator import (
-    Iterator,
-    classes_of,
-    make_initializable_iterator,
-    make_one_shot_iterator,
-    shapes_of,
-    types_of,
-)
 from flowrt.data.node import Node
-from flowrt.data.pipeline import (
-    AUTOTUNE,
-    Cache,
-    Concatenate,
-    Filter,
-    Interleave,
-    Map,
-    Prefetch,
-    Repeat,
-    Shard,
-    Shuffle,
-    Skip,
-    Take,
-    Zip,
-)
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
 from flowrt.data.spec import TensorSpec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
@@ -108,7 +86,7 @@ class Dataset:
     @staticmethod
     def zip(datasets: Structure) -> Dataset:
         """Elements of a structure of datasets side by side; the shortest ends it."""
-        return Dataset(Zip(map_structure(lambda dataset: _node("zip", dataset), datasets)))
+        return Dataset(pipeline.Zip(map_structure(lambda dataset: _node("zip", dataset), datasets)))
 
     # --- transformations
 
@@ -130,7 +108,7 @@ class Dataset:
         string. Raises `InvalidArgumentError` for shapes of another rank.
         """
         spec = self.node.spec
-        shapes = shapes_of(spec) if padded_shapes is None else padded_shapes
+        shapes = iterator.shapes_of(spec) if padded_shapes is None else padded_shapes
         return Dataset(
             PaddedBatch(
                 self.node,
@@ -159,7 +137,7 @@ class Dataset:
         calls = (
             None if num_parallel_calls is None else _integer("map: num_parallel_calls", num_parallel_calls)
         )
-        return Dataset(Map(self.node, function, spec_of(result), calls))  # type: ignore[arg-type]  # bound when opened
+        return Dataset(pipeline.Map(self.node, function, spec_of(result), calls))  # type: ignore[arg-type]  # bound when opened
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         """The elements of the datasets that ``map_func`` returns, one dataset after the other."""
@@ -179,7 +157,9 @@ class Dataset:
         ``cycle_length`` is the number of cores when None or AUTOTUNE. The datasets are read one at a time;
         ``num_parallel_calls`` is ignored.
         """
-        automatic = cycle_length is None or (isinstance(cycle_length, int) and cycle_length == AUTOTUNE)
+        automatic = cycle_length is None or (
+            isinstance(cycle_length, int) and cycle_length == pipeline.AUTOTUNE
+        )
         cycle = os.cpu_count() or 1 if automatic else _integer("interleave: cycle_length", cycle_length)
         block = 1 if block_length is None else _integer("interleave: block_length", block_length)
         return self._interleave("interleave", map_func, cycle, block)
@@ -191,7 +171,7 @@ class Dataset:
 
         tensors, node = trace("map_func", map_func, self.node.spec, convert)
         function: Any = TracedDataset(tensors, node)
-        return Dataset(Interleave(self.node, function, node.spec, cycle, block))
+        return Dataset(pipeline.Interleave(self.node, function, node.spec, cycle, block))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """The elements for which ``predicate``, a function of tensors as in `map`, returns a true bool
@@ -207,7 +187,7 @@ class Dataset:
             raise DTypeError(
                 f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}"
             )
-        return Dataset(Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
+        return Dataset(pipeline.Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
 
     def shuffle(
         self, buffer_size: Any, seed: int | None = None, reshuffle_each_iteration: bool | None = None
@@ -219,19 +199,21 @@ class Dataset:
         """
         seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
         size = _integer("shuffle: buffer_size", buffer_size)
-        return Dataset(Shuffle(self.node, size, seeds, reshuffle_each_iteration is not False))  # type: ignore[arg-type]
+        return Dataset(pipeline.Shuffle(self.node, size, seeds, reshuffle_each_iteration is not False))  # type: ignore[arg-type]
 
     def repeat(self, count: Any = None) -> Dataset:
         """The elements ``count`` times; without end when None or -1."""
-        return Dataset(Repeat(self.node, None if count is None else _integer("repeat: count", count)))
+        return Dataset(
+            pipeline.Repeat(self.node, None if count is None else _integer("repeat: count", count))
+        )
 
     def take(self, count: Any) -> Dataset:
         """The first ``count`` elements; all when -1."""
-        return Dataset(Take(self.node, _integer("take: count", count)))
+        return Dataset(pipeline.Take(self.node, _integer("take: count", count)))
 
     def skip(self, count: Any) -> Dataset:
         """All but the first ``count`` elements; none when -1."""
-        return Dataset(Skip(self.node, _integer("skip: count", count)))
+        return Dataset(pipeline.Skip(self.node, _integer("skip: count", count)))
 
     def shard(self, num_shards: Any, index: Any) -> Dataset:
         """Every ``num_shards``-th element, from number ``index`` on.
@@ -239,12 +221,14 @@ class Dataset:
         Raises `InvalidArgumentError` for a bad index.
         """
         return Dataset(
-            Shard(self.node, _integer("shard: num_shards", num_shards), _integer("shard: index", index))
+            pipeline.Shard(
+                self.node, _integer("shard: num_shards", num_shards), _integer("shard: index", index)
+            )
         )
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         """These elements, then those of ``dataset``, which must have the same structure and dtypes."""
-        return Dataset(Concatenate(self.node, _node("concatenate", dataset)))
+        return Dataset(pipeline.Concatenate(self.node, _node("concatenate", dataset)))
 
     def enumerate(self, start: Any = 0) -> Dataset:
         """``(number, element)``, the numbers int64 from ``start`` on."""
@@ -259,11 +243,11 @@ class Dataset:
             raise UnimplementedError(
                 f"cache: expected no filename; got {filename!r}. Elements are cached in memory"
             )
-        return Dataset(Cache(self.node))
+        return Dataset(pipeline.Cache(self.node))
 
     def prefetch(self, buffer_size: Any) -> Dataset:
         """The elements, computed ahead by a thread, ``buffer_size`` of them at most."""
-        return Dataset(Prefetch(self.node, _integer("prefetch: buffer_size", buffer_size)))
+        return Dataset(pipeline.Prefetch(self.node, _integer("prefetch: buffer_size", buffer_size)))
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """``transformation_func(self)``."""
@@ -271,13 +255,13 @@ class Dataset:
 
     # --- iterators and the spec of the elements
 
-    def make_one_shot_iterator(self) -> Iterator:
+    def make_one_shot_iterator(self) -> iterator.Iterator:
         """See `flowrt.data.make_one_shot_iterator`."""
-        return make_one_shot_iterator(self)
+        return iterator.make_one_shot_iterator(self)
 
-    def make_initializable_iterator(self, shared_name: str | None = None) -> Iterator:
+    def make_initializable_iterator(self, shared_name: str | None = None) -> iterator.Iterator:
         """See `flowrt.data.make_initializable_iterator`."""
-        return make_initializable_iterator(self, shared_name)
+        return iterator.make_initializable_iterator(self, shared_name)
 
     @property
     def element_spec(self) -> Structure:
@@ -285,15 +269,15 @@ class Dataset:
 
     @property
     def output_types(self) -> Structure:
-        return types_of(self.node.spec)
+        return iterator.types_of(self.node.spec)
 
     @property
     def output_shapes(self) -> Structure:
-        return shapes_of(self.node.spec)
+        return iterator.shapes_of(self.node.spec)
 
     @property
     def output_classes(self) -> Structure:
-        return classes_of(self.node.spec)
+        return iterator.classes_of(self.node.spec)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {map_structure(str, self.node.spec)}>"

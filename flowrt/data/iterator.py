@@ -30,15 +30,7 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import evaluate, located
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.state.iterators import (
-    Elements,
-    Open,
-    Put,
-    iterator_get_next,
-    iterator_op,
-    make_iterator,
-    one_shot_iterator,
-)
+from flowrt.graph.ops.state import iterators
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import TensorShape, as_shape, compatible
 
@@ -113,7 +105,7 @@ class Iterator:
         node: Node = dataset.node
         _check_fits(self._spec, node.spec)
         with get_default_graph().name_scope(name or "make_initializer"):
-            operation: Operation = make_iterator(
+            operation: Operation = iterators.make_iterator(
                 self._resource, tensors_in(node), _opening(node, tensors_in(node))
             )
             return operation
@@ -124,7 +116,7 @@ class Iterator:
         When run, raises `OutOfRangeError` at the end and `FailedPreconditionError` before the initializer has
         run.
         """
-        return pack_as(self._spec, iterator_get_next(self._resource, name))
+        return pack_as(self._spec, iterators.iterator_get_next(self._resource, name))
 
     @property
     def element_spec(self) -> Structure:
@@ -184,12 +176,12 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
     sources = _pure_sources(tensors_in(node))
     opening = _opening(node, tensors_in(node))
 
-    def open(_: Sequence[Any], put: Put) -> Elements:
+    def open(_: Sequence[Any], put: iterators.Put) -> iterators.Elements:
         values = evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful))
         return opening(values, put)
 
     with get_default_graph().device(node.device):
-        resource = one_shot_iterator(open, **_element_attrs(node.spec))
+        resource = iterators.one_shot_iterator(open, **_element_attrs(node.spec))
     return Iterator(resource, None, node.spec)
 
 
@@ -203,7 +195,7 @@ def make_initializable_iterator(dataset: Any, shared_name: str | None = None) ->
     node: Node = dataset.node
     resource = _new_handle(node.spec, node.device, shared_name)
     opening = _opening(node, tensors_in(node))
-    return Iterator(resource, make_iterator(resource, tensors_in(node), opening), node.spec)
+    return Iterator(resource, iterators.make_iterator(resource, tensors_in(node), opening), node.spec)
 
 
 def _maker(name: str, dataset: Any) -> Any:
@@ -215,7 +207,7 @@ def _maker(name: str, dataset: Any) -> Any:
 
 def _new_handle(spec: Structure, device: str, shared_name: str | None) -> Tensor:
     with get_default_graph().device(device):
-        return iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
+        return iterators.iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
 
 
 def _element_attrs(spec: Structure) -> dict[str, Any]:
@@ -248,10 +240,10 @@ def _pure_sources(tensors: Sequence[Tensor]) -> Subgraph:
 # --- running
 
 
-def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
+def _opening(node: Node, tensors: Sequence[Tensor]) -> iterators.Open:
     """A function with which a session starts a run over ``node``, given the values of ``tensors``."""
 
-    def open(values: Sequence[Any], put: Put) -> Elements:
+    def open(values: Sequence[Any], put: iterators.Put) -> iterators.Elements:
         on_host = [host_array(value) if is_foreign(value) else value for value in values]
         copies = [  # of a step's buffers
             np.array(value, t.dtype.np) for t, value in zip(tensors, on_host, strict=True)
@@ -265,7 +257,7 @@ def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
 class _Run:
     """A run over a dataset, with the sessions of its functions."""
 
-    def __init__(self, node: Node, values: dict[Tensor, Any], put: Put) -> None:
+    def __init__(self, node: Node, values: dict[Tensor, Any], put: iterators.Put) -> None:
         with ExitStack() as stack:
             self._elements = ElementIterator(open_tree(node, values, stack), put)
             self._stack = stack.pop_all()

@@ -18,9 +18,9 @@ from flowrt.device.deadline import finish
 from flowrt.device.event_manager import wait_until_idle
 from flowrt.device.memory_pool import STREAM_DEADLINE_S, MemoryPool, Owner
 from flowrt.device.spec import DeviceSpec
-from flowrt.device.stream_executor import ALIGNMENT, DeviceMemory, Event, Stream, StreamExecutor
+from flowrt.device.stream_executor import DeviceMemory, Event, Stream, StreamExecutor
 from flowrt.device.transfer import PendingTransfer, TransferManager
-from flowrt.device.workspace import Workspace
+from flowrt.device.workspace import Workspace, new_bytes
 from flowrt.errors import OpError
 
 MIN_POOLED = 65536
@@ -305,9 +305,4 @@ def _new_bytes(pool: MemoryPool, nbytes: int) -> Any:
 
 def _small_array(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> np.ndarray[Any, Any]:
     """Memory of NumPy's, aligned."""
-    if dtype.kind == "O":
-        return np.empty(shape, dtype)
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    array: np.ndarray[Any, Any] = raw[start : start + nbytes].view(dtype).reshape(shape)
-    return array
+    return np.empty(shape, dtype) if dtype.kind == "O" else new_bytes(nbytes).view(dtype).reshape(shape)

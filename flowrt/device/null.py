@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast, final
 
 import numpy as np
@@ -151,12 +151,9 @@ class NullExecutor(StreamExecutor):
 
         return pretend
 
-    def activate(self, stream: Stream) -> AbstractContextManager[Any]:
-        return self._with_current(stream)
-
     @contextmanager
-    def _with_current(self, stream: Stream) -> Iterator[None]:
-        before = getattr(self._current, "stream", None)
+    def activate(self, stream: Stream) -> Iterator[None]:
+        before = self.current_stream
         self._current.stream = stream
         try:
             yield

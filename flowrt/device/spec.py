@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, final
 
 from flowrt.errors import InvalidArgumentError
@@ -55,37 +56,24 @@ class DeviceSpec:
 
         An inner type without an index clears the outer index, which counted devices of the outer type.
         """
-        index = self.device_index
-        if inner.device_index is not None:
-            index = inner.device_index
-        elif inner.device_type is not None and inner.device_type != self.device_type:
-            index = None
-        return DeviceSpec(
-            self.job if inner.job is None else inner.job,
-            self.replica if inner.replica is None else inner.replica,
-            self.task if inner.task is None else inner.task,
-            self.device_type if inner.device_type is None else inner.device_type,
-            index,
-        )
+        is_of_type = inner.device_type in (None, self.device_type)
+        outer = self if is_of_type else replace(self, device_index=None)
+        fields = zip(_values(outer), _values(inner), strict=True)
+        return DeviceSpec(*[mine if theirs is None else theirs for mine, theirs in fields])
 
     def matches(self, device: DeviceSpec) -> bool:
         """Whether the fully named ``device`` is one of those that this spec leaves open."""
-        return all(
-            mine is None or mine == theirs
-            for mine, theirs in (
-                (self.job, device.job),
-                (self.replica, device.replica),
-                (self.task, device.task),
-                (self.device_type, device.device_type),
-                (self.device_index, device.device_index),
-            )
-        )
+        fields = zip(_values(self), _values(device), strict=True)
+        return all(mine is None or mine == theirs for mine, theirs in fields)
 
     def replace(self, **fields: Any) -> DeviceSpec:
         return replace(self, **fields)
 
     def __str__(self) -> str:
         return format_device(self)
+
+
+_values: Any = attrgetter("job", "replica", "task", "device_type", "device_index")
 
 
 @lru_cache(maxsize=4096)
@@ -121,19 +109,9 @@ _FIELDS = (
 @lru_cache(maxsize=4096)
 def format_device(spec: DeviceSpec) -> str:
     """The canonical name of ``spec``; open fields are left out."""
-    parts = []
-    if spec.job is not None:
-        parts.append(f"/job:{spec.job}")
-    if spec.replica is not None:
-        parts.append(f"/replica:{spec.replica}")
-    if spec.task is not None:
-        parts.append(f"/task:{spec.task}")
-    if spec.device_type is not None:
-        index = "*" if spec.device_index is None else spec.device_index
-        parts.append(f"/device:{spec.device_type}:{index}")
-    elif spec.device_index is not None:
-        parts.append(f"/device:*:{spec.device_index}")
-    return "".join(parts)
+    *task, type_, index = ["*" if value is None else value for value in _values(spec)]
+    parts = [*zip(("job", "replica", "task"), task, strict=True), ("device", f"{type_}:{index}")]
+    return "".join([f"/{name}:{value}" for name, value in parts if value not in ("*", "*:*")])
 
 
 @lru_cache(maxsize=65536)

@@ -204,13 +204,9 @@ class TransferManager:
 
     def _limit_bytes(self, name: str, nbytes: int) -> None:
         """Wait until ``nbytes`` more may be copied on the stream ``name``."""
-        with self._lock:
-            self._release_passed()
-            is_too_much = self._in_flight[name] and self._bytes_in_flight[name] + nbytes > MAX_SWAPPING
-            copying = self._copying(name)
-        if is_too_much:
-            finish(copying)
-            self.release_passed()
+        self._wait_if(
+            name, lambda: self._in_flight[name] and self._bytes_in_flight[name] + nbytes > MAX_SWAPPING
+        )
 
     def between(
         self,
@@ -270,13 +266,16 @@ class TransferManager:
 
     def _wait_for_room(self) -> None:
         """Throttle the host: otherwise one that fetches nothing would run ahead without limit."""
+        self._wait_if("h2d", lambda: len(self._in_flight["h2d"]) >= MAX_STAGED)
+
+    def _wait_if(self, name: str, is_too_much: Callable[[], object]) -> None:
+        """Wait for the copies on the stream ``name`` if there are too many."""
         with self._lock:
             self._release_passed()
-            if len(self._in_flight["h2d"]) < MAX_STAGED:
-                return
-            copying = self._copying("h2d")
-        finish(copying)
-        self.release_passed()
+            copying = self._copying(name) if is_too_much() else None
+        if copying is not None:
+            finish(copying)
+            self.release_passed()
 
     # --- under the lock
 

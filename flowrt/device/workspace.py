@@ -15,12 +15,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from flowrt.device.stream_executor import ALIGNMENT
 from flowrt.errors import ResourceExhaustedError
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-ALIGNMENT = 64
-"""Bytes: a cache line."""
 
 MAX_KEPT = 32 << 20
 """Bytes that a thread keeps for its kernels."""
@@ -29,9 +27,9 @@ NOTHING = np.empty(0, np.uint8)
 
 
 def new_bytes(nbytes: int) -> Array:
-    """New memory of NumPy's, aligned."""
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    """Uninitialised memory of NumPy's, aligned."""
+    raw = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + nbytes]
 
 

@@ -183,7 +183,7 @@ def test_a_primitive_is_made_once_for_equal_layouts() -> None:
 
 @needs_library
 def test_no_more_primitives_are_kept_than_the_limit() -> None:
-    assert primitives._matrix_product.cache_info().maxsize == primitives.MAX_PRIMITIVES
+    assert primitives._made.cache_info().maxsize == primitives.MAX_PRIMITIVES
 
 
 @needs_library

@@ -10,7 +10,8 @@ import pytest
 from flowrt.device.device import Device
 from flowrt.device.host.host import HostExecutor
 from flowrt.device.spec import DeviceSpec
-from flowrt.device.workspace import ALIGNMENT, MAX_KEPT, Workspace, new_bytes
+from flowrt.device.stream_executor import ALIGNMENT
+from flowrt.device.workspace import MAX_KEPT, Workspace, new_bytes
 from flowrt.errors import ResourceExhaustedError
 
 

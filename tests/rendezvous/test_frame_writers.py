@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from flowrt.device.workspace import new_bytes
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.byte_stream import MAX_PIECES, PlainStream
 from flowrt.rendezvous.channel.frame_stream import MESSAGE_BYTES, FrameStream
 from flowrt.rendezvous.channel.frame_writer import FrameWriter, Outgoing
-from flowrt.rendezvous.channel.framing import Frame, FrameDecoder, Kind, allocate_aligned, encode
+from flowrt.rendezvous.channel.framing import Frame, FrameDecoder, Kind, encode
 from tests.contracts.check_transport import SOON_S, random_bytes, wait_until
 
 
@@ -195,7 +196,7 @@ def line() -> Line:
 
 @pytest.fixture
 def stream(line: Line) -> FrameStream:
-    stream = FrameStream("a peer", allocate_aligned)
+    stream = FrameStream("a peer", new_bytes)
     stream.attach(line)
     return stream
 

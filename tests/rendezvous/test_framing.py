@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowrt.device.workspace import new_bytes
 from flowrt.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.rendezvous.channel.framing import (
     HEAD_BYTES,
@@ -25,7 +26,6 @@ from flowrt.rendezvous.channel.framing import (
     Frame,
     FrameDecoder,
     Kind,
-    allocate_aligned,
     encode,
     pack_messages,
 )
@@ -191,6 +191,6 @@ def test_messages_are_full_but_the_last(pieces: list[bytes], limit: int) -> None
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 1 << 20])
 def test_allocated_bytes_are_aligned(nbytes: int) -> None:
-    array = allocate_aligned(nbytes)
+    array = new_bytes(nbytes)
     assert array.nbytes == nbytes
     assert not nbytes or array.ctypes.data % 64 == 0

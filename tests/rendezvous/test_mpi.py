@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from flowrt.device.workspace import new_bytes
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from flowrt.rendezvous import transport as transport_module
-from flowrt.rendezvous.channel.framing import Kind, allocate_aligned, encode
+from flowrt.rendezvous.channel.framing import Kind, encode
 from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.grpc import offers
 from flowrt.rendezvous.mpi import mpi_channel, mpi_link
@@ -158,7 +159,7 @@ def test_who_has_not_heard_the_secret_is_not_the_peer() -> None:
 
 def link_pair() -> tuple[MpiLink, MpiLink]:
     world = MpiWorld(PretendMpi())
-    return MpiLink(world, 0, 2, 1, allocate_aligned), MpiLink(world, 0, 1, 2, allocate_aligned)
+    return MpiLink(world, 0, 2, 1, new_bytes), MpiLink(world, 0, 1, 2, new_bytes)
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
@@ -207,7 +208,7 @@ def test_frames_wait_with_their_sender_while_nobody_takes_them(monkeypatch: pyte
 
 def test_an_end_whose_peer_is_dead_is_over_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi_link, "QUIET_S", 0.05)
-    link = MpiLink(MpiWorld(PretendMpi()), 0, 1, 2, allocate_aligned)
+    link = MpiLink(MpiWorld(PretendMpi()), 0, 1, 2, new_bytes)
     calls: list[int] = []
     link.send(encode(Kind.DATA, b"", [random_bytes(1 << 20)]), lambda: calls.append(1))
     link.end()

@@ -28,17 +28,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, final
 
-from flowrt.device.cuda.cuda_text import (
-    OPERATIONS,
-    PRELUDE,
-    STORED,
-    TYPES,
-    WIDE,
-    expression,
-    functor,
-    neutral,
-)
-from flowrt.device.loops.loop_program import LoopProgram, Output, Store
+from flowrt.device.cuda import cuda_text
+from flowrt.device.loops.loop_program import LoopProgram, Output, Store, neutral
 from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
 
 LOOP, SUMS = "flowrt_loop", "flowrt_sums"
@@ -58,7 +49,7 @@ read again.
 INT_ELEMENTS = 1 << 30
 """A domain below this size is indexed in 32 bits, where a division takes a quarter of the time of 64."""
 
-_OPERATIONS = OPERATIONS | {"load", "load_at", "column", "columns"}
+_OPERATIONS = cuda_text.OPERATIONS | {"load", "load_at", "column", "columns"}
 
 
 class Sum(NamedTuple):
@@ -132,7 +123,7 @@ class _Emitter:
         self._say(f"typedef {'int' if elements < INT_ELEMENTS else 'long long'} Index;")
         self._emit_loop()
         sum_blocks = self._emit_sums(sums) if sums else 0
-        text = "\n".join([PRELUDE, _ACROSS, *([_ADD_PARTS] if sums else []), *self._lines, ""])
+        text = "\n".join([cuda_text.PRELUDE, _ACROSS, *([_ADD_PARTS] if sums else []), *self._lines, ""])
         return CudaLoop(text, self._operands, self._blocks, self._threads, sums, sum_blocks)
 
     def _sum(self, output: Output) -> Sum:
@@ -180,20 +171,20 @@ class _Emitter:
 
     def _pointer(self, operand: int) -> str:
         const = "" if operand in self._written else "const "
-        return f"{const}{STORED[self._program.dtypes[operand]]} *"
+        return f"{const}{cuda_text.STORED[self._program.dtypes[operand]]} *"
 
     def _emit_start_of_sum(self, operand: int, output: Output) -> None:
         dtype = self._instructions[output.value].dtype
         if output.store is Store.SUM_ALL:
-            self._say(f"{TYPES[dtype]} t{operand} = 0;")
+            self._say(f"{cuda_text.TYPES[dtype]} t{operand} = 0;")
         else:
-            type_ = STORED[self._program.dtypes[operand]]
+            type_ = cuda_text.STORED[self._program.dtypes[operand]]
             self._say(
                 f"{type_} *const a{operand} = p{operand} + (long long)(first + lane) * {self._columns};"
             )
 
     def _emit_end_of_total(self, operand: int, output: Output) -> None:
-        type_ = WIDE[self._instructions[output.value].dtype]
+        type_ = cuda_text.WIDE[self._instructions[output.value].dtype]
         total = f"across<{self._threads}, 1>(({type_})t{operand}, Add(), ({type_} *)shared)"
         with self._braces(""):
             self._say(f"const {type_} total = {total};")
@@ -237,7 +228,7 @@ class _Emitter:
                 self._let(number, self._value(number, "0"))
 
     def _let(self, number: int, value: str) -> None:
-        self._say(f"const {TYPES[self._instructions[number].dtype]} v{number} = {value};")
+        self._say(f"const {cuda_text.TYPES[self._instructions[number].dtype]} v{number} = {value};")
 
     # --- one stage: a loop over the columns
 
@@ -247,8 +238,8 @@ class _Emitter:
             return
         for number in sinks.reductions:
             instruction = self._instructions[number]
-            start = neutral(instruction.op, instruction.dtype)
-            self._say(f"{TYPES[instruction.dtype]} r{number} = {start};")
+            start = cuda_text.literal(neutral(instruction.op, instruction.dtype), instruction.dtype)
+            self._say(f"{cuda_text.TYPES[instruction.dtype]} r{number} = {start};")
         with self._braces(f"for (Index column = place; column < end; column += {self._width})"):
             for number in sinks.needed:
                 self._emit_element(number, stage)
@@ -256,16 +247,16 @@ class _Emitter:
                 self._put(output, "column")
             for number in sinks.reductions:
                 op, (argument,), *_ = self._instructions[number]
-                self._say(f"r{number} = {functor(op)}(r{number}, v{argument});")
+                self._say(f"r{number} = {cuda_text.functor(op)}(r{number}, v{argument});")
         for number in sinks.reductions:
             self._emit_reduction(number)
 
     def _emit_reduction(self, number: int) -> None:
         """Emit a reduction of the shares of the lane's threads."""
         op, _, dtype, *_ = self._instructions[number]
-        type_ = WIDE[dtype] if op == "row_sum" else TYPES[dtype]
-        shares = f"({type_})r{number}, {functor(op)}, ({type_} *)shared"
-        self._let(number, f"({TYPES[dtype]})across<{self._width}, 1>({shares})")
+        type_ = cuda_text.WIDE[dtype] if op == "row_sum" else cuda_text.TYPES[dtype]
+        shares = f"({type_})r{number}, {cuda_text.functor(op)}, ({type_} *)shared"
+        self._let(number, f"({cuda_text.TYPES[dtype]})across<{self._width}, 1>({shares})")
 
     def _emit_element(self, number: int, stage: int) -> None:
         kept = self._kept.get(number)
@@ -290,7 +281,7 @@ class _Emitter:
             case "columns":
                 return str(self._columns)
         source = self._instructions[args[0]].dtype if args else ""
-        return expression(instruction, source, [f"v{a}" for a in args])
+        return cuda_text.expression(instruction, source, [f"v{a}" for a in args])
 
     # --- memory
 
@@ -318,14 +309,14 @@ class _Emitter:
         """Emit the kernel; returns its number of blocks."""
         parameters, begin = [], 0
         for i, each in enumerate(sums):
-            result = STORED[self._dtypes[each.operand]]
-            parameters += [f"const {STORED[each.dtype]} *s{i}", f"{result} *r{i}"]
+            result = cuda_text.STORED[self._dtypes[each.operand]]
+            parameters += [f"const {cuda_text.STORED[each.dtype]} *s{i}", f"{result} *r{i}"]
         with self._braces(self._kernel(SUMS, THREADS, parameters)):
             self._say(f"__shared__ double shared[{THREADS}];")
             for i, each in enumerate(sums):
                 width = min(_power_of_two(each.columns), _WARP)
                 end = begin + -(-each.columns // width)
-                call = f"add_parts<{each.parts}, {each.columns}, {width}, {WIDE[each.dtype]}>"
+                call = f"add_parts<{each.parts}, {each.columns}, {width}, {cuda_text.WIDE[each.dtype]}>"
                 with self._braces(f"{'else ' * (i > 0)}if (blockIdx.x < {end})"):
                     self._say(f"{call}(s{i}, r{i}, blockIdx.x - {begin}, shared);")
                 begin = end

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flowrt.device.loops.loop_program import COMPARISONS, FUNCTIONS, Instruction
+from flowrt.device.loops.loop_program import COMPARISONS, FUNCTIONS, Instruction, is_float
 
 TYPES = {"bool": "bool", "int32": "int", "int64": "long long", "float32": "float", "float64": "double"}
 STORED = {**TYPES, "bool": "unsigned char"}
@@ -118,18 +118,6 @@ def functor(op: str) -> str:
     return f"{_FUNCTORS[op]}()"
 
 
-def neutral(op: str, dtype: str) -> str:
-    """Identity element of a reduction."""
-    if op in ("row_sum", "row_prod"):
-        return literal(int(op == "row_prod"), dtype)
-    if is_float(dtype):
-        return literal(math.inf if op == "row_min" else -math.inf, dtype)
-    if dtype == "bool":
-        return literal(op == "row_min", dtype)
-    largest = 2 ** (31 if dtype == "int32" else 63) - 1
-    return literal(largest if op == "row_min" else -largest - 1, dtype)
-
-
 def literal(value: float | int | bool, dtype: str) -> str:
     if dtype == "bool":
         return "true" if value else "false"
@@ -140,7 +128,3 @@ def literal(value: float | int | bool, dtype: str) -> str:
         return f"({value!r}{'f' * (dtype == 'float32')})"
     bits = {math.inf: 0x7F800000, -math.inf: 0xFF800000}.get(value, 0x7FC00000)
     return f"({TYPES[dtype]})__int_as_float((int)0x{bits:08x}u)"
-
-
-def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")

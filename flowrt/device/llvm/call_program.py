@@ -23,6 +23,7 @@ import numpy as np
 
 from flowrt.device.llvm.call_sequence import CALL_NS, Call, Table, call_of, words_of
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
+from flowrt.device.llvm.llvm_text import with_fields
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -96,7 +97,7 @@ def may_pause(parts: Parts) -> bool:
 
 _CALLS, _JUMP, _UNLESS, _AGAIN, _CHOOSE, _RESUME, _GUARD, _END, _CALLS_AGAIN = range(9)
 
-TEXT = """
+TEXT = with_fields("""
 ; What to do; a and b, addresses; c and d, numbers.
 %Record = type { i64, ptr, ptr, i64, i64 }
 %Walk = type { i64, i64, [0 x %Record] }
@@ -121,14 +122,11 @@ following:
   br label %fetch
 fetch:
   %at = load i64, ptr %at_variable
-  %kind_place = getelementptr %Record, ptr %records, i64 %at, i32 0
-  %a_place = getelementptr %Record, ptr %records, i64 %at, i32 1
   %b_place = getelementptr %Record, ptr %records, i64 %at, i32 2
-  %c_place = getelementptr %Record, ptr %records, i64 %at, i32 3
   %d_place = getelementptr %Record, ptr %records, i64 %at, i32 4
-  %kind = load i64, ptr %kind_place
-  %a = load ptr, ptr %a_place
-  %c = load i64, ptr %c_place
+  %kind = field i64, %Record, ptr %records, i64 %at, i32 0
+  %a = field ptr, %Record, ptr %records, i64 %at, i32 1
+  %c = field i64, %Record, ptr %records, i64 %at, i32 3
   switch i64 %kind, label %end [
     i64 0, label %calls
     i64 1, label %jump
@@ -145,14 +143,10 @@ iteration:
   br label %calls
 calls:
   %i = phi i64 [ 0, %fetch ], [ 0, %iteration ], [ 0, %repeat ], [ %i_next, %calls ]
-  %loop_place = getelementptr %Call, ptr %a, i64 %i, i32 0
-  %loop = load ptr, ptr %loop_place
-  %its_table_place = getelementptr %Call, ptr %a, i64 %i, i32 1
-  %its_table = load ptr, ptr %its_table_place
-  %its_begin_place = getelementptr %Call, ptr %a, i64 %i, i32 2
-  %its_begin = load i64, ptr %its_begin_place
-  %its_end_place = getelementptr %Call, ptr %a, i64 %i, i32 3
-  %its_end = load i64, ptr %its_end_place
+  %loop = field ptr, %Call, ptr %a, i64 %i, i32 0
+  %its_table = field ptr, %Call, ptr %a, i64 %i, i32 1
+  %its_begin = field i64, %Call, ptr %a, i64 %i, i32 2
+  %its_end = field i64, %Call, ptr %a, i64 %i, i32 3
   call void %loop(ptr %its_table, i64 %its_begin, i64 %its_end)
   %i_next = add i64 %i, 1
   %is_over = icmp eq i64 %i_next, %c
@@ -218,8 +212,7 @@ resume:
   %b = load ptr, ptr %b_place
   %left_for_it = load i64, ptr %left_variable
   call void %a(ptr %b, i64 0, i64 %left_for_it)
-  %its_left_place = getelementptr i64, ptr %b, i64 1
-  %its_left = load i64, ptr %its_left_place
+  %its_left = field i64, i64, ptr %b, i64 1
   store i64 %its_left, ptr %left_variable
   %its_pause = load i64, ptr %b
   %is_done = icmp eq i64 %its_pause, 0
@@ -245,7 +238,7 @@ leave:
   store i64 %left_at_last, ptr %left_place
   ret void
 }
-"""
+""")
 
 
 @cache

@@ -16,6 +16,7 @@ import numpy as np
 from flowrt.device.llvm.host_call import LoopAddress
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.llvm.host_pool import run_in_parallel
+from flowrt.device.llvm.llvm_text import with_fields
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments: of a `LoopCall` its table's address, begin and end."""
@@ -25,7 +26,7 @@ CALL_NS = 3.0
 RELEASING_NS = 20e3
 """Minimum duration of calls that release the GIL."""
 
-TEXT = """
+TEXT = with_fields("""
 %Call = type { ptr, ptr, i64, i64 }
 
 ; Those of the calls in the table that begin and end number.
@@ -35,14 +36,10 @@ entry:
   br i1 %is_any, label %call, label %exit
 call:
   %i = phi i64 [ %begin, %entry ], [ %i_next, %call ]
-  %loop_place = getelementptr %Call, ptr %table, i64 %i, i32 0
-  %loop = load ptr, ptr %loop_place
-  %its_table_place = getelementptr %Call, ptr %table, i64 %i, i32 1
-  %its_table = load ptr, ptr %its_table_place
-  %its_begin_place = getelementptr %Call, ptr %table, i64 %i, i32 2
-  %its_begin = load i64, ptr %its_begin_place
-  %its_end_place = getelementptr %Call, ptr %table, i64 %i, i32 3
-  %its_end = load i64, ptr %its_end_place
+  %loop = field ptr, %Call, ptr %table, i64 %i, i32 0
+  %its_table = field ptr, %Call, ptr %table, i64 %i, i32 1
+  %its_begin = field i64, %Call, ptr %table, i64 %i, i32 2
+  %its_end = field i64, %Call, ptr %table, i64 %i, i32 3
   call void %loop(ptr %its_table, i64 %its_begin, i64 %its_end)
   %i_next = add i64 %i, 1
   %is_over = icmp eq i64 %i_next, %end
@@ -50,23 +47,12 @@ call:
 exit:
   ret void
 }
-
-; The table: the address of a word, and what is added to it.
-define void @advance(ptr %table, i64 %begin, i64 %end) nounwind {
-  %word = load ptr, ptr %table
-  %step_place = getelementptr i64, ptr %table, i64 1
-  %step = load i64, ptr %step_place
-  %before = load i64, ptr %word
-  %after = add i64 %before, %step
-  store i64 %after, ptr %word
-  ret void
-}
-"""
+""")
 
 
 @cache
 def _functions() -> dict[str, CompiledLoop]:
-    return compile_functions(TEXT, ("some", "advance"))
+    return compile_functions(TEXT, ("some",))
 
 
 @final
@@ -117,12 +103,6 @@ def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
 def shared(calls: Sequence[Call]) -> Call:
     """Compiled ``calls`` that may be made in any order, as one: threads share them."""
     return run_in_parallel, (_functions()["some"].call, _table(calls), 0, len(calls), 1)
-
-
-def advancing(table: Table, position: int, step: int) -> Call:
-    """A call that adds ``step`` to a word of ``table``, to advance its loop through memory."""
-    address = table.words[position:].ctypes.data
-    return call_of(_functions()["advance"], Table.of([address, step], CALL_NS, table), 0, 1)
 
 
 def words_of(calls: Iterable[Call]) -> Iterator[int]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any, Protocol, final
 
+from flowrt.device.llvm.llvm_text import with_fields
+
 
 class LoopCall(Protocol):
     """A loop as a built-in function. For arguments other than three 64-bit integers it calls nothing, and
@@ -51,7 +53,8 @@ declare void @Py_IncRef(ptr)
 """
 
 # 128 is METH_FASTCALL: the arguments are passed as an array.
-_METHOD = Template("""
+_METHOD = Template(
+    with_fields("""
 @$method = global { ptr, ptr, i32, ptr } { ptr @name, ptr @call_$method, i32 128, ptr null }
 
 define ptr @call_$method(ptr %self, ptr %arguments, i64 %count) nounwind {
@@ -64,11 +67,9 @@ convert:
   %loop = call ptr @PyLong_AsVoidPtr(ptr %self)
   %argument0 = load ptr, ptr %arguments
   %table = call ptr @PyLong_AsVoidPtr(ptr %argument0)
-  %place1 = getelementptr ptr, ptr %arguments, i64 1
-  %argument1 = load ptr, ptr %place1
+  %argument1 = field ptr, ptr, ptr %arguments, i64 1
   %begin = call i64 @PyLong_AsLongLong(ptr %argument1)
-  %place2 = getelementptr ptr, ptr %arguments, i64 2
-  %argument2 = load ptr, ptr %place2
+  %argument2 = field ptr, ptr, ptr %arguments, i64 2
   %end = call i64 @PyLong_AsLongLong(ptr %argument2)
   %error = call ptr @PyErr_Occurred()
   %is_fine = icmp eq ptr %error, null
@@ -83,6 +84,7 @@ run:
   ret ptr @_Py_NoneStruct
 }
 """)
+)
 
 TEXT = (
     _HEAD

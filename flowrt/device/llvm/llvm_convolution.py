@@ -17,12 +17,10 @@ no registers; all else is read from the table, so that few functions serve all s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, final
 
-from flowrt.device.llvm.llvm_loops import FUNCTION
-from flowrt.device.llvm.llvm_text import Writer
+from flowrt.device.llvm.llvm_text import FUNCTION, TileWriter
 
 
 class Tile(NamedTuple):
@@ -80,11 +78,10 @@ def filter_function(tile: Tile) -> str:
 
 
 @final
-class _Writer(Writer):
+class _Writer(TileWriter):
     def __init__(self, tile: Tile) -> None:
-        super().__init__(())
-        self._tile = tile
-        self._vector = f"<{tile.lanes} x float>"
+        super().__init__("float")
+        self._tile, self._widths = tile, [tile.lanes] * tile.vectors
 
     def forward(self, column_step: int) -> str:
         tile, n = self._tile, self._table("x", "filter", "y")
@@ -94,21 +91,23 @@ class _Writer(Writer):
             packed = self._at("%filter", (filter, window))
             image, within = self._divided(row, n.rows)
             x_row = self._at("%x", (image, n.image_step), (within, n.row_step))
-            y_row = self._at("%y", (self._product(row, n.columns), n.filters), (filter, "1"))
+            y_row = self._at("%y", (self._product(row, n.columns), n.filters), (filter, 1))
             with self._loop("0", n.columns, tile.height) as column:
                 first = self._minimum(column, last)  # the last tile may overlap the one before
-                sums = self._zeros()
-                x_window = self._at(x_row, (first, str(column_step)))
+                sums = self._zeros(tile.height, self._widths)
+                x_window = self._at(x_row, (first, column_step))
                 with self._loop("0", n.taps) as tap, self._loop("0", n.runs) as run:
                     numbers = self._at(x_window, (tap, n.tap_step), (run, n.run_step))
                     before = self._product(self._joined(tap, n.runs, run), n.run)
-                    weights = self._at(packed, (before, str(tile.width)))
+                    weights = self._at(packed, (before, tile.width))
                     with self._loop("0", n.run) as element:
-                        vectors = self._at(weights, (element, str(tile.width)))
-                        self._multiply(sums, self._at(numbers, (element, "1")), column_step, vectors)
+                        vectors = self._at(weights, (element, tile.width))
+                        start = self._at(numbers, (element, 1))
+                        self._add_products(sums, start, column_step, vectors, self._widths)
                 into = self._at(y_row, (first, n.filters))
-                self._put(sums, [self._at(into, (str(t), n.filters)) for t in range(tile.height)])
-        return self._text()
+                bases = [self._at(into, (str(t), n.filters)) for t in range(tile.height)]
+                self._put(sums, bases, self._widths)
+        return self._module(self._function(f"void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) nounwind"))
 
     def filter(self) -> str:
         tile, n = self._tile, self._table("x", "y", "filter")
@@ -122,19 +121,21 @@ class _Writer(Writer):
                 tap, run = self._divided(window, n.runs)
                 filter = self._product(filter_tile, str(tile.width))
                 element = self._product(run_tile, str(tile.height))
-                first = self._at("%filter", (self._joined(window, n.run, element), n.filters), (filter, "1"))
+                first = self._at("%filter", (self._joined(window, n.run, element), n.filters), (filter, 1))
                 into = [self._at(first, (str(t), n.filters)) for t in range(tile.height)]
-                sums = self._read(into)
-                x_tile = self._at("%x", (tap, n.tap_step), (run, n.run_step), (element, "1"))
+                vectors = [self._vectors(base, self._widths) for base in into]
+                sums = [[self._variable(self._vector(tile.lanes), v) for v in row] for row in vectors]
+                x_tile = self._at("%x", (tap, n.tap_step), (run, n.run_step), (element, 1))
                 with self._loop(top, bottom) as row:
                     x_row = self._at(x_tile, (image, n.image_step), (row, n.row_step))
                     before = self._product(self._joined(image, n.rows, row), n.columns)
-                    y_row = self._at("%y", (before, n.filters), (filter, "1"))
+                    y_row = self._at("%y", (before, n.filters), (filter, 1))
                     with self._loop("0", n.columns) as column:
                         numbers = self._at(x_row, (column, n.column_step))
-                        self._multiply(sums, numbers, 1, self._at(y_row, (column, n.filters)))
-                self._put(sums, into)
-        return self._text()
+                        vectors_of_y = self._at(y_row, (column, n.filters))
+                        self._add_products(sums, numbers, 1, vectors_of_y, self._widths)
+                self._put(sums, into, self._widths)
+        return self._module(self._function(f"void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) nounwind"))
 
     # --- numbers
 
@@ -159,56 +160,3 @@ class _Writer(Writer):
 
     def _minimum(self, one: str, other: str) -> str:
         return self._call("llvm.smin.i64", "i64", one, other)
-
-    def _at(self, base: str, *steps: tuple[str, str]) -> str:
-        """``base`` and for each (number, step) so many floats more."""
-        for number, step in steps:
-            offset = number if step == "1" else self._product(number, step)
-            base = self._let(f"getelementptr inbounds float, ptr {base}, i64 {offset}")
-        return base
-
-    # --- tiles: rows of variables
-
-    def _zeros(self) -> list[list[str]]:
-        return [
-            [self._variable(self._vector, "zeroinitializer") for _ in range(self._tile.vectors)]
-            for _ in range(self._tile.height)
-        ]
-
-    def _read(self, bases: Sequence[str]) -> list[list[str]]:
-        return [[self._variable(self._vector, vector) for vector in self._vectors(base)] for base in bases]
-
-    def _put(self, sums: Sequence[Sequence[str]], bases: Sequence[str]) -> None:
-        for row, base in zip(sums, bases, strict=True):
-            for number, variable in enumerate(row):
-                total = self._let(f"load {self._vector}, ptr {variable}")
-                self._say(f"store {self._vector} {total}, ptr {self._place(base, number)}, align 4")
-
-    def _multiply(self, sums: Sequence[Sequence[str]], numbers: str, step: int, vectors: str) -> None:
-        """Add to each row of the tile its element, ``step`` floats apart, times the vectors."""
-        factors = self._vectors(vectors)
-        for t, row in enumerate(sums):
-            number = self._spread(self._let(f"load float, ptr {self._at(numbers, (str(t * step), '1'))}"))
-            for variable, factor in zip(row, factors, strict=True):
-                total = self._let(f"load {self._vector}, ptr {variable}")
-                fma = f"llvm.fma.v{self._tile.lanes}f32"
-                total = self._call(fma, self._vector, number, factor, total)
-                self._say(f"store {self._vector} {total}, ptr {variable}")
-
-    def _vectors(self, base: str) -> list[str]:
-        places = [self._place(base, number) for number in range(self._tile.vectors)]
-        return [self._let(f"load {self._vector}, ptr {place}, align 4") for place in places]
-
-    def _place(self, base: str, number: int) -> str:
-        return self._at(base, (str(number * self._tile.lanes), "1"))
-
-    def _spread(self, number: str) -> str:
-        """A vector of the number."""
-        first = self._let(f"insertelement {self._vector} poison, float {number}, i64 0")
-        mask = f"<{self._tile.lanes} x i32> zeroinitializer"
-        return self._let(f"shufflevector {self._vector} {first}, {self._vector} poison, {mask}")
-
-    def _text(self) -> str:
-        head = f"define void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) nounwind {{"
-        body = [head, "entry:", *self._allocas, *self._lines, "  ret void", "}", ""]
-        return "\n".join([*self._declared.values(), *body])

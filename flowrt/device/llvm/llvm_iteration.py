@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, final
 
-from flowrt.device.llvm.llvm_loops import FUNCTION
-from flowrt.device.llvm.llvm_text import STORED, TYPES, Writer
+from flowrt.device.llvm.llvm_text import FUNCTION, TYPES, Writer
 from flowrt.device.loops.loop_program import LoopProgram
 
 HEAD = 2
@@ -92,22 +91,17 @@ class _Emitter(Writer):
         jump = f"  switch i64 {point}, label %{self._points[0]} [ {points} ]"
         head = [f"define void @{FUNCTION}(ptr %table, i64 %begin, i64 %iterations) nounwind {{", "entry:"]
         body = [*head, *self._allocas, *entry, jump, *self._lines, "}"]
-        return "\n".join([*self._declared.values(), *body, ""])
+        return self._module(*body)
 
     def _opened(self, cell: int) -> str:
         dtype = self._nest.dtypes[cell]
-        value = self._let(f"load {STORED[dtype]}, ptr {self._addresses[cell]}")
-        if dtype == "bool":
-            value = self._let(f"icmp ne i8 {value}, 0")
+        value = self._read(self._addresses[cell], dtype)
         return value if cell in self._nest.fixed else self._variable(TYPES[dtype], value)
 
     def _leave(self, point: str, cells: frozenset[int]) -> None:
         """Write ``cells``, where it pauses, and end."""
         for cell in sorted(cells - self._nest.fixed):
-            value, dtype = self._get(cell), self._nest.dtypes[cell]
-            if dtype == "bool":
-                value = self._let(f"zext i1 {value} to i8")
-            self._say(f"store {STORED[dtype]} {value}, ptr {self._addresses[cell]}")
+            self._write(self._get(cell), self._addresses[cell], self._nest.dtypes[cell])
         self._say(f"store i64 {point}, ptr %table")
         left = self._let(f"load i64, ptr {self._left}")
         self._say(f"store i64 {left}, ptr {self._place(1)}")

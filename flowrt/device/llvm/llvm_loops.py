@@ -22,12 +22,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from flowrt.device.llvm.llvm_text import STORED, TYPES, Writer, is_float, literal
-from flowrt.device.loops.loop_program import LoopProgram, Output, Store
+from flowrt.device.llvm.llvm_text import STORED, TYPES, Writer, literal
+from flowrt.device.loops.loop_program import LoopProgram, Output, Store, is_float, neutral
 from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
-
-FUNCTION = "flowrt_loop"
-"""The name that every loop has, so that equal loops have equal text."""
 
 BLOCK = 4096
 
@@ -61,43 +58,12 @@ class _Emitter(Writer):
 
     def run(self) -> str:
         self._emit_body()
-        arguments = [f"ptr noalias %p{i}" for i in range(len(self._accesses))]
-        numbers = ["begin", "end", "grain", *self._dimensions(), *self._strides()]
-        arguments += [f"i64 %{number}" for number in numbers]
-        body = [
-            f"define internal void @body({', '.join(arguments)}) noinline nounwind {{",
-            "entry:",
-            *self._allocas,
-            *self._lines,
-            "  ret void",
-            "}",
-        ]
-        return "\n".join([*self._declared.values(), *body, *self._wrapper(), ""])
-
-    def _wrapper(self) -> list[str]:
-        names = [f"p{i}" for i in range(len(self._accesses))] + self._dimensions() + self._strides(True)
-        names.append("grain")
-        lines = [f"define void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) {{"]
-        for position, name in enumerate(names):
-            kind = "ptr" if position < len(self._accesses) else "i64"
-            if kind == "i64" and name not in (*self._dimensions(), *self._strides(), "grain"):
-                continue
-            lines.append(f"  %a{position} = getelementptr i64, ptr %table, i64 {position}")
-            lines.append(f"  %{name} = load {kind}, ptr %a{position}")
-        pointers = [f"ptr %p{i}" for i in range(len(self._accesses))]
-        numbers = [f"i64 %{n}" for n in ("begin", "end", "grain", *self._dimensions(), *self._strides())]
-        return [*lines, f"  call void @body({', '.join(pointers + numbers)})", "  ret void", "}"]
-
-    def _dimensions(self) -> list[str]:
-        return [f"d{i}" for i in range(self._rank)]
-
-    def _strides(self, all_of_them: bool = False) -> list[str]:
-        return [
-            f"s{operand}_{i}"
-            for operand, access in enumerate(self._accesses)
-            for i, letter in enumerate(access)
-            if all_of_them or letter == "s"
-        ]
+        pointers = [f"p{i}" for i in range(len(self._accesses))]
+        numbers = [f"d{i}" for i in range(self._rank)]
+        for operand, access in enumerate(self._accesses):
+            numbers += [f"s{operand}_{i}" if letter == "s" else "" for i, letter in enumerate(access)]
+        places = enumerate([*numbers, "grain"], len(pointers))
+        return self._behind_table(pointers, {name: place for place, name in places if name})
 
     # --- the domain
 
@@ -217,7 +183,8 @@ class _Emitter(Writer):
 
     def _accumulator(self, number: int) -> str:
         instruction = self._instructions[number]
-        return self._variable(TYPES[instruction.dtype], _neutral(instruction.op, instruction.dtype))
+        start = literal(neutral(instruction.op, instruction.dtype), instruction.dtype)
+        return self._variable(TYPES[instruction.dtype], start)
 
     def _emit_column(self, stage: int, column: str, found: dict[int, str], totals: dict[Output, str]) -> None:
         """One element: ``found`` are the accumulators of reductions along the row, ``totals`` of sums that
@@ -261,7 +228,7 @@ class _Emitter(Writer):
             before = self._load(output.operand, column)
             self._store(self._binary("add", dtype, before, value), output.operand, column)
         elif output in totals:
-            self._accumulate_sum(totals[output], value, dtype)
+            self._combine(totals[output], value, dtype)
         else:
             self._add_to(self._totals[output], value, dtype)
 
@@ -271,38 +238,29 @@ class _Emitter(Writer):
         instruction = self._instructions[number]
         (argument,) = instruction.args
         value = self._rows[argument] if argument in self._rows else names[argument]
-        op, dtype = _COMBINE[instruction.op], instruction.dtype
-        type_ = TYPES[dtype]
-        before = self._let(f"load {type_}, ptr {accumulator}")
-        self._say(
-            f"store {type_} {self._binary(op, dtype, before, value, 'reassoc contract ')}, ptr {accumulator}"
-        )
+        self._combine(accumulator, value, instruction.dtype, _COMBINE[instruction.op])
 
-    def _accumulate_sum(self, accumulator: str, value: str, dtype: str) -> None:
-        type_ = TYPES[dtype]
-        before = self._let(f"load {type_}, ptr {accumulator}")
-        after = self._binary("add", dtype, before, value, "reassoc contract ")
-        self._say(f"store {type_} {after}, ptr {accumulator}")
+    def _combine(self, accumulator: str, value: str, dtype: str, op: str = "add") -> None:
+        self._change(
+            accumulator, TYPES[dtype], lambda old: self._binary(op, dtype, old, value, "reassoc contract ")
+        )
 
     def _add_to(self, total: str, value: str, dtype: str) -> None:
         """Add to a total, which is float64 for floats."""
         if dtype == "float32":
             value = self._let(f"fpext float {value} to double")
-        self._accumulate_sum(total, value, "float64" if is_float(dtype) else dtype)
+        self._combine(total, value, "float64" if is_float(dtype) else dtype)
 
     def _add_check(self, output: Output, condition: str) -> None:
-        total = self._totals[output]
         failed = self._let(f"xor i1 {condition}, true")
-        before = self._let(f"load i1, ptr {total}")
-        self._say(f"store i1 {self._let(f'or i1 {before}, {failed}')}, ptr {total}")
+        self._change(self._totals[output], "i1", lambda before: self._let(f"or i1 {before}, {failed}"))
 
     def _put_total(self, output: Output, total: str) -> None:
         dtype = self._program.dtypes[output.operand]
         if output.store is Store.CHECK:
             failed = self._let(f"load i1, ptr {total}")
-            before = self._let(f"load i64, ptr %p{output.operand}")
-            after = self._let(f"select i1 {failed}, i64 1, i64 {before}")
-            self._say(f"store i64 {after}, ptr %p{output.operand}")
+            set_flag = f"select i1 {failed}, i64 1, i64"
+            self._change(f"%p{output.operand}", "i64", lambda before: self._let(f"{set_flag} {before}"))
             return
         value = self._let(f"load {TYPES[dtype]}, ptr {total}")
         self._say(f"store {TYPES[dtype]} {value}, ptr {self._bases[output.operand]}")
@@ -319,9 +277,7 @@ class _Emitter(Writer):
         return self._let(f"getelementptr inbounds {type_}, ptr {address}, i64 {column}")
 
     def _load(self, operand: int, column: str | None) -> str:
-        dtype = self._program.dtypes[operand]
-        value = self._let(f"load {STORED[dtype]}, ptr {self._address(operand, column)}")
-        return self._let(f"icmp ne i8 {value}, 0") if dtype == "bool" else value
+        return self._read(self._address(operand, column), self._program.dtypes[operand])
 
     def _load_at(self, operand: int, row: str, column: str) -> str:
         """The element of a row of the operand, which is row-major."""
@@ -329,26 +285,7 @@ class _Emitter(Writer):
         return self._load(operand, self._let(f"add nsw i64 {before}, {column}"))
 
     def _store(self, value: str, operand: int, column: str | None) -> None:
-        dtype = self._program.dtypes[operand]
-        address = self._address(operand, column)
-        if dtype == "bool":
-            value = self._let(f"zext i1 {value} to i8")
-        self._say(f"store {STORED[dtype]} {value}, ptr {address}")
-
-
-# --- numbers
-
-
-def _neutral(op: str, dtype: str) -> str:
-    """Identity element of a reduction."""
-    if op in ("row_sum", "row_prod"):
-        return literal(int(op == "row_prod"), dtype)
-    if is_float(dtype):
-        return literal(float("inf") if op == "row_min" else float("-inf"), dtype)
-    if dtype == "bool":
-        return literal(op == "row_min", dtype)
-    largest = 2 ** (31 if dtype == "int32" else 63) - 1
-    return literal(largest if op == "row_min" else -largest - 1, dtype)
+        self._write(value, self._address(operand, column), self._program.dtypes[operand])
 
 
 def _total_start(program: LoopProgram, output: Output) -> tuple[str, str]:

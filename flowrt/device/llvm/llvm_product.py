@@ -19,8 +19,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, final
 
-from flowrt.device.llvm.llvm_loops import FUNCTION
-from flowrt.device.llvm.llvm_text import TYPES, Writer
+from flowrt.device.llvm.llvm_text import TYPES, TileWriter
 
 
 class Matrix(NamedTuple):
@@ -84,10 +83,10 @@ def llvm_product(product: Product) -> str:
 
 
 @final
-class _Emitter(Writer):
+class _Emitter(TileWriter):
     def __init__(self, product: Product) -> None:
-        super().__init__(())
-        self._product, self._type = product, TYPES[product.dtype]
+        super().__init__(TYPES[product.dtype])
+        self._product = product
 
     def run(self) -> str:
         if self._product.is_along:
@@ -95,19 +94,7 @@ class _Emitter(Writer):
                 self._sum_up(row)
         else:
             self._strips()
-        names = "abc"
-        arguments = ", ".join([*[f"ptr noalias %{name}" for name in names], "i64 %begin, i64 %end"])
-        head = [*self._declared.values(), f"define internal void @body({arguments}) noinline nounwind {{"]
-        body = ["entry:", *self._allocas, *self._lines, "  ret void", "}"]
-        return "\n".join([*head, *body, *self._wrapper(names), ""])
-
-    def _wrapper(self, names: str) -> list[str]:
-        lines = [f"define void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) {{"]
-        for position, name in enumerate(names):
-            lines.append(f"  %place_{name} = getelementptr ptr, ptr %table, i64 {position}")
-            lines.append(f"  %{name} = load ptr, ptr %place_{name}")
-        passed = ", ".join([*[f"ptr %{name}" for name in names], "i64 %begin, i64 %end"])
-        return [*lines, f"  call void @body({passed})", "  ret void", "}"]
+        return self._behind_table("abc", {})
 
     # --- along the sum
 
@@ -122,9 +109,8 @@ class _Emitter(Writer):
                 one = self._let(f"load {type_}, ptr {self._at(a, (number, p.a.column_step))}")
                 other = self._let(f"load {type_}, ptr {self._at(b, (number, p.b.row_step))}")
                 term = self._let(f"fmul contract {type_} {one}, {other}")
-                before = self._let(f"load {type_}, ptr {total}")
-                after = self._let(f"fadd reassoc contract {type_} {before}, {term}")
-                self._say(f"store {type_} {after}, ptr {total}")
+                add = f"fadd reassoc contract {type_} {term}, "
+                self._change(total, type_, lambda before: self._let(add + before))
             value = self._let(f"load {type_}, ptr {total}")
             self._say(f"store {type_} {value}, ptr {self._at(c, (column, p.c.column_step))}")
 
@@ -151,56 +137,12 @@ class _Emitter(Writer):
 
     def _tile(self, row: str, b: str, c: str, height: int, columns: int) -> None:
         """``height`` rows of a strip, from ``row`` on."""
-        p, widths = self._product, self._widths(columns)
+        p = self._product
+        whole, rest = divmod(columns, p.registers.lanes)
+        widths = [p.registers.lanes] * whole + [rest] * bool(rest)
         a, c = self._at("%a", (row, p.a.row_step)), self._at(c, (row, p.c.row_step))
-        sums = [[self._variable(self._vector(w), "zeroinitializer") for w in widths] for _ in range(height)]
+        sums = self._zeros(height, widths)
         with self._loop("0", str(p.k)) as number:
             numbers, vectors = self._at(a, (number, p.a.column_step)), self._at(b, (number, p.b.row_step))
-            factors = [
-                self._let(f"load {self._vector(w)}, ptr {place}, align {self._alignment}")
-                for w, place in zip(widths, self._places(vectors, widths), strict=True)
-            ]
-            for i, row_sums in enumerate(sums):
-                one = self._let(f"load {self._type}, ptr {self._at(numbers, (str(i), p.a.row_step))}")
-                for width, factor, total in zip(widths, factors, row_sums, strict=True):
-                    self._add_to(total, self._vector(width), self._spread(one, width), factor)
-        for i, row_sums in enumerate(sums):
-            places = self._places(self._at(c, (str(i), p.c.row_step)), widths)
-            for width, total, place in zip(widths, row_sums, places, strict=True):
-                value = self._let(f"load {self._vector(width)}, ptr {total}")
-                self._say(f"store {self._vector(width)} {value}, ptr {place}, align {self._alignment}")
-
-    def _add_to(self, total: str, type_: str, one: str, other: str) -> None:
-        term = self._let(f"fmul contract {type_} {one}, {other}")
-        before = self._let(f"load {type_}, ptr {total}")
-        self._say(f"store {type_} {self._let(f'fadd contract {type_} {before}, {term}')}, ptr {total}")
-
-    def _widths(self, columns: int) -> list[int]:
-        """Widths of the vectors that cover ``columns``."""
-        lanes = self._product.registers.lanes
-        whole, rest = divmod(columns, lanes)
-        return [lanes] * whole + [rest] * bool(rest)
-
-    def _vector(self, width: int) -> str:
-        return f"<{width} x {self._type}>"
-
-    def _places(self, base: str, widths: list[int]) -> list[str]:
-        lanes = self._product.registers.lanes
-        return [self._at(base, (str(i), lanes)) for i in range(len(widths))]
-
-    def _spread(self, number: str, width: int) -> str:
-        """A vector of the number."""
-        type_ = self._vector(width)
-        first = self._let(f"insertelement {type_} poison, {self._type} {number}, i64 0")
-        mask = f"<{width} x i32> zeroinitializer"
-        return self._let(f"shufflevector {type_} {first}, {type_} poison, {mask}")
-
-    @property
-    def _alignment(self) -> int:
-        return 8 if self._type == "double" else 4
-
-    def _at(self, base: str, place: tuple[str, int]) -> str:
-        """``base`` and (number, step) so many elements more."""
-        number, step = place
-        offset = number if step == 1 else self._let(f"mul nsw i64 {number}, {step}")
-        return self._let(f"getelementptr inbounds {self._type}, ptr {base}, i64 {offset}")
+            self._add_products(sums, numbers, p.a.row_step, vectors, widths)
+        self._put(sums, [self._at(c, (str(i), p.c.row_step)) for i in range(height)], widths)

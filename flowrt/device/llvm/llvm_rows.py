@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from string import Template
 
-from flowrt.device.llvm.llvm_loops import FUNCTION
-from flowrt.device.llvm.llvm_text import TYPES
+from flowrt.device.llvm.llvm_text import FUNCTION, TYPES, with_fields
 
 REFUSED, NUMBER = 5, 6
 """Words of the table that report whether an index was rejected, and which."""
@@ -29,14 +28,10 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 define void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) nounwind {{
 entry:
   %matrix = load ptr, ptr %table
-  %numbers_place = getelementptr i64, ptr %table, i64 1
-  %numbers = load ptr, ptr %numbers_place
-  %others_place = getelementptr i64, ptr %table, i64 2
-  %others = load ptr, ptr %others_place
-  %rows_place = getelementptr i64, ptr %table, i64 3
-  %rows = load i64, ptr %rows_place
-  %nbytes_place = getelementptr i64, ptr %table, i64 4
-  %nbytes = load i64, ptr %nbytes_place
+  %numbers = field ptr, i64, ptr %table, i64 1
+  %others = field ptr, i64, ptr %table, i64 2
+  %rows = field i64, i64, ptr %table, i64 3
+  %nbytes = field i64, i64, ptr %table, i64 4
   %refused_place = getelementptr i64, ptr %table, i64 {REFUSED}
   %refused_number_place = getelementptr i64, ptr %table, i64 {NUMBER}
   %flags_place = getelementptr i64, ptr %table, i64 {NUMBER + 1}
@@ -81,8 +76,7 @@ _GATHER = """\
 _SCATTER = f"""\
   %flags = load ptr, ptr %flags_place
   %once = load i64, ptr %once_place
-  %flag_place = getelementptr i8, ptr %flags, i64 %number
-  %flag = load i8, ptr %flag_place
+  %flag = field i8, i8, ptr %flags, i64 %number
   %is_set = icmp ne i8 %flag, 0
   %is_once = icmp ne i64 %once, 0
   %is_again = and i1 %is_set, %is_once
@@ -104,4 +98,4 @@ def scatter(numbers: str) -> str:
 
 def _text(numbers: str, found: str) -> str:
     widen = "sext i32 %stored to i64" if numbers == "int32" else "add i64 %stored, 0"
-    return _TEXT.substitute(type=TYPES[numbers], widen=widen, found=found)
+    return with_fields(_TEXT.substitute(type=TYPES[numbers], widen=widen, found=found))

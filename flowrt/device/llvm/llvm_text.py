@@ -6,11 +6,16 @@ nodes.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-from flowrt.device.loops.loop_program import COMPARISONS, EXTREMES, Instruction
+from flowrt.device.loops.loop_program import COMPARISONS, EXTREMES, Instruction, is_float
+
+FUNCTION = "flowrt_loop"
+"""The name that every loop has, so that equal loops have equal text."""
 
 TYPES = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
 STORED = {**TYPES, "bool": "i8"}
@@ -29,8 +34,12 @@ _INTEGER_ORDER = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq"
 _BOOL_ORDER = {**_INTEGER_ORDER, "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
 
 
-def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
+_FIELD = re.compile(r"%(\w+) = field (\w+), (.*)")
+
+
+def with_fields(text: str) -> str:
+    """``text``, where ``%x = field TYPE, OPERANDS`` is the field at ``%x_place``, their getelementptr."""
+    return _FIELD.sub(r"%\1_place = getelementptr \3\n  %\1 = load \2, ptr %\1_place", text)
 
 
 class Writer:
@@ -85,6 +94,44 @@ class Writer:
         self._say(f"store i64 {following}, ptr {counter}")
         self._say(f"br label %test{label}")
         self._lines.append(f"done{label}:")
+
+    def _change(self, variable: str, type_: str, change: Callable[[str], str]) -> None:
+        """Set it to what ``change`` makes of its value."""
+        after = change(self._let(f"load {type_}, ptr {variable}"))
+        self._say(f"store {type_} {after}, ptr {variable}")
+
+    def _read(self, address: str, dtype: str) -> str:
+        value = self._let(f"load {STORED[dtype]}, ptr {address}")
+        return self._let(f"icmp ne i8 {value}, 0") if dtype == "bool" else value
+
+    def _write(self, value: str, address: str, dtype: str) -> None:
+        if dtype == "bool":
+            value = self._let(f"zext i1 {value} to i8")
+        self._say(f"store {STORED[dtype]} {value}, ptr {address}")
+
+    # --- the module
+
+    def _module(self, *functions: str) -> str:
+        return "\n".join([*self._declared.values(), *functions, ""])
+
+    def _function(self, head: str) -> str:
+        return "\n".join([f"define {head} {{", "entry:", *self._allocas, *self._lines, "  ret void", "}"])
+
+    def _behind_table(self, pointers: Sequence[str], numbers: Mapping[str, int]) -> str:
+        """The text of a module: what is written is a function of ``pointers``, which are ``noalias`` there,
+        and of ``numbers``. `FUNCTION` reads these from their places in the table, behind the pointers.
+        """
+        places = {f"ptr %{name}": place for place, name in enumerate(pointers)}
+        places |= {f"i64 %{name}": place for name, place in numbers.items()}
+        passed = ", ".join([*places, "i64 %begin", "i64 %end"])
+        body = f"internal void @body({passed.replace('ptr', 'ptr noalias')}) noinline nounwind"
+        lines = [f"define void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) {{"]
+        for argument, place in places.items():
+            type_, name = argument.split()
+            lines.append(f"  %a{place} = getelementptr i64, ptr %table, i64 {place}")
+            lines.append(f"  {name} = load {type_}, ptr %a{place}")
+        lines += [f"  call void @body({passed})", "  ret void", "}"]
+        return self._module(self._function(body), *lines)
 
     # --- instructions
 
@@ -157,6 +204,64 @@ class Writer:
             return self._let(f"{'fptosi' if is_float(source) else 'sitofp'} {from_} {value} to {to}")
         kinds = ("fpext", "fptrunc") if is_float(source) else ("sext", "trunc")
         return self._let(f"{kinds[0] if target.endswith('64') else kinds[1]} {from_} {value} to {to}")
+
+
+class TileWriter(Writer):
+    """Writes functions of the float type ``type_`` that add up tiles in vector registers: rows of variables,
+    vectors of ``widths``, of which all but the last are equal.
+    """
+
+    def __init__(self, type_: str) -> None:
+        super().__init__(())
+        self._type, self._alignment = type_, 8 if type_ == "double" else 4
+
+    def _at(self, base: str, *steps: tuple[str, str | int]) -> str:
+        """``base`` and for each (number, step) so many elements more."""
+        for number, step in steps:
+            offset = number if step in (1, "1") else self._let(f"mul nsw i64 {number}, {step}")
+            base = self._let(f"getelementptr inbounds {self._type}, ptr {base}, i64 {offset}")
+        return base
+
+    def _vector(self, width: int) -> str:
+        return f"<{width} x {self._type}>"
+
+    def _places(self, base: str, widths: Sequence[int]) -> list[tuple[str, str]]:
+        """The type and address of each vector of a row."""
+        return [(self._vector(w), self._at(base, (str(i * widths[0]), 1))) for i, w in enumerate(widths)]
+
+    def _vectors(self, base: str, widths: Sequence[int]) -> list[str]:
+        places = self._places(base, widths)
+        return [self._let(f"load {type_}, ptr {place}, align {self._alignment}") for type_, place in places]
+
+    def _zeros(self, height: int, widths: Sequence[int]) -> list[list[str]]:
+        return [[self._variable(self._vector(w), "zeroinitializer") for w in widths] for _ in range(height)]
+
+    def _put(self, sums: Sequence[Sequence[str]], bases: Sequence[str], widths: Sequence[int]) -> None:
+        for row, base in zip(sums, bases, strict=True):
+            for variable, (type_, place) in zip(row, self._places(base, widths), strict=True):
+                total = self._let(f"load {type_}, ptr {variable}")
+                self._say(f"store {type_} {total}, ptr {place}, align {self._alignment}")
+
+    def _add_products(
+        self, sums: Sequence[Sequence[str]], first: str, step: int, vectors: str, widths: Sequence[int]
+    ) -> None:
+        """Add to each row its number, which are ``step`` elements apart from ``first`` on, times the vectors
+        at ``vectors``.
+        """
+        factors = self._vectors(vectors, widths)
+        for i, row in enumerate(sums):
+            number = self._let(f"load {self._type}, ptr {self._at(first, (str(i), step))}")
+            for width, variable, factor in zip(widths, row, factors, strict=True):
+                name = f"llvm.fmuladd.v{width}f{8 * self._alignment}"
+                fma = partial(self._call, name, self._vector(width), self._spread(number, width), factor)
+                self._change(variable, self._vector(width), fma)
+
+    def _spread(self, number: str, width: int) -> str:
+        """A vector of the number."""
+        type_ = self._vector(width)
+        first = self._let(f"insertelement {type_} poison, {self._type} {number}, i64 0")
+        mask = f"<{width} x i32> zeroinitializer"
+        return self._let(f"shufflevector {type_} {first}, {type_} poison, {mask}")
 
 
 def literal(value: float | int | bool, dtype: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from flowrt.device.llvm.call_sequence import Call, Table, call_of
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
+from flowrt.device.llvm.llvm_text import with_fields
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -30,28 +31,24 @@ rows of the list on the top, and, for a `take`, a number that must be 0.
 NS, NS_PER_BYTE = 5.0, 0.06
 """Time per row and per byte."""
 
-TEXT = """
+TEXT = with_fields("""
 %Stack = type { ptr, ptr, i64, ptr, i64, ptr, ptr }
 
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define void @push(ptr %table, i64 %begin, i64 %end) nounwind {
   %top = load ptr, ptr %table
-  %last_place = getelementptr %Stack, ptr %table, i64 0, i32 1
-  %last = load ptr, ptr %last_place
+  %last = field ptr, %Stack, ptr %table, i64 0, i32 1
   %status_place = getelementptr %Stack, ptr %table, i64 0, i32 2
   %has_room = icmp ult ptr %top, %last
   br i1 %has_room, label %copy, label %refuse
 copy:
-  %value_place = getelementptr %Stack, ptr %table, i64 0, i32 3
-  %value = load ptr, ptr %value_place
-  %nbytes_place = getelementptr %Stack, ptr %table, i64 0, i32 4
-  %nbytes = load i64, ptr %nbytes_place
+  %value = field ptr, %Stack, ptr %table, i64 0, i32 3
+  %nbytes = field i64, %Stack, ptr %table, i64 0, i32 4
   call void @llvm.memcpy.p0.p0.i64(ptr %top, ptr %value, i64 %nbytes, i1 false)
   %new_top = getelementptr i8, ptr %top, i64 %nbytes
   store ptr %new_top, ptr %table
-  %length_place = getelementptr %Stack, ptr %table, i64 0, i32 5
-  %length = load ptr, ptr %length_place
+  %length = field ptr, %Stack, ptr %table, i64 0, i32 5
   %before = load i64, ptr %length
   %after = add i64 %before, 1
   store i64 %after, ptr %length
@@ -62,11 +59,9 @@ refuse:
 }
 
 define void @take(ptr %table, i64 %begin, i64 %end) nounwind {
-  %length_place = getelementptr %Stack, ptr %table, i64 0, i32 5
-  %length = load ptr, ptr %length_place
+  %length = field ptr, %Stack, ptr %table, i64 0, i32 5
   %before = load i64, ptr %length
-  %rest_place = getelementptr %Stack, ptr %table, i64 0, i32 6
-  %rest = load ptr, ptr %rest_place
+  %rest = field ptr, %Stack, ptr %table, i64 0, i32 6
   %status_place = getelementptr %Stack, ptr %table, i64 0, i32 2
   %is_any = icmp sgt i64 %before, 0
   %left = load i64, ptr %rest
@@ -75,10 +70,8 @@ define void @take(ptr %table, i64 %begin, i64 %end) nounwind {
   br i1 %may, label %copy, label %refuse
 copy:
   %top = load ptr, ptr %table
-  %value_place = getelementptr %Stack, ptr %table, i64 0, i32 3
-  %value = load ptr, ptr %value_place
-  %nbytes_place = getelementptr %Stack, ptr %table, i64 0, i32 4
-  %nbytes = load i64, ptr %nbytes_place
+  %value = field ptr, %Stack, ptr %table, i64 0, i32 3
+  %nbytes = field i64, %Stack, ptr %table, i64 0, i32 4
   %back = sub i64 0, %nbytes
   %new_top = getelementptr i8, ptr %top, i64 %back
   call void @llvm.memcpy.p0.p0.i64(ptr %value, ptr %new_top, i64 %nbytes, i1 false)
@@ -90,7 +83,7 @@ refuse:
   store i64 1, ptr %status_place
   ret void
 }
-"""
+""")
 
 
 @cache

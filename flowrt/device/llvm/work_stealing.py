@@ -21,13 +21,14 @@ from typing import final
 
 from flowrt.device.llvm.host_call import LoopCall
 from flowrt.device.llvm.host_jit import compile_functions
+from flowrt.device.llvm.llvm_text import with_fields
 
 MAX_MEMBERS = 256
 
 PIECES_EACH = 4
 """Chunks per share, so that a late member, or one on a busy core, runs fewer."""
 
-TEXT = """
+TEXT = with_fields("""
 ; The loop and its table, begin, end, elements a piece, members, members at work, the first piece's number;
 ; a share a member.
 %Team = type { ptr, ptr, i64, i64, i64, i64, i64, i64, [8 x i64], [0 x %Share] }
@@ -70,16 +71,11 @@ take:
   br i1 %is_piece, label %do, label %exhausted
 do:
   %loop = load ptr, ptr %team
-  %table_place = getelementptr %Team, ptr %team, i64 0, i32 1
-  %table = load ptr, ptr %table_place
-  %begin_place = getelementptr %Team, ptr %team, i64 0, i32 2
-  %begin = load i64, ptr %begin_place
-  %end_place = getelementptr %Team, ptr %team, i64 0, i32 3
-  %end = load i64, ptr %end_place
-  %size_place = getelementptr %Team, ptr %team, i64 0, i32 4
-  %size = load i64, ptr %size_place
-  %base_place = getelementptr %Team, ptr %team, i64 0, i32 7
-  %base = load i64, ptr %base_place
+  %table = field ptr, %Team, ptr %team, i64 0, i32 1
+  %begin = field i64, %Team, ptr %team, i64 0, i32 2
+  %end = field i64, %Team, ptr %team, i64 0, i32 3
+  %size = field i64, %Team, ptr %team, i64 0, i32 4
+  %base = field i64, %Team, ptr %team, i64 0, i32 7
   %number = sub i64 %piece, %base
   %offset = mul i64 %number, %size
   %from = add i64 %begin, %offset
@@ -122,10 +118,8 @@ entry:
   store i64 %begin, ptr %begin_place
   %end_place = getelementptr %Team, ptr %team, i64 0, i32 3
   store i64 %end, ptr %end_place
-  %size_place = getelementptr %Team, ptr %team, i64 0, i32 4
-  %size = load i64, ptr %size_place
-  %n_place = getelementptr %Team, ptr %team, i64 0, i32 5
-  %n = load i64, ptr %n_place
+  %size = field i64, %Team, ptr %team, i64 0, i32 4
+  %n = field i64, %Team, ptr %team, i64 0, i32 5
   %at_work = getelementptr %Team, ptr %team, i64 0, i32 6
   %count = sub i64 %end, %begin
   %count_up = add i64 %count, %size
@@ -134,8 +128,7 @@ entry:
   %n_pieces_up = add i64 %n_pieces, %n
   %n_pieces_up_less = sub i64 %n_pieces_up, 1
   %each = udiv i64 %n_pieces_up_less, %n
-  %base_place = getelementptr %Team, ptr %team, i64 0, i32 7
-  %base = load i64, ptr %base_place
+  %base = field i64, %Team, ptr %team, i64 0, i32 7
   %beyond = add i64 %base, %n_pieces
   br label %open
 open:
@@ -183,7 +176,7 @@ advance:
   store i64 %following, ptr %base_place
   ret void
 }
-"""
+""")
 
 WORD, TEAM_WORDS, SHARE_WORDS = 8, 16, 16
 LOOP, TABLE, PIECE, MEMBERS = 0, 1, 4, 5

@@ -23,6 +23,7 @@ Rules of this file:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, final
@@ -53,6 +54,22 @@ FUNCTIONS = frozenset(
 EXTREMES = frozenset({"row_max", "row_min"})
 
 ROW_REDUCTIONS = EXTREMES | {"row_sum", "row_prod"}
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith("float")
+
+
+def neutral(op: str, dtype: str) -> float | int | bool:
+    """Identity element of a reduction."""
+    if op in ("row_sum", "row_prod"):
+        return int(op == "row_prod")
+    if is_float(dtype):
+        return math.inf if op == "row_min" else -math.inf
+    if dtype == "bool":
+        return op == "row_min"
+    largest: int = 2 ** (31 if dtype == "int32" else 63) - 1
+    return largest if op == "row_min" else -largest - 1
 
 
 class Instruction(NamedTuple):
@@ -112,6 +129,18 @@ class LoopProgram(NamedTuple):
 Number: TypeAlias = "Value | float | int | bool"
 
 
+def _unary(op: str) -> Callable[[Value], Value]:
+    return lambda value: value.builder.emit(op, value)
+
+
+def _binary(op: str) -> Callable[[Value, Number], Value]:
+    return lambda value, other: value.builder.emit(op, value, other)
+
+
+def _reflected(op: str) -> Callable[[Value, Number], Value]:
+    return lambda value, other: value.builder.emit(op, other, value)
+
+
 @final
 class Value:
     """A value of a program under construction. Python numbers in arithmetic are converted to its dtype."""
@@ -121,72 +150,16 @@ class Value:
     def __init__(self, builder: LoopBuilder, number: int, dtype: str, is_row: bool) -> None:
         self.builder, self.number, self.dtype, self.is_row = builder, number, dtype, is_row
 
-    def __add__(self, other: Number) -> Value:
-        return self.builder.emit("add", self, other)
-
-    def __radd__(self, other: Number) -> Value:
-        return self.builder.emit("add", other, self)
-
-    def __sub__(self, other: Number) -> Value:
-        return self.builder.emit("sub", self, other)
-
-    def __rsub__(self, other: Number) -> Value:
-        return self.builder.emit("sub", other, self)
-
-    def __mul__(self, other: Number) -> Value:
-        return self.builder.emit("mul", self, other)
-
-    def __rmul__(self, other: Number) -> Value:
-        return self.builder.emit("mul", other, self)
-
-    def __truediv__(self, other: Number) -> Value:
-        return self.builder.emit("div", self, other)
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return self.builder.emit("div", other, self)
-
-    def __neg__(self) -> Value:
-        return self.builder.emit("neg", self)
-
-    def __abs__(self) -> Value:
-        return self.builder.emit("abs", self)
-
-    def __lt__(self, other: Number) -> Value:
-        return self.builder.emit("lt", self, other)
-
-    def __le__(self, other: Number) -> Value:
-        return self.builder.emit("le", self, other)
-
-    def __gt__(self, other: Number) -> Value:
-        return self.builder.emit("gt", self, other)
-
-    def __ge__(self, other: Number) -> Value:
-        return self.builder.emit("ge", self, other)
-
-    def equals(self, other: Number) -> Value:
-        return self.builder.emit("eq", self, other)
-
-    def differs(self, other: Number) -> Value:
-        return self.builder.emit("ne", self, other)
-
-    def __and__(self, other: Number) -> Value:
-        return self.builder.emit("and", self, other)
-
-    def __or__(self, other: Number) -> Value:
-        return self.builder.emit("or", self, other)
-
-    def __xor__(self, other: Number) -> Value:
-        return self.builder.emit("xor", self, other)
-
-    def __invert__(self) -> Value:
-        return self.builder.emit("not", self)
-
-    def __lshift__(self, other: Number) -> Value:
-        return self.builder.emit("shl", self, other)
-
-    def __rshift__(self, other: Number) -> Value:
-        """Arithmetic: the sign stays."""
-        return self.builder.emit("shr", self, other)
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _binary("div"), _reflected("div")
+    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("not")
+    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
+    equals, differs = _binary("eq"), _binary("ne")
+    __and__, __or__, __xor__ = _binary("and"), _binary("or"), _binary("xor")
+    __lshift__, __rshift__ = _binary("shl"), _binary("shr")
+    """Shifts; to the right the sign stays."""
 
 
 class Matrix(NamedTuple):

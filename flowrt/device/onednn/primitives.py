@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, final
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, final
 
 import numpy as np
 
@@ -28,9 +28,14 @@ from flowrt.device.onednn.onednn import (
     numbers,
     threads_to_use,
 )
-from flowrt.device.workspace import ALIGNMENT, WORKSPACE
+from flowrt.device.stream_executor import ALIGNMENT
+from flowrt.device.workspace import WORKSPACE
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+_P = ParamSpec("_P")
+_Plan: TypeAlias = "tuple[Callable[[list[Handle]], Handle], Sequence[_Operand]]"
+"""A function from the operands' descriptors to the primitive's, and the operands."""
 
 MAX_PRIMITIVES = 1024
 """Number of cached primitives. Each has 10 to 100 KB, most of it machine code."""
@@ -92,93 +97,77 @@ def layout_of(array: Array, is_free: bool = False) -> Layout:
 # --- primitives
 
 
-def convolution(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
-    """``y`` of ``x`` and ``filter``; call it with their arrays in this order. As all functions that make
-    primitives, raises `Unsupported` where the library has none that is better than plain loops.
+def _primitive(work: Callable[..., int]) -> Callable[[Callable[_P, _Plan]], Callable[_P, Primitive]]:
+    """Decorator of functions that plan primitives: the result makes the primitive, or finds it made.
+    ``work`` is the number of its multiplications or additions.
     """
-    return _found(_convolution, _work(filter, y), x, filter, y, axes)
+
+    def decorate(plan: Callable[..., _Plan]) -> Any:
+        @wraps(plan)
+        def found(*arguments: Any) -> Primitive:
+            primitive = _made(plan, threads_to_use(work(*arguments)), *arguments)
+            if primitive is None:
+                raise Unsupported(plan.__name__)
+            return primitive
+
+        return found
+
+    return decorate
 
 
-def convolution_source_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
-    """The gradient of ``x``, from ``filter`` and the gradient of ``y``."""
-    return _found(_convolution_source_gradient, _work(filter, y), x, filter, y, axes)
-
-
-def convolution_filter_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
-    """The gradient of ``filter``, from ``x`` and the gradient of ``y``."""
-    return _found(_convolution_filter_gradient, _work(filter, y), x, filter, y, axes)
-
-
-def mean_pooling(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
-    """The mean of each window over its elements inside ``x``."""
-    return _found(_mean_pooling, math.prod(x.shape), x, y, axes)
-
-
-def mean_pooling_gradient(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
-    """The gradient of ``x`` from that of ``y``."""
-    return _found(_mean_pooling_gradient, math.prod(x.shape), x, y, axes)
-
-
-def matrix_product(a: Layout, b: Layout, c: Layout) -> Primitive:
-    """``c`` = ``a @ b``, of matrices or of batches of them, of one rank, which broadcast."""
-    return _found(_matrix_product, math.prod(c.shape) * a.shape[-1], a, b, c)
-
-
-def _work(filter: Layout, y: Layout) -> int:
-    """Multiplications of a convolution."""
-    _, _, per_group, *taps = filter.shape
-    return math.prod(y.shape) * per_group * math.prod(taps)
-
-
-def _found(make: Callable[..., Primitive | None], work: int, *arguments: Any) -> Primitive:
-    primitive = make(threads_to_use(work), *arguments)
-    if primitive is None:
-        raise Unsupported(make.__name__)
-    return primitive
-
-
-_kept = lru_cache(maxsize=MAX_PRIMITIVES)
-
-
-def _made(n_threads: int, describe: Callable[[list[Handle]], Handle], operands: Sequence[_Operand]) -> Any:
+@lru_cache(maxsize=MAX_PRIMITIVES)
+def _made(plan: Callable[..., _Plan], n_threads: int, *arguments: Any) -> Primitive | None:
     library().use_threads(n_threads)
     try:
-        return Primitive(n_threads, describe, operands)
+        return Primitive(n_threads, *plan(*arguments))
     except Unsupported:
         return None
 
 
-@_kept
-def _convolution(n_threads: int, x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Any:
+def _convolution_work(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> int:
+    _, _, per_group, *taps = filter.shape
+    return math.prod(y.shape) * per_group * math.prod(taps)
+
+
+@_primitive(_convolution_work)
+def convolution(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
+    """``y`` of ``x`` and ``filter``; call it with their arrays in this order. As all functions that make
+    primitives, raises `Unsupported` where the library has none that is better than plain loops.
+    """
     operands = _Operand(SOURCE, x), _Operand(FILTER, filter), _Operand(TARGET, y, True)
-    return _made(n_threads, lambda given: _forward(given, axes), operands)
+    return lambda given: _forward(given, axes), operands
 
 
-@_kept
-def _convolution_source_gradient(
-    n_threads: int, x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]
-) -> Any:
+@_primitive(_convolution_work)
+def convolution_source_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
+    """The gradient of ``x``, from ``filter`` and the gradient of ``y``."""
+
     def describe(given: list[Handle]) -> Handle:
-        x, filter, y = given
         kind, windows = "convolution_backward_data", _windows(axes)
-        return library().primitive_descriptor(kind, DIRECT, x, filter, y, *windows, _forward(given, axes))
+        return library().primitive_descriptor(kind, DIRECT, *given, *windows, _forward(given, axes))
 
-    operands = _Operand(SOURCE_GRADIENT, x, True), _Operand(FILTER, filter), _Operand(TARGET_GRADIENT, y)
-    return _made(n_threads, describe, operands)
+    return describe, (
+        _Operand(SOURCE_GRADIENT, x, True),
+        _Operand(FILTER, filter),
+        _Operand(TARGET_GRADIENT, y),
+    )
 
 
-@_kept
-def _convolution_filter_gradient(
-    n_threads: int, x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]
-) -> Any:
+@_primitive(_convolution_work)
+def convolution_filter_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
+    """The gradient of ``filter``, from ``x`` and the gradient of ``y``."""
+
     def describe(given: list[Handle]) -> Handle:
         x, filter, y = given
         kind, windows = "convolution_backward_weights", _windows(axes)
         hint = _forward(given, axes)
         return library().primitive_descriptor(kind, DIRECT, x, filter, None, y, *windows, hint)
 
-    operands = _Operand(SOURCE, x), _Operand(FILTER_GRADIENT, filter, True), _Operand(TARGET_GRADIENT, y)
-    return _made(n_threads, describe, operands)
+    return describe, (
+        _Operand(SOURCE, x),
+        _Operand(FILTER_GRADIENT, filter, True),
+        _Operand(TARGET_GRADIENT, y),
+    )
 
 
 def _forward(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
@@ -187,20 +176,25 @@ def _forward(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
     return library().primitive_descriptor(kind, FORWARD, DIRECT, x, filter, None, y, *_windows(axes))
 
 
-@_kept
-def _mean_pooling(n_threads: int, x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Any:
-    operands = _Operand(SOURCE, x), _Operand(TARGET, y, True)
-    return _made(n_threads, lambda given: _pooled(given, axes), operands)
+def _pooling_work(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> int:
+    return math.prod(x.shape)
 
 
-@_kept
-def _mean_pooling_gradient(n_threads: int, x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Any:
+@_primitive(_pooling_work)
+def mean_pooling(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
+    """The mean of each window over its elements inside ``x``."""
+    return lambda given: _pooled(given, axes), (_Operand(SOURCE, x), _Operand(TARGET, y, True))
+
+
+@_primitive(_pooling_work)
+def mean_pooling_gradient(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
+    """The gradient of ``x`` from that of ``y``."""
+
     def describe(given: list[Handle]) -> Handle:
         windows, hint = _pooling_windows(axes), _pooled(given, axes)
         return library().primitive_descriptor("pooling_backward", MEAN_INSIDE, *given, *windows, hint)
 
-    operands = _Operand(SOURCE_GRADIENT, x, True), _Operand(TARGET_GRADIENT, y)
-    return _made(n_threads, describe, operands)
+    return describe, (_Operand(SOURCE_GRADIENT, x, True), _Operand(TARGET_GRADIENT, y))
 
 
 def _pooled(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
@@ -208,13 +202,15 @@ def _pooled(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
     return library().primitive_descriptor("pooling_forward", FORWARD, MEAN_INSIDE, *given, *windows)
 
 
-@_kept
-def _matrix_product(n_threads: int, a: Layout, b: Layout, c: Layout) -> Any:
+@_primitive(lambda a, b, c: math.prod(c.shape) * a.shape[-1])
+def matrix_product(a: Layout, b: Layout, c: Layout) -> _Plan:
+    """``c`` = ``a @ b``, of matrices or of batches of them, of one rank, which broadcast."""
+
     def describe(given: list[Handle]) -> Handle:
         a, b, c = given
         return library().primitive_descriptor("matmul", a, b, None, c)
 
-    return _made(n_threads, describe, (_Operand(SOURCE, a), _Operand(FILTER, b), _Operand(TARGET, c, True)))
+    return describe, (_Operand(SOURCE, a), _Operand(FILTER, b), _Operand(TARGET, c, True))
 
 
 def _windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
@@ -222,17 +218,14 @@ def _windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
     return (
         numbers([a.stride for a in axes]),
         numbers([a.dilation - 1 for a in axes]),
-        *_padding(axes),
+        numbers([a.before for a in axes]),
+        numbers([a.after for a in axes]),
     )
 
 
 def _pooling_windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
     strides, dilations, *padding = _windows(axes)
     return strides, numbers([a.taps for a in axes]), dilations, *padding
-
-
-def _padding(axes: Sequence[Axis]) -> tuple[Any, Any]:
-    return numbers([a.before for a in axes]), numbers([a.after for a in axes])
 
 
 # --- how they run

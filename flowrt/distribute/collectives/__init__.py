@@ -45,18 +45,8 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.base.identities import identity
+from flowrt.graph.ops.collective import collectives
 from flowrt.graph.ops.collective.collective_gradients import next_instance, nowhere
-from flowrt.graph.ops.collective.collectives import (
-    all_gather_op,
-    all_reduce_op,
-    all_to_all_op,
-    barrier_op,
-    broadcast_op,
-    gather_op,
-    reduce_op,
-    reduce_scatter_op,
-    scatter_op,
-)
 from flowrt.graph.shapes import as_shape, is_static
 from flowrt.graph.source import user_line
 
@@ -74,7 +64,9 @@ def all_reduce(
     `InvalidArgumentError`, showing both, for mismatching values, and for an unknown reduction.
     """
     tensors = _tensors(values, group, name)
-    return _collective(all_reduce_op, [tensors], len(tensors), group, lowering, name, reduction=reduction)
+    return _collective(
+        collectives.all_reduce_op, [tensors], len(tensors), group, lowering, name, reduction=reduction
+    )
 
 
 def reduce(
@@ -92,7 +84,7 @@ def reduce(
     elements is nothing, and its gradient by their values is that of the root's loss.
     """
     tensors = _tensors(values, group, name)
-    return _to_root(reduce_op, tensors, root, group, lowering, name, reduction=reduction)
+    return _to_root(collectives.reduce_op, tensors, root, group, lowering, name, reduction=reduction)
 
 
 def all_gather(
@@ -107,7 +99,7 @@ def all_gather(
     """
     tensors = _tensors(values, group, name)
     return _collective(
-        all_gather_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
+        collectives.all_gather_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
     )
 
 
@@ -121,7 +113,7 @@ def gather(
 ) -> Tensor:
     """The same as `all_gather`, on the rank ``root`` only; in a graph without that rank like `reduce`."""
     tensors = _tensors(values, group, name)
-    return _to_root(gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
+    return _to_root(collectives.gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
 
 
 def reduce_scatter(
@@ -135,7 +127,7 @@ def reduce_scatter(
     """Part i of the reduction for rank i, split along ``axis`` as by ``numpy.array_split``."""
     tensors = _tensors(values, group, name)
     attrs = {"reduction": reduction, "axis": _axis(axis, tensors)}
-    return _collective(reduce_scatter_op, [tensors], len(tensors), group, lowering, name, **attrs)
+    return _collective(collectives.reduce_scatter_op, [tensors], len(tensors), group, lowering, name, **attrs)
 
 
 def all_to_all(
@@ -148,7 +140,7 @@ def all_to_all(
     """Part i of every rank's value for rank i, split along ``axis`` and concatenated along it."""
     tensors = _tensors(values, group, name)
     return _collective(
-        all_to_all_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
+        collectives.all_to_all_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
     )
 
 
@@ -167,7 +159,7 @@ def broadcast(
     own gradient is zero. Raises `InvalidArgumentError` for one without a static shape.
     """
     given, attrs = _from_root(value, root, group, name)
-    return _from_one(broadcast_op, given, devices, group, lowering, name, root=root, **attrs)
+    return _from_one(collectives.broadcast_op, given, devices, group, lowering, name, root=root, **attrs)
 
 
 def scatter(
@@ -184,7 +176,7 @@ def scatter(
     """
     given, attrs = _from_root(value, root, group, name)
     attrs |= {"axis": _axis(axis, given), "root": root}
-    return _from_one(scatter_op, given, devices, group, lowering, name, **attrs)
+    return _from_one(collectives.scatter_op, given, devices, group, lowering, name, **attrs)
 
 
 def barrier(
@@ -198,7 +190,7 @@ def barrier(
     for device in devices:
         with graph.device(device):
             signals.append(identity(constant(np.zeros(1, np.int32)), name=f"{name}/signal"))
-    results = _collective(barrier_op, [signals], len(signals), group, lowering, name)
+    results = _collective(collectives.barrier_op, [signals], len(signals), group, lowering, name)
     found = []
     for device, result in zip(devices, results, strict=True):
         with graph.device(device):

@@ -22,25 +22,7 @@ from pathlib import Path
 from typing import IO, final
 
 from flowrt.distribute.cluster.exit_codes import PEER_LOST, STEP_ABORTED
-from flowrt.distribute.launch import parent_watchdog
-from flowrt.distribute.launch.supervision import (
-    Action,
-    AwaitCause,
-    AwaitEnds,
-    CauseOver,
-    Event,
-    Exited,
-    Finish,
-    GraceOver,
-    Interrupted,
-    Kill,
-    Lingered,
-    Note,
-    Report,
-    Start,
-    Supervisor,
-    Terminate,
-)
+from flowrt.distribute.launch import parent_watchdog, supervision
 from flowrt.distribute.launch.task_output import TaskOutput, follows_another, last_error
 
 GRACE_S = 5.0
@@ -150,11 +132,11 @@ class Launcher:
         note: Callable[[Sequence[str], Sequence[str]], None],
     ) -> None:
         self._tasks, self._log_dir, self._report, self._note = tasks, log_dir, report, note
-        self._supervisor = Supervisor(len(tasks), max_restarts)
+        self._supervisor = supervision.Supervisor(len(tasks), max_restarts)
         self._children: dict[int, _Child] = {}
         self._ended: dict[int, TaskOutput] = {}
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, Event]] = []
+        self._timers: list[tuple[float, supervision.Event]] = []
         """Timer events, with their times."""
 
     def run(self) -> int:
@@ -170,28 +152,28 @@ class Launcher:
             while True:
                 while actions:
                     action = actions.popleft()
-                    if isinstance(action, Finish):
+                    if isinstance(action, supervision.Finish):
                         return action.status
                     self._perform(action)
                 for event in self._wait(signals):
                     actions += self._supervisor.handle(event)
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: supervision.Action) -> None:
         match action:
-            case Start(attempt):
+            case supervision.Start(attempt):
                 self._start(attempt)
-            case Terminate(ranks):
-                self._timers.append((time.monotonic() + GRACE_S, GraceOver()))
+            case supervision.Terminate(ranks):
+                self._timers.append((time.monotonic() + GRACE_S, supervision.GraceOver()))
                 self._signal(ranks, signal.SIGTERM)
-            case Kill(ranks):
+            case supervision.Kill(ranks):
                 self._signal(ranks, signal.SIGKILL)
-            case AwaitCause():
-                self._timers.append((time.monotonic() + CAUSE_S, CauseOver()))
-            case AwaitEnds():
-                self._timers.append((time.monotonic() + LINGER_S, Lingered()))
-            case Note(ended, running):
+            case supervision.AwaitCause():
+                self._timers.append((time.monotonic() + CAUSE_S, supervision.CauseOver()))
+            case supervision.AwaitEnds():
+                self._timers.append((time.monotonic() + LINGER_S, supervision.Lingered()))
+            case supervision.Note(ended, running):
                 self._note(self._names(ended), self._names(running))
-            case Report(cause, attempt):
+            case supervision.Report(cause, attempt):
                 self._report(self._failure(cause, attempt))
 
     def _start(self, attempt: int) -> None:
@@ -207,13 +189,13 @@ class Launcher:
                 os.set_blocking(pipe.fileno(), False)
                 self._selector.register(pipe, selectors.EVENT_READ, (child, stream))
 
-    def _wait(self, signals: socket.socket) -> Iterator[Event]:
+    def _wait(self, signals: socket.socket) -> Iterator[supervision.Event]:
         """Read output until an event for `Supervisor` happens."""
         left = max(0.0, min(at for at, _ in self._timers) - time.monotonic()) if self._timers else None
         for key, _ in self._selector.select(left):
             if key.fileobj is signals:
                 numbers = signals.recv(CHUNK)
-                yield from (Interrupted(number) for number in numbers if number in ENDINGS)
+                yield from (supervision.Interrupted(number) for number in numbers if number in ENDINGS)
             else:
                 self._take(key)
         yield from self._reap()
@@ -230,12 +212,12 @@ class Launcher:
         else:
             self._selector.unregister(key.fileobj)
 
-    def _reap(self) -> Iterator[Exited]:
+    def _reap(self) -> Iterator[supervision.Exited]:
         for rank, child in [*self._children.items()]:
             if child.has_ended():
                 yield self._end(rank, child)
 
-    def _end(self, rank: int, child: _Child) -> Exited:
+    def _end(self, rank: int, child: _Child) -> supervision.Exited:
         for pipe in child.pipes:
             with suppress(KeyError):  # it was at its end before
                 self._selector.unregister(pipe)
@@ -243,7 +225,7 @@ class Launcher:
         del self._children[rank]
         self._ended[rank] = child.output
         follows = status in (PEER_LOST, STEP_ABORTED) or follows_another(last_error(child.output.tail()))
-        return Exited(rank, status, follows)
+        return supervision.Exited(rank, status, follows)
 
     def _signal(self, ranks: Sequence[int], number: int) -> None:
         for rank in ranks:
@@ -253,7 +235,7 @@ class Launcher:
     def _names(self, ranks: Sequence[int]) -> list[str]:
         return [self._tasks[rank].name for rank in ranks]
 
-    def _failure(self, cause: Exited, attempt: int) -> Failure:
+    def _failure(self, cause: supervision.Exited, attempt: int) -> Failure:
         output = self._ended[cause.rank]
         tail = output.tail()
         name = self._tasks[cause.rank].name

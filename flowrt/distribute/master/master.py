@@ -28,20 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt.distribute.cluster.timeouts import CONNECT_S
-from flowrt.distribute.machines.events import (
-    Answer,
-    Answered,
-    Asked,
-    ExtendGraph,
-    GraphCut,
-    GraphExtended,
-    MasterAction,
-    MasterEvent,
-    PeerLost,
-    Tell,
-    Ticked,
-    unknown,
-)
+from flowrt.distribute.machines import events as ev
 from flowrt.distribute.machines.session_graph import SessionGraph
 from flowrt.distribute.master.master_session import (
     MasterSession,
@@ -76,19 +63,19 @@ class Master:
         """Whether a session of ``client`` is open."""
         return any(session.client == client for session in self._sessions.values())
 
-    def handle(self, event: MasterEvent) -> list[MasterAction]:
+    def handle(self, event: ev.MasterEvent) -> list[ev.MasterAction]:
         match event:
-            case Asked():
+            case ev.Asked():
                 return self._asked(event)
-            case Answered(token, message, error):
+            case ev.Answered(token, message, error):
                 return self._pending.take(token, message, error)
-            case GraphExtended():
+            case ev.GraphExtended():
                 return self._extended(event)
-            case GraphCut():
+            case ev.GraphCut():
                 return self._steps.register(event)
-            case PeerLost(peer, _):
+            case ev.PeerLost(peer, _):
                 return self._lose(peer)
-            case Ticked(now):
+            case ev.Ticked(now):
                 return self._pending.tick(now)
 
     @staticmethod
@@ -96,19 +83,19 @@ class Master:
         """Whether a master answers messages like ``body``."""
         return type(body) in _HANDLERS
 
-    def _asked(self, asked: Asked) -> list[MasterAction]:
+    def _asked(self, asked: ev.Asked) -> list[ev.MasterAction]:
         peer, request_id, message = asked
         handler = _HANDLERS.get(type(message.body))
         if handler is None:
-            return [unknown(asked, self.task)]
+            return [ev.unknown(asked, self.task)]
         try:
             return handler(self, peer, request_id, message)
         except OpError as error:
-            return [Answer(peer, request_id, None, error)]
+            return [ev.Answer(peer, request_id, None, error)]
 
     # --- sessions
 
-    def _create(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _create(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         options = message.body
         tasks = filtered(self._tasks, options.device_filters, self.task)
         name = f"{self._rng.getrandbits(64):016x}"
@@ -120,10 +107,10 @@ class Master:
             for task in tasks
         ]
 
-    def _created(self, round_: Round) -> list[MasterAction]:
+    def _created(self, round_: Round) -> list[ev.MasterAction]:
         session = self._sessions.get(round_.session)
         close = Message(pb.DeleteWorkerSession(session=round_.session))
-        closing: list[MasterAction] = [Tell(task, close) for task in round_.answers]
+        closing: list[ev.MasterAction] = [ev.Tell(task, close) for task in round_.answers]
         if session is None:
             gone = CancelledError("the client went before its session was there")
             return closing + round_.refuse(gone)
@@ -135,39 +122,39 @@ class Master:
         handle = pb.SessionHandle(session=round_.session, devices=session.devices)
         return round_.answer(Message(handle))
 
-    def _close(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        return [*self._forget(message.body.session), Answer(client, request_id, Message(pb.Done()))]
+    def _close(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
+        return [*self._forget(message.body.session), ev.Answer(client, request_id, Message(pb.Done()))]
 
-    def _forget(self, name: str) -> list[MasterAction]:
+    def _forget(self, name: str) -> list[ev.MasterAction]:
         session = self._sessions.pop(name, None)
         if session is None:
             return []
         close = Message(pb.DeleteWorkerSession(session=name))
-        return [Tell(task, close) for task in session.tasks]
+        return [ev.Tell(task, close) for task in session.tasks]
 
-    def _list(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _list(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         devices = self._sessions.find(message.body.session).devices
-        return [Answer(client, request_id, Message(pb.DeviceList(devices=devices)))]
+        return [ev.Answer(client, request_id, Message(pb.DeviceList(devices=devices)))]
 
-    def _reset(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _reset(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         round_ = Round(client, request_id, "", self._all_done)
         body = pb.ResetContainers(containers=message.body.containers)
         return [self._pending.ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
 
-    def _all_done(self, round_: Round) -> list[MasterAction]:
+    def _all_done(self, round_: Round) -> list[ev.MasterAction]:
         if round_.error is not None:
             return round_.refuse(round_.error)
         return round_.answer(Message(pb.Done()))
 
     # --- graphs and callables
 
-    def _extend(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _extend(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         round_ = Round(client, request_id, message.body.session, self._all_done)
         graph = self._sessions.find(round_.session).graph
         _check_version(message, graph)
-        return [ExtendGraph(self._pending.begin_work(round_, message), graph, message)]
+        return [ev.ExtendGraph(self._pending.begin_work(round_, message), graph, message)]
 
-    def _extended(self, extended: GraphExtended) -> list[MasterAction]:
+    def _extended(self, extended: ev.GraphExtended) -> list[ev.MasterAction]:
         round_, message = self._pending.end_work(extended.token)
         session = self._sessions.get(round_.session)
         if session is None:
@@ -182,12 +169,12 @@ class Master:
         version = pb.GraphVersion(version=session.graph.version)
         return round_.answer(Message(version))
 
-    def _make(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _make(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         session = self._sessions.find(message.body.session)
         round_ = Round(client, request_id, message.body.session)
         return self._steps.make(round_, session, session.graph, message, self._made)
 
-    def _made(self, round_: Round, step: RegisteredStep | None, cut: GraphCut) -> list[MasterAction]:
+    def _made(self, round_: Round, step: RegisteredStep | None, cut: ev.GraphCut) -> list[ev.MasterAction]:
         if step is None:
             return round_.refuse(round_.error or closed())
         session = self._sessions[round_.session]
@@ -196,15 +183,15 @@ class Master:
         handle = pb.CallableHandle(callable=self._last_callable, placement=session.placement)
         return round_.answer(Message(handle))
 
-    def _release(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        done = Answer(client, request_id, Message(pb.Done()))
+    def _release(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
+        done = ev.Answer(client, request_id, Message(pb.Done()))
         session = self._sessions.get(message.body.session)
         found = None if session is None else session.callables.pop(message.body.callable, None)
         return [*self._steps.drop(message.body.session, () if found is None else found.parts), done]
 
     # --- steps
 
-    def _run(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _run(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         body = message.body
         found = self._sessions.find(body.session).callables.get(body.callable)
         if found is None:
@@ -216,22 +203,22 @@ class Master:
         options = pb.RunGraph(timeout_ms=body.timeout_ms, trace_level=body.trace_level)
         return self._steps.run(round_, found, message.tensors, options)
 
-    def _ended(self, step: RegisteredStep, round_: Round) -> list[MasterAction]:
+    def _ended(self, step: RegisteredStep, round_: Round) -> list[ev.MasterAction]:
         if round_.error is not None:
             return round_.refuse(round_.error)
         if round_.session not in self._sessions:
             return round_.refuse(CancelledError("the session was closed while this step ran"))
         return round_.answer(result_of(round_, step))
 
-    def _cancel(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+    def _cancel(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         error = decode_status(message.body.status)
         ended = self._pending.cancel(client, message.body.request_id, error)
-        return [*ended, Answer(client, request_id, Message(pb.Done()))]
+        return [*ended, ev.Answer(client, request_id, Message(pb.Done()))]
 
     # --- events at any time
 
-    def _lose(self, peer: str) -> list[MasterAction]:
-        actions: list[MasterAction] = []
+    def _lose(self, peer: str) -> list[ev.MasterAction]:
+        actions: list[ev.MasterAction] = []
         for name in [name for name, session in self._sessions.items() if session.client == peer]:
             actions += self._forget(name)
         return actions
@@ -255,7 +242,7 @@ def _not_formed(round_: Round, tasks: Sequence[str]) -> OpError:
     )
 
 
-_HANDLERS: dict[type, Callable[[Master, str, int, Message], list[MasterAction]]] = {
+_HANDLERS: dict[type, Callable[[Master, str, int, Message], list[ev.MasterAction]]] = {
     pb.CreateSession: Master._create,
     pb.CloseSession: Master._close,
     pb.ListDevices: Master._list,

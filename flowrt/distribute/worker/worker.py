@@ -20,27 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from flowrt.distribute.machines.events import (
-    Answer,
-    Asked,
-    ClearContainers,
-    CloseWorkerSession,
-    CompileGraph,
-    DescribeParts,
-    EndStep,
-    ForgetParts,
-    GraphCompiled,
-    OpenWorkerSession,
-    PeerLost,
-    ServeTensors,
-    StartDraining,
-    StartStep,
-    StepEnded,
-    Ticked,
-    WorkerAction,
-    WorkerEvent,
-    unknown,
-)
+from flowrt.distribute.machines import events as ev
 from flowrt.distribute.wire.messages import Message, decode_status, derived, restarted
 from flowrt.distribute.worker.kept_tensors import KeptTensors
 from flowrt.errors import (
@@ -134,18 +114,18 @@ class Worker:
         self._steps: dict[int, _Step] = {}
         self._over: OrderedDict[int, OpError | None] = OrderedDict()
 
-    def handle(self, event: WorkerEvent) -> list[WorkerAction]:
+    def handle(self, event: ev.WorkerEvent) -> list[ev.WorkerAction]:
         match event:
-            case Asked(peer, request_id, message):
+            case ev.Asked(peer, request_id, message):
                 handler = _HANDLERS.get(type(message.body))
-                return handler(self, peer, request_id, message) if handler else [unknown(event, self.task)]
-            case StepEnded():
+                return handler(self, peer, request_id, message) if handler else [ev.unknown(event, self.task)]
+            case ev.StepEnded():
                 return self._end_step(event)
-            case GraphCompiled(number, part, error):
+            case ev.GraphCompiled(number, part, error):
                 return self._keep_graph(number, part, error)
-            case PeerLost(peer, error):
+            case ev.PeerLost(peer, error):
                 return self._lose(peer, error)
-            case Ticked(now):
+            case ev.Ticked(now):
                 return self._tick(now)
 
     @property
@@ -167,7 +147,7 @@ class Worker:
 
     # --- sessions and graphs
 
-    def _status(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _status(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         status = pb.TaskStatus(
             task=self.task,
             incarnation=self.incarnation,
@@ -177,105 +157,109 @@ class Worker:
             running_steps=self.num_running,
             devices=self.devices,
         )
-        return [Answer(peer, request_id, Message(status))]
+        return [ev.Answer(peer, request_id, Message(status))]
 
-    def _drain(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
-        started: list[WorkerAction] = [] if self.is_draining else [StartDraining()]
+    def _drain(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
+        started: list[ev.WorkerAction] = [] if self.is_draining else [ev.StartDraining()]
         self.is_draining = True
         return [*self._status(peer, request_id, message), *started]
 
-    def _beat(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _beat(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         return [_done(peer, request_id)]
 
-    def _create_session(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _create_session(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         body = message.body
         if self.is_draining:
-            return [Answer(peer, request_id, None, self._leaving())]
+            return [ev.Answer(peer, request_id, None, self._leaving())]
         self._sessions[body.session] = _Session(peer)
         listed = Message(pb.DeviceList(devices=self.devices))
-        return [OpenWorkerSession(body.session, body.is_isolated), Answer(peer, request_id, listed)]
+        return [ev.OpenWorkerSession(body.session, body.is_isolated), ev.Answer(peer, request_id, listed)]
 
-    def _delete_session(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _delete_session(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         reason = CancelledError("the session was closed while this step ran")
         return [*self._close(message.body.session, reason), _done(peer, request_id)]
 
-    def _close(self, session: str, reason: OpError, lost: OpError | None = None) -> list[WorkerAction]:
+    def _close(self, session: str, reason: OpError, lost: OpError | None = None) -> list[ev.WorkerAction]:
         if self._sessions.pop(session, None) is None:
             return []
-        actions: list[WorkerAction] = []
+        actions: list[ev.WorkerAction] = []
         for number, step in list(self._steps.items()):
             if step.session == session:
                 actions += self._abort(number, reason)
         gone = [number for number, graph in self._graphs.items() if graph.session == session]
         graphs = [self._graphs.pop(number) for number in gone]
-        actions += [Answer(g.peer, g.request_id, None, reason) for g in graphs if g.part is None]
+        actions += [ev.Answer(g.peer, g.request_id, None, reason) for g in graphs if g.part is None]
         parts = [graph.part for graph in graphs if graph.part is not None]
-        return [*actions, ForgetParts(parts), CloseWorkerSession(session, lost)]
+        return [*actions, ev.ForgetParts(parts), ev.CloseWorkerSession(session, lost)]
 
-    def _register(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _register(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         body = message.body
         session = self._sessions.get(body.session)
         if session is None:
-            return [Answer(peer, request_id, None, self._unknown("session", body.session))]
+            return [ev.Answer(peer, request_id, None, self._unknown("session", body.session))]
         try:
             session.constants.update(zip(body.carried, message.tensors, strict=True))
             constants = [session.constants[number] for number in body.constants]
         except (KeyError, ValueError):
             got = f"{list(body.constants)}, of which {len(message.tensors)} came with it"
             error = InvalidArgumentError(f"register_graph: expected constants of this session; got {got}")
-            return [Answer(peer, request_id, None, error)]
+            return [ev.Answer(peer, request_id, None, error)]
         number = self._last_graph = self._last_graph + 1
         self._graphs[number] = _Graph(body.session, peer, request_id, body)
-        return [CompileGraph(number, body.session, peer, message, constants, body.optimises)]
+        return [ev.CompileGraph(number, body.session, peer, message, constants, body.optimises)]
 
-    def _keep_graph(self, number: int, part: Any, error: OpError | None) -> list[WorkerAction]:
+    def _keep_graph(self, number: int, part: Any, error: OpError | None) -> list[ev.WorkerAction]:
         graph = self._graphs.get(number)
         if graph is None:  # its session was closed meanwhile
-            return [] if part is None else [ForgetParts([part])]
+            return [] if part is None else [ev.ForgetParts([part])]
         if error is not None:
             del self._graphs[number]
-            return [Answer(graph.peer, graph.request_id, None, error)]
+            return [ev.Answer(graph.peer, graph.request_id, None, error)]
         graph.part = part
-        return [Answer(graph.peer, graph.request_id, Message(pb.GraphHandle(graph=number)))]
+        return [ev.Answer(graph.peer, graph.request_id, Message(pb.GraphHandle(graph=number)))]
 
-    def _describe(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _describe(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         parts = [graph.part for graph in self._graphs.values() if graph.part is not None]
-        return [DescribeParts(peer, request_id, parts)]
+        return [ev.DescribeParts(peer, request_id, parts)]
 
-    def _deregister(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _deregister(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         session = self._sessions.get(message.body.session)
         if session is not None:
             for number in message.body.constants:
                 session.constants.pop(number, None)
         found = [self._graphs.pop(number, None) for number in message.body.graphs]
         parts = [graph.part for graph in found if graph is not None and graph.part is not None]
-        return [ForgetParts(parts), _done(peer, request_id)]
+        return [ev.ForgetParts(parts), _done(peer, request_id)]
 
-    def _reset(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _reset(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         """Reset containers; compiled parts are bound to their variables, so all sessions end."""
         reason = AbortedError(f"the containers of {self.task} were reset")
-        actions: list[WorkerAction] = []
+        actions: list[ev.WorkerAction] = []
         for session in list(self._sessions):
             actions += self._close(session, reason)
-        return [*actions, ClearContainers(list(message.body.containers)), _done(peer, request_id)]
+        return [*actions, ev.ClearContainers(list(message.body.containers)), _done(peer, request_id)]
 
     # --- steps
 
-    def _run(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _run(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         body, step = message.body, self._steps.get(message.body.step)
         if step is not None and step.owner is not None:
-            return [Answer(peer, request_id, None, AbortedError(f"step {body.step:x} runs in {self.task}"))]
+            return [
+                ev.Answer(peer, request_id, None, AbortedError(f"step {body.step:x} runs in {self.task}"))
+            ]
         try:
             graph, feeds = self._admitted(message)
         except OpError as refusal:
             refusal.origin = refusal.origin or Origin(self.task, False)
             ended = [] if body.step in self._over else self._abort(body.step, refusal)
-            return [*ended, Answer(peer, request_id, None, refusal)]
+            return [*ended, ev.Answer(peer, request_id, None, refusal)]
         step = self._step(body.step)
         step.owner, step.session = (peer, request_id), graph.session
         step.partial_run, step.keeps = body.partial_run, graph.keeps
         return [
-            StartStep(body.step, graph.part, feeds, step.rendezvous, body.timeout_ms, body.trace_level, peer)
+            ev.StartStep(
+                body.step, graph.part, feeds, step.rendezvous, body.timeout_ms, body.trace_level, peer
+            )
         ]
 
     def _admitted(self, message: Message) -> tuple[_Graph, Sequence[Any]]:
@@ -291,13 +275,13 @@ class Worker:
         kept = self._sessions[graph.session].kept
         return graph, kept.feeds(body.partial_run, graph.taken, message.tensors)
 
-    def _forget_partial_runs(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _forget_partial_runs(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         session = self._sessions.get(message.body.session)
         if session is not None:
             session.kept.forget(message.body.partial_runs)
         return [_done(peer, request_id)]
 
-    def _serve(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _serve(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         body = message.body
         try:
             life = _life(body.keys)
@@ -306,8 +290,10 @@ class Worker:
             if life != self.incarnation:
                 raise restarted(self.task, life, self.incarnation)
         except OpError as error:
-            return [Answer(peer, request_id + i, None, error) for i in range(len(body.keys))]
-        return [ServeTensors(body.step, self._step(body.step).rendezvous, peer, request_id, list(body.keys))]
+            return [ev.Answer(peer, request_id + i, None, error) for i in range(len(body.keys))]
+        return [
+            ev.ServeTensors(body.step, self._step(body.step).rendezvous, peer, request_id, list(body.keys))
+        ]
 
     def _step(self, number: int) -> _Step:
         step = self._steps.get(number)
@@ -315,7 +301,7 @@ class Worker:
             step = self._steps[number] = _Step(self._new_rendezvous(number), self._now)
         return step
 
-    def _end_step(self, ended: StepEnded) -> list[WorkerAction]:
+    def _end_step(self, ended: ev.StepEnded) -> list[ev.WorkerAction]:
         step = self._steps.pop(ended.step, None)
         if step is None or step.owner is None:
             return []
@@ -328,15 +314,15 @@ class Worker:
             body = pb.StepResult(step_stats=[ended.step_stats] if ended.step_stats else [])
             kept = self._sessions[step.session].kept
             values = kept.keep(step.partial_run, step.keeps, ended.values)
-            return [Answer(peer, request_id, Message(body, values))]
-        end = EndStep(ended.step, step.rendezvous, derived(error, self.task))
-        return [end, Answer(peer, request_id, None, error)]
+            return [ev.Answer(peer, request_id, Message(body, values))]
+        end = ev.EndStep(ended.step, step.rendezvous, derived(error, self.task))
+        return [end, ev.Answer(peer, request_id, None, error)]
 
-    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         reason = decode_status(message.body.status)
         return [*self._abort(message.body.step, reason), _done(peer, request_id)]
 
-    def _abort(self, number: int, error: OpError) -> list[WorkerAction]:
+    def _abort(self, number: int, error: OpError) -> list[ev.WorkerAction]:
         step = self._steps.get(number)
         if step is None:
             self._remember(number, error)
@@ -345,7 +331,7 @@ class Worker:
             del self._steps[number]
             self._remember(number, error)
         step.error = step.error or error
-        return [EndStep(number, step.rendezvous, step.error)]
+        return [ev.EndStep(number, step.rendezvous, step.error)]
 
     def _remember(self, number: int, error: OpError | None) -> None:
         self._over[number] = error
@@ -354,16 +340,16 @@ class Worker:
 
     # --- events at any time
 
-    def _lose(self, peer: str, error: OpError) -> list[WorkerAction]:
-        actions: list[WorkerAction] = []
+    def _lose(self, peer: str, error: OpError) -> list[ev.WorkerAction]:
+        actions: list[ev.WorkerAction] = []
         for session in [name for name, owned in self._sessions.items() if owned.peer == peer]:
             actions += self._close(session, error, lost=error)
         return actions
 
-    def _tick(self, now: float) -> list[WorkerAction]:
+    def _tick(self, now: float) -> list[ev.WorkerAction]:
         self._now = now
         late = [n for n, s in self._steps.items() if s.owner is None and now - s.heard_at > EARLY_S]
-        actions: list[WorkerAction] = []
+        actions: list[ev.WorkerAction] = []
         for number in late:
             message = f"step {number:x}: {self.task} was asked for its tensors and never to run it"
             actions += self._abort(number, UnavailableError(message))
@@ -385,8 +371,8 @@ class Worker:
         )
 
 
-def _done(peer: str, request_id: int) -> Answer:
-    return Answer(peer, request_id, Message(pb.Done()))
+def _done(peer: str, request_id: int) -> ev.Answer:
+    return ev.Answer(peer, request_id, Message(pb.Done()))
 
 
 def _life(keys: Sequence[str]) -> int:
@@ -397,7 +383,7 @@ def _life(keys: Sequence[str]) -> int:
         raise InvalidArgumentError(f"recv_tensor: expected keys, {FORMAT}; got {keys[:1]}") from None
 
 
-_HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[WorkerAction]]] = {
+_HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[ev.WorkerAction]]] = {
     pb.GetStatus: Worker._status,
     pb.Drain: Worker._drain,
     pb.Heartbeat: Worker._beat,

@@ -19,22 +19,14 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias, final
 
 from flowrt.errors import FailedPreconditionError, UnavailableError
+from flowrt.rendezvous.channel import framing
 from flowrt.rendezvous.channel.channel import Bytes
-from flowrt.rendezvous.channel.framing import (
-    Allocate,
-    Buffer,
-    Frame,
-    FrameDecoder,
-    Kind,
-    encode,
-    pack_messages,
-)
 from flowrt.rendezvous.channel.lifeline import CLOSE_S
 
 MESSAGE_BYTES = 1 << 20
 """Message size that stays in the cache while gRPC copies it three times at either end."""
 
-OnFrame: TypeAlias = Callable[[Frame], object]
+OnFrame: TypeAlias = Callable[[framing.Frame], object]
 OnEnd: TypeAlias = Callable[[Exception | None], object]
 
 
@@ -58,7 +50,7 @@ class Carrier(Protocol):
 
 
 class _Outgoing(NamedTuple):
-    buffers: list[Buffer]
+    buffers: list[framing.Buffer]
     has_sent: bool
     is_last: bool
     """Whether the next frame goes in another message."""
@@ -68,10 +60,10 @@ class _Outgoing(NamedTuple):
 class FrameStream:
     """One end of a stream. Any thread may call anything, but `receive` is one thread's at a time."""
 
-    def __init__(self, peer: str, allocate: Allocate) -> None:
+    def __init__(self, peer: str, allocate: framing.Allocate) -> None:
         self.peer = peer
         self.certificate_names: tuple[str, ...] = ()
-        self._decoder = FrameDecoder(allocate)
+        self._decoder = framing.FrameDecoder(allocate)
         self._carrier: Carrier
         self._lock = threading.Lock()
         self._queue: deque[_Outgoing] = deque()
@@ -80,7 +72,7 @@ class FrameStream:
         self._messages: Iterator[bytes] | None = None  # those of a batch that is being written
         self._told = 0  # how many of `_unsent` are of that batch
         self._unsent: deque[Callable[[], None]] = deque()
-        self._inbox: queue.SimpleQueue[Frame | Exception | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[framing.Frame | Exception | None] = queue.SimpleQueue()
         self._reader: tuple[OnFrame, OnEnd] | None = None
         self._last: tuple[Exception | None] | None = None  # why reading has ended
         self._on_end: deque[Callable[[], None]] = deque()
@@ -94,13 +86,13 @@ class FrameStream:
         sent: Callable[[], None] | None = None,
     ) -> None:
         """Write or queue a frame. ``sent`` is called once, when it is written or the stream has ended."""
-        buffers = encode(kind, header, payload)
+        buffers = framing.encode(kind, header, payload)
         with self._lock:
             was_writing, self._is_writing = self._is_writing, True
             message = None if was_writing or sent is not None else _as_message(buffers)
             if message is None:
                 # The reader of a handshake takes one frame, and so one message, at a time.
-                self._queue.append(_Outgoing(buffers, sent is not None, kind == Kind.HANDSHAKE))
+                self._queue.append(_Outgoing(buffers, sent is not None, kind == framing.Kind.HANDSHAKE))
                 if sent is not None:
                     self._unsent.append(sent)
         if message is not None:
@@ -110,7 +102,7 @@ class FrameStream:
         elif self._ended.is_set():
             _call_all(self._unsent)
 
-    def receive(self) -> Frame | None:
+    def receive(self) -> framing.Frame | None:
         """The next frame, before `start`; None when the peer finished. Blocks.
 
         Raises the carrier's error if the stream ends otherwise, and the errors of `FrameDecoder`.
@@ -232,7 +224,7 @@ class FrameStream:
 
     # ---
 
-    def _hand_out(self, frames: list[Frame]) -> None:
+    def _hand_out(self, frames: list[framing.Frame]) -> None:
         if self._reader is not None:
             for frame in frames:
                 self._reader[0](frame)
@@ -254,7 +246,7 @@ class FrameStream:
             self._told = sum(frame.has_sent for frame in batch)
             if not batch:
                 return
-            messages = pack_messages((b for frame in batch for b in frame.buffers), MESSAGE_BYTES)
+            messages = framing.pack_messages((b for frame in batch for b in frame.buffers), MESSAGE_BYTES)
             self._messages, message = messages, next(messages)
         self._carrier.write(message)
 
@@ -271,7 +263,7 @@ class FrameStream:
         return batch
 
 
-def _as_message(buffers: Sequence[Buffer]) -> bytes | None:
+def _as_message(buffers: Sequence[framing.Buffer]) -> bytes | None:
     """A frame that already is one message, as nearly all are: packing it takes 8 us."""
     whole = buffers[0]
     return whole if len(buffers) == 1 and isinstance(whole, bytes) and len(whole) <= MESSAGE_BYTES else None

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from flowrt.device.workspace import new_bytes
 from flowrt.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from flowrt.rendezvous.channel.channel import Bytes
 
@@ -34,10 +35,6 @@ MAX_ARRAY = 1 << 40
 JOINED = 64 << 10
 """Bytes of arrays up to which a frame is copied into one piece: 64 KiB take 5 us to copy, and one piece is
 written by one plain call."""
-ALIGNMENT = 64
-"""Alignment in bytes: a cache line and the widest vector register, so that kernels can read received arrays
-in place.
-"""
 
 _HEAD = struct.Struct("<4sBBHI")
 _CRC = struct.Struct("<I")
@@ -62,13 +59,6 @@ class Frame(NamedTuple):
     kind: int
     header: bytes
     payload: list[Bytes]
-
-
-def allocate_aligned(nbytes: int) -> Bytes:
-    """Uninitialised bytes at a multiple of `ALIGNMENT`."""
-    room = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
-    start = -room.__array_interface__["data"][0] % ALIGNMENT
-    return room[start : start + nbytes]
 
 
 # --- frame -> bytes
@@ -147,7 +137,7 @@ class FrameDecoder:
     `ResourceExhaustedError` if an array cannot be allocated; the decoder is unusable afterwards.
     """
 
-    def __init__(self, allocate: Allocate = allocate_aligned) -> None:
+    def __init__(self, allocate: Allocate = new_bytes) -> None:
         self._allocate = allocate
         self._in_head = True
         self._whole: list[Frame] = []

@@ -11,8 +11,8 @@ from typing import final
 
 import numpy as np
 
+from flowrt.device.workspace import new_bytes
 from flowrt.rendezvous.channel.channel import Bytes
-from flowrt.rendezvous.channel.framing import allocate_aligned
 
 LARGE = 1 << 20
 """Bytes from which memory is kept; below, the C library keeps it."""
@@ -32,14 +32,14 @@ class ReceiveMemory:
     def allocate(self, nbytes: int) -> Bytes:
         """Uninitialised bytes at a multiple of 64."""
         if nbytes < LARGE:
-            return allocate_aligned(nbytes)
+            return new_bytes(nbytes)
         capacity = 1 << (nbytes - 1).bit_length()  # untouched pages cost nothing
         with self._lock:
             self._collect()
             at = next((at for at, block in enumerate(self._free) if block.nbytes == capacity), None)
             block = None if at is None else self._free.pop(at)
         if block is None:
-            block = allocate_aligned(capacity)
+            block = new_bytes(capacity)
         return np.asarray(_Lease(block, nbytes, self._dead))
 
     def _collect(self) -> None:
