@@ -102,7 +102,9 @@ _define_source = partial(
 )
 """Defines one with a value from outside the graph."""
 
-placeholder_op: OpDef[Tensor] = _define_source("Placeholder", doc="A value that the caller feeds at each run.")
+placeholder_op: OpDef[Tensor] = _define_source(
+    "Placeholder", doc="A value that the caller feeds at each run."
+)
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
