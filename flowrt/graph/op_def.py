@@ -25,6 +25,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, final
 
@@ -121,41 +122,16 @@ class Attr(NamedTuple):
         return self.default is REQUIRED
 
 
-def attr_bool(default: Any = REQUIRED) -> Attr:
-    return Attr("bool", default)
-
-
-def attr_int(default: Any = REQUIRED) -> Attr:
-    return Attr("int", default)
-
-
-def attr_ints(default: Any = REQUIRED) -> Attr:
-    return Attr("list(int)", default)
-
-
-def attr_float(default: Any = REQUIRED) -> Attr:
-    return Attr("float", default)
-
-
-def attr_string(default: Any = REQUIRED) -> Attr:
-    return Attr("string", default)
-
-
-def attr_type(default: Any = REQUIRED) -> Attr:
-    return Attr("type", default)
-
-
-def attr_func(default: Any = REQUIRED) -> Attr:
-    """A function: a `Subgraph`."""
-    return Attr("func", default)
-
-
-def attr_funcs(default: Any = REQUIRED) -> Attr:
-    return Attr("list(func)", default)
-
-
-def attr_shape(default: Any = REQUIRED) -> Attr:
-    return Attr("shape", default)
+attr_bool = partial(Attr, "bool")
+attr_int = partial(Attr, "int")
+attr_ints = partial(Attr, "list(int)")
+attr_float = partial(Attr, "float")
+attr_string = partial(Attr, "string")
+attr_type = partial(Attr, "type")
+attr_shape = partial(Attr, "shape")
+attr_func = partial(Attr, "func")
+attr_funcs = partial(Attr, "list(func)")
+"""A function is a `Subgraph`."""
 
 
 class Argument(NamedTuple):
