@@ -105,7 +105,7 @@ class Reference:
 
 
 def _scatter_method(name: str, op: OpDef[Operation]) -> Callable[..., Tensor]:
-    """The method of `Variable` that writes the rows of `IndexedSlices` by ``op``, and returns the new value."""
+    """The method of `Variable` that writes the rows of `IndexedSlices` by ``op``, and returns the value."""
 
     def scatter(
         self: Variable, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
