@@ -6,6 +6,7 @@ Rule of this file: a `DType` is interned, so identity is equality. The numbers a
 
 from __future__ import annotations
 
+import re
 from typing import Any, final
 
 import ml_dtypes
@@ -131,6 +132,8 @@ REAL = FLOATING | INTEGER
 INEXACT = FLOATING | COMPLEX
 NUMERIC = REAL | COMPLEX
 INDEX = frozenset((int32, int64))
+LAPACK = frozenset((float32, float64, complex64, complex128))
+"""The dtypes of matrices that can be factored."""
 ANY = frozenset(ALL)
 
 BY_NUMBER = {d.number: d for d in ALL}
@@ -144,6 +147,17 @@ _BY_TYPE: dict[type, DType] = {
     bytes: string,
     object: string,
 }
+
+
+def domain(text: str) -> frozenset[DType]:
+    """The dtypes that ``text`` names from left to right: ``"REAL - bfloat16 | bool"`` is what `REAL` has
+    but for bfloat16, and bool. Raises `DTypeError`.
+    """
+    found: frozenset[DType] = frozenset()
+    for sign, name in re.findall(r"([|-]?) *(\w+)", text):
+        named = globals()[name] if name.isupper() and name in globals() else {as_dtype(name)}
+        found = found - named if sign == "-" else found | named
+    return found
 
 
 def as_dtype(value: Any) -> DType:

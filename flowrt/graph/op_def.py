@@ -2,11 +2,12 @@
 
 `define_op` requires every property that it cannot derive, so an op cannot be defined in part:
 
-* the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
-  variable (``types`` lists its allowed dtypes), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list
-  of tensors of any dtypes, ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it
-  stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs
-  have TensorFlow's names, which GraphDef functions refer to; the default is "output";
+* the signature, ``"x: T in REAL, axis: host Tidx in INDEX -> T"``: inputs and outputs with their dtypes.
+  ``T`` is a type variable, with the dtypes that `flowrt.dtypes.domain` reads after its first ``in`` (or those
+  in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list of tensors of any dtypes,
+  ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it stays in host memory and
+  reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs have TensorFlow's names,
+  which GraphDef functions refer to; the default is "output";
 * the attributes, ``"axis: int = 0, dtype: type"``: see `parse_attrs`;
 * ``shape``: a rule from `ShapeContext` to one shape per output; not needed without outputs;
 * ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
@@ -14,8 +15,8 @@
   ``workspace`` allocates scratch arrays with ``workspace.begin()(shape, dtype)``, or new arrays if it is
   None. Kernels receive only the attrs they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free.
-  The jvp defaults to the transpose of the vjp; an op that is not differentiable has neither, as one that
-  changes or names resources;
+  No gradient flows through an op that changes or names resources, or without an input and an output of a
+  dtype that can have one: it needs neither. The jvp defaults to the transpose of the vjp;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops; only a pure op needs them;
 * ``effects`` and ``traits``: the properties that passes query instead of the op's name;
 * ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`.
@@ -35,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias,
 
 import numpy as np
 
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import ANY, INEXACT, DType, as_dtype, domain, resource, variant
 from flowrt.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
 from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess, ListUse, Loop, Traits, Vjp
 from flowrt.graph.shapes import Shape
@@ -404,13 +405,16 @@ def define_op(
     """
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
-    inputs, outputs = parse_signature(signature, types)
+    inputs, outputs, types = parse_signature(signature, types)
     attrs = parse_attrs(attrs) if isinstance(attrs, str) else attrs
     parameters = {} if isinstance(kernel, Ufunc) else inspect.signature(kernel).parameters
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     if shape is None and not outputs:
         shape = _no_outputs
-    if vjp is None and effects.effect in (Effect.WRITE, Effect.HANDLE):
+    if vjp is None and (
+        effects.effect in (Effect.WRITE, Effect.HANDLE)
+        or not (_have_gradients(inputs, types) and _have_gradients(outputs, types))
+    ):
         vjp = NONDIFFERENTIABLE
     if samples is None and effects.effect is not Effect.PURE:
         samples = _no_samples
@@ -419,7 +423,7 @@ def define_op(
     if jvp is None:
         jvp = NONDIFFERENTIABLE if vjp is NONDIFFERENTIABLE else BY_VJP
     op: OpDef[Defined] = OpDef(
-        name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
+        name, inputs, outputs, types, dict(attrs),
         shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
@@ -430,6 +434,12 @@ def define_op(
     )  # fmt: skip
     _registry[name] = op
     return op
+
+
+def _have_gradients(arguments: Sequence[Argument], types: Mapping[str, frozenset[DType]]) -> bool:
+    """Whether one of them may have: a float, a complex number, a list of tensors, or what a handle names."""
+    dtypes = (types.get(a.type_attr, ANY) if a.type_attr else {a.dtype} for a in arguments)
+    return any(not {*INEXACT, resource, variant}.isdisjoint(allowed) for allowed in dtypes)
 
 
 def _no_outputs(s: ShapeContext) -> Sequence[Shape]:
@@ -484,28 +494,35 @@ def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> t
 
 
 def parse_signature(
-    signature: str, types: Mapping[str, Iterable[DType]]
-) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-    """``"x: T, axis: host int32 -> y: T"`` as two tuples of `Argument`. Raises `InvalidArgumentError`."""
+    signature: str, types: Mapping[str, Iterable[DType]] = {}
+) -> tuple[tuple[Argument, ...], tuple[Argument, ...], dict[str, frozenset[DType]]]:
+    """``"x: T in REAL, axis: host int32 -> y: T"`` as two tuples of `Argument`, and the dtypes of the type
+    variables, those in ``types`` included. Raises `InvalidArgumentError`.
+    """
     left, arrow, right = signature.partition("->")
     if not arrow:
         raise InvalidArgumentError(f"signature: expected 'inputs -> outputs'; got {signature!r}")
-    inputs, outputs = _parse_arguments(left, types), _parse_arguments(right, types)
+    known = {variable: frozenset(allowed) for variable, allowed in types.items()}
+    inputs, outputs = _parse_arguments(left, known), _parse_arguments(right, known)
     if len({argument.name for argument in outputs}) < len(outputs):
         raise InvalidArgumentError(f"signature: expected outputs of different names; got {signature!r}")
-    return inputs, outputs
+    return inputs, outputs, known
 
 
-def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[Argument, ...]:
+def _parse_arguments(text: str, types: dict[str, frozenset[DType]]) -> tuple[Argument, ...]:
+    """Adds to ``types`` the variables that ``text`` is the first to name."""
     arguments = []
     for part in filter(None, map(str.strip, text.split(","))):
         name, colon, kind = part.partition(":")
         if not colon:
             name, kind = "output", part
+        kind, has_domain, allowed = kind.partition(" in ")
         words = kind.split()
         on_host = words[0] == "host"
         kind = "".join(words[1:] if on_host else words)
         number, star, element = kind.rpartition("*")
+        if has_domain:
+            types[element] = domain(allowed)
         is_type_list = bool(star) and not number
         type_attr = element if is_type_list or element in types else None
         dtype = None if type_attr else as_dtype(element)

@@ -31,6 +31,7 @@ from flowrt.graph.op_def import (
     Sample,
     Ufunc,
     define_op,
+    op_def,
     registered_ops,
 )
 from flowrt.graph.ops.base.identities import unchanged
@@ -289,6 +290,11 @@ def test_an_op_is_not_half_defined() -> None:
         with pytest.raises(InvalidArgumentError, match="'HalfAnOp'; one is missing"):
             define_op("HalfAnOp", "x: float32 -> float32", kernel=Ufunc("negative"), doc="", **given)
     assert "HalfAnOp" not in registered_ops()
+
+
+@pytest.mark.parametrize("name", ["Less", "Shape", "RandomUniform", "Assert", "AssignVariableOp"])
+def test_no_gradient_flows_through_what_cannot_have_one(name: str) -> None:
+    assert op_def(name).vjp is op_def(name).jvp is NONDIFFERENTIABLE
 
 
 def test_every_module_of_ops_is_loaded_by_all() -> None:

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from flowrt import dtypes
 from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError, ResourceExhaustedError, UnimplementedError
+from flowrt.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError, UnimplementedError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.imports.import_graph_def import import_graph_def
@@ -264,8 +264,16 @@ def test_a_malformed_tensor_is_refused(text: str, error: type[Exception], messag
 
 
 def test_an_output_without_a_name_is_output_and_two_need_names() -> None:
-    inputs, outputs = parse_signature("x: T, axis: host int32 -> T", {"T": dtypes.FLOATING})
+    inputs, outputs, types = parse_signature("x: T in FLOATING, axis: host int32 -> T")
+    assert types == {"T": dtypes.FLOATING}
     assert [a.name for a in inputs] == ["x", "axis"]
     assert [a.name for a in outputs] == ["output"]
     with pytest.raises(InvalidArgumentError, match=r"outputs of different names; got 'x: T -> T, T'"):
         parse_signature("x: T -> T, T", {"T": dtypes.FLOATING})
+
+
+def test_a_signature_says_which_dtypes_a_variable_takes_from_left_to_right() -> None:
+    _, _, types = parse_signature("x: N * T in REAL - bfloat16 | bool, how: *Tin in int32 -> T")
+    assert types == {"T": dtypes.REAL - {dtypes.bfloat16} | {dtypes.bool_}, "Tin": {dtypes.int32}}
+    with pytest.raises(DTypeError, match="got 'REALS'"):
+        parse_signature("x: T in REALS -> T")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
@@ -17,7 +16,6 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import (
     BY_EXECUTOR,
-    NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
@@ -39,10 +37,8 @@ def _const_value(s: ShapeContext) -> PartialValue:
 
 _define = partial[OpDef[Tensor]](
     define_op,
-    signature="-> dtype",
-    types={"dtype": dtypes.ANY},
+    signature="-> dtype in ANY",
     kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
 )
 """Defines an op without inputs; the executor provides its value."""
@@ -122,8 +118,7 @@ def _default_shape(s: ShapeContext) -> list[Shape]:
 
 placeholder_with_default_op = define_op(
     "PlaceholderWithDefault",
-    "input: dtype -> dtype",
-    types={"dtype": dtypes.ANY},
+    "input: dtype in ANY -> dtype",
     attrs="shape: shape",
     shape=_default_shape,
     kernel=lambda xp, x: x,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from flowrt import dtypes
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.functions.branch_gradients import branches_jvp, branches_vjp
 from flowrt.graph.functions.loop_gradients import while_jvp, while_vjp
@@ -48,8 +47,7 @@ def _common_shapes(branches: tuple[Subgraph, ...]) -> list[Shape]:
 
 if_op: OpDef[list[Tensor]] = _define(
     "If",
-    "cond: Tcond, input: *Tin -> *Tout",
-    types={"Tcond": (dtypes.bool_,), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
+    "cond: Tcond in bool, input: *Tin in ANY -> *Tout in ANY",
     attrs=f"Tout: list(type), then_branch: func, else_branch: func, {_SHAPES}",
     shape=lambda s: _common_shapes((s.attrs["then_branch"], s.attrs["else_branch"])),
     vjp=branches_vjp,
@@ -59,8 +57,7 @@ if_op: OpDef[list[Tensor]] = _define(
 
 case_op: OpDef[list[Tensor]] = _define(
     "Case",
-    "branch_index: int32, input: *Tin -> *Tout",
-    types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
+    "branch_index: int32, input: *Tin in ANY -> *Tout in ANY",
     attrs=f"Tout: list(type), branches: list(func), {_SHAPES}",
     shape=lambda s: _common_shapes(s.attrs["branches"]),
     vjp=branches_vjp,
@@ -71,8 +68,7 @@ case_op: OpDef[list[Tensor]] = _define(
 
 call_op: OpDef[list[Tensor]] = _define(
     "PartitionedCall",
-    "args: *Tin -> *Tout",
-    types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
+    "args: *Tin in ANY -> *Tout in ANY",
     attrs="Tout: list(type), f: func",
     shape=lambda s: _common_shapes((s.attrs["f"],)),
     vjp=branches_vjp,
@@ -83,8 +79,7 @@ call_op: OpDef[list[Tensor]] = _define(
 
 while_op: OpDef[list[Tensor]] = _define(
     "While",
-    "input: *T -> *T",
-    types={"T": dtypes.ANY},
+    "input: *T in ANY -> *T",
     attrs=f"cond: func, body: func, {_SHAPES}, parallel_iterations: int = 10",
     shape=lambda s: [s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds],
     vjp=while_vjp,
@@ -94,8 +89,7 @@ while_op: OpDef[list[Tensor]] = _define(
 
 case_form: OpDef[list[Tensor]] = _define_form(
     "_Case",
-    "index: Tindex, input: *Tin -> *Tout",
-    types={"Tindex": (dtypes.bool_, dtypes.int32), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
+    "index: Tindex in bool | int32, input: *Tin in ANY -> *Tout in ANY",
     attrs="Tout: list(type), branches: list(func)",
     shape=lambda s: _common_shapes(s.attrs["branches"]),
     doc="Case as it is compiled; a bool counts as 0 or 1. Made by the compiler only.",
@@ -103,8 +97,7 @@ case_form: OpDef[list[Tensor]] = _define_form(
 
 loop_form: OpDef[list[Tensor]] = _define_form(
     "_Loop",
-    "pred: bool, carried: *T, invariant: *C -> *T",
-    types={"T": dtypes.ANY, "C": dtypes.ANY},
+    "pred: bool, carried: *T in ANY, invariant: *C in ANY -> *T",
     attrs="body: func",
     shape=lambda s: [
         s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds[: len(s.attrs["T"])]

@@ -17,8 +17,7 @@ V1_OPS: dict[str, OpDef] = {}
 
 
 def _define(name: str, signature: str, attrs: str = "") -> OpDef:
-    types = {"T": frozenset(dtypes.ANY), "dtype": frozenset(dtypes.ANY)}
-    inputs, outputs = parse_signature(signature, types)
+    inputs, outputs, types = parse_signature(signature, {"T": dtypes.ANY, "dtype": dtypes.ANY})
     used = {argument.type_attr for argument in (*inputs, *outputs)}
     types = {variable: types[variable] for variable in types if variable in used}
     V1_OPS[name] = op = replace(

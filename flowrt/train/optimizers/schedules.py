@@ -23,7 +23,7 @@ from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
 
 __all__ = [
     "cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay", "linear_cosine_decay",
-    "natural_exp_decay", "piecewise_constant", "polynomial_decay",
+    "natural_exp_decay", "piecewise_constant", "piecewise_constant_decay", "polynomial_decay",
 ]  # fmt: skip
 
 

@@ -114,8 +114,7 @@ def _size_along(x: Tensor, axis: Tensor) -> Any:
 
 concat_op: OpDef[Tensor] = define_op(
     "ConcatV2",
-    "values: N * T, axis: host Tidx -> T",
-    types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
+    "values: N * T in ANY, axis: host Tidx in INDEX -> T",
     shape=_concat_shape,
     kernel=_concat,
     vjp=_concat_vjp,
@@ -191,8 +190,7 @@ def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
 
 split_op: OpDef[list[Tensor]] = define_op(
     "Split",
-    "split_dim: host int32, value: T -> num_split * T",
-    types={"T": dtypes.ANY},
+    "split_dim: host int32, value: T in ANY -> num_split * T",
     attrs="num_split: int",
     shape=_split_shape,
     kernel=_split,
@@ -244,8 +242,7 @@ def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int) -> list[Any]
 
 split_v: OpDef[list[Tensor]] = define_op(
     "SplitV",
-    "value: T, size_splits: host Tlen, split_dim: host int32 -> num_split * T",
-    types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
+    "value: T in ANY, size_splits: host Tlen in INDEX, split_dim: host int32 -> num_split * T",
     attrs="num_split: int",
     shape=_split_v_shape,
     kernel=_split_v,
@@ -304,8 +301,7 @@ def _pack(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
 
 pack: OpDef[Tensor] = define_op(
     "Pack",
-    "values: N * T -> T",
-    types={"T": dtypes.ANY},
+    "values: N * T in ANY -> T",
     attrs="axis: int = 0",
     shape=_pack_shape,
     kernel=_pack,
@@ -363,8 +359,7 @@ def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
 
 unpack: OpDef[list[Tensor]] = define_op(
     "Unpack",
-    "value: T -> num * T",
-    types={"T": dtypes.ANY},
+    "value: T in ANY -> num * T",
     attrs="num: int, axis: int = 0",
     shape=_unpack_shape,
     kernel=_unpack,

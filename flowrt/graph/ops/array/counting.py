@@ -12,7 +12,7 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.array.gather_scatter import gather, scatter_nd
 from flowrt.graph.ops.array.ranges import static_array
@@ -64,8 +64,7 @@ def _bincount_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 bincount_op: OpDef[Tensor] = define_op(
     "Bincount",
-    "arr: int32, size: host int32, weights: T -> bins: T",
-    types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}},
+    "arr: int32, size: host int32, weights: T in int32 | int64 | float32 | float64 -> bins: T",
     shape=_bincount_shape,
     kernel=_bincount,
     vjp=_bincount_vjp,
@@ -138,12 +137,10 @@ def _histogram_shape(s: ShapeContext) -> Sequence[Shape]:
 
 histogram_op: OpDef[Tensor] = define_op(
     "HistogramFixedWidth",
-    "values: T, value_range: T, nbins: host int32 -> out: dtype",
-    types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}, "dtype": dtypes.INDEX},
+    "values: T in INDEX | float32 | float64, value_range: T, nbins: host int32 -> out: dtype in INDEX",
     attrs="dtype: type = int32",
     shape=_histogram_shape,
     kernel=_histogram,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0]), np.array([0.0, 5.0]), np.int32(5)),
         sample(np.zeros((0, 2), np.int32), np.array([0, 5], np.int32), np.int32(2), dtype=dtypes.int64),

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
@@ -165,8 +164,7 @@ def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 gather_op: OpDef[Tensor] = define_op(
     "GatherV2",
-    "params: Tparams, indices: Tindices, axis: host Taxis -> Tparams",
-    types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}, "Taxis": dtypes.INDEX},
+    "params: Tparams in ANY, indices: Tindices in INDEX | int16, axis: host Taxis in INDEX -> Tparams",
     attrs="batch_dims: int = 0",
     shape=_gather_shape,
     kernel=_gather,
@@ -250,8 +248,7 @@ def _gather_nd(xp: Any, params: Any, indices: Any, out: Any = None) -> Any:
 
 gather_nd_op: OpDef[Tensor] = define_op(
     "GatherNd",
-    "params: Tparams, indices: Tindices -> Tparams",
-    types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}},
+    "params: Tparams in ANY, indices: Tindices in INDEX | int16 -> Tparams",
     shape=lambda s: [_row_shape(s.shapes[0], s.shapes[1])],
     kernel=_gather_nd,
     vjp=lambda op, dy: [scatter_nd(op.inputs[1], dy, shape(op.inputs[0], out_type=op.inputs[1].dtype)), None],
@@ -337,8 +334,7 @@ def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None
 
 scatter_nd: OpDef[Tensor] = define_op(
     "ScatterNd",
-    "indices: Tindices, updates: T, shape: host Tindices -> T",
-    types={"T": dtypes.NUMERIC | {dtypes.bool_}, "Tindices": dtypes.INDEX},
+    "indices: Tindices in INDEX, updates: T in NUMERIC | bool, shape: host Tindices -> T",
     shape=_scatter_nd_shape,
     kernel=_scatter_nd,
     vjp=lambda op, dy: [None, gather_nd_op(dy, op.inputs[0]), None],
@@ -371,11 +367,10 @@ def _tensor_scatter(ufunc: str | None) -> Kernel:
     return kernel
 
 
-def _tensor_scatter_op(name: str, ufunc: str | None, types: Any, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:
+def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "tensor: T, indices: Tindices, updates: T -> T",
-        types={"T": types, "Tindices": dtypes.INDEX},
+        f"tensor: T in {types}, indices: Tindices in INDEX, updates: T -> T",
         shape=_tensor_scatter_shape,
         kernel=_tensor_scatter(ufunc),
         vjp=vjp,
@@ -400,19 +395,19 @@ def _sub_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 
 tensor_scatter_nd_update = _tensor_scatter_op(
-    "TensorScatterUpdate", None, dtypes.ANY, _update_vjp, "The tensor with ``updates`` at their coordinates."
+    "TensorScatterUpdate", None, "ANY", _update_vjp, "The tensor with ``updates`` at their coordinates."
 )
 tensor_scatter_nd_add = _tensor_scatter_op(
     "TensorScatterAdd",
     "add",
-    dtypes.NUMERIC,
+    "NUMERIC",
     lambda op, dy: [dy, None, gather_nd_op(dy, op.inputs[1])],
     "The tensor with each of ``updates`` added at its coordinates.",
 )
 tensor_scatter_nd_sub = _tensor_scatter_op(
     "TensorScatterSub",
     "subtract",
-    dtypes.NUMERIC,
+    "NUMERIC",
     _sub_vjp,
     "The tensor with each of ``updates`` subtracted at its coordinates.",
 )

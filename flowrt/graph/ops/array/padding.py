@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.graph import Operation, Tensor
@@ -90,13 +89,11 @@ def _pad_v2_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [dx, None, margin]
 
 
-_TYPES = {"T": dtypes.ANY, "Tpaddings": dtypes.INDEX}
 _PAIRS = np.array([[1, 0], [2, 1]], np.int32)
 
 pad_op: OpDef[Tensor] = define_op(
     "Pad",
-    "input: T, paddings: host Tpaddings -> T",
-    types=_TYPES,
+    "input: T in ANY, paddings: host Tpaddings in INDEX -> T",
     shape=lambda s: _padded(1, s),
     kernel=_pad,
     vjp=_pad_vjp,
@@ -114,8 +111,7 @@ pad_op: OpDef[Tensor] = define_op(
 
 pad_v2: OpDef[Tensor] = define_op(
     "PadV2",
-    "input: T, paddings: host Tpaddings, constant_values: T -> T",
-    types=_TYPES,
+    "input: T in ANY, paddings: host Tpaddings in INDEX, constant_values: T -> T",
     shape=lambda s: _padded(1, s),
     kernel=_pad_with,
     vjp=_pad_v2_vjp,
@@ -188,8 +184,7 @@ def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = N
 
 mirror_pad: OpDef[Tensor] = define_op(
     "MirrorPad",
-    "input: T, paddings: host Tpaddings -> T",
-    types=_TYPES,
+    "input: T in ANY, paddings: host Tpaddings in INDEX -> T",
     attrs="mode: string",
     shape=_mirror_pad_shape,
     kernel=_mirror_pad,
@@ -207,8 +202,7 @@ mirror_pad: OpDef[Tensor] = define_op(
 
 mirror_pad_grad: OpDef[Tensor] = define_op(
     "MirrorPadGrad",
-    "input: T, paddings: host Tpaddings -> T",
-    types={"T": dtypes.NUMERIC, "Tpaddings": dtypes.INDEX},
+    "input: T in NUMERIC, paddings: host Tpaddings in INDEX -> T",
     attrs="mode: string",
     shape=lambda s: _padded(-1, s),
     kernel=_mirror_pad_grad,

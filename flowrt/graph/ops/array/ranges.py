@@ -76,8 +76,7 @@ def _range_value(s: ShapeContext) -> PartialValue:
 
 range_op: OpDef[Tensor] = define_op(
     "Range",
-    "start: host Tidx, limit: host Tidx, delta: host Tidx -> Tidx",
-    types={"Tidx": dtypes.REAL},
+    "start: host Tidx in REAL, limit: host Tidx, delta: host Tidx -> Tidx",
     shape=_range_shape,
     kernel=_range,
     vjp=NONDIFFERENTIABLE,
@@ -174,8 +173,7 @@ def _lin_space_jvp(op: Operation, d_start: Tensor | None, d_stop: Tensor | None,
 
 lin_space_op: OpDef[Tensor] = define_op(
     "LinSpace",
-    "start: T, stop: T, num: host Tidx -> T",
-    types={"T": dtypes.FLOATING, "Tidx": dtypes.INDEX},
+    "start: T in FLOATING, stop: T, num: host Tidx in INDEX -> T",
     shape=_lin_space_shape,
     kernel=_lin_space,
     vjp=_lin_space_vjp,
@@ -256,8 +254,7 @@ def _batch_one_hot(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
 
 one_hot_op: OpDef[Tensor] = define_op(
     "OneHot",
-    "indices: TI, depth: host int32, on_value: T, off_value: T -> T",
-    types={"TI": {dtypes.uint8, dtypes.int8, dtypes.int32, dtypes.int64}, "T": dtypes.ANY},
+    "indices: TI in uint8 | int8 | int32 | int64, depth: host int32, on_value: T in ANY, off_value: T -> T",
     attrs="axis: int = -1",
     shape=_one_hot_shape,
     kernel=_one_hot,

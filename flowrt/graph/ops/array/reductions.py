@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
@@ -22,7 +21,6 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
     LINEAR,
-    NONDIFFERENTIABLE,
     OpDef,
     PartialValue,
     Sample,
@@ -213,7 +211,7 @@ def _simplify(c: SimplifyContext) -> Sequence[Ref] | None:
 def reduction_op(
     name: str,
     kernel: Kernel,
-    types: Iterable[DType],
+    types: str,
     samples: Samples,
     *,
     reduction: str | None = None,
@@ -221,8 +219,7 @@ def reduction_op(
 ) -> OpDef[Tensor]:
     return define_op(
         name,
-        "input: T, reduction_indices: host Tidx -> T",
-        types={"T": types, "Tidx": dtypes.INDEX},
+        f"input: T in {types}, reduction_indices: host Tidx in INDEX -> T",
         attrs="keep_dims: bool = False",
         shape=reduced_shape,
         kernel=kernel,
@@ -305,7 +302,7 @@ def _product_of_others(x: Tensor, axis: int) -> Tensor:
 sum_op = reduction_op(
     "Sum",
     _sum,
-    dtypes.NUMERIC,
+    "NUMERIC",
     reduction_samples(dtype=np.int8),
     vjp=lambda op, dy: [_spread(op, dy), None],
     jvp=LINEAR,
@@ -319,7 +316,7 @@ sum_op = reduction_op(
 mean_op = reduction_op(
     "Mean",
     _mean,
-    dtypes.NUMERIC,
+    "NUMERIC",
     reduction_samples(),
     vjp=lambda op, dy: [_spread(op, realdiv(dy, _count(op))), None],
     jvp=LINEAR,
@@ -332,7 +329,7 @@ mean_op = reduction_op(
 prod_op = reduction_op(
     "Prod",
     _summing("prod"),
-    dtypes.NUMERIC,
+    "NUMERIC",
     reduction_samples(0.5),
     vjp=_prod_vjp,
     value=_folded(_product),
@@ -345,7 +342,7 @@ prod_op = reduction_op(
 max_op = reduction_op(
     "Max",
     _extreme("max"),
-    dtypes.REAL,
+    "REAL",
     reduction_samples(),
     vjp=_extreme_vjp,
     reduction="max",
@@ -357,7 +354,7 @@ max_op = reduction_op(
 min_op = reduction_op(
     "Min",
     _extreme("min"),
-    dtypes.REAL,
+    "REAL",
     reduction_samples(),
     vjp=_extreme_vjp,
     reduction="min",
@@ -369,13 +366,11 @@ min_op = reduction_op(
 def _bool_reduction(name: str, method: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "input: bool, reduction_indices: host Tidx -> bool",
-        types={"Tidx": dtypes.INDEX},
+        "input: bool, reduction_indices: host Tidx in INDEX -> bool",
         attrs="keep_dims: bool = False",
         shape=reduced_shape,
         kernel=_truth(method),
         simplify=_simplify,
-        vjp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[True, False], [True, True]]), np.array([1], np.int32)),
             sample(np.zeros((0, 2), bool), np.array(0, np.int64), keep_dims=True),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
@@ -221,11 +220,10 @@ def _scan_samples(low: float, dtype: Any) -> Callable[[np.random.Generator], Ite
     return samples
 
 
-def _scan_op(name: str, kernel: Kernel, types: Iterable[DType], **rules: Any) -> OpDef[Tensor]:
+def _scan_op(name: str, kernel: Kernel, types: str, **rules: Any) -> OpDef[Tensor]:
     return define_op(
         name,
-        "x: T, axis: host Tidx -> out: T",
-        types={"T": types, "Tidx": dtypes.INDEX},
+        f"x: T in {types}, axis: host Tidx in INDEX -> out: T",
         attrs="exclusive: bool = False, reverse: bool = False",
         shape=_scan_shape,
         kernel=kernel,
@@ -237,7 +235,7 @@ def _scan_op(name: str, kernel: Kernel, types: Iterable[DType], **rules: Any) ->
 cumsum_op = _scan_op(
     "Cumsum",
     _scan_kernel(_cumsum, 0),
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=_cumsum_vjp,
     jvp=LINEAR,
     samples=_scan_samples(-2, np.int8),
@@ -247,7 +245,7 @@ cumsum_op = _scan_op(
 cumprod_op = _scan_op(
     "Cumprod",
     _scan_kernel(_cumprod, 1),
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=_cumprod_vjp,
     samples=_scan_samples(0.5, np.complex64),
     doc="Products of the elements up to each.",
@@ -256,7 +254,7 @@ cumprod_op = _scan_op(
 cumulative_logsumexp_op = _scan_op(
     "CumulativeLogsumexp",
     _scan_kernel(_cumulative_logsumexp, -np.inf),
-    dtypes.FLOATING,
+    "FLOATING",
     vjp=_cumulative_logsumexp_vjp,
     jvp=_cumulative_logsumexp_jvp,
     samples=_scan_samples(-2, None),
@@ -278,8 +276,7 @@ def _recurrence_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 recurrence_op = define_op(
     "LinearRecurrence",
-    "a: T, b: T, axis: host Tidx -> T",
-    types={"T": dtypes.NUMERIC, "Tidx": dtypes.INDEX},
+    "a: T in NUMERIC, b: T, axis: host Tidx in INDEX -> T",
     attrs="reverse: bool = False",
     shape=_recurrence_shape,
     kernel=_recurrence,

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
@@ -247,13 +246,12 @@ def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sa
 
 
 def _sorted_op(
-    name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
+    name: str, kernel: Kernel, types: str, rules: tuple[Any, Any], low: float, doc: str
 ) -> OpDef[Tensor]:
     vjp, jvp = rules
     return define_op(
         name,
-        "data: T, segment_ids: Tindices -> T",
-        types={"T": types, "Tindices": dtypes.INDEX},
+        f"data: T in {types}, segment_ids: Tindices in INDEX -> T",
         shape=_sorted_shape,
         kernel=kernel,
         vjp=vjp,
@@ -265,13 +263,12 @@ def _sorted_op(
 
 
 def _unsorted_op(
-    name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
+    name: str, kernel: Kernel, types: str, rules: tuple[Any, Any], low: float, doc: str
 ) -> OpDef[Tensor]:
     vjp, jvp = rules
     return define_op(
         name,
-        "data: T, segment_ids: Tindices, num_segments: host Tnumsegments -> T",
-        types={"T": types, "Tindices": dtypes.INDEX, "Tnumsegments": dtypes.INDEX},
+        f"data: T in {types}, segment_ids: Tindices in INDEX, num_segments: host Tnumsegments in INDEX -> T",
         shape=_unsorted_shape,
         kernel=kernel,
         vjp=vjp,
@@ -283,7 +280,7 @@ def _unsorted_op(
 
 
 _ADDING, _EXTREME, _MULTIPLYING = (_sum_vjp, LINEAR), (_extreme_vjp, BY_VJP), (_prod_vjp, BY_VJP)
-_N, _R = dtypes.NUMERIC, dtypes.REAL
+_N, _R = "NUMERIC", "REAL"
 
 _sum, _product = _sorted_kernel("add", _zero), _sorted_kernel("multiply", _one)
 _largest, _smallest = _sorted_kernel("maximum", _lowest), _sorted_kernel("minimum", _highest)

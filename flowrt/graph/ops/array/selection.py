@@ -15,7 +15,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.gather_scatter import gather, gather_nd_op
 from flowrt.graph.ops.array.ranges import range as range_
@@ -40,11 +40,9 @@ __all__ = ["boolean_mask", "dynamic_partition", "dynamic_stitch", "repeat", "spa
 
 where_op: OpDef[Tensor] = define_op(
     "Where",
-    "input: T -> index: int64",
-    types={"T": dtypes.NUMERIC | {dtypes.bool_}},
+    "input: T in NUMERIC | bool -> index: int64",
     shape=lambda s: [(None, None if s.shapes[0] is None else len(s.shapes[0]))],
     kernel=lambda xp, input: xp.ascontiguousarray(xp.argwhere(input)).astype(np.int64, copy=False),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([[True, False], [True, True]])),
         sample(np.array([0.0, 1.5])),
@@ -151,8 +149,7 @@ def _dynamic_partition_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | 
 
 dynamic_partition_op: OpDef[list[Tensor]] = define_op(
     "DynamicPartition",
-    "data: T, partitions: int32 -> outputs: num_partitions * T",
-    types={"T": dtypes.ANY},
+    "data: T in ANY, partitions: int32 -> outputs: num_partitions * T",
     attrs="num_partitions: int",
     shape=_dynamic_partition_shape,
     kernel=_dynamic_partition,
@@ -209,8 +206,7 @@ def _dynamic_stitch_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 dynamic_stitch: OpDef[Tensor] = define_op(
     "DynamicStitch",
-    "indices: N * int32, data: N * T -> merged: T",
-    types={"T": dtypes.ANY},
+    "indices: N * int32, data: N * T in ANY -> merged: T",
     shape=_dynamic_stitch_shape,
     kernel=_dynamic_stitch,
     vjp=_dynamic_stitch_vjp,
@@ -278,8 +274,8 @@ def _sparse_to_dense_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 sparse_to_dense_op: OpDef[Tensor] = define_op(
     "SparseToDense",
-    "sparse_indices: Tindices, output_shape: host Tindices, sparse_values: T, default_value: T -> dense: T",
-    types={"T": dtypes.ANY, "Tindices": dtypes.INDEX},
+    "sparse_indices: Tindices in INDEX, output_shape: host Tindices, sparse_values: T in ANY, "
+    "default_value: T -> dense: T",
     attrs="validate_indices: bool = True",
     shape=_sparse_to_dense_shape,
     kernel=_sparse_to_dense,

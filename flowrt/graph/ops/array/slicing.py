@@ -100,8 +100,7 @@ def _slice_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 slice_op: OpDef[Tensor] = define_op(
     "Slice",
-    "input: T, begin: host Index, size: host Index -> T",
-    types={"T": dtypes.ANY, "Index": dtypes.INDEX},
+    "input: T in ANY, begin: host Index in INDEX, size: host Index -> T",
     shape=_slice_shape,
     kernel=_slice,
     vjp=_slice_vjp,
@@ -306,8 +305,7 @@ _BATCH_MASKS = {"begin_mask": 1, "end_mask": 1, "ellipsis_mask": 0, "new_axis_ma
 
 strided_slice_op: OpDef[Tensor] = define_op(
     "StridedSlice",
-    "input: T, begin: host Index, end: host Index, strides: host Index -> T",
-    types={"T": dtypes.ANY, "Index": dtypes.INDEX},
+    "input: T in ANY, begin: host Index in INDEX, end: host Index, strides: host Index -> T",
     attrs=_MASKS,
     shape=_strided_slice_shape,
     kernel=_strided_slice,
@@ -364,8 +362,8 @@ def _strided_slice_grad_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
 
 strided_slice_grad: OpDef[Tensor] = define_op(
     "StridedSliceGrad",
-    "shape: host Index, begin: host Index, end: host Index, strides: host Index, dy: T -> T",
-    types={"T": dtypes.NUMERIC | {dtypes.bool_}, "Index": dtypes.INDEX},
+    "shape: host Index in INDEX, begin: host Index, end: host Index, strides: host Index, "
+    "dy: T in NUMERIC | bool -> T",
     attrs=_MASKS,
     shape=_strided_slice_grad_shape,
     kernel=_strided_slice_grad,

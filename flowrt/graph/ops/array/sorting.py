@@ -81,8 +81,7 @@ def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]
 
 top_k_op: OpDef[list[Tensor]] = define_op(
     "TopKV2",
-    "input: T, k: host Tk -> values: T, indices: index_type",
-    types={"T": dtypes.REAL, "Tk": {dtypes.int32, dtypes.int64, dtypes.int16}, "index_type": dtypes.INDEX},
+    "input: T in REAL, k: host Tk in int32 | int64 | int16 -> values: T, indices: index_type in INDEX",
     attrs="sorted: bool = True, index_type: type = int32",
     shape=_top_k_shape,
     kernel=_top_k,
@@ -179,12 +178,10 @@ def _bound(side: str) -> Kernel:
 def _bound_op(name: str, side: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "sorted_inputs: T, values: T -> out_type",
-        types={"T": dtypes.REAL, "out_type": dtypes.INDEX},
+        "sorted_inputs: T in REAL, values: T -> out_type in INDEX",
         attrs="out_type: type = int32",
         shape=_bound_shape,
         kernel=_bound(side),
-        vjp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[1.0, 2, 2], [0, 5, 6]]), np.array([[2.0, 0], [9, 5]])),
             sample(np.array([[1, 3]], np.int32), np.zeros((1, 0), np.int32), out_type=dtypes.int64),
@@ -288,7 +285,6 @@ _DISTINCT: dict[str, Any] = {
     "types": {"T": _COMPARABLE, "out_idx": dtypes.INDEX},
     "attrs": "out_idx: type = int32",
     "vjp": NONDIFFERENTIABLE,
-    "jvp": NONDIFFERENTIABLE,
 }
 _REPEATING = (
     sample(np.array([3, 1, 3, 2, 1], np.int64)),

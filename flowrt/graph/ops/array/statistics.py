@@ -13,7 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import (
     accumulator,
     reduce,
@@ -61,7 +61,7 @@ def _norm_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 euclidean_norm_op = reduction_op(
     "EuclideanNorm",
     _euclidean_norm,
-    dtypes.INEXACT,
+    "INEXACT",
     reduction_samples(0.5, np.complex64),
     vjp=_norm_vjp,
     doc="The square root of the sum of squared magnitudes along axes.",
@@ -151,12 +151,10 @@ def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
 
     return define_op(
         name,
-        "input: T, dimension: host Tidx -> output_type",
-        types={"T": dtypes.REAL | {dtypes.bool_}, "Tidx": dtypes.INDEX, "output_type": dtypes.INTEGER},
+        "input: T in REAL | bool, dimension: host Tidx in INDEX -> output_type in INTEGER",
         attrs="output_type: type = int64",
         shape=_position_shape,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(rng.standard_normal((2, 3)), np.array(-1, np.int32)),
             sample(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, merged, on_axes
 from flowrt.graph.construction.build import convert_to_tensor
@@ -82,8 +81,7 @@ def _tile_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 tile: OpDef[Tensor] = define_op(
     "Tile",
-    "input: T, multiples: host Tmultiples -> T",
-    types={"T": dtypes.ANY, "Tmultiples": dtypes.INDEX},
+    "input: T in ANY, multiples: host Tmultiples in INDEX -> T",
     shape=_tile_shape,
     kernel=_tile,
     vjp=_tile_vjp,
@@ -113,8 +111,7 @@ def _reverse_shape(s: ShapeContext) -> Sequence[Shape]:
 
 reverse: OpDef[Tensor] = define_op(
     "ReverseV2",
-    "tensor: T, axis: host Tidx -> T",
-    types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
+    "tensor: T in ANY, axis: host Tidx in INDEX -> T",
     shape=_reverse_shape,
     kernel=lambda xp, tensor, axis: xp.flip(tensor, axis),
     vjp=lambda op, dy: [reverse(dy, op.inputs[1]), None],
@@ -181,8 +178,7 @@ def _batch_reverse_sequence(
 
 reverse_sequence_op: OpDef[Tensor] = define_op(
     "ReverseSequence",
-    "input: T, seq_lengths: Tlen -> T",
-    types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
+    "input: T in ANY, seq_lengths: Tlen in INDEX -> T",
     attrs="seq_dim: int, batch_dim: int = 0",
     shape=_reverse_sequence_shape,
     kernel=_reverse_sequence,
@@ -238,8 +234,7 @@ def _halves(shift: int, dim: int) -> list[tuple[slice, slice]]:
 
 roll: OpDef[Tensor] = define_op(
     "Roll",
-    "input: T, shift: host Tshift, axis: host Taxis -> T",
-    types={"T": dtypes.ANY, "Tshift": dtypes.INDEX, "Taxis": dtypes.INDEX},
+    "input: T in ANY, shift: host Tshift in INDEX, axis: host Taxis in INDEX -> T",
     shape=unchanged,
     kernel=_roll,
     vjp=lambda op, dy: [roll(dy, negative(op.inputs[1]), op.inputs[2]), None, None],
@@ -315,8 +310,7 @@ _BLOCK_ATTRS = "block_size: int, data_format: string = 'NHWC'"
 
 space_to_depth_op: OpDef[Tensor] = define_op(
     "SpaceToDepth",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     attrs=_BLOCK_ATTRS,
     shape=lambda s: _block_shape(s, to_depth=True),
     kernel=_space_to_depth,
@@ -332,8 +326,7 @@ space_to_depth_op: OpDef[Tensor] = define_op(
 
 depth_to_space_op: OpDef[Tensor] = define_op(
     "DepthToSpace",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     attrs=_BLOCK_ATTRS,
     shape=lambda s: _block_shape(s, to_depth=False),
     kernel=_depth_to_space,

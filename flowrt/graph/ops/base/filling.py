@@ -103,8 +103,7 @@ def _batch_fill(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
 
 fill = define_op(
     "Fill",
-    "dims: host index_type, value: T -> T",
-    types={"T": dtypes.ANY, "index_type": dtypes.INDEX},
+    "dims: host index_type in INDEX, value: T in ANY -> T",
     shape=_fill_shape,
     kernel=_fill,
     vjp=lambda op, dy: [None, op_def("Sum")(reshape(dy, [-1]), [0])],
@@ -159,8 +158,7 @@ def _full_like(xp: Any, x: Any, number: int, out: Any) -> Any:
 
 zeros_like_op = define_op(
     "ZerosLike",
-    "x: T -> y: T",
-    types={"T": NUMBERS_AND_BOOL},
+    "x: T in NUMERIC | bool -> y: T",
     shape=unchanged,
     kernel=lambda xp, x, out=None: _full_like(xp, x, 0, out),
     vjp=NONDIFFERENTIABLE,
@@ -173,8 +171,7 @@ zeros_like_op = define_op(
 
 ones_like_op = define_op(
     "OnesLike",
-    "x: T -> y: T",
-    types={"T": NUMBERS_AND_BOOL},
+    "x: T in NUMERIC | bool -> y: T",
     shape=unchanged,
     kernel=lambda xp, x, out=None: _full_like(xp, x, 1, out),
     vjp=NONDIFFERENTIABLE,
@@ -240,8 +237,7 @@ def _batch_broadcast_to(b: BatchBuilder, op: Operation, values: Sequence[Value])
 
 broadcast_to = define_op(
     "BroadcastTo",
-    "input: T, shape: host Tidx -> T",
-    types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
+    "input: T in ANY, shape: host Tidx in INDEX -> T",
     shape=_broadcast_to_shape,
     kernel=_broadcast_to,
     vjp=lambda op, dy: [unbroadcast(dy, op.inputs[0]), None],
@@ -327,11 +323,9 @@ def _broadcast_args(xp: Any, s0: Sequence[int], s1: Sequence[int], T: DType, out
 
 broadcast_args = define_op(
     "BroadcastArgs",
-    "s0: host T, s1: host T -> r0: host T",
-    types={"T": dtypes.INDEX},
+    "s0: host T in INDEX, s1: host T -> r0: host T",
     shape=lambda s: [_broadcast_rank(s)],
     kernel=_broadcast_args,
-    vjp=NONDIFFERENTIABLE,
     samples=_shape_pairs,
     value=_broadcast_args_value,
     doc="The shape to which tensors of shapes s0 and s1 broadcast.",
@@ -340,11 +334,9 @@ broadcast_args = define_op(
 
 broadcast_gradient_args: OpDef[list[Tensor]] = define_op(
     "BroadcastGradientArgs",
-    "s0: host T, s1: host T -> r0: host T, r1: host T",
-    types={"T": dtypes.INDEX},
+    "s0: host T in INDEX, s1: host T -> r0: host T, r1: host T",
     shape=lambda s: [(None,), (None,)],
     kernel=lambda xp, s0, s1, T: [np.array(axes, T.np) for axes in _repeated_axes(s0, s1)],
-    vjp=NONDIFFERENTIABLE,
     samples=_shape_pairs,
     doc="The axes along which the broadcast of shapes s0 and s1 must be summed to get each of them back.",
 )

@@ -69,8 +69,7 @@ def arrays(*more: Sample) -> Samples:
 
 identity = define_op(
     "Identity",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     shape=unchanged,
     kernel=lambda xp, x: x,
     vjp=lambda op, dy: [dy],
@@ -98,8 +97,7 @@ def _batch_identity_n(b: BatchBuilder, op: Operation, values: Sequence[Value]) -
 
 identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
-    "input: *T -> *T",
-    types={"T": dtypes.ANY},
+    "input: *T in ANY -> *T",
     shape=lambda s: s.shapes,
     kernel=_copies,
     vjp=lambda op, *dys: list(dys),
@@ -113,8 +111,7 @@ identity_n: OpDef[list[Tensor]] = define_op(
 
 stop_gradient = define_op(
     "StopGradient",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     shape=unchanged,
     kernel=lambda xp, x: x,
     vjp=NONDIFFERENTIABLE,
@@ -135,8 +132,7 @@ def _refuse_gradient(op: Operation, *_: Any) -> Any:
 
 prevent_gradient = define_op(
     "PreventGradient",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     attrs="message: string = ''",
     shape=unchanged,
     kernel=lambda xp, x: x,
@@ -165,8 +161,7 @@ def _batch_ensure_shape(b: BatchBuilder, op: Operation, values: Sequence[Value])
 
 ensure_shape_op = define_op(
     "EnsureShape",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     attrs="shape: shape",
     shape=lambda s: [merge(s.shapes[0], s.attrs["shape"])],
     kernel=_ensure_shape,
@@ -253,8 +248,7 @@ NUMBERS_AND_BOOL = dtypes.NUMERIC | {dtypes.bool_}
 
 cast_op = define_op(
     "Cast",
-    "x: SrcT -> y: DstT",
-    types={"SrcT": NUMBERS_AND_BOOL, "DstT": NUMBERS_AND_BOOL},
+    "x: SrcT in NUMERIC | bool -> y: DstT in NUMERIC | bool",
     attrs="DstT: type, Truncate: bool = False",
     shape=unchanged,
     kernel=_cast,

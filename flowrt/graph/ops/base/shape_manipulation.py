@@ -25,7 +25,6 @@ from flowrt.graph.construction.operation import Operation
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import (
     LINEAR,
-    NONDIFFERENTIABLE,
     OpDef,
     PartialValue,
     Sample,
@@ -74,12 +73,10 @@ def _batch_shape(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> lis
 
 shape_op = define_op(
     "Shape",
-    "input: T -> host out_type",
-    types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
+    "input: T in ANY -> host out_type in INDEX",
     attrs="out_type: type = int32",
     shape=lambda s: [(None if s.shapes[0] is None else len(s.shapes[0]),)],
     kernel=lambda xp, input, out_type, out=None: _numbers(np.shape(input), out_type, out),
-    vjp=NONDIFFERENTIABLE,
     samples=arrays(),
     value=lambda s: s.shapes[0],
     batch=_batch_shape,
@@ -89,12 +86,10 @@ shape_op = define_op(
 
 shape_n: OpDef[list[Tensor]] = define_op(
     "ShapeN",
-    "input: N * T -> host N * out_type",
-    types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
+    "input: N * T in ANY -> host N * out_type in INDEX",
     attrs="out_type: type = int32",
     shape=lambda s: [(None if shape is None else len(shape),) for shape in s.shapes],
     kernel=_shape_n,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample((rng.standard_normal((2, 3)), rng.standard_normal(())))],
     batch=_batch_shape,
     doc="The dimensions of each input, as vectors.",
@@ -107,12 +102,10 @@ def _batch_size(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
 
 size_op = define_op(
     "Size",
-    "input: T -> host out_type",
-    types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
+    "input: T in ANY -> host out_type in INDEX",
     attrs="out_type: type = int32",
     shape=lambda s: [()],
     kernel=lambda xp, input, out_type, out=None: _numbers(np.size(input), out_type, out),
-    vjp=NONDIFFERENTIABLE,
     samples=arrays(),
     value=lambda s: num_elements(s.shapes[0]),
     batch=_batch_size,
@@ -126,11 +119,9 @@ def _batch_rank(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
 
 rank_op = define_op(
     "Rank",
-    "input: T -> host int32",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> host int32",
     shape=lambda s: [()],
     kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
-    vjp=NONDIFFERENTIABLE,
     samples=arrays(),
     value=lambda s: None if s.shapes[0] is None else len(s.shapes[0]),
     batch=_batch_rank,
@@ -226,8 +217,7 @@ def _reshape(xp: Any, tensor: Any, shape: Any) -> Any:
 
 reshape: OpDef[Tensor] = define_op(
     "Reshape",
-    "tensor: T, shape: host Tshape -> T",
-    types={"T": dtypes.ANY, "Tshape": dtypes.INDEX},
+    "tensor: T in ANY, shape: host Tshape in INDEX -> T",
     shape=_reshape_shape,
     kernel=_reshape,
     vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
@@ -266,8 +256,7 @@ def _expand_dims_shape(s: ShapeContext) -> Sequence[Shape]:
 
 expand_dims_op = define_op(
     "ExpandDims",
-    "input: T, dim: host Tdim -> T",
-    types={"T": dtypes.ANY, "Tdim": dtypes.INDEX},
+    "input: T in ANY, dim: host Tdim in INDEX -> T",
     shape=_expand_dims_shape,
     kernel=lambda xp, input, dim: xp.expand_dims(input, dim),
     vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
@@ -322,8 +311,7 @@ def _batch_squeeze(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
 
 squeeze_op = define_op(
     "Squeeze",
-    "input: T -> T",
-    types={"T": dtypes.ANY},
+    "input: T in ANY -> T",
     attrs="squeeze_dims: list(int) = ()",
     shape=_squeeze_shape,
     kernel=lambda xp, input, squeeze_dims: xp.squeeze(input, squeeze_dims or None),
@@ -407,8 +395,7 @@ def _batch_transpose(b: BatchBuilder, op: Operation, values: Sequence[Value]) ->
 
 transpose_op: OpDef[Tensor] = define_op(
     "Transpose",
-    "x: T, perm: host Tperm -> y: T",
-    types={"T": dtypes.ANY, "Tperm": dtypes.INDEX},
+    "x: T in ANY, perm: host Tperm in INDEX -> y: T",
     shape=_transpose_shape,
     kernel=lambda xp, x, perm: xp.transpose(x, perm),
     vjp=lambda op, dy: [transpose_op(dy, _inverse(op.inputs[1])), None],
@@ -423,8 +410,7 @@ transpose_op: OpDef[Tensor] = define_op(
 
 conjugate_transpose: OpDef[Tensor] = define_op(
     "ConjugateTranspose",
-    "x: T, perm: host Tperm -> y: T",
-    types={"T": dtypes.NUMERIC, "Tperm": dtypes.INDEX},
+    "x: T in NUMERIC, perm: host Tperm in INDEX -> y: T",
     shape=_transpose_shape,
     kernel=lambda xp, x, perm, out=None: xp.conjugate(xp.transpose(x, perm), out),
     vjp=lambda op, dy: [conjugate_transpose(dy, _inverse(op.inputs[1])), None],
@@ -488,11 +474,9 @@ def _invert_permutation(xp: Any, x: Any, out: Any = None) -> Any:
 
 invert_permutation = define_op(
     "InvertPermutation",
-    "x: T -> y: T",
-    types={"T": dtypes.INDEX},
+    "x: T in INDEX -> y: T",
     shape=lambda s: [merge(s.shapes[0], (None,))],
     kernel=_invert_permutation,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([2, 0, 1], np.int32)), sample(np.zeros(0, np.int64))),
     doc="The vector y with ``y[x[i]] == i``. On a GPU, gaps of an x that is not a permutation become -1.",
 )

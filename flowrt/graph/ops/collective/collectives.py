@@ -34,7 +34,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import FailedPreconditionError
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Sample, define_op, sample
+from flowrt.graph.op_def import Effect, Effects, OpDef, Sample, define_op, sample
 from flowrt.graph.ops.collective.collective_gradients import (
     all_gather_vjp,
     all_reduce_vjp,
@@ -264,12 +264,10 @@ all_to_all_op = _define(
 
 barrier_op: OpDef[list[Tensor]] = define_op(
     "Barrier",
-    "signals: N * T -> handle: N * T",
-    types={"T": (dtypes.int32,)},
+    "signals: N * T in int32 -> handle: N * T",
     attrs=_GROUP,
     shape=same_for_all,
     kernel=lambda xp, signals, group_size: _all_reduce(xp, signals, group_size, "max"),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample((np.zeros(1, np.int32), np.zeros(1, np.int32)), **_whole(2)),),
     effects=Effects(Effect.STATEFUL),
     doc="A rank gets its signal back when all ranks have given theirs.",

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
@@ -77,43 +76,36 @@ def _on_host(xp: Any, array: Any) -> Any:
 
 group_send_op: OpDef[Operation] = define_op(
     "_GroupSend",
-    "tensor: T ->",
-    types={"T": dtypes.NUMERIC},
+    "tensor: T in NUMERIC ->",
     attrs=f"{_MEMBER}, peer: int",
     kernel=_send,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL),
     doc="Gives its input to a rank of the group in another graph.",
 )
 
 group_recv_op = define_op(
     "_GroupRecv",
-    "-> dtype",
-    types={"dtype": dtypes.NUMERIC},
+    "-> dtype in NUMERIC",
     attrs=f"{_MEMBER}, {_RESULT}, peer: int",
     shape=lambda s: [s.attrs["shape"]],
     kernel=_receive,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL, waits=True),
     doc="Receives the tensor that a rank of the group in another graph sends.",
 )
 
 group_start_op: OpDef[Operation] = define_op(
     "_GroupStart",
-    "value: M * dtype ->",
-    types={"dtype": dtypes.NUMERIC},
+    "value: M * dtype in NUMERIC ->",
     # the plan is of all that the step has in the group, with the first of them
     attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string",
     kernel=_start,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL),
     doc="Begins a rank's part of a native collective; M is 0 for a rank without a value.",
 )
 
 group_wait_op: OpDef[list[Tensor]] = define_op(
     "_GroupWait",
-    "kept: M * dtype -> N * dtype",
-    types={"dtype": dtypes.NUMERIC},
+    "kept: M * dtype in NUMERIC -> N * dtype",
     attrs=f"{_MEMBER}, {_RESULT}, N: int",
     shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
     kernel=_wait,

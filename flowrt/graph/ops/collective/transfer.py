@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from flowrt import dtypes
 from flowrt.graph.construction.graph import Operation
-from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
+from flowrt.graph.op_def import BY_EXECUTOR, Effect, Effects, OpDef, define_op
 
 # The incarnation is of the sender's task, as a signed number. A task that was started again is not taken for
 # the one before.
@@ -12,23 +11,19 @@ _ENDS = "tensor_name: string, send_device: string, recv_device: string, send_dev
 
 send_op: OpDef[Operation] = define_op(
     "_Send",
-    "tensor: T ->",
-    types={"T": dtypes.ANY},
+    "tensor: T in ANY ->",
     attrs=_ENDS,
     kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL),
     doc="Puts its input into the step's rendezvous, under a key made of both devices and the tensor's name.",
 )
 
 recv_op = define_op(
     "_Recv",
-    "-> tensor: tensor_type",
-    types={"tensor_type": dtypes.ANY},
+    "-> tensor: tensor_type in ANY",
     attrs=f"{_ENDS}, tensor_type: type, shape: shape = None",
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.SOURCE),
     doc="Takes a tensor out of the step's rendezvous, and waits until it is there.",
 )

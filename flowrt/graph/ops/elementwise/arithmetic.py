@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,13 +64,12 @@ __all__ = [
 
 
 def binary_op(
-    name: str, kernel: Kernel, types: Iterable[DType], *, commutative: bool = False, **rules: Any
+    name: str, kernel: Kernel, types: str, *, commutative: bool = False, **rules: Any
 ) -> OpDef[Tensor]:
     """An elementwise op ``x: T, y: T -> T``."""
     return define_op(
         name,
-        "x: T, y: T -> z: T",
-        types={"T": types},
+        f"x: T in {types}, y: T -> z: T",
         shape=broadcast_shape,
         kernel=kernel,
         traits=Traits(elementwise=True, commutative=commutative),
@@ -171,7 +170,7 @@ def _mul_jvp(op: Operation, dx: Tensor | None, dy: Tensor | None) -> list[Tensor
 add_v2 = binary_op(
     "AddV2",
     Ufunc("add"),
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
     jvp=LINEAR,
     samples=pairs(),
@@ -186,7 +185,7 @@ add_v2 = binary_op(
 add_v1 = binary_op(
     "Add",
     Ufunc("add"),
-    dtypes.NUMERIC | {dtypes.string},
+    "NUMERIC | string",
     vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
     jvp=LINEAR,
     samples=pairs(),
@@ -200,7 +199,7 @@ add_v1 = binary_op(
 subtract = binary_op(
     "Sub",
     Ufunc("subtract"),
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=_sub_vjp,
     jvp=LINEAR,
     samples=pairs(),
@@ -214,7 +213,7 @@ subtract = binary_op(
 multiply = binary_op(
     "Mul",
     Ufunc("multiply"),
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=_mul_vjp,
     jvp=_mul_jvp,
     samples=pairs(),
@@ -259,7 +258,7 @@ def _squared_difference_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
 squared_difference = binary_op(
     "SquaredDifference",
     _squared_difference,
-    dtypes.INEXACT | dtypes.INDEX,
+    "INEXACT | INDEX",
     vjp=_squared_difference_vjp,
     samples=pairs(),
     commutative=True,
@@ -291,8 +290,7 @@ def _add_n(xp: Any, inputs: Any, out: Any = None) -> Any:
 
 add_n_op = define_op(
     "AddN",
-    "inputs: N * T -> sum: T",
-    types={"T": dtypes.NUMERIC},
+    "inputs: N * T in NUMERIC -> sum: T",
     shape=_add_n_shape,
     kernel=_add_n,
     vjp=lambda op, dy: [dy] * len(op.inputs),
@@ -409,7 +407,7 @@ def _simplify_power(c: SimplifyContext) -> Sequence[Ref] | None:
 power = binary_op(
     "Pow",
     _power,
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=_pow_vjp,
     samples=pairs(0.5, 3),
     loop=on_floats(_power_in_loop),
@@ -436,7 +434,7 @@ def _chosen_vjp(takes_x: Callable[[Tensor, Tensor], Any]) -> Vjp:
 maximum = binary_op(
     "Maximum",
     lambda xp, x, y, out=None: xp.maximum(x, y, out=out),
-    dtypes.REAL,
+    "REAL",
     vjp=_chosen_vjp(greater_equal),
     samples=pairs(),
     commutative=True,
@@ -449,7 +447,7 @@ maximum = binary_op(
 minimum = binary_op(
     "Minimum",
     lambda xp, x, y, out=None: xp.minimum(x, y, out=out),
-    dtypes.REAL,
+    "REAL",
     vjp=_chosen_vjp(less_equal),
     samples=pairs(),
     commutative=True,

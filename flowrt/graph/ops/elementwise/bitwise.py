@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, define_op, sample, undoes_itself
+from flowrt.graph.op_def import OpDef, Ufunc, define_op, sample, undoes_itself
 from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape
@@ -35,11 +34,9 @@ def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
 def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef[Tensor]:
     return define_op(
         name,
-        "x: T, y: T -> z: T",
-        types={"T": dtypes.INTEGER},
+        "x: T in INTEGER, y: T -> z: T",
         shape=broadcast_shape,
         kernel=Ufunc(ufunc),
-        vjp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[5], [-6]], np.int32), np.array([3, 1, 0], np.int32)),
             sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
@@ -80,11 +77,9 @@ right_shift = _bitwise(
 
 invert = define_op(
     "Invert",
-    "x: T -> y: T",
-    types={"T": dtypes.INTEGER},
+    "x: T in INTEGER -> y: T",
     shape=unchanged,
     kernel=Ufunc("invert"),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
     traits=Traits(elementwise=True),
     simplify=undoes_itself,

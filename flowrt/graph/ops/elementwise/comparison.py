@@ -27,7 +27,6 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     LINEAR,
-    NONDIFFERENTIABLE,
     OpDef,
     Sample,
     Samples,
@@ -93,15 +92,13 @@ def zero_of(dtype: DType) -> Tensor:
 
 
 def _comparison(
-    name: str, kernel: Kernel, loop: str, types: Iterable[DType], *, commutative: bool = False, **rules: Any
+    name: str, kernel: Kernel, loop: str, types: str, *, commutative: bool = False, **rules: Any
 ) -> OpDef[Tensor]:
     return define_op(
         name,
-        "x: T, y: T -> z: bool",
-        types={"T": types},
+        f"x: T in {types}, y: T -> z: bool",
         shape=rules.pop("shape", broadcast_shape),
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
         samples=pairs(),
         traits=Traits(elementwise=True, commutative=commutative),
         loop=instruction(loop),
@@ -118,7 +115,7 @@ def _equality_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 _EQUALITY: dict[str, Any] = {
-    "types": dtypes.NUMERIC | {dtypes.bool_, dtypes.string},
+    "types": "NUMERIC | bool | string",
     "attrs": "incompatible_shape_error: bool = True",
     "shape": _equality_shape,
     "commutative": True,
@@ -126,16 +123,16 @@ _EQUALITY: dict[str, Any] = {
 }
 
 
-less = _comparison("Less", Ufunc("less"), "lt", dtypes.REAL, doc="x < y.")
+less = _comparison("Less", Ufunc("less"), "lt", "REAL", doc="x < y.")
 
 
-less_equal = _comparison("LessEqual", Ufunc("less_equal"), "le", dtypes.REAL, doc="x <= y.")
+less_equal = _comparison("LessEqual", Ufunc("less_equal"), "le", "REAL", doc="x <= y.")
 
 
-greater = _comparison("Greater", Ufunc("greater"), "gt", dtypes.REAL, doc="x > y.")
+greater = _comparison("Greater", Ufunc("greater"), "gt", "REAL", doc="x > y.")
 
 
-greater_equal = _comparison("GreaterEqual", Ufunc("greater_equal"), "ge", dtypes.REAL, doc="x >= y.")
+greater_equal = _comparison("GreaterEqual", Ufunc("greater_equal"), "ge", "REAL", doc="x >= y.")
 
 
 equal = _comparison("Equal", Ufunc("equal"), "eq", doc="x == y.", **_EQUALITY)
@@ -146,12 +143,10 @@ not_equal = _comparison("NotEqual", Ufunc("not_equal"), "ne", doc="x != y.", **_
 
 approximate_equal_op = define_op(
     "ApproximateEqual",
-    "x: T, y: T -> z: bool",
-    types={"T": dtypes.NUMERIC},
+    "x: T in NUMERIC, y: T -> z: bool",
     attrs="tolerance: float = 1e-5",
     shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
     kernel=lambda xp, x, y, tolerance, out=None: xp.less(xp.abs(x - y), tolerance, out),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([1.0, 2.0]), np.array([1.000001, 2.1])),
         sample(np.array(1 + 1j), np.array(1 + 1j), tolerance=0.5),
@@ -180,7 +175,6 @@ def _logical(name: str, kernel: Kernel, loop: str, doc: str) -> OpDef[Tensor]:
         "x: bool, y: bool -> z: bool",
         shape=broadcast_shape,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
         samples=_truth_pairs,
         traits=Traits(elementwise=True, commutative=True),
         loop=instruction(loop),
@@ -199,7 +193,6 @@ logical_not = define_op(
     "x: bool -> y: bool",
     shape=unchanged,
     kernel=Ufunc("logical_not"),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array([True, False]))],
     traits=Traits(elementwise=True),
     simplify=undoes_itself,
@@ -304,8 +297,7 @@ def _batch_select(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
 
 select: OpDef[Tensor] = define_op(
     "Select",
-    "condition: bool, t: T, e: T -> T",
-    types={"T": dtypes.ANY},
+    "condition: bool, t: T in ANY, e: T -> T",
     shape=_select_shape,
     kernel=_select,
     vjp=_select_vjp,
@@ -322,8 +314,7 @@ select: OpDef[Tensor] = define_op(
 
 select_v2: OpDef[Tensor] = define_op(
     "SelectV2",
-    "condition: bool, t: T, e: T -> T",
-    types={"T": dtypes.ANY},
+    "condition: bool, t: T in ANY, e: T -> T",
     shape=broadcast_shape,
     kernel=_choose,
     vjp=_select_v2_vjp,

@@ -39,8 +39,9 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "input: T -> Tout" if name != "ComplexAbs" else "x: T -> y: Tout",
-        types={"T": dtypes.COMPLEX, "Tout": _PARTS},
+        "x: T in COMPLEX -> y: Tout in float32 | float64"
+        if name == "ComplexAbs"
+        else "input: T in COMPLEX -> Tout in float32 | float64",
         attrs="Tout: type = float32",
         shape=unchanged,
         kernel=kernel,
@@ -121,8 +122,7 @@ angle_op = _part(
 
 conj_op = define_op(
     "Conj",
-    "input: T -> T",
-    types={"T": dtypes.COMPLEX},
+    "input: T in COMPLEX -> T",
     shape=unchanged,
     kernel=Ufunc("conjugate"),
     vjp=lambda op, dy: [conj(dy)],
@@ -135,8 +135,7 @@ conj_op = define_op(
 
 complex_op = define_op(
     "Complex",
-    "real: T, imag: T -> out: Tout",
-    types={"T": _PARTS, "Tout": dtypes.COMPLEX},
+    "real: T in float32 | float64, imag: T -> out: Tout in COMPLEX",
     attrs="Tout: type = complex64",
     shape=broadcast_shape,
     kernel=_build_complex,

@@ -147,7 +147,7 @@ def _mod_vjp(quotient: Callable[[Any, Any], Any]) -> Vjp:
 realdiv = binary_op(
     "RealDiv",
     Ufunc("true_divide"),
-    dtypes.INEXACT,
+    "INEXACT",
     vjp=_div_vjp,
     samples=pairs(gap=0.5, dtype=np.complex64),
     simplify=drops_neutral(is_one, 1),
@@ -159,7 +159,7 @@ realdiv = binary_op(
 div_op = binary_op(
     "Div",
     _divide,
-    dtypes.NUMERIC,
+    "NUMERIC",
     vjp=_div_vjp,
     samples=pairs(gap=0.5),
     simplify=drops_neutral(is_one, 1),
@@ -171,7 +171,7 @@ div_op = binary_op(
 floor_div = binary_op(
     "FloorDiv",
     _floor_divide,
-    dtypes.REAL,
+    "REAL",
     vjp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
     value=integer_value(operator.floordiv),
@@ -183,7 +183,7 @@ floor_div = binary_op(
 floormod = binary_op(
     "FloorMod",
     _floor_mod,
-    dtypes.REAL,
+    "REAL",
     vjp=_mod_vjp(floor_div),
     samples=pairs(gap=0.5),
     value=integer_value(operator.mod),
@@ -195,7 +195,7 @@ floormod = binary_op(
 truncatediv = binary_op(
     "TruncateDiv",
     truncate_divide,
-    dtypes.REAL,
+    "REAL",
     vjp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
     loop=_by_kind(lambda b, x, y: b.trunc(x / y), _truncated_quotient),
@@ -206,7 +206,7 @@ truncatediv = binary_op(
 truncatemod = binary_op(
     "TruncateMod",
     _truncate_mod,
-    dtypes.REAL,
+    "REAL",
     vjp=_mod_vjp(truncatediv),
     samples=pairs(gap=0.5),
     loop=_by_kind(lambda b, x, y: b.emit("rem", x, y), _truncated_remainder),
@@ -324,7 +324,7 @@ def _mul_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
 xlogy = binary_op(
     "Xlogy",
     _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log(y), out), 0),
-    dtypes.FLOATING,
+    "FLOATING",
     vjp=_xlogy_vjp,
     samples=pairs(0.5, 3, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log(y))),
@@ -335,7 +335,7 @@ xlogy = binary_op(
 xlog1py = binary_op(
     "Xlog1py",
     _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log1p(y), out), 0),
-    dtypes.FLOATING,
+    "FLOATING",
     vjp=_xlog1py_vjp,
     samples=pairs(0.5, 3, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log1p(y))),
@@ -346,7 +346,7 @@ xlog1py = binary_op(
 xdivy = binary_op(
     "Xdivy",
     _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 0),
-    dtypes.FLOATING,
+    "FLOATING",
     vjp=_xdivy_vjp,
     samples=pairs(gap=0.5, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x / y)),
@@ -357,7 +357,7 @@ xdivy = binary_op(
 div_no_nan = binary_op(
     "DivNoNan",
     _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 1),
-    dtypes.FLOATING,
+    "FLOATING",
     vjp=_div_no_nan_vjp,
     samples=pairs(gap=0.5, dtype=None),
     loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x / y)),
@@ -368,7 +368,7 @@ div_no_nan = binary_op(
 mul_no_nan = binary_op(
     "MulNoNan",
     _guarded(lambda xp, x, y, out: xp.multiply(x, y, out), 1),
-    dtypes.FLOATING,
+    "FLOATING",
     vjp=_mul_no_nan_vjp,
     samples=pairs(gap=0.5, dtype=None),
     loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x * y)),
@@ -384,8 +384,7 @@ def _atan2_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
 
 atan2 = define_op(
     "Atan2",
-    "y: T, x: T -> z: T",
-    types={"T": dtypes.FLOATING},
+    "y: T in FLOATING, x: T -> z: T",
     shape=broadcast_shape,
     kernel=Ufunc("arctan2"),
     vjp=_atan2_vjp,

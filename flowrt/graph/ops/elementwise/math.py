@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
@@ -47,7 +46,7 @@ __all__ = [
 
 Slope: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-_SIGNED = dtypes.INEXACT | {dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64}
+_SIGNED = "INEXACT | int8 | int16 | int32 | int64"
 
 
 def number(value: float, like: Tensor) -> Tensor:
@@ -74,7 +73,7 @@ def unary_samples(low: float, high: float, *extra: Any) -> Samples:
 def unary_op(
     name: str,
     kernel: Kernel,
-    types: Iterable[DType],
+    types: str,
     slope: Slope,
     samples: Samples,
     doc: str,
@@ -87,8 +86,7 @@ def unary_op(
 
     return define_op(
         name,
-        "x: T -> y: T",
-        types={"T": types},
+        f"x: T in {types} -> y: T",
         shape=unchanged,
         kernel=kernel,
         vjp=vjp,
@@ -113,7 +111,7 @@ def _grad_op(
     loop: LoopRule,
     by_y: Slope,
     doc: str,
-    types: Iterable[DType] = dtypes.FLOATING,
+    types: str = "FLOATING",
 ) -> OpDef[Tensor]:
     """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
 
@@ -126,8 +124,7 @@ def _grad_op(
 
     return define_op(
         name,
-        "y: T, dy: T -> z: T",
-        types={"T": types},
+        f"y: T in {types}, dy: T -> z: T",
         shape=_merged,
         kernel=kernel,
         vjp=vjp,
@@ -161,7 +158,7 @@ tanh_grad = _grad_op(
     lambda b, y, dy: dy * (1 - y * y),
     lambda g, y, dy: _scaled(-2, g, y, dy),
     "The gradient of tanh: dy * (1 - y * y).",
-    dtypes.INEXACT,
+    "INEXACT",
 )
 
 sigmoid_grad = _grad_op(
@@ -170,7 +167,7 @@ sigmoid_grad = _grad_op(
     lambda b, y, dy: dy * (y * (1 - y)),
     lambda g, y, dy: multiply(multiply(g, dy), subtract(number(1, y), _scaled(2, y))),
     "The gradient of sigmoid: dy * y * (1 - y).",
-    dtypes.INEXACT,
+    "INEXACT",
 )
 
 sqrt_grad = _grad_op(
@@ -220,7 +217,7 @@ def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
 exp = unary_op(
     "Exp",
     Ufunc("exp"),
-    dtypes.INEXACT,
+    "INEXACT",
     lambda d, x, y: multiply(d, y),
     unary_samples(-2, 2, _COMPLEX),
     "e to the power of x.",
@@ -230,7 +227,7 @@ exp = unary_op(
 expm1 = unary_op(
     "Expm1",
     Ufunc("expm1"),
-    dtypes.INEXACT,
+    "INEXACT",
     lambda d, x, y: multiply(d, exp(x)),
     unary_samples(-2, 2, _COMPLEX),
     "exp(x) - 1, exact for small x.",
@@ -240,7 +237,7 @@ expm1 = unary_op(
 log = unary_op(
     "Log",
     Ufunc("log"),
-    dtypes.INEXACT,
+    "INEXACT",
     lambda d, x, y: realdiv(d, x),
     unary_samples(0.5, 3, _COMPLEX),
     "The natural logarithm.",
@@ -250,7 +247,7 @@ log = unary_op(
 log1p = unary_op(
     "Log1p",
     Ufunc("log1p"),
-    dtypes.INEXACT,
+    "INEXACT",
     lambda d, x, y: realdiv(d, add_v2(x, number(1, x))),
     unary_samples(-0.5, 3, _COMPLEX),
     "log(1 + x), exact for small x.",
@@ -260,7 +257,7 @@ log1p = unary_op(
 sqrt = unary_op(
     "Sqrt",
     Ufunc("sqrt"),
-    dtypes.INEXACT,
+    "INEXACT",
     _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
     unary_samples(0.5, 3, _COMPLEX),
     "The square root.",
@@ -270,7 +267,7 @@ sqrt = unary_op(
 rsqrt = unary_op(
     "Rsqrt",
     lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out), out),
-    dtypes.INEXACT,
+    "INEXACT",
     _unless_complex(rsqrt_grad, lambda d, y: _scaled(-0.5, d, y, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / sqrt(x).",
@@ -280,7 +277,7 @@ rsqrt = unary_op(
 square = unary_op(
     "Square",
     Ufunc("square"),
-    dtypes.NUMERIC,
+    "NUMERIC",
     lambda d, x, y: multiply(d, multiply(number(2, x), x)),
     unary_samples(-3, 3, _COMPLEX, np.array([3, -4], np.int8)),
     "x * x.",
@@ -290,7 +287,7 @@ square = unary_op(
 reciprocal = unary_op(
     "Reciprocal",
     Ufunc("reciprocal"),
-    dtypes.INEXACT,
+    "INEXACT",
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / x.",
@@ -300,7 +297,7 @@ reciprocal = unary_op(
 inv = unary_op(
     "Inv",
     Ufunc("reciprocal"),
-    dtypes.INEXACT,
+    "INEXACT",
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / x, as older graphs have it.",
@@ -310,7 +307,7 @@ inv = unary_op(
 sigmoid = unary_op(
     "Sigmoid",
     _sigmoid,
-    dtypes.INEXACT,
+    "INEXACT",
     lambda d, x, y: sigmoid_grad(y, d),
     unary_samples(-3, 3, _COMPLEX, np.array([-1e4, 1e4], np.float32)),
     "1 / (1 + exp(-x)).",
@@ -332,7 +329,7 @@ def _angle_op(
     name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
 ) -> OpDef[Tensor]:
     samples = unary_samples(low, high, _COMPLEX)
-    return unary_op(name, Ufunc(ufunc), dtypes.INEXACT, slope, samples, doc, loop)
+    return unary_op(name, Ufunc(ufunc), "INEXACT", slope, samples, doc, loop)
 
 
 def _angle(op: str) -> Loop:
@@ -386,8 +383,7 @@ atanh = _angle_op(
 
 neg: OpDef[Tensor] = define_op(
     "Neg",
-    "x: T -> y: T",
-    types={"T": _SIGNED},
+    f"x: T in {_SIGNED} -> y: T",
     shape=unchanged,
     kernel=Ufunc("negative"),
     vjp=lambda op, dy: [neg(dy)],
@@ -404,7 +400,7 @@ negative = neg
 abs_op = unary_op(
     "Abs",
     Ufunc("absolute"),
-    _SIGNED - dtypes.COMPLEX,
+    f"{_SIGNED} - COMPLEX",
     lambda d, x, y: multiply(d, sign(x)),
     unary_samples(-2, 2, np.array([1, -2], np.int64)),
     "The magnitude of a real x.",
@@ -431,8 +427,7 @@ sign: OpDef[Tensor] = unary_op(
 def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "x: T -> y: T",
-        types={"T": dtypes.FLOATING},
+        "x: T in FLOATING -> y: T",
         shape=unchanged,
         kernel=Ufunc(ufunc),
         vjp=NONDIFFERENTIABLE,
@@ -460,11 +455,9 @@ def round(x: Any, name: str | None = None) -> Tensor:
 def _test_op(name: str, ufunc: str, loop: LoopRule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "x: T -> y: bool",
-        types={"T": dtypes.FLOATING},
+        "x: T in FLOATING -> y: bool",
         shape=unchanged,
         kernel=Ufunc(ufunc),
-        vjp=NONDIFFERENTIABLE,
         samples=unary_samples(-3, 3, np.array([np.nan, np.inf, -np.inf])),
         traits=Traits(elementwise=True),
         loop=Loop(loop),

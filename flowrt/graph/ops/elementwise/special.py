@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import OpDef, Sample, define_op, sample
 from flowrt.graph.op_facets import Kernel, Traits, instruction
@@ -53,7 +52,7 @@ def _gauss(d: Tensor, x: Tensor, factor: float, sign: int) -> Tensor:
 erf = unary_op(
     "Erf",
     _blockwise(special_kernels.erf, special_kernels.erf_32),
-    dtypes.FLOATING,
+    "FLOATING",
     lambda d, x, y: _gauss(d, x, 2 / math.sqrt(math.pi), -1),
     unary_samples(-3, 3),
     "2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.",
@@ -63,7 +62,7 @@ erf = unary_op(
 erfc = unary_op(
     "Erfc",
     _blockwise(special_kernels.erfc),
-    dtypes.FLOATING,
+    "FLOATING",
     lambda d, x, y: _gauss(d, x, -2 / math.sqrt(math.pi), -1),
     unary_samples(-3, 3),
     "1 - erf(x), exact for large x.",
@@ -72,7 +71,7 @@ erfc = unary_op(
 erfinv = unary_op(
     "Erfinv",
     _blockwise(special_kernels.erfinv),
-    dtypes.FLOATING,
+    "FLOATING",
     lambda d, x, y: _gauss(d, y, math.sqrt(math.pi) / 2, 1),
     unary_samples(-0.95, 0.95),
     "The inverse of erf on [-1, 1].",
@@ -81,7 +80,7 @@ erfinv = unary_op(
 lgamma = unary_op(
     "Lgamma",
     _blockwise(special_kernels.lgamma),
-    dtypes.FLOATING,
+    "FLOATING",
     lambda d, x, y: multiply(d, digamma(x)),
     unary_samples(0.5, 5),
     "The logarithm of abs(gamma(x)).",
@@ -90,7 +89,7 @@ lgamma = unary_op(
 digamma: OpDef[Tensor] = unary_op(
     "Digamma",
     _blockwise(special_kernels.digamma),
-    dtypes.FLOATING,
+    "FLOATING",
     lambda d, x, y: multiply(d, polygamma(number(1, x), x)),
     unary_samples(0.5, 5),
     "The derivative of lgamma.",
@@ -114,8 +113,7 @@ def _orders(rng: np.random.Generator) -> Iterable[Sample]:
 
 polygamma: OpDef[Tensor] = define_op(
     "Polygamma",
-    "a: T, x: T -> z: T",
-    types={"T": (dtypes.float32, dtypes.float64)},
+    "a: T in float32 | float64, x: T -> z: T",
     shape=broadcast_shape,
     kernel=_polygamma,
     vjp=_polygamma_vjp,

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import broadcasting, leading
 from flowrt.graph.construction.build import convert_to_tensor
@@ -40,8 +39,6 @@ __all__ = [
     "cholesky", "cholesky_solve", "matrix_determinant", "matrix_inverse", "matrix_solve",
     "matrix_triangular_solve", "qr",
 ]  # fmt: skip
-
-_TYPES = frozenset((dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128))
 
 
 def _adjoint(xp: Any, x: Any) -> Any:
@@ -110,8 +107,7 @@ def _inverse(xp: Any, input: Any, adjoint: bool, out: Any = None) -> Any:
 
 matrix_inverse_op = define_op(
     "MatrixInverse",
-    "input: T -> T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> T",
     attrs="adjoint: bool = False",
     shape=_square,
     kernel=_inverse,
@@ -147,8 +143,7 @@ def _scalar_shape(s: ShapeContext) -> Sequence[Shape]:
 
 matrix_determinant = define_op(
     "MatrixDeterminant",
-    "input: T -> T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> T",
     shape=_scalar_shape,
     kernel=lambda xp, input, out=None: delivered(xp, xp.asarray(xp.linalg.det(input)), input.dtype, out),
     vjp=lambda op, dy: [_scaled_inverse(op, multiply(dy, conjugated(op.outputs[0])))],
@@ -169,8 +164,7 @@ def _slogdet_vjp(op: Operation, dsign: Tensor | None, dlog: Tensor | None) -> li
 
 log_matrix_determinant: OpDef[list[Tensor]] = define_op(
     "LogMatrixDeterminant",
-    "input: T -> sign: T, log_abs_determinant: T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> sign: T, log_abs_determinant: T",
     shape=_scalar_shape,
     kernel=_slogdet,
     vjp=_slogdet_vjp,
@@ -223,8 +217,7 @@ def _cholesky_vjp(op: Operation, dl: Tensor) -> list[Tensor]:
 
 cholesky = define_op(
     "Cholesky",
-    "input: T -> T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> T",
     shape=_square,
     kernel=_cholesky,
     vjp=_cholesky_vjp,
@@ -280,8 +273,7 @@ def _solve_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
 
 matrix_solve_op = define_op(
     "MatrixSolve",
-    "matrix: T, rhs: T -> T",
-    types={"T": _TYPES},
+    "matrix: T in LAPACK, rhs: T -> T",
     attrs="adjoint: bool = False",
     shape=_solve_shape,
     kernel=_solve,
@@ -320,8 +312,7 @@ def _triangular_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
 
 triangular_solve_op = define_op(
     "MatrixTriangularSolve",
-    "matrix: T, rhs: T -> T",
-    types={"T": _TYPES},
+    "matrix: T in LAPACK, rhs: T -> T",
     attrs="lower: bool = True, adjoint: bool = False",
     shape=_solve_shape,
     kernel=_triangular_solve,
@@ -406,8 +397,7 @@ def _over_r(x: Tensor, r: Tensor) -> Tensor:
 
 qr_op: OpDef[list[Tensor]] = define_op(
     "Qr",
-    "input: T -> q: T, r: T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> q: T, r: T",
     attrs="full_matrices: bool = False",
     shape=_qr_shape,
     kernel=_qr,

@@ -380,8 +380,7 @@ def _batch_einsum(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
 
 einsum_op = define_op(
     "Einsum",
-    "inputs: N * T -> T",
-    types={"T": dtypes.NUMERIC},
+    "inputs: N * T in NUMERIC -> T",
     attrs="equation: string",
     shape=_einsum_shape,
     kernel=_einsum,

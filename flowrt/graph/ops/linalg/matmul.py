@@ -120,9 +120,6 @@ def _matmul_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros((0, 2), np.float32), np.zeros((2, 3), np.float32))
 
 
-_PRODUCT_TYPES = dtypes.NUMERIC
-
-
 def _product_of_batches(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
     """A right factor shared by all: the rows of all left factors become one matrix, since one large product
     is faster than many small ones.
@@ -139,8 +136,7 @@ def _product_of_batches(b: BatchBuilder, op: Operation, values: Sequence[Value])
 
 matmul_op = define_op(
     "MatMul",
-    "a: T, b: T -> product: T",
-    types={"T": _PRODUCT_TYPES},
+    "a: T in NUMERIC, b: T -> product: T",
     attrs="transpose_a: bool = False, transpose_b: bool = False",
     shape=_matmul_shape,
     kernel=_matmul,
@@ -195,8 +191,7 @@ def _batch_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 batch_matmul = define_op(
     "BatchMatMulV2",
-    "x: T, y: T -> T",
-    types={"T": _PRODUCT_TYPES},
+    "x: T in NUMERIC, y: T -> T",
     attrs="adj_x: bool = False, adj_y: bool = False",
     shape=_batch_matmul_shape,
     kernel=_batch_matmul,
@@ -356,8 +351,7 @@ def _cross(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
 
 cross: OpDef[Tensor] = define_op(
     "Cross",
-    "a: T, b: T -> product: T",
-    types={"T": dtypes.REAL},
+    "a: T in REAL, b: T -> product: T",
     shape=_cross_shape,
     kernel=_cross,
     vjp=lambda op, dy: [cross(op.inputs[1], dy), cross(dy, op.inputs[0])],

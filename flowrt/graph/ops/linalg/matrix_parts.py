@@ -31,8 +31,6 @@ __all__ = [
     "trace",
 ]  # fmt: skip
 
-_TYPES = dtypes.NUMERIC | {dtypes.bool_}
-
 
 def _samples(*shapes: tuple[int, ...]) -> Any:
     """Samples of one input of each of ``shapes``, and of a few dtypes in the first."""
@@ -99,8 +97,7 @@ def _matrix_diag_shape(s: ShapeContext) -> Sequence[Shape]:
 
 matrix_diag_op = define_op(
     "MatrixDiag",
-    "diagonal: T -> T",
-    types={"T": _TYPES},
+    "diagonal: T in NUMERIC | bool -> T",
     shape=_matrix_diag_shape,
     kernel=_matrix_diag,
     vjp=lambda op, dy: [matrix_diag_part(dy)],
@@ -136,8 +133,7 @@ def _matrix_diag_part_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
 
 matrix_diag_part_op: OpDef[Tensor] = define_op(
     "MatrixDiagPart",
-    "input: T -> diagonal: T",
-    types={"T": _TYPES},
+    "input: T in NUMERIC | bool -> diagonal: T",
     shape=_matrix_diag_part_shape,
     kernel=_matrix_diag_part,
     vjp=_matrix_diag_part_vjp,
@@ -177,8 +173,7 @@ def _matrix_set_diag_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
 
 matrix_set_diag_op = define_op(
     "MatrixSetDiag",
-    "input: T, diagonal: T -> T",
-    types={"T": _TYPES},
+    "input: T in NUMERIC | bool, diagonal: T -> T",
     shape=_matrix_set_diag_shape,
     kernel=_matrix_set_diag,
     vjp=_matrix_set_diag_vjp,
@@ -216,8 +211,7 @@ def _band_part(xp: Any, input: Any, num_lower: int, num_upper: int, out: Any = N
 
 matrix_band_part: OpDef[Tensor] = define_op(
     "MatrixBandPart",
-    "input: T, num_lower: host Tindex, num_upper: host Tindex -> band: T",
-    types={"T": _TYPES, "Tindex": dtypes.INDEX},
+    "input: T in NUMERIC | bool, num_lower: host Tindex in INDEX, num_upper: host Tindex -> band: T",
     shape=lambda s: [matrix_shape(s.shapes[0])],
     kernel=_band_part,
     vjp=lambda op, dy: [matrix_band_part(dy, *op.inputs[1:]), None, None],
@@ -269,8 +263,7 @@ def _batch_diag(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
 
 diag = define_op(
     "Diag",
-    "diagonal: T -> T",
-    types={"T": _TYPES},
+    "diagonal: T in NUMERIC | bool -> T",
     shape=lambda s: [None if s.shapes[0] is None else s.shapes[0] * 2],
     kernel=_diag,
     vjp=lambda op, dy: [diag_part_op(dy)],
@@ -287,8 +280,7 @@ def _batch_diag_part(b: BatchBuilder, op: Operation, values: Sequence[Value]) ->
 
 diag_part_op: OpDef[Tensor] = define_op(
     "DiagPart",
-    "input: T -> diagonal: T",
-    types={"T": _TYPES},
+    "input: T in NUMERIC | bool -> diagonal: T",
     shape=_diag_part_shape,
     kernel=_diag_part,
     vjp=lambda op, dy: [diag(dy)],

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.graph import Operation, Tensor
@@ -33,8 +32,6 @@ from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_shape,
 )
 from flowrt.graph.shapes import Shape
-
-_TYPES = frozenset((dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128))
 
 
 def _h(x: Tensor) -> Tensor:
@@ -123,8 +120,7 @@ def _batch_decomposition(b: BatchBuilder, op: Operation, values: Sequence[Value]
 
 svd_op: OpDef[list[Tensor]] = define_op(
     "Svd",
-    "input: T -> s: T, u: T, v: T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> s: T, u: T, v: T",
     attrs="compute_uv: bool = True, full_matrices: bool = False",
     shape=_svd_shape,
     kernel=_svd,
@@ -183,8 +179,7 @@ def _eigh_vjp(op: Operation, de: Tensor | None, dv: Tensor | None) -> list[Tenso
 
 self_adjoint_eig_op: OpDef[list[Tensor]] = define_op(
     "SelfAdjointEigV2",
-    "input: T -> e: T, v: T",
-    types={"T": _TYPES},
+    "input: T in LAPACK -> e: T, v: T",
     attrs="compute_v: bool = True",
     shape=_eigh_shape,
     kernel=_eigh,

@@ -20,8 +20,6 @@ from flowrt.graph.op_facets import ListAccess, ListUse
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.lists.tensor_lists import (
     OF_OUTPUT,
-    TYPES,
-    TYPES_AND_SHAPE,
     WRITE_ONCE,
     as_element_shape,
     check_dtype,
@@ -110,8 +108,7 @@ def _stack_vjp(op: Operation, dy: Tensor) -> list[Any]:
 
 tensor_list_stack = define_op(
     "TensorListStack",
-    "input_handle: variant, element_shape: host int32 -> tensor: element_dtype",
-    types=TYPES,
+    "input_handle: variant, element_shape: host int32 -> tensor: element_dtype in ANY",
     attrs=f"{OF_OUTPUT}, num_elements: int = -1",
     shape=lambda s: [_stack_shape(s)],
     kernel=_stack_all,
@@ -138,8 +135,7 @@ def _from_tensor_vjp(op: Operation, dy: Tensor) -> list[Any]:
 
 tensor_list_from_tensor = define_op(
     "TensorListFromTensor",
-    "tensor: element_dtype, element_shape: host shape_type -> output_handle: variant",
-    types=TYPES_AND_SHAPE,
+    "tensor: element_dtype in ANY, element_shape: host shape_type in INDEX -> output_handle: variant",
     shape=lambda s: [merge(rows_of(s.shapes[0]), as_element_shape(s.value(1)))],
     kernel=_from_tensor,
     vjp=of_elements(_from_tensor_vjp),
@@ -165,8 +161,7 @@ def _gather(
 
 tensor_list_gather = define_op(
     "TensorListGather",
-    "input_handle: variant, indices: host int32, element_shape: host int32 -> values: element_dtype",
-    types=TYPES,
+    "input_handle: variant, indices: host int32, element_shape: host int32 -> values: element_dtype in ANY",
     attrs=OF_OUTPUT,
     shape=lambda s: [_with_first(_first(s.shapes[1]), merge(s.shapes[0], as_element_shape(s.value(2))))],
     kernel=_gather,
@@ -218,9 +213,8 @@ def _gather_of(op: Operation, dy: Tensor, tensor: Tensor, indices: Tensor) -> Te
 
 tensor_list_scatter = define_op(
     "TensorListScatterV2",
-    "tensor: element_dtype, indices: host int32, element_shape: host shape_type, num_elements: host int32"
-    " -> output_handle: variant",
-    types=TYPES_AND_SHAPE,
+    "tensor: element_dtype in ANY, indices: host int32, element_shape: host shape_type in INDEX,"
+    " num_elements: host int32 -> output_handle: variant",
     shape=lambda s: [merge(rows_of(s.shapes[0]), as_element_shape(s.value(2)))],
     kernel=_scatter,
     vjp=of_elements(lambda op, dy: [_gather_of(op, dy, *op.inputs[:2]), None, None, None]),
@@ -245,8 +239,7 @@ def _scatter_into_shape(s: ShapeContext) -> Shape:
 
 tensor_list_scatter_into = define_op(
     "TensorListScatterIntoExistingList",
-    "input_handle: variant, tensor: element_dtype, indices: host int32 -> output_handle: variant",
-    types=TYPES,
+    "input_handle: variant, tensor: element_dtype in ANY, indices: host int32 -> output_handle: variant",
     attrs=f"_resizes: bool = True, {WRITE_ONCE}",
     shape=lambda s: [_scatter_into_shape(s)],
     kernel=_scatter_into,
@@ -298,9 +291,8 @@ def _concat_shape(s: ShapeContext) -> Shape:
 
 tensor_list_concat: OpDef[list[Tensor]] = define_op(
     "TensorListConcatV2",
-    "input_handle: variant, element_shape: host shape_type, leading_dims: host int64"
-    " -> tensor: element_dtype, lengths: host int64",
-    types=TYPES_AND_SHAPE,
+    "input_handle: variant, element_shape: host shape_type in INDEX, leading_dims: host int64"
+    " -> tensor: element_dtype in ANY, lengths: host int64",
     attrs=OF_OUTPUT,
     shape=lambda s: [_concat_shape(s), (None,)],
     kernel=_concat,
@@ -333,8 +325,8 @@ def _split_vjp(op: Operation, dy: Tensor) -> list[Any]:
 
 tensor_list_split = define_op(
     "TensorListSplit",
-    "tensor: element_dtype, element_shape: host shape_type, lengths: host int64 -> output_handle: variant",
-    types=TYPES_AND_SHAPE,
+    "tensor: element_dtype in ANY, element_shape: host shape_type in INDEX, lengths: host int64"
+    " -> output_handle: variant",
     shape=lambda s: [merge(_with_first(None, rows_of(s.shapes[0])), as_element_shape(s.value(1)))],
     kernel=_split,
     vjp=of_elements(_split_vjp),

@@ -33,8 +33,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape as shape_of
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 from flowrt.graph.shapes import Shape, format_shape, is_static, merge
 
-TYPES = {"element_dtype": dtypes.ANY}
-TYPES_AND_SHAPE = {**TYPES, "shape_type": dtypes.INDEX}
+_TYPES = {"element_dtype": dtypes.ANY}
 OF_OUTPUT = "element_dtype: type"
 """The attr of ops without an input that determines the elements' dtype."""
 
@@ -176,12 +175,11 @@ def _empty(xp: Any, element_shape: Any, max_num_elements: int, element_dtype: DT
 
 empty_tensor_list = define_op(
     "EmptyTensorList",
-    "element_shape: host shape_type, max_num_elements: host int32 -> handle: variant",
-    types=TYPES_AND_SHAPE,
+    "element_shape: host shape_type in INDEX, max_num_elements: host int32 -> handle: variant",
+    types=_TYPES,
     attrs=OF_OUTPUT,
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_empty,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.EMPTY),
     doc="A list without elements, which may get max_num_elements (-1: any number).",
@@ -194,12 +192,11 @@ def _reserve(xp: Any, element_shape: Any, num_elements: int, element_dtype: DTyp
 
 tensor_list_reserve = define_op(
     "TensorListReserve",
-    "element_shape: host shape_type, num_elements: host int32 -> handle: variant",
-    types=TYPES_AND_SHAPE,
+    "element_shape: host shape_type in INDEX, num_elements: host int32 -> handle: variant",
+    types=_TYPES,
     attrs=OF_OUTPUT,
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_reserve,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.RESERVED),
     doc="A list of num_elements elements that are not set.",
@@ -229,7 +226,6 @@ tensor_list_length = define_op(
     "input_handle: variant -> length: host int32",
     shape=lambda s: [()],
     kernel=lambda xp, handle, out=None: delivered(np, np.array(handle.length, np.int32), np.int32, out),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     doc="The number of elements.",
 )
@@ -265,8 +261,7 @@ def _push_vjp(op: Operation, dy: Tensor) -> Any:
 
 tensor_list_push_back = define_op(
     "TensorListPushBack",
-    "input_handle: variant, tensor: element_dtype -> output_handle: variant",
-    types=TYPES,
+    "input_handle: variant, tensor: element_dtype in ANY -> output_handle: variant",
     shape=lambda s: [_holds(s.shapes[0], s.shapes[1])],
     kernel=_push,
     vjp=of_elements(_push_vjp),
@@ -299,8 +294,8 @@ def _pop_vjp(op: Operation, dlist: Tensor | None, dtensor: Tensor | None) -> lis
 
 tensor_list_pop_back: OpDef[list[Tensor]] = define_op(
     "TensorListPopBack",
-    "input_handle: variant, element_shape: host int32 -> output_handle: variant, tensor: element_dtype",
-    types=TYPES,
+    "input_handle: variant, element_shape: host int32 -> "
+    "output_handle: variant, tensor: element_dtype in ANY",
     attrs=OF_OUTPUT,
     shape=lambda s: [s.shapes[0], merge(s.shapes[0], as_element_shape(s.value(1)))],
     kernel=_pop,
@@ -329,8 +324,7 @@ def _read(xp: Any, handle: TensorList, value: Any, element_shape: Any, index: in
 
 tensor_list_get_item = define_op(
     "TensorListGetItem",
-    "input_handle: variant, index: host int32, element_shape: host int32 -> item: element_dtype",
-    types=TYPES,
+    "input_handle: variant, index: host int32, element_shape: host int32 -> item: element_dtype in ANY",
     attrs=OF_OUTPUT,
     shape=lambda s: [merge(s.shapes[0], as_element_shape(s.value(2)))],
     kernel=_get,
@@ -369,8 +363,7 @@ def _set_vjp(op: Operation, dy: Tensor) -> list[Any]:
 
 tensor_list_set_item = define_op(
     "TensorListSetItem",
-    "input_handle: variant, index: host int32, item: element_dtype -> output_handle: variant",
-    types=TYPES,
+    "input_handle: variant, index: host int32, item: element_dtype in ANY -> output_handle: variant",
     attrs=f"resize_if_index_out_of_bounds: bool = False, {WRITE_ONCE}",
     shape=lambda s: [_holds(s.shapes[0], s.shapes[2])],
     kernel=_set,
@@ -443,8 +436,7 @@ def _added_shape(elements: Shape, index: Shape, item: Shape) -> Shape:
 
 add_at = define_op(
     "TensorListAddAt",
-    "input_handle: variant, index: host int32, item: element_dtype -> variant",
-    types=TYPES,
+    "input_handle: variant, index: host int32, item: element_dtype in ANY -> variant",
     shape=lambda s: [_added_shape(*s.shapes)],
     kernel=_add_at,
     vjp=of_elements(_add_at_vjp),

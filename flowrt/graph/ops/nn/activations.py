@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
@@ -53,7 +52,7 @@ def _activation(
     kernel: Kernel,
     loop: LoopRule,
     gradient: OpDef,
-    types: Iterable[DType],
+    types: str,
     doc: str,
     is_same_at_output: bool = False,
     attrs: str = "",
@@ -69,8 +68,7 @@ def _activation(
 
     return define_op(
         name,
-        "features: T -> activations: T",
-        types={"T": types},
+        f"features: T in {types} -> activations: T",
         attrs=attrs,
         shape=unchanged,
         kernel=kernel,
@@ -88,7 +86,7 @@ def _gradient(
     at: str,
     kernel: Kernel,
     loop: LoopRule,
-    types: Iterable[DType],
+    types: str,
     doc: str,
     second: Second | None = None,
     attrs: str = "",
@@ -102,8 +100,7 @@ def _gradient(
 
     return define_op(
         name,
-        f"gradients: T, {at}: T -> backprops: T",
-        types={"T": types},
+        f"gradients: T in {types}, {at}: T -> backprops: T",
         attrs=attrs,
         shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
         kernel=kernel,
@@ -140,7 +137,7 @@ relu_grad = _gradient(
     "features",
     lambda xp, dy, x, out=None: xp.multiply(dy, x > 0, out=out),
     lambda b, dy, x: dy * b.cast(x > 0, dy.dtype),
-    dtypes.REAL,
+    "REAL",
     "The gradient of relu: dy where x > 0, and so where relu(x) > 0.",
 )
 relu = _activation(
@@ -148,7 +145,7 @@ relu = _activation(
     lambda xp, x, out=None: xp.maximum(x, x.dtype.type(0), out=out),
     lambda b, x: b.max(x, 0),
     relu_grad,
-    dtypes.REAL,
+    "REAL",
     "max(x, 0).",
     is_same_at_output=True,
 )
@@ -158,7 +155,7 @@ relu6_grad = _gradient(
     "features",
     lambda xp, dy, x, out=None: xp.multiply(dy, (x > 0) & (x < 6), out=out),
     lambda b, dy, x: dy * b.cast((x > 0) & (x < 6), dy.dtype),
-    dtypes.REAL,
+    "REAL",
     "The gradient of relu6: dy where 0 < x < 6, and so where 0 < relu6(x) < 6.",
 )
 relu6 = _activation(
@@ -166,7 +163,7 @@ relu6 = _activation(
     lambda xp, x, out=None: xp.minimum(xp.maximum(x, x.dtype.type(0), out=out), x.dtype.type(6), out=out),
     lambda b, x: b.min(b.max(x, 0), 6),
     relu6_grad,
-    dtypes.REAL,
+    "REAL",
     "min(max(x, 0), 6).",
     is_same_at_output=True,
 )
@@ -176,7 +173,7 @@ leaky_relu_grad = _gradient(
     "features",
     _leaky_grad,
     lambda b, dy, x, *, alpha: dy * b.select(x > 0, b.const(1, x.dtype), alpha),
-    dtypes.FLOATING,
+    "FLOATING",
     "The gradient of leaky_relu: dy where x > 0, otherwise alpha * dy.",
     attrs="alpha: float = 0.2",
 )
@@ -185,7 +182,7 @@ leaky_relu_op = _activation(
     _leaky,
     lambda b, x, *, alpha: (b.max if alpha <= 1 else b.min)(x, x * alpha),
     leaky_relu_grad,
-    dtypes.FLOATING,
+    "FLOATING",
     "x where it is positive, otherwise alpha * x.",
     attrs="alpha: float = 0.2",
 )
@@ -224,7 +221,7 @@ elu_grad = _gradient(
     "outputs",
     lambda xp, dy, y, out=None: xp.multiply(dy, xp.minimum(y, y.dtype.type(0)) + y.dtype.type(1), out=out),
     lambda b, dy, y: dy * (b.min(y, 0) + 1),
-    dtypes.FLOATING,
+    "FLOATING",
     "The gradient of elu from its value: dy * (y + 1) where y < 0, otherwise dy.",
     _where_negative,
 )
@@ -233,7 +230,7 @@ elu = _activation(
     _elu,
     _elu_loop,
     elu_grad,
-    dtypes.FLOATING,
+    "FLOATING",
     "x where it is positive, otherwise exp(x) - 1.",
 )
 
@@ -242,11 +239,11 @@ selu_grad = _gradient(
     "outputs",
     _selu_grad,
     lambda b, dy, y: dy * b.select(y < 0, y + SELU_SCALE_ALPHA, SELU_SCALE),
-    dtypes.FLOATING,
+    "FLOATING",
     "The gradient of selu from its value.",
     _where_negative,
 )
-selu = _activation("Selu", _selu, _selu_loop, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.")
+selu = _activation("Selu", _selu, _selu_loop, selu_grad, "FLOATING", "The self-normalizing scaled elu.")
 
 
 # --- smooth ones
@@ -279,7 +276,7 @@ softplus_grad: OpDef[Tensor] = _gradient(
     "features",
     lambda xp, dy, x, out=None: xp.true_divide(dy, xp.exp(-x) + x.dtype.type(1), out=out),
     lambda b, dy, x: dy / (b.exp(-x) + 1),
-    dtypes.FLOATING,
+    "FLOATING",
     "The gradient of softplus: dy / (1 + exp(-x)).",
     _softplus_second,
 )
@@ -288,7 +285,7 @@ softplus = _activation(
     _softplus,
     _softplus_loop,
     softplus_grad,
-    dtypes.FLOATING,
+    "FLOATING",
     "log(1 + exp(x)), which never overflows.",
 )
 
@@ -297,7 +294,7 @@ softsign_grad: OpDef[Tensor] = _gradient(
     "features",
     lambda xp, dy, x, out=None: xp.true_divide(dy, _one_plus_abs(xp, x) ** 2, out=out),
     lambda b, dy, x: dy / ((1 + abs(x)) * (1 + abs(x))),
-    dtypes.FLOATING,
+    "FLOATING",
     "The gradient of softsign: dy / (1 + abs(x)) ** 2.",
     _softsign_second,
 )
@@ -306,7 +303,7 @@ softsign = _activation(
     lambda xp, x, out=None: xp.true_divide(x, _one_plus_abs(xp, x), out=out),
     lambda b, x: x / (1 + abs(x)),
     softsign_grad,
-    dtypes.FLOATING,
+    "FLOATING",
     "x / (1 + abs(x)).",
 )
 

@@ -230,13 +230,11 @@ def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 _BATCH_NORM = "epsilon: float = 1e-4, data_format: string = 'NHWC', is_training: bool = True"
-_WIDE = (dtypes.float32, dtypes.float64)
 
 batch_norm_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormV3",
-    "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U,"
-    " reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
-    types={"T": dtypes.FLOATING, "U": _WIDE},
+    "x: T in FLOATING, scale: U in float32 | float64, offset: U, mean: U, variance: U -> y: T, "
+    "batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
     attrs=f"{_BATCH_NORM}, exponential_avg_factor: float = 1.0",
     shape=_batch_norm_shape,
     kernel=_batch_norm,
@@ -248,9 +246,9 @@ batch_norm_op: OpDef[list[Tensor]] = define_op(
 
 batch_norm_grad_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormGradV3",
-    "y_backprop: T, x: T, scale: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U ->"
-    " x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, reserve_space_5: U",
-    types={"T": dtypes.FLOATING, "U": _WIDE},
+    "y_backprop: T in FLOATING, x: T, scale: U in float32 | float64, reserve_space_1: U, reserve_space_2: U, "
+    "reserve_space_3: U -> x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, "
+    "reserve_space_5: U",
     attrs=_BATCH_NORM,
     shape=lambda s: [merge(s.shapes[0], s.shapes[1]), s.shapes[2], s.shapes[2], (0,), (0,)],
     kernel=_batch_norm_grad,

@@ -117,8 +117,7 @@ def _batch_bias_add(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> 
 
 bias_add_op: OpDef[Tensor] = define_op(
     "BiasAdd",
-    "value: T, bias: T -> T",
-    types={"T": dtypes.NUMERIC},
+    "value: T in NUMERIC, bias: T -> T",
     attrs=_LAYOUT,
     shape=_bias_add_shape,
     kernel=_bias_add,
@@ -149,8 +148,7 @@ def _batch_bias_add_grad(b: BatchBuilder, op: Operation, values: Sequence[Value]
 
 bias_add_grad: OpDef[Tensor] = define_op(
     "BiasAddGrad",
-    "out_backprop: T -> T",
-    types={"T": dtypes.NUMERIC},
+    "out_backprop: T in NUMERIC -> T",
     attrs=_LAYOUT,
     shape=_bias_add_grad_shape,
     kernel=_bias_add_grad,

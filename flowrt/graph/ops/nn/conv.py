@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor
@@ -320,12 +319,12 @@ def define_convolution(
     arrays: Callable[[np.random.Generator], Iterable[tuple[Any, Any, Any, dict[str, Any]]]],
     doc: str,
     inner_dims: int = 1,
-    input_sizes: frozenset[DType] = frozenset(),
+    input_sizes: str = "int32",
 ) -> Convolution:
     """The three ops of a convolution: ``names`` and ``kernels`` are theirs.
 
     ``arrays`` makes samples: (input, filter, output gradient, attributes). An output element is a sum over
-    all of the filter but its last ``inner_dims`` dimensions. ``input_sizes``: their dtypes, if not int32.
+    all of the filter but its last ``inner_dims`` dimensions. ``input_sizes``: their dtype, or type variable.
     """
 
     def cost(y: TensorSpec, filter: TensorSpec) -> float:
@@ -358,8 +357,7 @@ def define_convolution(
 
     forward: OpDef[Tensor] = define_op(
         names[0],
-        "input: T, filter: T -> T",
-        types={"T": dtypes.FLOATING},
+        "input: T in FLOATING, filter: T -> T",
         attrs=attrs,
         shape=lambda s: [shape_of(s.shapes[0], s.shapes[1], s.attrs)],
         kernel=kernels[0],
@@ -371,8 +369,7 @@ def define_convolution(
     )
     to_input: OpDef[Tensor] = define_op(
         names[1],
-        f"input_sizes: host {'Tshape' if input_sizes else 'int32'}, filter: T, out_backprop: T -> T",
-        types={"T": dtypes.FLOATING, **({"Tshape": input_sizes} if input_sizes else {})},
+        f"input_sizes: host {input_sizes}, filter: T in FLOATING, out_backprop: T -> T",
         attrs=attrs,
         shape=input_shape,
         kernel=kernels[1],
@@ -384,8 +381,7 @@ def define_convolution(
     )
     to_filter: OpDef[Tensor] = define_op(
         names[2],
-        "input: T, filter_sizes: host int32, out_backprop: T -> T",
-        types={"T": dtypes.FLOATING},
+        "input: T in FLOATING, filter_sizes: host int32, out_backprop: T -> T",
         attrs=attrs,
         shape=filter_shape,
         kernel=kernels[2],
@@ -413,5 +409,5 @@ conv3d_op, conv3d_backprop_input_op, conv3d_backprop_filter_op = define_convolut
     _forward_shape,
     lambda rng: _arrays(rng, 3),
     "Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
-    input_sizes=dtypes.INDEX,
+    input_sizes="Tshape in INDEX",
 )

@@ -18,7 +18,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, merged, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
@@ -202,8 +202,7 @@ def _class_numbers(rng: np.random.Generator) -> Iterable[Sample]:
 
 dense_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "SoftmaxCrossEntropyWithLogits",
-    "features: T, labels: T -> loss: T, backprop: T",
-    types={"T": dtypes.FLOATING},
+    "features: T in FLOATING, labels: T -> loss: T, backprop: T",
     shape=_dense_shape,
     kernel=_dense_cross_entropy,
     vjp=_dense_vjp,
@@ -216,8 +215,7 @@ dense_cross_entropy_op: OpDef[list[Tensor]] = define_op(
 
 sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "SparseSoftmaxCrossEntropyWithLogits",
-    "features: T, labels: Tlabels -> loss: T, backprop: T",
-    types={"T": dtypes.FLOATING, "Tlabels": dtypes.INDEX},
+    "features: T in FLOATING, labels: Tlabels in INDEX -> loss: T, backprop: T",
     shape=_sparse_shape,
     kernel=_sparse_cross_entropy,
     vjp=_sparse_vjp,
@@ -428,8 +426,7 @@ def _batch_l2_loss(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
 
 l2_loss: OpDef[Tensor] = define_op(
     "L2Loss",
-    "t: T -> T",
-    types={"T": dtypes.FLOATING},
+    "t: T in FLOATING -> T",
     shape=lambda s: [()],
     kernel=_l2_loss,
     vjp=lambda op, dy: [multiply(op.inputs[0], dy)],
@@ -467,11 +464,9 @@ def _in_top_k(xp: Any, predictions: Any, targets: Any, k: int, out: Any = None) 
 
 in_top_k_op: OpDef[Tensor] = define_op(
     "InTopKV2",
-    "predictions: float32, targets: T, k: host T -> precision: bool",
-    types={"T": dtypes.INDEX},
+    "predictions: float32, targets: T in INDEX, k: host T -> precision: bool",
     shape=_in_top_k_shape,
     kernel=_in_top_k,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(
             rng.standard_normal((4, 5)).astype(np.float32),

@@ -100,8 +100,7 @@ def _layer_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 layer_norm_op: OpDef[Tensor] = define_op(
     "LayerNorm",
-    "x: T, scale: T, offset: T -> T",
-    types={"T": dtypes.FLOATING},
+    "x: T in FLOATING, scale: T, offset: T -> T",
     attrs="epsilon: float = 1e-5",
     shape=_layer_norm_shape,
     kernel=_layer_norm,
@@ -113,8 +112,7 @@ layer_norm_op: OpDef[Tensor] = define_op(
 
 layer_norm_grad_op: OpDef[list[Tensor]] = define_op(
     "LayerNormGrad",
-    "y_backprop: T, x: T, scale: T -> x_backprop: T, scale_backprop: T, offset_backprop: T",
-    types={"T": dtypes.FLOATING},
+    "y_backprop: T in FLOATING, x: T, scale: T -> x_backprop: T, scale_backprop: T, offset_backprop: T",
     attrs="epsilon: float = 1e-5",
     shape=lambda s: [merge(s.shapes[0], s.shapes[1]), s.shapes[2], s.shapes[2]],
     kernel=_layer_norm_grad,
@@ -209,8 +207,7 @@ def _images(count: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
 
 lrn_op: OpDef[Tensor] = define_op(
     "LRN",
-    "input: T -> T",
-    types={"T": dtypes.FLOATING},
+    "input: T in FLOATING -> T",
     attrs=_LRN,
     shape=lambda s: [merge(s.shapes[0], (None,) * 4)],
     kernel=_lrn,
@@ -224,8 +221,7 @@ lrn_op: OpDef[Tensor] = define_op(
 
 lrn_grad_op: OpDef[Tensor] = define_op(
     "LRNGrad",
-    "input_grads: T, input_image: T, output_image: T -> T",
-    types={"T": dtypes.FLOATING},
+    "input_grads: T in FLOATING, input_image: T, output_image: T -> T",
     attrs=_LRN,
     shape=lambda s: [merge(merge(s.shapes[0], s.shapes[1]), s.shapes[2])],
     kernel=_lrn_grad,

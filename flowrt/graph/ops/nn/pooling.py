@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
@@ -275,14 +274,11 @@ _WINDOW = "ksize: list(int), strides: list(int), padding: string"
 _EXPLICIT = "explicit_paddings: list(int) = ()"
 
 
-def _define_maximum(
-    dims: str, spatial: int, types: Iterable[DType], attrs: str
-) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
+def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The maximum over windows, and its gradient and that one's transpose as ops. Returns the first two."""
     forward: OpDef = define_op(
         f"MaxPool{dims}",
-        "input: T -> T",
-        types={"T": types},
+        f"input: T in {types} -> T",
         attrs=attrs,
         shape=lambda s: [_pooled_shape(s.shapes[0], s.attrs)],
         kernel=_max_pool,
@@ -294,8 +290,7 @@ def _define_maximum(
     )
     to_input: OpDef = define_op(
         f"MaxPool{dims}Grad",
-        "orig_input: T, orig_output: T, grad: T -> T",
-        types={"T": types},
+        f"orig_input: T in {types}, orig_output: T, grad: T -> T",
         attrs=attrs,
         shape=_max_grad_shape,
         kernel=_max_pool_grad,
@@ -307,8 +302,7 @@ def _define_maximum(
     )
     to_output: OpDef = define_op(
         f"MaxPool{dims}GradGrad",
-        "orig_input: T, orig_output: T, grad: T -> T",
-        types={"T": types},
+        f"orig_input: T in {types}, orig_output: T, grad: T -> T",
         attrs=attrs,
         shape=_max_grad_grad_shape,
         kernel=_max_pool_grad_grad,
@@ -327,8 +321,7 @@ def _define_average(
     """The mean over windows, and its gradient as an op."""
     forward: OpDef = define_op(
         f"AvgPool{dims}",
-        f"{input_name}: T -> T",
-        types={"T": dtypes.FLOATING},
+        f"{input_name}: T in FLOATING -> T",
         attrs=attrs,
         shape=lambda s: [_pooled_shape(s.shapes[0], s.attrs)],
         kernel=_average_pool,
@@ -340,8 +333,7 @@ def _define_average(
     )
     to_input: OpDef = define_op(
         f"AvgPool{dims}Grad",
-        "orig_input_shape: host int32, grad: T -> T",
-        types={"T": dtypes.FLOATING},
+        "orig_input_shape: host int32, grad: T in FLOATING -> T",
         attrs=attrs,
         shape=_average_grad_shape,
         kernel=_average_pool_grad,
@@ -355,8 +347,8 @@ def _define_average(
 
 
 _IMAGES, _VOLUMES = (f"{_WINDOW}, data_format: string = {layout!r}" for layout in ("NHWC", "NDHWC"))
-max_pool_op, max_pool_grad_op = _define_maximum("", 2, dtypes.REAL, f"{_IMAGES}, {_EXPLICIT}")
-max_pool3d_op, max_pool3d_grad_op = _define_maximum("3D", 3, dtypes.FLOATING, _VOLUMES)
+max_pool_op, max_pool_grad_op = _define_maximum("", 2, "REAL", f"{_IMAGES}, {_EXPLICIT}")
+max_pool3d_op, max_pool3d_grad_op = _define_maximum("3D", 3, "FLOATING", _VOLUMES)
 average_pool_op, average_pool_grad_op = _define_average("", 2, "value", _IMAGES)
 average_pool3d_op, average_pool3d_grad_op = _define_average("3D", 3, "input", _VOLUMES)
 

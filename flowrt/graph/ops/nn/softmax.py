@@ -95,8 +95,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 softmax_op: OpDef[Tensor] = define_op(
     "Softmax",
-    "logits: T -> softmax: T",
-    types={"T": dtypes.FLOATING},
+    "logits: T in FLOATING -> softmax: T",
     shape=_vector_shape,
     kernel=_softmax,
     vjp=lambda op, dy: [softmax_derivative(op.outputs[0], dy)],
@@ -109,8 +108,7 @@ softmax_op: OpDef[Tensor] = define_op(
 
 log_softmax_op: OpDef[Tensor] = define_op(
     "LogSoftmax",
-    "logits: T -> logsoftmax: T",
-    types={"T": dtypes.FLOATING},
+    "logits: T in FLOATING -> logsoftmax: T",
     shape=_vector_shape,
     kernel=_log_softmax,
     vjp=_log_softmax_vjp,

@@ -127,7 +127,6 @@ random_position = define_op(
     attrs=SEEDS,
     shape=lambda s: [(3,)],
     kernel=lambda xp, state, out=None: deliver(xp, state.skip(), dtypes.uint64, out),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(seed=1)],
     effects=Effects(Effect.RANDOM, state=RandomStream),
     doc="The position of the next draw in the stream of these seeds: key and number. The draw is skipped.",
@@ -153,7 +152,7 @@ def define_draw(
 
     inputs, arrow, outputs = signature.partition(" -> ")
     position = np.array([1, 2, 3], np.uint64)
-    parts |= {"vjp": NONDIFFERENTIABLE, "jvp": NONDIFFERENTIABLE}
+    parts["vjp"] = NONDIFFERENTIABLE
     define_op(
         f"{name}At",
         f"{inputs}, position: host uint64{arrow}{outputs}",
@@ -204,8 +203,7 @@ def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, ou
 def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
     return define_draw(
         name,
-        "shape: host T -> dtype",
-        types={"T": dtypes.INDEX, "dtype": dtypes.FLOATING},
+        "shape: host T in INDEX -> dtype in FLOATING",
         attrs="dtype: type = float32",
         shape=_one_drawn_shape,
         kernel=kernel,
@@ -239,8 +237,7 @@ def _uniform_int(
 
 random_uniform_int = define_draw(
     "RandomUniformInt",
-    "shape: host T, minval: Tout, maxval: Tout -> Tout",
-    types={"T": dtypes.INDEX, "Tout": dtypes.INDEX},
+    "shape: host T in INDEX, minval: Tout in INDEX, maxval: Tout -> Tout",
     shape=_one_drawn_shape,
     kernel=_uniform_int,
     samples=lambda rng: (

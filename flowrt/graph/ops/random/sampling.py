@@ -59,8 +59,7 @@ def _shuffle(xp: Any, value: Any, state: RandomStream, out: Any = None) -> Any:
 
 random_shuffle_op = define_draw(
     "RandomShuffle",
-    "value: T -> T",
-    types={"T": dtypes.ANY},
+    "value: T in ANY -> T",
     shape=unchanged,
     kernel=_shuffle,
     samples=lambda rng: (
@@ -108,8 +107,7 @@ def _multinomial_shape(s: ShapeContext) -> Sequence[Shape]:
 
 multinomial_op = define_draw(
     "Multinomial",
-    "logits: T, num_samples: host int32 -> output_dtype",
-    types={"T": dtypes.REAL, "output_dtype": dtypes.INDEX},
+    "logits: T in REAL, num_samples: host int32 -> output_dtype in INDEX",
     attrs="output_dtype: type = int64",
     shape=_multinomial_shape,
     kernel=_multinomial,
@@ -178,8 +176,7 @@ def _batch_draw(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
 
 random_gamma_op = define_draw(
     "RandomGamma",
-    "shape: host S, alpha: T -> T",
-    types={"S": dtypes.INDEX, "T": dtypes.FLOATING},
+    "shape: host S in INDEX, alpha: T in FLOATING -> T",
     shape=_repeated_shape,
     kernel=_gamma,
     samples=lambda rng: (
@@ -220,12 +217,9 @@ def _poisson(xp: Any, shape: Any, rate: Any, dtype: DType, state: RandomStream, 
     return deliver(xp, state.next().poisson(host, tuple(shape) + host.shape), dtype, out)
 
 
-_COUNTS = (dtypes.FLOATING - {dtypes.bfloat16}) | dtypes.INDEX
-
 random_poisson_op = define_draw(
     "RandomPoissonV2",
-    "shape: host S, rate: R -> dtype",
-    types={"S": dtypes.INDEX, "R": _COUNTS, "dtype": _COUNTS},
+    "shape: host S in INDEX, rate: R in FLOATING - bfloat16 | INDEX -> dtype in FLOATING - bfloat16 | INDEX",
     attrs="dtype: type = int64",
     shape=_repeated_shape,
     kernel=_poisson,

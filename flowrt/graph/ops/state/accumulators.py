@@ -12,7 +12,6 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
@@ -22,8 +21,6 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.resources.gradient_accumulator import DenseTotal, GradientAccumulator, SparseTotal, Total
 from flowrt.graph.shapes import Shape, compatible, format_shape
-
-_DTYPE = {"dtype": dtypes.NUMERIC}
 
 
 def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) -> OpDef[Tensor]:
@@ -72,8 +69,7 @@ def _check_gradient(s: ShapeContext) -> list[Shape]:
 
 accumulator_apply_gradient_op: OpDef[Operation] = define_op(
     "ResourceAccumulatorApplyGradient",
-    "handle: resource, local_step: host int64, gradient: dtype ->",
-    types=_DTYPE,
+    "handle: resource, local_step: host int64, gradient: dtype in NUMERIC ->",
     shape=_check_gradient,
     kernel=lambda xp, handle, local_step, gradient: handle.apply(xp, local_step, gradient),
     effects=Effects(Effect.WRITE),
@@ -82,8 +78,7 @@ accumulator_apply_gradient_op: OpDef[Operation] = define_op(
 
 accumulator_take_gradient_op = define_op(
     "ResourceAccumulatorTakeGradient",
-    "handle: resource, num_required: host int32 -> average: dtype",
-    types=_DTYPE,
+    "handle: resource, num_required: host int32 -> average: dtype in NUMERIC",
     attrs="dtype: type",
     shape=lambda s: [_known_shape(s)],
     kernel=lambda xp, handle, num_required: handle.take(xp, num_required),
@@ -103,9 +98,8 @@ def _apply_sparse(
 
 sparse_accumulator_apply_gradient_op: OpDef[Operation] = define_op(
     "SparseAccumulatorApplyGradient",
-    "handle: resource, local_step: host int64, gradient_indices: int64, gradient_values: dtype,"
-    " gradient_shape: int64 ->",
-    types=_DTYPE,
+    "handle: resource, local_step: host int64, gradient_indices: int64, "
+    "gradient_values: dtype in NUMERIC, gradient_shape: int64 ->",
     kernel=_apply_sparse,
     effects=Effects(Effect.WRITE),
     doc="Adds a sparse gradient to an accumulator, unless it is older than the accumulator's step. An"
@@ -129,8 +123,7 @@ def _sparse_shapes(s: ShapeContext) -> list[Shape]:
 
 sparse_accumulator_take_gradient_op: OpDef[list[Tensor]] = define_op(
     "SparseAccumulatorTakeGradient",
-    "handle: resource, num_required: host int32 -> indices: int64, values: dtype, shape: int64",
-    types=_DTYPE,
+    "handle: resource, num_required: host int32 -> indices: int64, values: dtype in NUMERIC, shape: int64",
     attrs="dtype: type",
     shape=_sparse_shapes,
     kernel=_take_sparse,
@@ -154,7 +147,6 @@ accumulator_num_accumulated_op = define_op(
     "handle: resource -> num_accumulated: int32",
     shape=lambda s: [()],
     kernel=lambda xp, handle: np.array(handle.count, np.int32),
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.READ),
     doc="The number of gradients added to an accumulator since the last take.",
 )

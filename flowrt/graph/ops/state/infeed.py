@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -45,8 +44,7 @@ transfer_queue_op = define_handle(
 
 transfer_enqueue_op: OpDef[Operation] = define_op(
     "TransferEnqueue",
-    "queue: resource, components: *Tcomponents ->",
-    types={"Tcomponents": dtypes.ANY},
+    "queue: resource, components: *Tcomponents in ANY ->",
     kernel=lambda xp, queue, components: queue.put(tuple([xp.array(c) for c in components])),  # a step's own
     effects=Effects(Effect.WRITE, waits=True),
     doc="Puts a tuple of values into a queue, when there is room.",
@@ -70,8 +68,7 @@ def _dequeue(
 
 transfer_dequeue_op: OpDef[list[Tensor]] = define_op(
     "TransferDequeue",
-    "queue: resource -> *output_types",
-    types={"output_types": dtypes.ANY},
+    "queue: resource -> *output_types in ANY",
     attrs=_ELEMENT,
     shape=lambda s: s.attrs["output_shapes"],
     kernel=_dequeue,

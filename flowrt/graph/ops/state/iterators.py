@@ -21,13 +21,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
@@ -213,8 +211,7 @@ one_shot_iterator_op = define_handle(
 
 make_iterator_op: OpDef[Operation] = define_op(
     "MakeIterator",
-    "iterator: resource, components: *Tcomponents ->",
-    types={"Tcomponents": dtypes.ANY},
+    "iterator: resource, components: *Tcomponents in ANY ->",
     attrs="token: string",
     kernel=lambda xp, iterator, components, state: iterator.initialize(state(components, iterator.put)),
     effects=Effects(Effect.WRITE, state=_open_of, privilege=lambda attrs: Privilege.PYTHON),
@@ -240,8 +237,7 @@ def taken(xp: Any, value: Any) -> Any:
 
 iterator_get_next_op: OpDef[list[Tensor]] = define_op(
     "IteratorGetNext",
-    "iterator: resource -> components: *output_types",
-    types={"output_types": dtypes.ANY},
+    "iterator: resource -> components: *output_types in ANY",
     attrs=_ELEMENT,
     shape=lambda s: s.attrs["output_shapes"],
     kernel=_get_next,
@@ -279,7 +275,6 @@ expect_data_op: OpDef[Operation] = define_op(
     "ExpectData",
     "has_data: bool ->",
     kernel=_expect_data,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True))],
     effects=Effects(Effect.STATEFUL),
     doc="Fails as an iterator at its end does, unless ``has_data``.",

@@ -18,7 +18,6 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_op, parse_attrs
@@ -67,7 +66,7 @@ class UpdateRule:
     def sparse(self) -> OpDef[Operation]:
         """``ResourceSparse<name>``, with the rows' ``indices`` after the gradient."""
         inputs = self._arguments()
-        inputs.insert(self.names.index("grad") + 1, "indices: Tindices")
+        inputs.insert(self.names.index("grad") + 1, "indices: Tindices in INDEX")
         name = f"Resource{self.name.replace('Apply', 'SparseApply')}"
         return self._define(name, inputs, self._sparse_shape, self._kernel(_sparse, "indices"))
 
@@ -77,14 +76,9 @@ class UpdateRule:
     def _define(
         self, name: str, inputs: list[str], shape: Any, kernel: Kernel, loop: Loop | None = None
     ) -> OpDef[Operation]:
-        types = {
-            "T": dtypes.FLOATING,
-            **({"Tindices": dtypes.INDEX} if "indices: Tindices" in inputs else {}),
-        }
         return define_op(
             name,
             f"{', '.join(inputs)} ->",
-            types=types,
             attrs=f"{_USE_LOCKING}, {self.attrs}" if self.attrs else _USE_LOCKING,
             shape=shape,
             kernel=kernel,
@@ -137,7 +131,7 @@ def _is_resource(name: str) -> bool:
 
 
 def _argument_type(name: str) -> str:
-    return "resource" if _is_resource(name) else "int64" if name == "global_step" else "T"
+    return "resource" if _is_resource(name) else "int64" if name == "global_step" else "T in FLOATING"
 
 
 def _check_gradient(expected: Shape, got: Shape) -> list[Shape]:

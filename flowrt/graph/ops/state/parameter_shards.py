@@ -25,13 +25,11 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
@@ -167,9 +165,8 @@ def _push(
 
 push_gradients_op = define_op(
     "ParameterShardPush",
-    "shard: resource, clock: host int64, tag: host int64, variables: N * resource, arguments:"
-    " *Targuments -> int64",
-    types={"Targuments": dtypes.ANY},
+    "shard: resource, clock: host int64, tag: host int64, variables: N * resource, "
+    "arguments: *Targuments in ANY -> int64",
     attrs="worker: int, parts: list(int), update: func",
     shape=lambda s: [()],
     kernel=_push,
@@ -235,8 +232,7 @@ gradient_keeper_op = define_handle(
 
 keep_gradients_op: OpDef[list[Tensor]] = define_op(
     "KeepGradients",
-    "keeper: resource, clock: host int64, values: *T -> *T",
-    types={"T": dtypes.ANY},
+    "keeper: resource, clock: host int64, values: *T in ANY -> *T",
     shape=lambda s: s.shapes[2:],
     kernel=lambda xp, keeper, clock, values: keeper.keep(clock, lambda: tuple([xp.array(v) for v in values])),
     effects=Effects(Effect.WRITE),
@@ -271,8 +267,7 @@ def _fetch_shapes(s: ShapeContext) -> list[Shape]:
 
 fetch_state_op: OpDef[list[Tensor]] = define_op(
     "ParameterShardFetch",
-    "shard: resource, version: host int64, variables: N * resource -> version: int64, values: *T",
-    types={"T": dtypes.ANY},
+    "shard: resource, version: host int64, variables: N * resource -> version: int64, values: *T in ANY",
     attrs="T: list(type)",
     shape=_fetch_shapes,
     kernel=_fetch,
@@ -299,8 +294,7 @@ def _install(
 
 install_state_op = define_op(
     "ParameterShardInstall",
-    "shard: resource, header: int64, variables: N * resource, values: *T -> int64",
-    types={"T": dtypes.ANY},
+    "shard: resource, header: int64, variables: N * resource, values: *T in ANY -> int64",
     shape=lambda s: [()],
     kernel=_install,
     effects=Effects(Effect.WRITE),
@@ -346,7 +340,6 @@ shard_status_op = define_op(
     "shard: resource -> int64",
     shape=lambda s: [(None,)],
     kernel=_status,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.READ),
     doc="[role, generation, version, acknowledged version, dropped gradients, steps that waited,"
     " *clocks]; role 0:"
@@ -358,7 +351,6 @@ staleness_histogram_op = define_op(
     "shard: resource -> int64",
     shape=lambda s: [(None,)],
     kernel=lambda xp, shard: np.array(shard.staleness(), np.int64),
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.READ),
     doc="The number of gradients that were 0, 1, 2, ... versions old when they were applied.",
 )

@@ -16,7 +16,6 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
@@ -129,8 +128,7 @@ def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef[Operation]:
 
     return define_op(
         name,
-        "handle: resource, components: *Tcomponents ->",
-        types={"Tcomponents": dtypes.ANY},
+        "handle: resource, components: *Tcomponents in ANY ->",
         attrs="timeout_ms: int = -1",
         shape=lambda s: _check_components(s, is_batch),
         kernel=kernel,
@@ -176,8 +174,7 @@ def _dequeue(xp: Any, handle: ElementQueue, component_types: Sequence[DType]) ->
 
 queue_dequeue_op: OpDef[list[Tensor]] = define_op(
     "QueueDequeueV2",
-    "handle: resource -> components: *component_types",
-    types={"component_types": dtypes.ANY},
+    "handle: resource -> components: *component_types in ANY",
     attrs="component_types: list(type), timeout_ms: int = -1",
     shape=_shapes,
     kernel=_dequeue,
@@ -199,8 +196,7 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef[list[Tensor]
 
     return define_op(
         name,
-        "handle: resource, n: host int32 -> components: *component_types",
-        types={"component_types": dtypes.ANY},
+        "handle: resource, n: host int32 -> components: *component_types in ANY",
         attrs="component_types: list(type), timeout_ms: int = -1",
         shape=shape,
         kernel=kernel,
@@ -249,7 +245,6 @@ def _define_question(name: str, answer: str, ask: Callable[[ElementQueue], Any],
         f"handle: resource -> {answer}",
         shape=lambda s: [()],
         kernel=lambda xp, handle: np.array(ask(handle), dtypes.as_dtype(answer.split()[-1]).np),
-        vjp=NONDIFFERENTIABLE,
         effects=Effects(Effect.READ),
         doc=doc,
     )

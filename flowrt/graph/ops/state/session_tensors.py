@@ -21,7 +21,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.dlpack import dlpack_of
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
+from flowrt.graph.op_def import Effect, Effects, OpDef, define_op
 
 _keys = itertools.count(1)
 _stores: WeakValueDictionary[int, _Store] = WeakValueDictionary()
@@ -134,8 +134,7 @@ class TensorHandle:
 
 get_session_handle_op = define_op(
     "GetSessionHandleV2",
-    "value: T -> handle: resource",
-    types={"T": dtypes.ANY},
+    "value: T in ANY -> handle: resource",
     shape=lambda s: [()],
     kernel=lambda xp, value, state: state.put(xp.array(value)),  # the step's buffer is used again
     effects=Effects(Effect.WRITE, state=lambda node: _Store(node.device)),
@@ -152,12 +151,10 @@ def _read(xp: Any, handle: int, dtype: DType) -> Any:
 
 get_session_tensor_op = define_op(
     "GetSessionTensor",
-    "handle: host int64 -> value: dtype",
-    types={"dtype": dtypes.ANY},
+    "handle: host int64 -> value: dtype in ANY",
     attrs="dtype: type",
     shape=lambda s: [None],
     kernel=_read,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.READ),
     doc="A value that the session keeps, on its device.",
 )

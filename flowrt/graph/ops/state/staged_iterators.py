@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, OutOfRangeError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
@@ -154,8 +153,7 @@ def _deal_next(
 
 deal_next_op: OpDef[list[Tensor]] = define_op(
     "DealNext",
-    "dealer: resource, iterator: resource -> deal: int64, number: int64, components: *output_types",
-    types={"output_types": dtypes.ANY},
+    "dealer: resource, iterator: resource -> deal: int64, number: int64, components: *output_types in ANY",
     attrs="output_types: list(type)",
     shape=lambda s: [(), (), *[()] * len(s.attrs["output_types"])],
     kernel=_deal_next,
@@ -181,8 +179,7 @@ def _staged_shapes(s: ShapeContext) -> list[Shape]:
 
 staged_next_op: OpDef[list[Tensor]] = define_op(
     "StagedNext",
-    "stage: resource, deal: host int64, number: host int64 -> *output_types",
-    types={"output_types": dtypes.ANY},
+    "stage: resource, deal: host int64, number: host int64 -> *output_types in ANY",
     attrs="output_types: list(type), output_shapes: list(shape)",
     shape=_staged_shapes,
     kernel=_staged_next,

@@ -16,7 +16,6 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
     Effect,
     Effects,
     OpDef,
@@ -35,9 +34,6 @@ from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
-
-_DTYPE = {"dtype": dtypes.ANY}
-_INDEXED = {"dtype": dtypes.ANY, "Tindices": dtypes.INDEX}
 
 
 def _new_resource(node: Node) -> VariableResource:
@@ -62,8 +58,7 @@ def variable_shape(s: ShapeContext) -> Shape:
 
 read_variable_op = define_op(
     "ReadVariableOp",
-    "resource: resource -> value: dtype",
-    types=_DTYPE,
+    "resource: resource -> value: dtype in ANY",
     attrs="dtype: type",
     shape=lambda s: [variable_shape(s)],
     kernel=lambda xp, resource: resource.read(),
@@ -86,8 +81,7 @@ def _check_assigned(s: ShapeContext) -> list[Shape]:
 def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef[Operation]:
     return define_op(
         name,
-        "resource: resource, value: dtype ->",
-        types=_DTYPE,
+        "resource: resource, value: dtype in ANY ->",
         shape=_check_assigned,
         kernel=kernel,
         effects=Effects(Effect.WRITE),
@@ -138,7 +132,6 @@ var_is_initialized_op = define_op(
     "resource: resource -> is_initialized: bool",
     shape=lambda s: [()],
     kernel=lambda xp, resource, out=None: delivered(xp, xp.asarray(resource.is_initialized), bool, out),
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.READ),
     doc="True if the variable has a value.",
 )
@@ -158,8 +151,7 @@ def _count_up_to(xp: Any, resource: VariableResource, limit: int, out: Any = Non
 
 resource_count_up_to = define_op(
     "ResourceCountUpTo",
-    "resource: resource -> T",
-    types={"T": dtypes.INDEX},
+    "resource: resource -> T in INDEX",
     attrs="limit: int, T: type",
     shape=lambda s: [()],
     kernel=_count_up_to,
@@ -203,8 +195,7 @@ def _gather_loop(b: Any, params: Any, indices: Any, *, batch_dims: int) -> Any:
 
 resource_gather = define_op(
     "ResourceGather",
-    "resource: resource, indices: Tindices -> dtype",
-    types=_INDEXED,
+    "resource: resource, indices: Tindices in INDEX -> dtype in ANY",
     attrs="dtype: type, batch_dims: int = 0, validate_indices: bool = True",
     shape=_gather_shape,
     kernel=_gather,
@@ -240,8 +231,7 @@ def _define_scatter(name: str, ufunc: str | None) -> OpDef[Operation]:
 
     return define_op(
         name,
-        "resource: resource, indices: Tindices, updates: dtype ->",
-        types=_INDEXED,
+        "resource: resource, indices: Tindices in INDEX, updates: dtype in ANY ->",
         shape=_check_scatter,
         kernel=kernel,
         effects=Effects(Effect.WRITE),

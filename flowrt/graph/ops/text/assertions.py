@@ -17,7 +17,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op, sample
+from flowrt.graph.op_def import Effect, Effects, OpDef, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_all
 from flowrt.graph.ops.base.identities import static_value, unchanged
 from flowrt.graph.ops.base.shape_manipulation import rank as rank_of
@@ -59,11 +59,9 @@ def _batch_assert(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
 
 assert_op: OpDef[Operation] = define_op(
     "Assert",
-    "condition: bool, data: *T ->",
-    types={"T": dtypes.ANY},
+    "condition: bool, data: *T in ANY ->",
     attrs="summarize: int = 3",
     kernel=_assert,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True), (np.arange(3),))],
     effects=Effects(Effect.STATEFUL),
     batch=_batch_assert,
@@ -337,8 +335,7 @@ def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
 
 check_numerics_op: OpDef[Tensor] = define_op(
     "CheckNumerics",
-    "tensor: T -> T",
-    types={"T": dtypes.FLOATING},
+    "tensor: T in FLOATING -> T",
     attrs="message: string",
     shape=unchanged,
     kernel=_check_numerics,

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import ShapeContext, sample
+from flowrt.graph.op_def import ShapeContext, define_op, sample
 from flowrt.graph.ops.base.identities import unchanged
-from flowrt.graph.ops.text.strings import define_string_op, each_string, host_array, string_array, words
+from flowrt.graph.ops.text.strings import each_string, host_array, string_array, words
 from flowrt.graph.shapes import Shape
 
 # --- numbers
@@ -51,11 +50,10 @@ def _as_string_shape(s: ShapeContext) -> Sequence[Shape]:
     return unchanged(s)
 
 
-as_string_op = define_string_op(
+as_string_op = define_op(
     "AsString",
-    "input: T -> string",
-    _as_string,
-    types={"T": dtypes.NUMERIC | {dtypes.bool_}},
+    "input: T in NUMERIC | bool -> string",
+    kernel=_as_string,
     attrs=(
         "precision: int = -1, scientific: bool = False, shortest: bool = False, width: int = -1, "
         "fill: string = ''"
@@ -183,11 +181,10 @@ def _string_format_shape(s: ShapeContext) -> Sequence[Shape]:
     return [()]
 
 
-string_format_op = define_string_op(
+string_format_op = define_op(
     "StringFormat",
-    "inputs: *T -> string",
-    _string_format,
-    types={"T": dtypes.ANY},
+    "inputs: *T in ANY -> string",
+    kernel=_string_format,
     attrs="template: string = '%s', placeholder: string = '%s', summarize: int = 3",
     shape=_string_format_shape,
     samples=lambda rng: (

@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import (
     DTypeError,
@@ -45,7 +44,6 @@ no_op: OpDef[Operation] = define_op(
     "->",
     shape=lambda s: [],
     kernel=lambda xp: (),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],
     doc="Nothing: a point that others can wait for.",
 )
@@ -209,8 +207,7 @@ def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) 
 def _define_call(name: str, effect: Effect, doc: str) -> OpDef[list[Tensor]]:
     return define_op(
         name,
-        "input: *Tin -> *Tout",
-        types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
+        "input: *Tin in ANY -> *Tout in ANY",
         attrs="token: string, Tout: list(type)",
         shape=lambda s: [None] * len(s.attrs["Tout"]),
         kernel=_call_python,
@@ -274,8 +271,7 @@ def _print(
 
 print_v1_op = define_op(
     "Print",
-    "input: T, data: *U -> T",
-    types={"T": dtypes.ANY, "U": dtypes.ANY},
+    "input: T in ANY, data: *U in ANY -> T",
     attrs="message: string = '', first_n: int = -1, summarize: int = 3",
     shape=unchanged,
     kernel=_print,
@@ -336,7 +332,6 @@ print_v2_op: OpDef[Operation] = define_op(
     "input: string ->",
     attrs="output_stream: string = 'stderr', end: string = '\\n'",
     kernel=_print_text,
-    vjp=NONDIFFERENTIABLE,
     effects=Effects(
         Effect.STATEFUL,
         privilege=lambda attrs: Privilege.FILES if attrs["output_stream"].startswith("file://") else None,
@@ -403,7 +398,6 @@ timestamp = define_op(
     "-> ts: float64",
     shape=lambda s: [()],
     kernel=lambda xp, out=None: delivered(xp, xp.asarray(time.time()), np.float64, out),
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],
     effects=Effects(Effect.STATEFUL),
     doc="Seconds since 1970, when it runs.",

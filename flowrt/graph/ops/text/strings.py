@@ -19,8 +19,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op, sample
-from flowrt.graph.op_facets import Kernel
+from flowrt.graph.op_def import OpDef, define_op, sample
 from flowrt.graph.ops.array.reductions import reduced_shape
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -59,18 +58,14 @@ def words(*rows: Any) -> np.ndarray[Any, Any]:
     return string_array([w for row in rows for w in (row if isinstance(row, list) else [row])], shape)
 
 
-def define_string_op(name: str, signature: str, kernel: Kernel, **rules: Any) -> OpDef[Tensor]:
-    return define_op(name, signature, kernel=kernel, vjp=NONDIFFERENTIABLE, **rules)
-
-
 # --- string to string
 
 
 def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -> OpDef[Tensor]:
-    return define_string_op(
+    return define_op(
         name,
         "input: string -> string",
-        lambda xp, input, encoding: each_string(lambda text: function(text, encoding), input),
+        kernel=lambda xp, input, encoding: each_string(lambda text: function(text, encoding), input),
         attrs="encoding: string = ''",
         shape=unchanged,
         samples=lambda rng: (
@@ -108,10 +103,10 @@ def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Ten
     return string_upper_op(input, encoding=encoding, name=name)
 
 
-string_strip = define_string_op(
+string_strip = define_op(
     "StringStrip",
     "input: string -> string",
-    lambda xp, input: each_string(bytes.strip, input),
+    kernel=lambda xp, input: each_string(bytes.strip, input),
     shape=unchanged,
     samples=lambda rng: (sample(words([b"  a b\n", b""])), sample(words(b" x"))),
     batch=leading,
@@ -126,10 +121,10 @@ def _string_length(xp: Any, input: Any, unit: str, out: Any = None) -> Any:
     return delivered(np, lengths.reshape(texts.shape), np.int32, out)
 
 
-string_length_op = define_string_op(
+string_length_op = define_op(
     "StringLength",
     "input: string -> int32",
-    _string_length,
+    kernel=_string_length,
     attrs="unit: string = 'BYTE'",
     shape=unchanged,
     samples=lambda rng: (sample(words([b"ab", b""])), sample(words("h\u00e9".encode()), unit="UTF8_CHAR")),
@@ -150,11 +145,10 @@ def _substr(text: bytes, pos: int, length: int) -> bytes:
     return text[start : start + length]
 
 
-substr_op = define_string_op(
+substr_op = define_op(
     "Substr",
-    "input: string, pos: T, len: T -> string",
-    lambda xp, input, pos, length: each_string(_substr, input, pos, length),
-    types={"T": dtypes.INDEX},
+    "input: string, pos: T in INDEX, len: T -> string",
+    kernel=lambda xp, input, pos, length: each_string(_substr, input, pos, length),
     shape=broadcast_shape,
     samples=lambda rng: (
         sample(words([b"hello", b"world"]), np.array(1, np.int32), np.array(3, np.int32)),
@@ -176,10 +170,10 @@ def _regex_replace(xp: Any, input: Any, pattern: str, rewrite: str, replace_glob
     return each_string(lambda s: expression.sub(text, s, count=0 if replace_global else 1), input)
 
 
-regex_replace_op = define_string_op(
+regex_replace_op = define_op(
     "StaticRegexReplace",
     "input: string -> string",
-    _regex_replace,
+    kernel=_regex_replace,
     attrs="pattern: string, rewrite: string, replace_global: bool = True",
     shape=unchanged,
     samples=lambda rng: (sample(words([b"hello", b"w"]), pattern="l+", rewrite=r"<\0>"),),
@@ -203,10 +197,10 @@ def _string_join(xp: Any, inputs: Any, separator: str) -> Any:
     return each_string(lambda *parts: between.join(parts), *inputs)
 
 
-string_join_op = define_string_op(
+string_join_op = define_op(
     "StringJoin",
     "inputs: N * string -> string",
-    _string_join,
+    kernel=_string_join,
     attrs="separator: string = ''",
     shape=broadcast_shape,
     samples=lambda rng: (
@@ -237,10 +231,10 @@ def _reduce_join(xp: Any, inputs: Any, reduction_indices: Any, keep_dims: bool, 
     return string_array((separator.encode().join(row) for row in rows), shape)
 
 
-reduce_join_op = define_string_op(
+reduce_join_op = define_op(
     "ReduceJoin",
     "inputs: string, reduction_indices: host int32 -> string",
-    _reduce_join,
+    kernel=_reduce_join,
     attrs="keep_dims: bool = False, separator: string = ''",
     shape=reduced_shape,
     samples=lambda rng: (
@@ -290,11 +284,10 @@ def _string_to_number(xp: Any, string_tensor: Any, out_type: DType, out: Any = N
     return delivered(np, made, out_type.np, out)
 
 
-string_to_number_op = define_string_op(
+string_to_number_op = define_op(
     "StringToNumber",
-    "string_tensor: string -> out_type",
-    _string_to_number,
-    types={"out_type": (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)},
+    "string_tensor: string -> out_type in float32 | float64 | int32 | int64",
+    kernel=_string_to_number,
     attrs="out_type: type = float32",
     shape=unchanged,
     samples=lambda rng: (
@@ -328,11 +321,10 @@ def _decode_raw(xp: Any, bytes: Any, out_type: DType, little_endian: bool) -> An
     return values.reshape((*texts.shape, length))
 
 
-decode_raw_op = define_string_op(
+decode_raw_op = define_op(
     "DecodeRaw",
-    "bytes: string -> out_type",
-    _decode_raw,
-    types={"out_type": (dtypes.REAL - {dtypes.bfloat16}) | dtypes.COMPLEX},
+    "bytes: string -> out_type in REAL - bfloat16 | COMPLEX",
+    kernel=_decode_raw,
     attrs="out_type: type, little_endian: bool = True",
     shape=lambda s: [None if s.shapes[0] is None else (*s.shapes[0], None)],
     samples=lambda rng: (

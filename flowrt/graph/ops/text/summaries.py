@@ -22,7 +22,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.messages.tensor_proto import encode_tensor
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, ShapeContext, define_op, sample
+from flowrt.graph.op_def import Attr, ShapeContext, define_op, sample
 from flowrt.graph.ops.text.strings import host_array, string_array, words
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
@@ -72,11 +72,9 @@ def _scalar_kernel(xp: Any, tags: Any, values: Any) -> Array:
 
 scalar_summary = define_op(
     "ScalarSummary",
-    "tags: string, values: T -> summary: string",
-    types={"T": dtypes.REAL},
+    "tags: string, values: T in REAL -> summary: string",
     shape=_same_shapes,
     kernel=_scalar_kernel,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"loss"), np.float32(0.5)),
         sample(words(b"a", b"b"), np.array([1, 2], np.int64)),
@@ -144,11 +142,9 @@ def _histogram_kernel(xp: Any, tag: Any, values: Any) -> Array:
 
 histogram_summary = define_op(
     "HistogramSummary",
-    "tag: string, values: T -> summary: string",
-    types={"T": dtypes.REAL},
+    "tag: string, values: T in REAL -> summary: string",
     shape=_scalar_shape,
     kernel=_histogram_kernel,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"h"), rng.standard_normal((3, 4)), differentiable=False),
         sample(_name(b"h"), np.array([], np.int32)),
@@ -181,11 +177,9 @@ def _tensor_kernel(xp: Any, tag: Any, tensor: Any, serialized_summary_metadata: 
 
 tensor_summary = define_op(
     "TensorSummaryV2",
-    "tag: string, tensor: T, serialized_summary_metadata: string -> summary: string",
-    types={"T": dtypes.ANY},
+    "tag: string, tensor: T in ANY, serialized_summary_metadata: string -> summary: string",
     shape=_scalar_shape,
     kernel=_tensor_kernel,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(_name(b"t"), np.arange(3), _name(b""))],
     doc="A tensor under its tag, and which of TensorBoard's plugins shows it.",
 )
@@ -261,12 +255,10 @@ def _check_images(s: ShapeContext) -> list[Shape]:
 
 image_summary = define_op(
     "ImageSummary",
-    "tag: string, tensor: T -> summary: string",
-    types={"T": (dtypes.uint8, dtypes.float16, dtypes.float32, dtypes.float64)},
+    "tag: string, tensor: T in uint8 | float16 | float32 | float64 -> summary: string",
     attrs={"max_images": Attr("int", 3), "bad_color": Attr("tensor", np.array([255, 0, 0, 255], np.uint8))},
     shape=_check_images,
     kernel=_image_kernel,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"i"), rng.integers(0, 256, (2, 3, 4, 3)).astype(np.uint8)),
         sample(_name(b"i"), rng.standard_normal((1, 2, 2, 1)).astype(np.float32), differentiable=False),
@@ -312,7 +304,6 @@ merge_summary = define_op(
     "inputs: N * string -> summary: string",
     shape=_scalar_shape,
     kernel=_merge_kernel,
-    vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample((_name(b"\x0a\x03\x0a\x01a"), _name(b"\x0a\x03\x0a\x01b")))],
     doc="Several summaries as one.",
 )

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from flowrt import dtypes
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, TensorSpec, static_shape
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, OpDef, define_op
@@ -112,8 +111,7 @@ def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) 
 def _define(name: str, elementwise: bool) -> OpDef:
     return define_op(
         name,
-        "inputs: *Tin -> *Tout",
-        types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
+        "inputs: *Tin in ANY -> *Tout in ANY",
         attrs={"group": Attr("func")},
         shape=lambda s: [spec.shape for spec in s.attrs["group"].output_specs],
         kernel=plain_kernel,
