@@ -157,7 +157,7 @@ def test_old_sparse_gradients_are_dropped_and_later_ones_begin_anew():
     ("gradient", "message"),
     [
         (slices([[1, 2, 3]], [0]), "expected a gradient of shape"),
-        (slices([[1, 2]], [0, 1]), "expected a row an index"),
+        (slices([[1, 2]], [0, 1]), "expected one row per index"),
         (slices([[1, 2]], [3]), "expected indices of 0 to 3"),
         (slices([[1, 2]], [-1]), "expected indices of 0 to 3"),
         (slices([[1, 2]], [0], [4, 2]), "expected a gradient of shape"),

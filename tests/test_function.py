@@ -190,7 +190,7 @@ def test_a_concrete_function_is_one_trace():
             InvalidArgumentError, match=r"f\(x, n\): expected the arguments that it was traced for"
         ):
             traced(*arguments)
-    with pytest.raises(DTypeError, match="expected a value that can become a tensor; got TensorSpec"):
+    with pytest.raises(DTypeError, match="expected a value that converts to a tensor; got TensorSpec"):
         traced(tf.TensorSpec([1]), 2)
 
 

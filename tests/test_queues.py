@@ -189,10 +189,10 @@ def test_a_closed_queue_gives_what_it_has_and_then_no_more():
         session.run(fill)
         session.run(queue.close())
         assert session.run(queue.is_closed())
-        with pytest.raises(tf.errors.CancelledError, match="is closed: it takes no more"):
+        with pytest.raises(tf.errors.CancelledError, match="is closed: it accepts no more"):
             session.run(more)
         assert session.run(one) == 1
-        with pytest.raises(tf.errors.OutOfRangeError, match="3 wanted, 2 there"):
+        with pytest.raises(tf.errors.OutOfRangeError, match="3 requested, 2 available"):
             session.run(queue.dequeue_many(3))
         assert list(session.run(up_to)) == [2, 3]
         for empty in (one, two, up_to):

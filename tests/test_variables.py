@@ -43,7 +43,7 @@ def test_a_variable_is_made_of_operations_with_tensorflows_names() -> None:
         (len, "has no len()"),
         (bool, "has no truth value"),
         (iter, "cannot be iterated"),
-        (range, "is no Python integer"),
+        (range, "is not a Python integer"),
     ],
 )
 def test_python_asks_a_variable_for_its_value_in_vain(ask: Any, said: str) -> None:

@@ -48,7 +48,7 @@ def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any 
     attrs = {key: node.attrs[key] for key in op.kernel_attrs}
     if op.kernel is BY_EXECUTOR or (op.state is not None and state is None):
         raise InvalidArgumentError(
-            "has no kernel or no state: it needs a session", op=node.name, op_type=op.name
+            "has no kernel or needs state: run it in a session", op=node.name, op_type=op.name
         )
     if op.state is not None:
         attrs["state"] = state

@@ -45,7 +45,7 @@ def merge(a: Shape, b: Shape) -> Shape:
         return b
     if not compatible(a, b):
         raise InvalidArgumentError(
-            f"expected two shapes that fit; got {format_shape(a)} and {format_shape(b)}"
+            f"expected two compatible shapes; got {format_shape(a)} and {format_shape(b)}"
         )
     return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
 

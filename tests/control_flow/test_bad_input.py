@@ -97,7 +97,7 @@ def test_a_branch_that_is_missing(pred):
 
 
 def test_a_branch_that_returns_no_tensor(pred):
-    raises(TYPE, "can become a tensor", lambda: tf.cond(pred, object, object))
+    raises(TYPE, "converts to a tensor", lambda: tf.cond(pred, object, object))
 
 
 def test_an_error_in_a_branch_is_the_users(pred):
@@ -160,7 +160,7 @@ def test_cases(build, match):
             r"variable 1.*enters with shape \[\].*has shape \[2\]",
         ),
         (lambda i, x: (i, tf.concat([x, x], 0)), [0, [1.0]], "shape_invariants"),
-        (lambda i: tf.no_op(), [0], "can become a tensor"),
+        (lambda i: tf.no_op(), [0], "converts to a tensor"),
     ],
 )
 def test_bodies_that_return_the_wrong_thing(body, start, match):

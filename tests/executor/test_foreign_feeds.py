@@ -231,7 +231,7 @@ class Grad(Exported):
 @pytest.mark.parametrize(
     ("value", "kind", "message"),
     [
-        (Grad(np.zeros(3)), tf.errors.InvalidArgumentError, r"records gradients .*Use detach\(\)"),
+        (Grad(np.zeros(3)), tf.errors.InvalidArgumentError, r"one that records them .*Use detach\(\)"),
         (
             OnlyCudaInterface(),
             tf.errors.UnimplementedError,

@@ -284,7 +284,7 @@ def test_a_handle_whose_value_is_gone_is_named_with_the_placeholder(machine):  #
     with tf.Session(config=config()) as session:
         handles = [session.run(twice, {x: np.ones(3)}) for _ in range(2)]
         handles[0].delete()
-        with pytest.raises(tf.errors.NotFoundError, match=r"Placeholder.*feed_dict: .*it is gone"):
+        with pytest.raises(tf.errors.NotFoundError, match=r"Placeholder.*feed_dict: .*it was deleted"):
             session.run(twice, {x: handles[0]})
         assert session.run(twice, {x: handles[1]}).eval().tolist() == [4.0] * 3
     with tf.Session(config=config()) as session:

@@ -254,8 +254,8 @@ WITH_BAD_TARGET = (
 @pytest.mark.parametrize(
     ("nodes", "library", "error", "message"),
     [
-        (CALL, "", NotFoundError, "function 'f': the library of the GraphDef has none"),
-        (CALL, nested("f", "f"), InvalidArgumentError, "do not call themselves; got f -> f"),
+        (CALL, "", NotFoundError, "function 'f': not in the library of the GraphDef"),
+        (CALL, nested("f", "f"), InvalidArgumentError, "non-recursive functions; got f -> f"),
         (CALL, nested("f", "g") + nested("g", "f"), InvalidArgumentError, "got f -> g -> f"),
         (CALL, function_def("f", node("Nothing")), NotFoundError, "'Nothing' (node 'n'"),
         (
@@ -303,7 +303,7 @@ WITH_BAD_TARGET = (
             CALL.replace('name: "f" }', 'name: "f" attr { key: "T" value { i: 1 } } }'),
             function_def("f", NEG),
             UnimplementedError,
-            "without attributes of its own",
+            "a function without attributes",
         ),
         (
             CALL.replace("input", TOUT.replace("FLOAT", "INT32") + " input"),

@@ -188,7 +188,7 @@ def test_a_name_that_is_taken_is_not_taken_again() -> None:
     [
         (
             LOOP + node("y", "AddV2", "next", "x"),
-            "AddV2 'y'.*one frame; got 'x' (outside of all frames) and others ('f')",
+            "AddV2 'y'.*one frame; got 'x' (outside all frames) and others ('f')",
         ),
         (
             LOOP + enter("e2", "next", "g") + enter("e3", "x", "g"),
@@ -213,9 +213,9 @@ def test_a_name_that_is_taken_is_not_taken_again() -> None:
             LOOP + merge("m2", "n", "n"),
             "Merge 'm2'.*expected a Merge of an Enter and a NextIteration; got n, n",
         ),
-        (SIDES + merge("m", "a", "x"), "Merge 'm'.*two sides of one Switch's predicate"),
-        (SIDES + merge("m", "a", "a"), "Merge 'm'.*two sides"),
-        (SIDES + merge("m", "a"), "Merge 'm'.*two sides"),
+        (SIDES + merge("m", "a", "x"), "Merge 'm'.*two branches of one Switch's predicate"),
+        (SIDES + merge("m", "a", "a"), "Merge 'm'.*two branches"),
+        (SIDES + merge("m", "a"), "Merge 'm'.*two branches"),
         (node("s", "Switch", "x"), "Switch 's'.*expected 2 inputs; got 1"),
         (
             node("t", "TensorArrayReadV3", "x", "x", "x", dtype="type: DT_FLOAT"),

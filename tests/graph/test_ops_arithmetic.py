@@ -280,7 +280,7 @@ def test_clip_by_value_passes_the_gradient_only_inside() -> None:
 
 
 def test_clip_by_value_refuses_bounds_that_widen() -> None:
-    with Graph(), pytest.raises(InvalidArgumentError, match="fit"):
+    with Graph(), pytest.raises(InvalidArgumentError, match="compatible"):
         a.clip_by_value(constant([1.0]), [0.0, 0.0], 1.0)
 
 

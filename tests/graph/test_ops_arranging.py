@@ -143,7 +143,7 @@ def test_shape_arithmetic_goes_through_concat_and_stack() -> None:
         (lambda: concat([constant([1]), constant([2])], 5), r"expected an axis in \[-1, 1\); got 5"),
         (
             lambda: concat([constant([[1]]), constant([2])], 0),
-            r"equal but for axis 0; got \[1, 1\], \[1\]; inputs",
+            r"equal shapes except along axis 0; got \[1, 1\], \[1\]; inputs",
         ),
         (lambda: concat([constant([1]), constant([2.0])], 0), "expected dtype int32"),
         (lambda: concat([], 0), "at least one value"),
@@ -154,7 +154,10 @@ def test_shape_arithmetic_goes_through_concat_and_stack() -> None:
         (lambda: split(constant([1, 2]), placeholder(dtypes.int32, [None])), "expected num"),
         (lambda: unstack(placeholder(dtypes.float32, [None])), "expected num"),
         (lambda: unstack(constant([1, 2]), num=3), "dimension of 3 to unstack; got 2"),
-        (lambda: stack([constant([1]), constant([1, 2])]), r"values of one shape; got \[1\], \[2\]; inputs"),
+        (
+            lambda: stack([constant([1]), constant([1, 2])]),
+            r"values of the same shape; got \[1\], \[2\]; inputs",
+        ),
         (lambda: tile(constant([1]), [1, 1]), "one for each of 1 dimensions; got 2"),
         (lambda: tile(constant([1]), [-1]), "at least 0"),
         (lambda: reverse(constant([1]), [0, -1]), "each axis once"),

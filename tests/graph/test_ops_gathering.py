@@ -227,19 +227,19 @@ def test_the_gradient_of_an_update_is_zero_where_it_was_written_over() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: gather_nd(constant(X), [[0, 0, 0, 0]]), "at most 3 coordinates a row; got 4"),
+        (lambda: gather_nd(constant(X), [[0, 0, 0, 0]]), "at most 3 coordinates per row; got 4"),
         (lambda: gather_nd(constant(X), 1), "got a scalar"),
         (lambda: scatter_nd([[0]], [1, 2], [3]), r"updates: expected shape \[1\]; got \[2\]"),
         (lambda: tensor_scatter_nd_add([1, 2], [[0]], [[1]]), r"updates: expected shape \[1\]; got \[1, 1\]"),
         (lambda: gather(constant(1), 0), "at least one dimension; got a scalar"),
         (lambda: gather(constant(X), [[0]], axis=0, batch_dims=1), "not before batch_dims 1; got 0"),
-        (lambda: gather(constant(X), [[0], [1]], batch_dims=1), "expected two shapes that fit"),
+        (lambda: gather(constant(X), [[0], [1]], batch_dims=1), "expected two compatible shapes"),
         (lambda: boolean_mask(constant(X), True), "rank, at least 1"),
         (lambda: boolean_mask(constant(X), [True, False]), r"from axis 0 on; got .* a mask of shape \[2\]"),
         (lambda: boolean_mask(constant(X), placeholder(dtypes.bool_)), "mask of known rank"),
         (lambda: embedding_lookup([], [1]), "at least one table"),
         (lambda: embedding_lookup([X, X], [1], partition_strategy="no"), "'mod' or 'div'"),
-        (lambda: dynamic_partition([1, 2, 3], [1, 0], 2), r"\[3\] begins with; got \[2\]"),
+        (lambda: dynamic_partition([1, 2, 3], [1, 0], 2), r"expected a prefix of \[3\]; got \[2\]"),
     ],
 )
 def test_wrong_use_is_refused_when_the_graph_is_built(build: Callable[[], Any], message: str) -> None:

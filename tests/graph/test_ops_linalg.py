@@ -277,7 +277,7 @@ def test_einsum_refuses_equations_that_do_not_fit(equation: str, shapes: Any) ->
 )
 def test_einsum_refuses_sizes_that_differ_when_run(equation: str, a: Any, b: Any) -> None:
     x, y = placeholder("float64", [None] * len(a)), placeholder("float64", [None] * len(b))
-    with pytest.raises(InvalidArgumentError, match="expected one size of each label"):
+    with pytest.raises(InvalidArgumentError, match="expected one size per label"):
         value_of(einsum(equation, x, y), {x: draw(*a), y: draw(*b)})
 
 

@@ -133,11 +133,11 @@ def test_wrong_calls_say_what_was_expected() -> None:
             sparse_softmax_cross_entropy_with_logits(logits=constant(x))
         with pytest.raises(InvalidArgumentError, match="one dimension less than logits"):
             sparse_softmax_cross_entropy_with_logits(labels=constant(x), logits=constant(x))
-        with pytest.raises(InvalidArgumentError, match="expected two shapes that fit"):
+        with pytest.raises(InvalidArgumentError, match="expected two compatible shapes"):
             sparse_softmax_cross_entropy_with_logits(
                 labels=constant(np.zeros(4, np.int32)), logits=constant(x)
             )
-        with pytest.raises(InvalidArgumentError, match="labels and logits of one shape"):
+        with pytest.raises(InvalidArgumentError, match="labels and logits of the same shape"):
             sigmoid_cross_entropy_with_logits(labels=constant(y * 1.0), logits=constant(x))
         with pytest.raises(InvalidArgumentError, match="broadcast together"):
             softmax_cross_entropy_with_logits_v2(constant(np.zeros((2, 4))), constant(x))

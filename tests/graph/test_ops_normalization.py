@@ -106,7 +106,7 @@ def test_batch_norm_without_the_statistics_it_needs_is_an_error() -> None:
             fused_batch_norm(constant(X), SCALE, OFFSET, is_training=False)
         with pytest.raises(InvalidArgumentError, match="expected mean and variance"):
             fused_batch_norm(constant(X), SCALE, OFFSET, exponential_avg_factor=0.5)
-        with pytest.raises(InvalidArgumentError, match="expected two shapes that fit"):
+        with pytest.raises(InvalidArgumentError, match="expected two compatible shapes"):
             fused_batch_norm(constant(X), [1.0, 1, 1], [0.0, 0, 0])
 
 
@@ -123,7 +123,7 @@ def test_layer_norm_normalizes_the_last_axis(shape: tuple[int, ...]) -> None:
 
 
 def test_layer_norm_refuses_a_scale_that_does_not_fit() -> None:
-    with Graph(), pytest.raises(InvalidArgumentError, match="expected two shapes that fit"):
+    with Graph(), pytest.raises(InvalidArgumentError, match="expected two compatible shapes"):
         layer_norm(constant(np.zeros((2, 3))), constant(np.zeros(2)), constant(np.zeros(3)))
 
 

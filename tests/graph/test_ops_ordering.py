@@ -263,8 +263,8 @@ def test_segments_of_unknown_shape_have_gradients(dims: Any) -> None:
             lambda ids: unsorted_segment_sum([1, 2, 3], ids, 2),
             r"segment_ids\[0\]: expected an index in \[0, 2\); got 5",
         ),
-        (lambda ids: unsorted_segment_sum([1, 2], ids, 9), r"a shape that \[2\] begins with; got \[3\]"),
-        (lambda ids: segment_sum([1, 2], ids), "expected 2, one a row; got 3"),
+        (lambda ids: unsorted_segment_sum([1, 2], ids, 9), r"a prefix of \[2\]; got \[3\]"),
+        (lambda ids: segment_sum([1, 2], ids), "expected 2, one per row; got 3"),
     ],
 )
 def test_wrong_ids_are_refused_at_run_time(build: Callable[[Any], Any], message: str) -> None:

@@ -80,7 +80,7 @@ def run(op: Operation) -> None:
 
 def test_the_interpreter_refuses_what_keeps_a_state_without_it() -> None:
     tensor = numpy_function(lambda: True, [], dtypes.bool_, stateful=False)
-    with pytest.raises(InvalidArgumentError, match="needs a session"):
+    with pytest.raises(InvalidArgumentError, match="run it in a session"):
         evaluate_node(tensor.op.node, [])
 
 
@@ -395,7 +395,7 @@ def test_dtypes_are_checked_while_the_graph_is_built() -> None:
         assertions.assert_type(x, "int32")
     with pytest.raises(DTypeError, match="integer"):
         assertions.assert_integer(x)
-    with pytest.raises(DTypeError, match="one floating dtype"):
+    with pytest.raises(DTypeError, match="the same floating dtype"):
         assertions.assert_same_float_dtype([x], "float64")
     with pytest.raises(InvalidArgumentError, match="scalar"):
         assertions.assert_scalar(x)

@@ -418,7 +418,7 @@ FAILING: dict[str, tuple[Callable[[], Any], str]] = {
     "stack of nothing": (lambda: op("TensorListStack", unknown(0), -1), "a stack of no elements"),
     "stack of different shapes": (
         lambda: op("TensorListStack", op("TensorListSplit", np.zeros((3, 1)), -1, [1, 2]), -1),
-        "expected two shapes that fit",
+        "expected two compatible shapes",
     ),
     "stack of another length": (
         lambda: op("TensorListStack", scalars(1, 2), -1, num_elements=3),
@@ -430,11 +430,11 @@ FAILING: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "lengths that do not add up": (
         lambda: op("TensorListStack", op("TensorListSplit", np.zeros((3, 1)), -1, [1, 1]), -1),
-        r"with the sum 3, the rows; got \[1, 1\]",
+        r"that sum to 3, the number of rows; got \[1, 1\]",
     ),
     "scatter to one index twice": (
         lambda: op("TensorListScatterV2", np.zeros((2, 2)), [1, 1], [2], -1),
-        r"expected 2 that differ; got \[1, 1\]",
+        r"expected 2 different ones; got \[1, 1\]",
     ),
     "another dtype": (
         lambda: op_def("TensorListGetItem")(scalars(1), 0, -1, element_dtype=tf.int32),
@@ -442,7 +442,7 @@ FAILING: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "sum of different lengths": (
         lambda: op("TensorListAdd", scalars(1), scalars(1, 2)),
-        "expected lists of one length; got 1 and 2",
+        "expected lists of equal length; got 1 and 2",
     ),
     "second write": (
         lambda: op("TensorListSetItem", scalars(1), 0, 2.0, _write_once=True),

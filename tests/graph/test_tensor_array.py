@@ -327,7 +327,7 @@ BUILDING: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another shape": (
         lambda: tf.TensorArray(tf.float32, 3).write(0, [1.0]).write(1, [1.0, 2.0]),
         InvalidArgumentError,
-        r"expected two shapes that fit; got \[1\] and \[2\]",
+        r"expected two compatible shapes; got \[1\] and \[2\]",
     ),
     "not the shape that was said": (
         lambda: tf.TensorArray(tf.float32, 3, element_shape=[2], infer_shape=False).unstack([[1.0]]),

@@ -279,14 +279,14 @@ def test_an_element_that_does_not_fit_is_refused() -> None:
 
 def test_a_full_list_is_refused() -> None:
     handle = TensorList(ListSpec(dtypes.float64, None, 1)).push(element(1))
-    with pytest.raises(InvalidArgumentError, match="less than 1 elements; got a full one"):
+    with pytest.raises(InvalidArgumentError, match="fewer than 1 elements; got a full one"):
         handle.push(element(2))
     assert numbers_in(handle) == [1]
 
 
 def test_a_list_is_no_array_and_copies_to_itself() -> None:
     handle = made_of(1)
-    with pytest.raises(DTypeError, match="is no array"):
+    with pytest.raises(DTypeError, match="is not an array"):
         np.asarray(handle)
     assert handle.copy() is handle
     assert repr(handle) == "<TensorList float64<unknown> length=1>"

@@ -522,7 +522,7 @@ def test_lengths_that_do_not_fit_the_rows_fail_the_step() -> None:
     x, lengths = tf.placeholder(tf.float64, [None, None, DEPTH]), tf.placeholder(tf.int32, [None])
     outputs, _ = tf.nn.dynamic_rnn(cells.GRUCell(UNITS), x, lengths, dtype=tf.float64)
     session, _ = session_with_random_weights()
-    with session, pytest.raises(InvalidArgumentError, match="expected two shapes that fit"):
+    with session, pytest.raises(InvalidArgumentError, match="expected two compatible shapes"):
         session.run(outputs, {x: X, lengths: [1]})
 
 

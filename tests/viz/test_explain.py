@@ -33,7 +33,7 @@ def test_a_request_is_the_reason_and_what_follows_it_says_whom_it_follows():
         z = tf.negative(y, name="z")
     why = reasons(graph, [y, z])
     assert why["y"] == ("CPU:1", "requested /device:CPU:1")
-    assert why["x"] == ("CPU:1", "beside its reader, y")
+    assert why["x"] == ("CPU:1", "on the device of its consumer y")
     assert why["z"] == ("CPU:0", "default device")
 
 
@@ -69,12 +69,12 @@ def test_what_is_moved_says_why():
             long = tf.string_join([text, text], name="long")
             number = tf.sin(tf.placeholder("float32", [2], name="x"), name="number")
     why = reasons(graph, [long, number])
-    assert why["long"] == ("CPU:0", "asked for /device:GPU:0, moved: GPU has no kernel for it")
+    assert why["long"] == ("CPU:0", "requested /device:GPU:0, moved: GPU has no kernel for it")
     assert why["number"] == ("GPU:0", "requested /device:GPU:0")
     with tf.Session(graph=graph, config=tf.ConfigProto(allow_soft_placement=True)) as session:
         here = reasons(session, number)
     if not any(device.device_type == "GPU" for device in session.devices):
-        assert here["number"] == ("CPU:0", "asked for /device:GPU:0, moved: there is no such device")
+        assert here["number"] == ("CPU:0", "requested /device:GPU:0, moved: no such device")
 
 
 def test_what_only_one_device_can_do_says_so():
@@ -89,7 +89,7 @@ def test_a_variable_stays_where_an_earlier_step_placed_it():
     with tf.Graph().as_default() as graph, two_devices_session(graph) as session:
         v = tf.get_variable("v", [4])
         session.run(v.initializer)
-        assert reasons(session, v.value())["v"] == ("CPU:0", "an earlier step placed it there")
+        assert reasons(session, v.value())["v"] == ("CPU:0", "placed by an earlier step")
 
 
 def test_the_devices_are_those_of_the_step_that_runs():

@@ -74,8 +74,8 @@ def parse_links(text: str) -> Links:
         found = None
     if found is None or not all(0 <= number < math.inf for link in found for number in link):
         raise InvalidArgumentError(
-            f"{LINKS_VARIABLE}: expected 'inside=SECONDS,SECONDS_A_BYTE between=SECONDS,SECONDS_A_BYTE', or"
-            f" one of them; got {text!r}. flowrt-worker --probe prints it"
+            f"{LINKS_VARIABLE}: expected 'inside=SECONDS,SECONDS_A_BYTE between=SECONDS,SECONDS_A_BYTE', or "
+            f"one of them; got {text!r}. flowrt-worker --probe prints the value"
         )
     return found
 

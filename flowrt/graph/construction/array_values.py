@@ -23,13 +23,13 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     Raises `DTypeError` (wrong kind) or `InvalidArgumentError` (ragged or out of range).
     """
     if value is None:
-        raise DTypeError("expected a value that can become a tensor; got None")
+        raise DTypeError("expected a value that converts to a tensor; got None")
     if type(value) in NUMBERS and dtype in dtypes.FLOATING:
         return np.array(value, dtype.np)  # the common case, without the checks below
     if isinstance(value, (Operation, Graph)):
-        raise DTypeError(f"expected a value that can become a tensor; got {value!r}")
+        raise DTypeError(f"expected a value that converts to a tensor; got {value!r}")
     if isinstance(value, DType):
-        raise DTypeError(f"expected a value that can become a tensor; got the dtype {value!r}")
+        raise DTypeError(f"expected a value that converts to a tensor; got the dtype {value!r}")
     if isinstance(value, (TensorShape, Dimension)):
         return _shape_array(value, dtype)
     if isinstance(value, (np.ndarray, np.generic)):
@@ -125,13 +125,13 @@ def _kind(dtype: DType) -> str:
 def _strings(array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype not in (None, dtypes.string):
         assert dtype is not None
-        raise DTypeError(f"expected {dtype.name}; got {_brief(array)}, strings or objects")
+        raise DTypeError(f"expected {dtype.name}; got {_brief(array)} of strings or objects")
     result = np.empty(array.shape, object)
     flat = result.reshape(-1)
     for i, item in enumerate(array.reshape(-1)):
         if not isinstance(item, (str, bytes)):
             raise DTypeError(
-                f"expected a value that can become a tensor; got {_brief(item)} of {type(item).__name__}"
+                f"expected a value that converts to a tensor; got {_brief(item)} of {type(item).__name__}"
             )
         flat[i] = item.encode() if isinstance(item, str) else bytes(item)
     return result

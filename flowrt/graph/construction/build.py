@@ -122,7 +122,7 @@ def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
     if tensor.op.graph.root is graph.root:
         raise tensor.op.graph.foreign(tensor)
     raise InvalidArgumentError(
-        f"input {tensor.name!r} is of another graph than the inputs before it or the default one"
+        f"input {tensor.name!r} belongs to another graph than the inputs before it or the default one"
     )
 
 
@@ -199,7 +199,7 @@ def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
             )
     elif types.setdefault(variable, dtype) is not dtype:
         raise DTypeError(
-            f"input {argument.name!r}: expected dtype {types[variable].name}, as the inputs before it; "
+            f"input {argument.name!r}: expected dtype {types[variable].name}, like the inputs before it; "
             f"got {dtype.name}. Use flowrt.cast()"
         )
 

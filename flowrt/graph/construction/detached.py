@@ -55,7 +55,7 @@ def attach_constants(subgraph: Subgraph, arrays: Sequence[Array]) -> Subgraph:
 
     attached = _changed(subgraph, attach)
     if (more := len(list(left))) > 0:
-        raise InvalidArgumentError(f"graph: expected one array a constant; got {more} more")
+        raise InvalidArgumentError(f"graph: expected one array per constant; got {more} more")
     return attached
 
 

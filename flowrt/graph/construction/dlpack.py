@@ -67,7 +67,9 @@ def _copied_to_host(value: Any) -> np.ndarray[Any, Any]:
 
 def _unreadable(value: Any, error: Exception) -> OpError:
     if getattr(value, "requires_grad", False):
-        return DTypeError(f"expected an array; got one that records gradients ({error}). Use detach()")
+        return DTypeError(
+            f"expected an array without gradients; got one that records them ({error}). Use detach()"
+        )
     kind = f"{type(value).__module__}.{type(value).__name__}"
     return UnimplementedError(
         f"expected an array that the host can read or copy; got a {kind} ({error}). Copy it to the host first"

@@ -287,8 +287,8 @@ class FuncGraph(Graph):
         op = element.op if isinstance(element, Tensor) else element
         kind, made = type(element).__name__.lower(), f" (made at {op.source})" if op.source else ""
         return InvalidArgumentError(
-            f"{kind} {element.name!r}{made} is inside {self.what}: it cannot be used outside. Return it from"
-            " there",
+            f"{kind} {element.name!r}{made} is inside {self.what} and cannot be used outside. Return it "
+            "from there",
             op=op.name,
             op_type=op.type,
             source=user_line(),

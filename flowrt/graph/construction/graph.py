@@ -139,7 +139,7 @@ class Graph:
         if not isinstance(name, str):
             raise DTypeError(f"operation name: expected a string; got {name!r}")
         if name not in self._operations:
-            raise NotFoundError(f"operation {name!r}: the graph has none.{nearest(name, self._operations)}")
+            raise NotFoundError(f"operation {name!r}: not in the graph.{nearest(name, self._operations)}")
         return self._operations[name]
 
     def get_tensor_by_name(self, name: str) -> Tensor:
@@ -169,7 +169,7 @@ class Graph:
             return obj if obj.graph is self else self._adopted(obj)
         hint = ". gradients() and summary.merge_all() may return None" if obj is None else ""
         wanted = " or ".join(["a Tensor"] * allow_tensor + ["an Operation"] * allow_operation)
-        raise DTypeError(f"expected {wanted} or the name of one; got {obj!r}{hint}")
+        raise DTypeError(f"expected {wanted} or its name; got {obj!r}{hint}")
 
     def _adopted(self, obj: Tensor | Operation) -> Tensor:
         """A tensor of another graph as one of this graph. Raises `InvalidArgumentError` if not readable."""
@@ -255,7 +255,7 @@ class Graph:
 
     def check_building(self) -> None:
         if self._finalized:
-            message = "the graph is finalized: it cannot be changed any more"
+            message = "the graph is finalized and can no longer be changed"
             raise FailedPreconditionError(message, source=user_line())
 
     def rollback_on_error(self) -> Rollback:

@@ -197,7 +197,7 @@ class Operation:
         on this one.
         """
         if op.graph is not self.graph:
-            raise self.error(InvalidArgumentError, f"control input {op.name!r} is of another graph")
+            raise self.error(InvalidArgumentError, f"control input {op.name!r} belongs to another graph")
         if depends_on(op, self):
             raise self.error(
                 InvalidArgumentError,

@@ -42,11 +42,11 @@ class Symbolic:
             self,
             f"{what}: the graph has no values yet. Use flowrt.cond() or where() for if, while_loop() for"
             " while, logical_and(), logical_or() and logical_not() for and, or and"
-            f" not{_or_conversion()}; 'is None' tests for absence",
+            f" not{_or_conversion()}; 'is None' tests for None",
         )
 
     def __index__(self) -> NoReturn:
-        what = "is no Python integer"
+        what = "is not a Python integer"
         if not _may_be_one_element(self):
             raise value_error(self, f"{what}: {_expected_one(self)}")
         raise value_error(

@@ -165,7 +165,7 @@ def _seed(x: Tensor, tangent: Any) -> Tensor:
     """``tangent`` as a tensor like ``x``, or like its variable."""
     dtype, shape = value_spec(x)
     if _is_discrete(dtype):
-        message = f"forward_gradients: expected None as the tangent of {x!r}, which cannot move"
+        message = f"forward_gradients: expected None as the tangent of {x!r}, which is not differentiable"
         raise DTypeError(f"{message}; got {tangent!r}", source=user_line())
     tensor: Tensor = x.graph.as_graph_element(convert_to_tensor(tangent, dtype, name="tangent"))
     if not compatible(tensor.spec.shape, shape):

@@ -208,7 +208,7 @@ def vjp_rule(op: Operation) -> Vjp | Rule:
         return op.graph.gradient_functions[override]
     if override not in _registered:
         raise NotFoundError(
-            f"gradient {override!r}: no RegisterGradient has this name.{nearest(override, _registered)}"
+            f"gradient {override!r}: no RegisterGradient with this name.{nearest(override, _registered)}"
         )
     return _registered[override]
 

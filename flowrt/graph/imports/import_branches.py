@@ -122,7 +122,7 @@ class _Raiser:
                     positions = (0, 1) if side == 0 else (1, 0)
                     sides = node.inputs[positions[0]], node.inputs[positions[1]]
                     return _Merged(node.name, predicate, sides, positions)
-        message = "expected a Merge of what runs on the two sides of one Switch's predicate; got others"
+        message = "expected a Merge of the two branches of one Switch's predicate; got other inputs"
         raise located(node, InvalidArgumentError(message))
 
     # --- from a group of Merges to an If

@@ -33,7 +33,7 @@ class Frame:
         self.exits: list[str] = []
 
     def __repr__(self) -> str:
-        return repr(self.name) if self.depth else "outside of all frames"
+        return repr(self.name) if self.depth else "outside all frames"
 
 
 def find_frames(nodes: Mapping[str, Node]) -> tuple[Frame, list[Frame]]:
@@ -51,7 +51,7 @@ def find_frames(nodes: Mapping[str, Node]) -> tuple[Frame, list[Frame]]:
         elif node.op is v1_ops.EXIT:
             if around is root:
                 raise located(
-                    node, InvalidArgumentError("expected an Exit in a frame; got one outside of all")
+                    node, InvalidArgumentError("expected an Exit in a frame; got one outside all frames")
                 )
             around.exits.append(name)
             around = around.parent

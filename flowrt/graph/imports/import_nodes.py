@@ -50,7 +50,7 @@ class _Budget:
         self._left -= count
         if self._left < 0:
             raise ResourceExhaustedError(
-                f"GraphDef: expected at most {MAX_NODES} nodes, those of a function for each of its owners"
+                f"GraphDef: expected at most {MAX_NODES} nodes, counting those of a function once per owner"
             )
 
 
@@ -87,7 +87,7 @@ class NodeImporter:
             except OpError as error:
                 raise located(node, error) from error.__cause__
             except Exception as error:  # a shape rule met what no program builds
-                message = f"expected inputs and attributes as the op takes them; got {error!r}"
+                message = f"expected inputs and attributes that match the op; got {error!r}"
                 raise located(node, InvalidArgumentError(message)) from error
 
     def _without_mapped(self, node: Node) -> Node:

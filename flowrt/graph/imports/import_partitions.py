@@ -52,7 +52,7 @@ def _sent(send: Node) -> Ref:
 def _identity(receive: Node, sent: Mapping[tuple[str, ...], Ref]) -> Node:
     tensor, sender, receiver = ends = _ends(receive)
     if ends not in sent:
-        message = f"expected the _Send of {tensor!r} from {sender} to {receiver} beside it; got none"
+        message = f"expected the _Send of {tensor!r} from {sender} to {receiver} in the same graph; got none"
         raise located(receive, InvalidArgumentError(message))
     attrs = {key: value for key, value in receive.attrs.items() if key.startswith("_")}
     attrs["T"] = receive.attrs["tensor_type"]

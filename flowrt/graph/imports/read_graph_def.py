@@ -133,7 +133,7 @@ class _Reader:
             try:
                 node = self._read_node(node_def, parse)
                 if node.name in nodes:
-                    raise InvalidArgumentError("expected names that are all different; got this one twice")
+                    raise InvalidArgumentError("expected unique names; got this one twice")
             except OpError as error:
                 if error.op is not None:
                     raise
@@ -198,10 +198,10 @@ class _Reader:
             return self._functions[name]
         if name not in self._library:
             hint = nearest(name, self._library)
-            raise NotFoundError(f"function {name[:200]!r}: the library of the GraphDef has none.{hint}")
+            raise NotFoundError(f"function {name[:200]!r}: not in the library of the GraphDef.{hint}")
         if name in self._open:
             circle = " -> ".join([*self._open[self._open.index(name) :], name])
-            raise InvalidArgumentError(f"expected functions that do not call themselves; got {circle[:400]}")
+            raise InvalidArgumentError(f"expected non-recursive functions; got {circle[:400]}")
         if len(self._open) == MAX_NESTING:
             message = f"expected at most {MAX_NESTING} functions inside one another; got {name[:200]!r}"
             raise ResourceExhaustedError(message)
@@ -221,7 +221,7 @@ class _Reader:
         }
         inside = join_parts(self._read_all(function_def.node_def, scope.parse))
         if len(nodes) < len(signature.input_arg) or not nodes.keys().isdisjoint(inside):
-            raise InvalidArgumentError(f"{what}: expected arguments and nodes of different names")
+            raise InvalidArgumentError(f"{what}: expected different names for arguments and nodes")
         fetches = [scope.result(arg.name) for arg in signature.output_arg]
         targets = [scope.target(name) for name in signature.control_output]
         feeds = tuple(nodes)
@@ -318,7 +318,8 @@ class _FunctionScope:
         target: str = self._function_def.control_ret.get(name, "")
         if target not in self._nodes:
             raise InvalidArgumentError(
-                f"{self._what}: expected a node of it as control output {name[:200]!r}; got {target[:200]!r}"
+                f"{self._what}: expected one of its nodes as control output {name[:200]!r}; got "
+                f"{target[:200]!r}"
             )
         return target
 
@@ -331,7 +332,7 @@ def _read_inputs(node_def: NodeDef, parse: ParseRef) -> tuple[tuple[Ref, ...], t
         if is_control:
             controls[ref[0]] = None
         elif controls:
-            raise InvalidArgumentError(f"expected control inputs behind all others; got {text!r} behind one")
+            raise InvalidArgumentError(f"expected control inputs after all others; got {text!r} after one")
         else:
             inputs.append(ref)
     return tuple(inputs), tuple(controls)
@@ -372,11 +373,11 @@ def _check_versions(versions: VersionDef) -> None:
             f"GraphDef: expected a producer version of at least 0; got {versions.producer}"
         )
     if versions.min_consumer > VERSION:
-        got = f"a graph for {versions.min_consumer} and later"
+        got = f"a graph for versions {versions.min_consumer} and later"
         raise InvalidArgumentError(f"GraphDef: expected one for readers of version {VERSION}; got {got}")
     if VERSION in versions.bad_consumers:
         raise InvalidArgumentError(
-            f"GraphDef: expected one for readers of version {VERSION}; got one that bars it"
+            f"GraphDef: expected one for readers of version {VERSION}; got one that excludes it"
         )
 
 
@@ -391,5 +392,5 @@ def check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
             expected = f"expected a length from 0 to {MAX_LIST_LENGTH}"
             raise InvalidArgumentError(f"attribute {key!r}: {expected}; got {attrs[key]}")
     if op.name == "Const" and attrs["value"].dtype != attrs["dtype"].np:
-        expected, got = f"{attrs['dtype'].name}, as 'dtype' says", attrs["value"].dtype
+        expected, got = f"{attrs['dtype'].name}, the value of 'dtype'", attrs["value"].dtype
         raise InvalidArgumentError(f"attribute 'value': expected {expected}; got {got}")

@@ -177,15 +177,15 @@ def _decode_float(value: float) -> float:
 
 def _encode_function(message: Any, name: str) -> None:
     if not isinstance(name, FunctionName):
-        raise TypeError("no name of a function")
+        raise TypeError("not the name of a function")
     message.name = name
 
 
 def _decode_function(message: Any) -> FunctionName:
     if message.attr:
         raise UnimplementedError(
-            f"expected a function without attributes of its own; got {message.name[:200]!r} with"
-            f" {', '.join(sorted(message.attr))[:200]}"
+            f"expected a function without attributes; got {message.name[:200]!r} with "
+            f"{', '.join(sorted(message.attr))[:200]}"
         )
     return FunctionName(message.name)
 

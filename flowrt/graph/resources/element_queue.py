@@ -53,7 +53,7 @@ class QueueState:
 
     def give(self, attempt: Giving) -> None:
         if self.is_closed:
-            self._end(attempt, CancelledError(f"queue {self.name!r} is closed: it takes no more elements"))
+            self._end(attempt, CancelledError(f"queue {self.name!r} is closed: it accepts no more elements"))
             return
         self._giving.append(attempt)
         self._go_on()
@@ -69,7 +69,9 @@ class QueueState:
         self.is_closed = True
         if cancel_pending_enqueues:
             for attempt in self._giving:
-                error = CancelledError(f"queue {self.name!r} was closed while this waited for room")
+                error = CancelledError(
+                    f"queue {self.name!r} was closed during an enqueue that waited for room"
+                )
                 self._end(attempt, error)
             self._giving.clear()
         self._go_on()
@@ -88,9 +90,9 @@ class QueueState:
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert not (self._has_one and self._taking), "an element and somebody who waits for it"
-        assert not (len(self.elements) < self.capacity and self._giving), "room and somebody who waits for it"
-        assert not (self.is_closed and self._taking), "somebody waits for what does not come"
+        assert not (self._has_one and self._taking), "an element and a waiting dequeue"
+        assert not (len(self.elements) < self.capacity and self._giving), "room and a waiting enqueue"
+        assert not (self.is_closed and self._taking), "a call waits although the queue is closed"
 
     @property
     def _has_one(self) -> bool:
@@ -160,7 +162,8 @@ class ElementQueue:
         least = self._state.elements.reserve + 1
         if capacity < least:
             raise InvalidArgumentError(
-                f"queue {name!r}: expected a capacity of at least {least}, one more than stay; got {capacity}"
+                f"queue {name!r}: expected a capacity of at least {least}, min_after_dequeue + 1; got "
+                f"{capacity}"
             )
         self._changed = threading.Condition()
 

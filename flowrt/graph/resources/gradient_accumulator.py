@@ -74,7 +74,7 @@ class SparseTotal:
     def _check(self, indices: Any, values: Any, given: tuple[int, ...]) -> None:
         if indices.ndim != 1 or values.ndim < 1 or values.shape[0] != indices.shape[0]:
             raise InvalidArgumentError(
-                f"expected a row an index; got indices of shape {format_shape(indices.shape)}, values of"
+                f"expected one row per index; got indices of shape {format_shape(indices.shape)}, values of"
                 f" shape {format_shape(values.shape)}"
             )
         row = None if self._shape is None else self._shape[1:]
@@ -149,5 +149,7 @@ class GradientAccumulator:
     def set_step(self, step: int) -> None:
         with self._changed:
             if step < self.step:
-                LOGGER.warning("accumulator %r goes back from step %d to %d", self._name, self.step, step)
+                LOGGER.warning(
+                    "accumulator %r: global step decreases from %d to %d", self._name, self.step, step
+                )
             self.step = step

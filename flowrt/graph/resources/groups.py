@@ -57,7 +57,9 @@ def add_member(group_key: str, rank: int, member: Member) -> None:
     """Register ``member`` for operations of this process. Raises `AlreadyExistsError` for a second one."""
     with _lock:
         if (group_key, rank) in _members:
-            raise AlreadyExistsError(f"group {group_key!r}: this process has joined it as rank {rank} before")
+            raise AlreadyExistsError(
+                f"group {group_key!r}: this process has already joined it as rank {rank}"
+            )
         _members[group_key, rank] = member
 
 

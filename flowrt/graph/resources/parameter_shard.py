@@ -336,8 +336,8 @@ class ParameterShard:
     def _nobody_comes(self, lost: Collection[int]) -> OpError:
         names = [f"worker {w} (at clock {self.clocks[w]}): {self._lost[w].why}" for w in sorted(lost)]
         return DeadlineExceededError(
-            f"shard {self.name!r} at version {self.version}: expected steps of all workers; lost"
-            f" {', '.join(names)}. Start it again, or train with mode='async' or backup workers"
+            f"shard {self.name!r} at version {self.version}: expected steps of all workers; lost "
+            f"{', '.join(names)}. Restart it, or train with mode='async' or backup workers"
         )
 
     # --- gradients
@@ -396,8 +396,8 @@ class ParameterShard:
     def _install(self, state: StateArrived) -> list[Action]:
         if state.generation < self.generation:
             raise AbortedError(
-                f"shard {self.name!r}: expected a state of generation {self.generation}, whose primary is"
-                f" another server now; got {state.generation}. Find the primary again"
+                f"shard {self.name!r}: expected the state of generation {self.generation}; got"
+                f" {state.generation}: the primary is another server now. Look it up again"
             )
         is_own = self.role is Role.PRIMARY and state.generation == self.generation
         stamp = self.generation, self.version

@@ -71,9 +71,7 @@ def _step_group() -> StepGroup:
     """The group of the step that the thread is running. Raises `FailedPreconditionError` outside of steps."""
     step = current_step()
     if step is None:
-        raise FailedPreconditionError(
-            "native: expected a step of a session; got a kernel that is called alone"
-        )
+        raise FailedPreconditionError("native: expected a step of a session; got a kernel called outside one")
     with _lock:
         return _groups.setdefault(step, StepGroup())
 

@@ -134,7 +134,9 @@ class TensorList:
         if value is not None:
             self._check(value.dtype, value.shape)
         if self.length == self.spec.limit:
-            raise InvalidArgumentError(f"expected a list of less than {self.length} elements; got a full one")
+            raise InvalidArgumentError(
+                f"expected a list with fewer than {self.length} elements; got a full one"
+            )
         return self._changed(self.length + 1, self.length, value)
 
     def pop(self) -> tuple[TensorList, Any]:
@@ -219,7 +221,7 @@ class TensorList:
             raise InvalidArgumentError(f"expected elements of shape {expected}; got {got}")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise DTypeError("a list of tensors is no array. Use flowrt.TensorArray.stack()")
+        raise DTypeError("a list of tensors is not an array. Use flowrt.TensorArray.stack()")
 
     def __repr__(self) -> str:
         return f"<TensorList {self.spec.dtype.name}{format_shape(self.spec.shape)} length={self.length}>"

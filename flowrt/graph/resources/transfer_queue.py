@@ -49,7 +49,9 @@ class TransferQueue:
             has_room = lambda: len(self._items) < self._capacity  # noqa: E731
             self._wait_until(has_room, f"full, with {self._capacity} items", timeout_s)
             if self._is_closed:
-                raise self._error or CancelledError(f"queue {self._name!r} is closed: nobody takes items")
+                raise self._error or CancelledError(
+                    f"queue {self._name!r} is closed: items are no longer taken"
+                )
             self._items.append(item)
             self._changed.notify_all()
 

@@ -291,12 +291,12 @@ def _parse_functions(owner: Line, lines: _Lines, op: OpDef, attrs: dict[str, Any
         lines.take()
         column = line.next.column
         if line.indent > MAX_INDENT:
-            line.fail_at(column, f"expected functions that begin in the first {MAX_INDENT} columns")
+            line.fail_at(column, f"expected functions to begin within the first {MAX_INDENT} columns")
         key = parse_key(line)
         kind = attr_kind(op, key) or ""
         known = attrs.get(key, () if "list" in kind else None)
         if "func" not in kind or (known is not None and not isinstance(known, tuple)):
-            line.fail_at(column, f"expected a function of {op.name} that is not there yet; got {key!r}")
+            line.fail_at(column, f"expected a function of {op.name} that is not defined yet; got {key!r}")
         if isinstance(known, tuple):
             for text in ("[", str(len(known)), "]"):
                 line.expect(text)

@@ -187,7 +187,7 @@ def format_value(kind: str, value: Any) -> str:
     if kind.startswith("list("):
         return "(" + ", ".join(format_value(kind[5:-1], item) for item in value) + ")"
     if kind not in _FORMATS:
-        raise UnimplementedError(f"expected a kind of attribute that has a text form; got {kind}")
+        raise UnimplementedError(f"expected an attribute kind with a text form; got {kind}")
     return _FORMATS[kind](value)
 
 

@@ -204,7 +204,9 @@ def test_what_is_not_said_of_links_is_as_it_was() -> None:
     ["1e-3,2e-9", "between=1e-3", "inside=1,2,3", "beside=1,2", "inside=-1,0", "inside=nan,0", "inside=a,b"],
 )
 def test_links_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"FLOWRT_LINKS: expected 'inside=.*--probe prints it"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"FLOWRT_LINKS: expected 'inside=.*--probe prints the value"
+    ):
         links_of({LINKS_VARIABLE: text})
 
 

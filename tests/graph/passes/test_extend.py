@@ -203,7 +203,7 @@ def test_what_asks_for_another_device_is_placed_with_the_whole(device):
     recent.place(extract_again(recent, tf.get_default_graph(), [y], feeds=[x]), placing)
     both = extract_again(recent, tf.get_default_graph(), [y, z], feeds=[x])
     if device == "/gpu:7":
-        with pytest.raises(tf.errors.InvalidArgumentError, match="asks for /device:GPU:7"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="requests /device:GPU:7"):
             recent.place(both, placing)
     else:
         assert {node.device[-5:] for node in recent.place(both, placing)} == {"CPU:0", "GPU:0"}

@@ -201,7 +201,7 @@ def test_a_request_against_an_earlier_placement_is_refused():
     message = error(read, assigned={"v": CPU_1})
     assert "'v'" in message
     assert f"was placed on {CPU_1} by an earlier step" in message
-    assert "asks for /device:CPU:0" in message
+    assert "requests /device:CPU:0" in message
 
 
 # --- followers
@@ -293,14 +293,14 @@ def test_an_unknown_device_is_refused_with_the_list_of_devices(x):
     y = on("/gpu:0", lambda: op_def("Exp")(x, name="y"))
     message = error(y, feeds=[x])
     assert re.search(r"Exp 'y' \(.*test_place.py:\d+\)", message)
-    assert "asks for /device:GPU:0" in message
+    assert "requests /device:GPU:0" in message
     assert f"The devices are {CPU_0}, {CPU_1}" in message
 
 
 def test_a_missing_kernel_is_refused_with_the_types_that_have_one():
     s = on("/gpu:0", lambda: op("Const", value=np.array([b"a"], object), dtype="string", name="s"))
     message = error(s, on=(CPU_0, GPU_0))
-    assert "asks for /device:GPU:0 and has kernels for CPU only" in message
+    assert "requests /device:GPU:0 and has kernels for CPU only" in message
 
 
 def test_the_error_names_the_smallest_conflicting_set(x):
@@ -311,7 +311,7 @@ def test_the_error_names_the_smallest_conflicting_set(x):
     nodes.append(on("/cpu:1", lambda: op_def("Exp")(x, name="right_too", _class=group)))
     nodes.append(on("/cpu:0", lambda: op_def("Exp")(x, name="left", _class=group)))
     message = error(*nodes, feeds=[x], on=(PS_0, CPU_0, CPU_1))
-    assert sorted(re.findall(r"Exp '(\w+)' \(.*test_place.py:\d+\) asks for", message)) == ["left", "right"]
+    assert sorted(re.findall(r"Exp '(\w+)' \(.*test_place.py:\d+\) requests", message)) == ["left", "right"]
     assert "bystander" not in message
 
 
@@ -326,7 +326,7 @@ def test_three_requests_that_conflict_only_together_are_all_named(x):
         for request in ("/job:a", "/task:0", "/cpu:1")
     ]
     message = error(*nodes, feeds=[x], on=devices)
-    assert len(re.findall("asks for", message)) == 3
+    assert len(re.findall("requests", message)) == 3
 
 
 def test_two_resources_on_different_devices_for_one_operation_are_refused():
@@ -344,7 +344,7 @@ def test_an_error_says_why_there_is_no_device_of_the_type(x):
     y = on("/gpu:0", lambda: op("Exp", x, name="y"))
     found = error(y, feeds=[x], why_none={"GPU": lambda: "it is on holiday", "TPU": lambda: "never was"})
     assert found.endswith(
-        "There is no GPU: it is on holiday. allow_soft_placement=True moves it to a device there is."
+        "There is no GPU: it is on holiday. allow_soft_placement=True moves it to an existing device."
     )
     assert "TPU" not in found
     assert "There is no" not in error(y, feeds=[x], why_none={"GPU": lambda: None})
@@ -352,7 +352,7 @@ def test_an_error_says_why_there_is_no_device_of_the_type(x):
 
 def test_a_task_of_a_cluster_is_hinted_at_only_where_there_is_no_cluster(x):
     y = on("/job:trainer/task:1", lambda: op("Exp", x, name="y"))
-    assert "Job 'trainer' is there in a session of its cluster: Session(server.target)" in error(
+    assert "Job 'trainer' exists in a session of its cluster: Session(server.target)" in error(
         y, feeds=[x], on=(CPU_0,)
     )
     assert "server.target" not in error(y, feeds=[x], on=(PS_0,))
@@ -361,8 +361,8 @@ def test_a_task_of_a_cluster_is_hinted_at_only_where_there_is_no_cluster(x):
 def test_devices_of_a_cluster_are_made_by_the_servers_configuration(x):
     y = on("/cpu:3", lambda: op("Exp", x, name="y"))
     made = "ConfigProto(device_count={'CPU': 4})"
-    assert f"{made} of the session, or of its Server, makes it." in error(y, feeds=[x], on=(CPU_0,))
-    assert f"{made} of the task's Server makes it." in error(y, feeds=[x], on=(PS_0, PS_1))
+    assert f"{made} of the session, or of its Server, creates it." in error(y, feeds=[x], on=(CPU_0,))
+    assert f"{made} of the task's Server creates it." in error(y, feeds=[x], on=(PS_0, PS_1))
 
 
 def test_nobody_is_asked_why_where_there_is_a_device(x):
@@ -371,4 +371,4 @@ def test_nobody_is_asked_why_where_there_is_a_device(x):
 
     y, z = (on(f"/gpu:{i}", lambda: op("Exp", x, name="y")) for i in (0, 7))
     assert placed(y, feeds=[x], on=(CPU_0, GPU_0), why_none={"GPU": why})["y"] == GPU_0
-    assert "asks for /device:GPU:7" in error(z, feeds=[x], on=(CPU_0, GPU_0), why_none={"GPU": why})
+    assert "requests /device:GPU:7" in error(z, feeds=[x], on=(CPU_0, GPU_0), why_none={"GPU": why})

@@ -79,7 +79,7 @@ def _concat_shape(s: ShapeContext) -> Sequence[Shape]:
     for part in known:
         if not compatible(rest, (*part[:axis], None, *part[axis + 1 :])):
             given = ", ".join(format_shape(p) for p in s.shapes[:-1])
-            raise InvalidArgumentError(f"expected shapes that are equal but for axis {axis}; got {given}")
+            raise InvalidArgumentError(f"expected equal shapes except along axis {axis}; got {given}")
         rest = merge(rest, (*part[:axis], None, *part[axis + 1 :]))
     assert rest is not None
     sizes = [None if part is None else part[axis] for part in parts]
@@ -287,7 +287,7 @@ def _pack_shape(s: ShapeContext) -> Sequence[Shape]:
     for each in s.shapes:
         if not compatible(part, each):
             given = ", ".join(map(format_shape, s.shapes))
-            raise InvalidArgumentError(f"expected values of one shape; got {given}")
+            raise InvalidArgumentError(f"expected values of the same shape; got {given}")
         part = merge(part, each)
     if part is None:
         return [None]

@@ -215,7 +215,7 @@ def _places(xp: Any, indices: Any, dims: Sequence[int]) -> tuple[Any, int]:
     """Coordinates ``[..., k]`` into the first k of ``dims`` as row numbers, and the length of a row."""
     depth = indices.shape[-1]
     if depth > len(dims):
-        raise InvalidArgumentError(f"indices: expected at most {len(dims)} coordinates a row; got {depth}")
+        raise InvalidArgumentError(f"indices: expected at most {len(dims)} coordinates per row; got {depth}")
     check_range(xp, "indices", indices, tuple(dims[:depth]))
     return places_of(xp, indices, dims[:depth]), math.prod(dims[depth:])
 
@@ -230,7 +230,7 @@ def _row_shape(dims: Shape, indices: Shape) -> Shape:
         return None
     if indices[-1] > len(dims):
         raise InvalidArgumentError(
-            f"indices: expected at most {len(dims)} coordinates a row; got {indices[-1]}"
+            f"indices: expected at most {len(dims)} coordinates per row; got {indices[-1]}"
         )
     return (*indices[:-1], *dims[indices[-1] :])
 

@@ -69,7 +69,7 @@ def _sorted_shape(s: ShapeContext) -> Sequence[Shape]:
 def _check_sorted(ids: Any, rows: int) -> int:
     """Check the ids; returns the number of segments."""
     if ids.shape != (rows,):
-        raise InvalidArgumentError(f"segment_ids: expected {rows}, one a row; got {ids.size}")
+        raise InvalidArgumentError(f"segment_ids: expected {rows}, one per row; got {ids.size}")
     if ids.size and (ids[0] < 0 or (ids[1:] < ids[:-1]).any()):
         found = ids.tolist()
         raise InvalidArgumentError(f"segment_ids: expected ids of at least 0 in ascending order; got {found}")
@@ -113,7 +113,7 @@ def _unsorted_shape(s: ShapeContext) -> Sequence[Shape]:
     if dims is None or ids is None:
         return [None]
     if len(ids) > len(dims):
-        raise InvalidArgumentError("segment_ids: expected a shape that data's begins with")
+        raise InvalidArgumentError("segment_ids: expected a prefix of the shape of data")
     merge(dims[: len(ids)], ids)
     return [(count, *dims[len(ids) :])]
 
@@ -122,7 +122,7 @@ def _unsorted_kernel(ufunc: str, empty: Limit) -> Kernel:
     def kernel(xp: Any, data: Any, segment_ids: Any, num_segments: int, out: Any = None) -> Any:
         if data.shape[: segment_ids.ndim] != segment_ids.shape:
             wanted, got = format_shape(data.shape), format_shape(segment_ids.shape)
-            raise InvalidArgumentError(f"segment_ids: expected a shape that {wanted} begins with; got {got}")
+            raise InvalidArgumentError(f"segment_ids: expected a prefix of {wanted}; got {got}")
         if xp is np and not (kept := segment_ids >= 0).all():
             data, segment_ids = data[kept], segment_ids[kept]
         check_range(xp, "segment_ids", segment_ids, num_segments)
@@ -284,28 +284,30 @@ _N, _R = "NUMERIC", "REAL"
 
 _sum, _product = _sorted_kernel("add", _zero), _sorted_kernel("multiply", _one)
 _largest, _smallest = _sorted_kernel("maximum", _lowest), _sorted_kernel("minimum", _highest)
-segment_sum = _sorted_op("SegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 of none.")
+segment_sum = _sorted_op("SegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 if empty.")
 segment_mean = _sorted_op(
     "SegmentMean",
     _segment_mean,
     _N,
     (_mean_vjp, LINEAR),
     -3,
-    "The mean of each segment's rows, 0 of none; of integers cut towards zero.",
+    "The mean of each segment's rows, 0 if empty; rounded towards zero for integers.",
 )
-segment_prod = _sorted_op("SegmentProd", _product, _N, _MULTIPLYING, 1, "Each segment's product, 1 of none.")
-segment_max = _sorted_op("SegmentMax", _largest, _R, _EXTREME, -3, "The largest of each segment, 0 of none.")
+segment_prod = _sorted_op(
+    "SegmentProd", _product, _N, _MULTIPLYING, 1, "The product of each segment's rows, 1 if empty."
+)
+segment_max = _sorted_op("SegmentMax", _largest, _R, _EXTREME, -3, "The maximum of each segment, 0 if empty.")
 segment_min = _sorted_op(
-    "SegmentMin", _smallest, _R, _EXTREME, -3, "The smallest of each segment, 0 of none."
+    "SegmentMin", _smallest, _R, _EXTREME, -3, "The minimum of each segment, 0 if empty."
 )
 
 _sum, _product = _unsorted_kernel("add", _zero), _unsorted_kernel("multiply", _one)
 _largest, _smallest = _unsorted_kernel("maximum", _lowest), _unsorted_kernel("minimum", _highest)
 unsorted_segment_sum = _unsorted_op(
-    "UnsortedSegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 of none."
+    "UnsortedSegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 if empty."
 )
 unsorted_segment_prod = _unsorted_op(
-    "UnsortedSegmentProd", _product, _N, _MULTIPLYING, 1, "The product of each segment's rows, 1 of none."
+    "UnsortedSegmentProd", _product, _N, _MULTIPLYING, 1, "The product of each segment's rows, 1 if empty."
 )
 unsorted_segment_max = _unsorted_op(
     "UnsortedSegmentMax",
@@ -313,7 +315,7 @@ unsorted_segment_max = _unsorted_op(
     _R,
     _EXTREME,
     -3,
-    "The largest of each segment, the dtype's lowest of none.",
+    "The maximum of each segment, the dtype's lowest value if empty.",
 )
 unsorted_segment_min = _unsorted_op(
     "UnsortedSegmentMin",
@@ -321,7 +323,7 @@ unsorted_segment_min = _unsorted_op(
     _R,
     _EXTREME,
     -3,
-    "The smallest of each segment, the dtype's highest of none.",
+    "The minimum of each segment, the dtype's highest value if empty.",
 )
 
 

@@ -121,9 +121,7 @@ def _rest(dims: Shape, prefix: Shape) -> Shape:
     if dims is None or prefix is None:
         return None
     if len(prefix) > len(dims) or not compatible(dims[: len(prefix)], prefix):
-        raise InvalidArgumentError(
-            f"expected a shape that {format_shape(dims)} begins with; got {format_shape(prefix)}"
-        )
+        raise InvalidArgumentError(f"expected a prefix of {format_shape(dims)}; got {format_shape(prefix)}")
     return dims[len(prefix) :]
 
 
@@ -249,7 +247,7 @@ def _sparse_to_dense(
 ) -> Any:
     rows = _coordinates(sparse_indices)
     if rows.shape[1] != len(output_shape):
-        raise InvalidArgumentError(f"expected {len(output_shape)} coordinates a value; got {rows.shape[1]}")
+        raise InvalidArgumentError(f"expected {len(output_shape)} coordinates per value; got {rows.shape[1]}")
     check_range(xp, "sparse_indices", rows, output_shape)
     places = places_of(xp, rows, output_shape)
     if xp is np and validate_indices and (places[1:] <= places[:-1]).any():

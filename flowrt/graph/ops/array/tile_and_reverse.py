@@ -151,7 +151,7 @@ def _reverse_sequence(
     count, steps = rows.shape[:2]
     if seq_lengths.shape != (count,):
         raise InvalidArgumentError(
-            f"seq_lengths: expected {count}, one a batch entry; got {seq_lengths.size}"
+            f"seq_lengths: expected {count}, one per batch entry; got {seq_lengths.size}"
         )
     if xp is not np:
         seq_lengths = xp.clip(seq_lengths, 0, steps)

@@ -214,7 +214,9 @@ def _broadcast_to_shape(s: ShapeContext) -> Sequence[Shape]:
     if len(own) > len(target) or not all(
         d in (1, None, t) or t is None for d, t in zip(own, tail, strict=True)
     ):
-        raise InvalidArgumentError(f"expected a shape that {format_shape(own)} widens to; got {list(target)}")
+        raise InvalidArgumentError(
+            f"expected a shape that {format_shape(own)} broadcasts to; got {list(target)}"
+        )
     return [target]
 
 

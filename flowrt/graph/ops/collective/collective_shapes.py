@@ -24,7 +24,7 @@ def _common_shape(s: ShapeContext) -> Shape:
         except InvalidArgumentError:
             first = next(i for i, d in enumerate(s.shapes) if d is not None)
             raise InvalidArgumentError(
-                f"expected values of one shape; rank {s.attrs['ranks'][first]} has "
+                f"expected values of the same shape; rank {s.attrs['ranks'][first]} has "
                 f"{format_shape(s.shapes[first])}, rank {rank} has {format_shape(dims)}"
             ) from None
     return common

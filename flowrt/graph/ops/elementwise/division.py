@@ -240,7 +240,7 @@ def _operands(x: Any, y: Any, scope: str) -> tuple[Tensor, Tensor]:
     y = convert_to_tensor(y, None if isinstance(y, Tensor) else x.dtype, f"{scope}y/")
     if x.dtype is not y.dtype:
         raise DTypeError(
-            f"{scope[:-1]}: expected two tensors of one dtype; got {x.dtype.name} and {y.dtype.name}"
+            f"{scope[:-1]}: expected two tensors of the same dtype; got {x.dtype.name} and {y.dtype.name}"
         )
     return x, y
 

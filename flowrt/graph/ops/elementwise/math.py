@@ -300,7 +300,7 @@ inv = unary_op(
     "INEXACT",
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
-    "1 / x, as older graphs have it.",
+    "1 / x, in older graphs.",
     Loop(lambda b, x: 1 / x),
 )
 
@@ -353,7 +353,7 @@ asin = _angle_op(
     lambda d, x, y: multiply(d, rsqrt(_one_minus_square(x))),
     -0.9,
     0.9,
-    "The angle whose sine is x.",
+    "The inverse of sin, in [-pi / 2, pi / 2].",
 )
 acos = _angle_op(
     "Acos",
@@ -361,10 +361,15 @@ acos = _angle_op(
     lambda d, x, y: multiply(neg(d), rsqrt(_one_minus_square(x))),
     -0.9,
     0.9,
-    "The angle whose cosine is x.",
+    "The inverse of cos, in [0, pi].",
 )
 atan = _angle_op(
-    "Atan", "arctan", lambda d, x, y: realdiv(d, _one_plus_square(x)), -3, 3, "The angle whose tangent is x."
+    "Atan",
+    "arctan",
+    lambda d, x, y: realdiv(d, _one_plus_square(x)),
+    -3,
+    3,
+    "The inverse of tan, in [-pi / 2, pi / 2].",
 )
 sinh = _angle_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
 cosh: OpDef[Tensor] = _angle_op(
@@ -438,10 +443,10 @@ def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef[Tensor]:
     )
 
 
-floor = _step_op("Floor", "floor", "floor", "The largest integer that is not above x.")
-ceil = _step_op("Ceil", "ceil", "ceil", "The smallest integer that is not below x.")
-rint = _step_op("Rint", "rint", "round", "The nearest integer; the even one of two.")
-round_op = _step_op("Round", "rint", "round", "The nearest integer; the even one of two.")
+floor = _step_op("Floor", "floor", "floor", "The largest integer <= x.")
+ceil = _step_op("Ceil", "ceil", "ceil", "The smallest integer >= x.")
+rint = _step_op("Rint", "rint", "round", "The nearest integer; of two, the even one.")
+round_op = _step_op("Round", "rint", "round", "The nearest integer; of two, the even one.")
 
 
 def round(x: Any, name: str | None = None) -> Tensor:

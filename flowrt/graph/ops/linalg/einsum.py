@@ -72,15 +72,15 @@ def parse_equation(text: str) -> Equation:
         )
     if bad := [term for term in (*terms, output) if not _TERM.fullmatch(term)]:
         raise InvalidArgumentError(
-            f"equation {text!r}: expected letters and at most one '...' a term; got {bad[0]!r}"
+            f"equation {text!r}: expected letters and at most one '...' per term; got {bad[0]!r}"
         )
     wanted = output.replace(ELLIPSIS, "")
     if len(set(wanted)) != len(wanted) or not set(wanted) <= set(letters):
         raise InvalidArgumentError(
-            f"equation {text!r}: expected output labels of the inputs, each once; got {output!r}"
+            f"equation {text!r}: expected labels of the inputs in the output, each once; got {output!r}"
         )
     if ELLIPSIS in output and ELLIPSIS not in left:
-        raise InvalidArgumentError(f"equation {text!r}: expected '...' in an input, as the output has it")
+        raise InvalidArgumentError(f"equation {text!r}: expected '...' in an input, as in the output")
     return Equation(terms, output)
 
 
@@ -99,9 +99,7 @@ def resolve(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[Labels, ...], 
             )
         widths.append(width if ELLIPSIS in term else 0)
     if max(widths) and ELLIPSIS not in output:
-        raise InvalidArgumentError(
-            f"equation {equation!r}: expected '...' in the output, as it stands for dimensions"
-        )
+        raise InvalidArgumentError(f"equation {equation!r}: expected '...' in the output, as in the inputs")
     inputs = tuple(_labels(term, width) for term, width in zip(terms, widths, strict=True))
     return inputs, _labels(output, max(widths))
 
@@ -204,7 +202,7 @@ def _contract(xp: Any, x: Any, y: Any, pair: _Pair, out: Any) -> Any:
     if x.shape[batch + rows :] != y.shape[batch : batch + summed] or (
         x.shape[:batch] != y.shape[:batch] and not pair.broadcasts
     ):
-        raise InvalidArgumentError(f"expected one size of each label; got shapes {x.shape}, {y.shape}")
+        raise InvalidArgumentError(f"expected one size per label; got shapes {x.shape}, {y.shape}")
     if rows == summed == columns == 1:
         return _arranged(xp, product(xp, x, y, out), pair.result, out)
     row_dims, column_dims = x.shape[batch : batch + rows], y.shape[batch + summed :]
@@ -233,7 +231,7 @@ def _einsum_shape(s: ShapeContext) -> Sequence[Shape]:
     terms, output = parse_equation(equation)
     if len(terms) != len(s.shapes) or len(terms) > 2:
         raise InvalidArgumentError(
-            f"equation {equation!r}: expected one or two inputs, one a term; got {len(s.shapes)}"
+            f"equation {equation!r}: expected one or two inputs, one per term; got {len(s.shapes)}"
         )
     known = [
         (None,) * len(term) if dims is None and ELLIPSIS not in term else dims
@@ -300,7 +298,7 @@ def _spelled_out(op: Operation, equation: Equation, position: int) -> Equation:
     """``equation`` with letters for its ellipsis, which only input ``position`` has: so it can be summed."""
     dims = op.inputs[position].spec.shape
     if dims is None:
-        raise op.error(UnimplementedError, "has a gradient for '...' only where the rank is known")
+        raise op.error(UnimplementedError, "has a gradient for '...' only if the rank is known")
     width = len(dims) - len(equation.inputs[position].replace(ELLIPSIS, ""))
     letters = _unused(width, [*equation.inputs])
     terms = tuple(term.replace(ELLIPSIS, letters) for term in equation.inputs)

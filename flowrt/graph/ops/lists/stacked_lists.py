@@ -183,7 +183,7 @@ def _scatter_into(
 ) -> TensorList:
     check_dtype(handle, element_dtype)
     if len(indices) != len(tensor) or len(set(indices)) != len(indices):
-        raise InvalidArgumentError(f"indices: expected {len(tensor)} that differ; got {list(indices)}")
+        raise InvalidArgumentError(f"indices: expected {len(tensor)} different ones; got {list(indices)}")
     if _resizes:
         handle = grown(handle, max(indices, default=-1) + 1)
     for index, row in zip(indices, _copied_rows(xp, tensor), strict=True):
@@ -310,7 +310,8 @@ def _split(
 ) -> TensorList:
     if sum(lengths) != len(tensor) or min(lengths, default=0) < 0:
         raise InvalidArgumentError(
-            f"lengths: expected them at least 0 with the sum {len(tensor)}, the rows; got {list(lengths)}"
+            f"lengths: expected lengths of at least 0 that sum to {len(tensor)}, the number of rows; got "
+            f"{list(lengths)}"
         )
     copy, ends = xp.array(tensor), np.cumsum(lengths).tolist()
     parts = [copy[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -111,7 +111,8 @@ def check_unset(handle: TensorList, index: int) -> None:
     """Raises `InvalidArgumentError` if the element was written."""
     if handle.get(index) is not None:
         raise InvalidArgumentError(
-            f"expected an index that was not written yet; got {index}. A TensorArray writes each element once"
+            f"expected an index that was not written yet; got {index}. Each element of a TensorArray is "
+            "written once"
         )
 
 
@@ -449,7 +450,7 @@ add_at = define_op(
 
 def _add(xp: Any, a: TensorList, b: TensorList) -> TensorList:
     if a.length != b.length:
-        raise InvalidArgumentError(f"expected lists of one length; got {a.length} and {b.length}")
+        raise InvalidArgumentError(f"expected lists of equal length; got {a.length} and {b.length}")
     return TensorList(a.spec, [_plus(xp, x, y) for x, y in zip(a.elements(), b.elements(), strict=True)])
 
 

@@ -183,7 +183,7 @@ leaky_relu_op = _activation(
     lambda b, x, *, alpha: (b.max if alpha <= 1 else b.min)(x, x * alpha),
     leaky_relu_grad,
     "FLOATING",
-    "x where it is positive, otherwise alpha * x.",
+    "x if positive, otherwise alpha * x.",
     attrs="alpha: float = 0.2",
 )
 

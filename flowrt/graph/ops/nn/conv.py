@@ -74,8 +74,8 @@ def _check_groups(x_channels: int | None, filter: Sequence[int | None]) -> None:
     groups = x_channels // max(1, per_group)
     if groups * per_group != x_channels or (groups and filters % groups):
         raise InvalidArgumentError(
-            f"expected a filter [..., c, f] where c divides the input's {x_channels} channels into groups,"
-            f" whose number divides f; got {list(filter)}"
+            f"expected a filter [..., c, f] where c divides the input's {x_channels} channels into groups, "
+            f"and their number divides f; got {list(filter)}"
         )
 
 

@@ -379,7 +379,9 @@ def _check_same_shape(where: str, labels: Tensor, logits: Tensor) -> None:
     try:
         merge(labels.spec.shape, logits.spec.shape)
     except InvalidArgumentError:
-        message = f"{where}: expected labels and logits of one shape; got {labels.shape} and {logits.shape}"
+        message = (
+            f"{where}: expected labels and logits of the same shape; got {labels.shape} and {logits.shape}"
+        )
         raise InvalidArgumentError(message) from None
 
 

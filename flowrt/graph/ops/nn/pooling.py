@@ -55,7 +55,7 @@ def _pooled_shape(x: Shape, attrs: Mapping[str, Any]) -> tuple[int | None, ...]:
     check_positive("ksize", ksize, len(ksize))
     steps = steps_of(attrs)
     if len(steps) != len(ksize):
-        raise InvalidArgumentError(f"strides: expected {len(ksize)} numbers, as ksize; got {len(steps)}")
+        raise InvalidArgumentError(f"strides: expected {len(ksize)} numbers, like ksize; got {len(steps)}")
     return output_lengths(of_rank("input", x, len(ksize)), ksize, steps)
 
 

@@ -219,10 +219,10 @@ def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
 
 random_uniform_op = _define_float_draw("RandomUniform", _uniform, "Uniform in [0, 1).")
 random_standard_normal = _define_float_draw(
-    "RandomStandardNormal", _normal, "Normal with mean 0 and deviation 1."
+    "RandomStandardNormal", _normal, "Normal with mean 0 and standard deviation 1."
 )
 truncated_normal_op = _define_float_draw(
-    "TruncatedNormal", _truncated_normal, "Normal with mean 0 and deviation 1, drawn again where beyond 2."
+    "TruncatedNormal", _truncated_normal, "Normal with mean 0 and standard deviation 1, redrawn if beyond 2."
 )
 
 

@@ -43,10 +43,10 @@ def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) ->
 
 
 conditional_accumulator_op = _define_accumulator(
-    "ResourceConditionalAccumulator", DenseTotal, "The handle of a sum of gradients of the session."
+    "ResourceConditionalAccumulator", DenseTotal, "The handle of a session's sum of gradients."
 )
 sparse_conditional_accumulator_op = _define_accumulator(
-    "SparseConditionalAccumulator", SparseTotal, "The handle of a sum of sparse gradients of the session."
+    "SparseConditionalAccumulator", SparseTotal, "The handle of a session's sum of sparse gradients."
 )
 
 

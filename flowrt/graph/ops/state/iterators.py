@@ -183,7 +183,9 @@ def _register(open: Open) -> str:
 def _open_of(node: Node) -> Open:
     source = _sources.get(node.attrs["token"])
     if source is None:
-        message = f"expected the dataset {node.attrs['token']!r}; it is gone, or the graph is from a file"
+        message = (
+            f"expected the dataset {node.attrs['token']!r}; it no longer exists, or the graph is from a file"
+        )
         raise located(node, FailedPreconditionError(message))
     return source.open
 
@@ -267,7 +269,7 @@ def iterator_get_next(iterator: Any, name: str | None = None) -> list[Any]:
 
 def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
     if not has_data:
-        raise OutOfRangeError("expected data from some worker; all have come to their end")
+        raise OutOfRangeError("expected data from some worker; all have reached their end")
     return ()
 
 

@@ -137,7 +137,8 @@ def _argument_type(name: str) -> str:
 def _check_gradient(expected: Shape, got: Shape) -> list[Shape]:
     if not compatible(expected, got):
         message = (
-            f"expected a gradient of shape {format_shape(expected)}, as the variable; got {format_shape(got)}"
+            f"expected a gradient of shape {format_shape(expected)}, like the variable; got "
+            f"{format_shape(got)}"
         )
         raise InvalidArgumentError(message)
     return []
@@ -417,12 +418,8 @@ _ADAGRAD = UpdateRule(
 apply_adagrad, sparse_apply_adagrad = _ADAGRAD.dense(), _ADAGRAD.sparse()
 
 _ADADELTA = UpdateRule(
-    "ApplyAdadelta",
-    "var ACCUM ACCUM_UPDATE lr rho epsilon grad",
-    _adadelta,
-    update_loops.adadelta,
-    "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with decaying means of squares",
-    "",
+    "ApplyAdadelta", "var ACCUM ACCUM_UPDATE lr rho epsilon grad", _adadelta, update_loops.adadelta, "var -=
+    lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with moving averages of squares", "",
 )
 apply_adadelta, sparse_apply_adadelta = _ADADELTA.dense(), _ADADELTA.sparse()
 
@@ -441,7 +438,7 @@ _CENTERED_RMSPROP = UpdateRule(
     "var MG MS MOM lr rho momentum epsilon grad",
     _centered_rmsprop,
     update_loops.centered_rmsprop,
-    "as ApplyRMSProp with the variance ms - mg^2 in place of ms",
+    "as ApplyRMSProp with the variance ms - mg^2 instead of ms",
     "",
 )
 apply_centered_rmsprop, sparse_apply_centered_rmsprop = _CENTERED_RMSPROP.dense(), _CENTERED_RMSPROP.sparse()

@@ -132,9 +132,9 @@ def check_alike(given: Sequence[Gradients]) -> None:
         )
         if first.names != other.names or mine != others:
             raise InvalidArgumentError(
-                f"expected the same update from all workers; worker {first.worker} updates"
-                f" {', '.join(first.names)} from {mine}, worker {other.worker} {', '.join(other.names)} from"
-                f" {others}. Do they run the same script?"
+                f"expected the same update on all workers; worker {first.worker} updates "
+                f"{', '.join(first.names)} from {mine}, worker {other.worker} {', '.join(other.names)} from "
+                f"{others}. Do they run the same script?"
             )
 
 

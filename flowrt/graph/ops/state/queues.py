@@ -66,17 +66,17 @@ def _define_queue(
 fifo_queue_op = _define_queue("FIFOQueueV2", "The handle of a first-in, first-out queue of the session.")
 padding_fifo_queue_op = _define_queue(
     "PaddingFIFOQueueV2",
-    "The handle of a first-in, first-out queue, whose elements are padded when several are taken.",
+    "The handle of a first-in, first-out queuewith padding of elements that are dequeued together.",
 )
 random_shuffle_queue_op = _define_queue(
     "RandomShuffleQueueV2",
-    "The handle of a queue whose elements come out in random order.",
+    "The handle of a queue with elements in random order.",
     lambda node: Shuffled(RandomStream(node), node.attrs["min_after_dequeue"]),
     ", min_after_dequeue: int = 0, seed: int = 0, seed2: int = 0",
 )
 priority_queue_op = _define_queue(
     "PriorityQueueV2",
-    "The handle of a queue whose element of least priority, its first component, comes out first.",
+    "The handle of a priority queue: the element with the smallest first component is dequeued first.",
     lambda node: ByPriority(),
     first=[(dtypes.int64, ())],
 )
@@ -115,7 +115,7 @@ def _elements_of(xp: Any, components: Sequence[Any]) -> list[tuple[Any, ...]]:
     """One element a row of the components. Raises `InvalidArgumentError` when they differ in rows."""
     rows = {component.shape[0] for component in components}
     if len(rows) != 1:
-        raise InvalidArgumentError(f"expected components with as many rows each; got {sorted(rows)}")
+        raise InvalidArgumentError(f"expected components with equal numbers of rows; got {sorted(rows)}")
     owned = [xp.array(component) for component in components]  # a step's own memory is used again
     return [tuple([component[i, ...] for component in owned]) for i in range(rows.pop())]
 
@@ -137,9 +137,9 @@ def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef[Operation]:
     )
 
 
-queue_enqueue_op = _define_enqueue("QueueEnqueueV2", False, "Adds an element, when there is room.")
+queue_enqueue_op = _define_enqueue("QueueEnqueueV2", False, "Adds an element, once there is room.")
 queue_enqueue_many_op = _define_enqueue(
-    "QueueEnqueueManyV2", True, "Adds an element a row of its components, each when there is room."
+    "QueueEnqueueManyV2", True, "Adds one element per row of its components, each once there is room."
 )
 
 
@@ -223,7 +223,7 @@ queue_dequeue_many_op = _define_dequeue_many(
     "QueueDequeueManyV2", False, "Takes n elements, stacked along a new first dimension."
 )
 queue_dequeue_up_to_op = _define_dequeue_many(
-    "QueueDequeueUpToV2", True, "Takes n elements, or of a closed queue those that are left, stacked."
+    "QueueDequeueUpToV2", True, "Takes n elements, or the remaining ones of a closed queue, stacked."
 )
 
 

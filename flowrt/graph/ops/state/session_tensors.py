@@ -64,8 +64,8 @@ def _store(key: int) -> _Store:
 
 def _gone(key: int) -> NotFoundError:
     return NotFoundError(
-        f"tensor handle {key}: expected a value; it is gone: it was deleted, its TensorHandle is not "
-        "referenced any more, or its session was closed"
+        f"tensor handle {key}: expected a value; it was deleted, its TensorHandle is no longer referenced, "
+        "or its session was closed"
     )
 
 

@@ -69,7 +69,7 @@ class Deal:
                 self._known.pop(self._taken - KEPT, None)
                 self._begun += 1
             if number not in self._known:
-                raise CancelledError(f"element {number} is gone: a step has asked for it too late")
+                raise CancelledError(f"element {number} no longer exists: a step has requested it too late")
             return self._known[number]
 
     def _read(self, before: Future[Any] | None) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ class Stage:
         """The part of element ``number``; starts copying the next one."""
         deal = _deals.get(serial)
         if deal is None:
-            raise FailedPreconditionError("expected elements of this process; the iterator is in another one")
+            raise FailedPreconditionError("expected an iterator of this process; it is in another one")
         ahead = self._ahead
         if ahead is not None and ahead[:2] == (serial, number):
             part = ahead.part

@@ -127,7 +127,7 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **_: Any) -> 
             return ufunc.__name__ == "not_equal"
         if ufunc.__name__ in _REFLECTED:
             return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])
-    raise _no_value(self, f"For np.{ufunc.__name__} use flowrt's function of this name, or ")
+    raise _no_value(self, f"For np.{ufunc.__name__} use flowrt's function of the same name, or ")
 
 
 def _to_number(self: Any) -> NoReturn:

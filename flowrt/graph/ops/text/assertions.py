@@ -314,7 +314,7 @@ def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = N
     found = {t.dtype for t in tensors or () if t is not None}
     found |= set() if dtype is None else {as_dtype(dtype)}
     if len(found) > 1 or not all(d.is_floating for d in found):
-        raise DTypeError(f"expected tensors of one floating dtype; got {sorted(d.name for d in found)}")
+        raise DTypeError(f"expected tensors of the same floating dtype; got {sorted(d.name for d in found)}")
     return next(iter(found), dtypes.float32)
 
 

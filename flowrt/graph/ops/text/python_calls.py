@@ -151,7 +151,8 @@ def _function_of(node: Node) -> _PythonFunction:
     if function is None:
         source = None if node.source is None else str(node.source)
         message = (
-            f"expected the Python function {token!r} in this process; it is gone, or the graph is from a file"
+            f"expected the Python function {token!r} in this process; it no longer exists, or the graph is "
+            "from a file"
         )
         raise FailedPreconditionError(message, op=node.name, op_type=node.op.name, source=source)
     return function

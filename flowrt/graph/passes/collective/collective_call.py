@@ -93,8 +93,8 @@ def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) ->
     if is_asked_for and attrs["group_key"] == LOCAL:
         if len(set(tasks)) > 1:
             raise FailedPreconditionError(
-                "native: expected a Group that its processes have joined; got ranks in several tasks. Within "
-                "a session collectives between tasks are expanded"
+                "native: expected a Group joined by its processes; got ranks in several tasks. Within a "
+                "session, collectives between tasks are expanded"
             )
         lacks = shapeless
     if is_asked_for and lacks:

@@ -206,7 +206,7 @@ class _Expansion:
         dims = self._call.payload.shape
         if not is_static(dims):
             raise InvalidArgumentError(
-                f"expected values of a shape known before the step, as ranks of other graphs give them; got "
+                "expected values of a static shape, as other graphs contribute some ranks; got "
                 f"{self._call.payload}"
             )
         count = transfer.end - transfer.first

@@ -42,7 +42,7 @@ def rank_part(
     """
     spec = what.payload if result is None else result
     if not is_static(spec.shape):
-        raise InvalidArgumentError(f"native: expected results of a shape known before the step; got {spec}")
+        raise InvalidArgumentError(f"native: expected results of a static shape; got {spec}")
     key, size = node.attrs["group_key"], node.attrs["group_size"]
     member = {
         "group_key": f"{PREFIX}{size}" if key == LOCAL else key,  # the step's own, unless they joined one

@@ -214,7 +214,7 @@ class _Placer:
                     self._request(device, False), name, f"was placed on {device} by an earlier step"
                 )
             elif node is not None and node.device:
-                yield _Constraint(self._request(node.device, relaxed), name, f"asks for {node.device}")
+                yield _Constraint(self._request(node.device, relaxed), name, f"requests {node.device}")
             if node is not None and (kernels := self._kernels(node)) != self._all:
                 supported = [t for t in self._types if supports(node, t)] or ["none of them"]
                 yield _Constraint(kernels, name, f"has kernels for {', '.join(supported)} only")
@@ -255,12 +255,14 @@ class _Placer:
         smallest = next(s for s in sets if not self._intersection(s))
         ending = f"The devices are {', '.join(self._names)}.{self._reasons(c.name for c in smallest)}"
         if not self._soft and self._intersection(self._constraints(names, relaxed=True)):
-            ending += " allow_soft_placement=True moves it to a device there is."
+            ending += " allow_soft_placement=True moves it to an existing device."
         facts = " and ".join(c.fact for c in smallest)
         node = self._subgraph.nodes.get(smallest[0].name)
         if len({c.name for c in smallest}) > 1:
             facts = "".join([f"\n  {self._describe(c.name)} {c.fact}" for c in smallest])
-            message = f"expected one device for operations tied by a resource or by colocation; got{facts}\n"
+            message = (
+                f"expected one device for operations that share a resource or are colocated; got{facts}\n"
+            )
         elif len(smallest) == 1:
             message = f"expected a device that exists; the operation {facts}. "
         else:
@@ -284,7 +286,7 @@ class _Placer:
         """Advice for adding a device; empty for one that exists or cannot be added."""
         if spec.job not in (None, LOCAL_JOB) and all(device.job == LOCAL_JOB for device in self._devices):
             return (
-                f" Job {spec.job!r} is there in a session of its cluster: Session(server.target), or"
+                f" Job {spec.job!r} exists in a session of its cluster: Session(server.target), or"
                 ' Session("grpc://host:port").'
             )
         task = spec.replace(device_type=None, device_index=None)
@@ -295,7 +297,7 @@ class _Placer:
             return ""
         is_local = any(device.job == LOCAL_JOB for device in near)
         whose = "of the session, or of its Server," if is_local else "of the task's Server"
-        return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) {whose} makes it."
+        return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) {whose} creates it."
 
     def _intersection(self, constraints: Iterable[_Constraint]) -> int:
         return reduce(operator.and_, [constraint.mask for constraint in constraints], self._all)

@@ -15,8 +15,8 @@ def placement_reasons(
 ) -> dict[str, str]:
     """One line for each node of ``placed``, the result of `place` for ``before`` with these arguments:
 
-    ``requested /device:CPU:1``, ``colocated with w, which asks for …``, ``only CPU has a kernel for it``,
-    ``asked for …, moved: …``, ``beside what it reads, x``, ``default device``.
+    ``requested /device:CPU:1``, ``colocated with w, which requests …``, ``only CPU has a kernel for it``,
+    ``requested …, moved: …``, ``on the device of its input x``, ``default device``.
     """
     return _Reasons(before, placed, devices, assigned).all()
 
@@ -39,7 +39,7 @@ class _Reasons:
         if node.device:
             return self._of_request(node, parse_device(device))
         if node.name in self._assigned:
-            return "an earlier step placed it there"
+            return "placed by an earlier step"
         return self._of_group(node) or self._of_kernels(node) or self._of_neighbours(node, device)
 
     def _of_request(self, node: Node, device: DeviceSpec) -> str:
@@ -47,12 +47,14 @@ class _Reasons:
         if request.matches(device):
             return f"requested {node.device}"
         if not any(map(request.matches, self._devices)):
-            return f"asked for {node.device}, moved: there is no such device"
+            return f"requested {node.device}, moved: no such device"
         if not supports(node, request.device_type or ""):
-            return f"asked for {node.device}, moved: {request.device_type} has no kernel for it"
+            return f"requested {node.device}, moved: {request.device_type} has no kernel for it"
         tied = [n.name for n in self._others(node) if not supports(n, request.device_type or "")]
-        why = f"{tied[0]}, colocated, has no kernel there" if tied else "by those it is colocated with"
-        return f"asked for {node.device}, moved: {why}"
+        why = (
+            f"{tied[0]}, colocated, has no kernel there" if tied else "by the operations it is colocated with"
+        )
+        return f"requested {node.device}, moved: {why}"
 
     def _others(self, node: Node) -> list[Node]:
         """Nodes that must share the device of ``node``."""
@@ -63,7 +65,7 @@ class _Reasons:
         others = self._others(node)
         reasons = [
             *[f"{n.name}, which an earlier step placed there" for n in others if n.name in self._assigned],
-            *[f"{n.name}, which asks for {n.device}" for n in others if n.device],
+            *[f"{n.name}, which requests {n.device}" for n in others if n.device],
             *[
                 f"{n.name}, for which only {only} has a kernel"
                 for n in others
@@ -86,6 +88,6 @@ class _Reasons:
         if device == self._devices[0].to_string():
             return "default device"
         if is_metadata(node):
-            return f"beside what it reads, {node.inputs[0][0]}"
+            return f"on the device of its input {node.inputs[0][0]}"
         reader = next((n for n in self._consumers[node.name] if self._placed.nodes[n].device == device), None)
-        return "first device that can run it" if reader is None else f"beside its reader, {reader}"
+        return "first device that can run it" if reader is None else f"on the device of its consumer {reader}"

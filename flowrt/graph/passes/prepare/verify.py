@@ -32,7 +32,7 @@ def verify_subgraph(subgraph: Subgraph) -> None:
 
 def _faults(name: str, node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
     if node.name != name:
-        yield f"expected the node under its own name; got {node.name!r}"
+        yield f"expected the node to be stored under its own name; got {node.name!r}"
     for producer, index in node.inputs:
         if producer not in seen:
             yield f"expected input {producer!r} to come before it"
