@@ -132,7 +132,7 @@ class QueueState:
         if attempt.up_to and attempt.taken:
             self._end(attempt, None)
             return
-        counts = f"{attempt.wanted} wanted, {len(attempt.taken)} there"
+        counts = f"{attempt.wanted} requested, {len(attempt.taken)} available"
         self._give_back(attempt)
         error = OutOfRangeError(f"queue {self.name!r} is closed and has too few elements: {counts}")
         self._end(attempt, error)

@@ -418,8 +418,13 @@ _ADAGRAD = UpdateRule(
 apply_adagrad, sparse_apply_adagrad = _ADAGRAD.dense(), _ADAGRAD.sparse()
 
 _ADADELTA = UpdateRule(
-    "ApplyAdadelta", "var ACCUM ACCUM_UPDATE lr rho epsilon grad", _adadelta, update_loops.adadelta, "var -=
-    lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with moving averages of squares", "",
+    "ApplyAdadelta",
+    "var ACCUM ACCUM_UPDATE lr rho epsilon grad",
+    _adadelta,
+    update_loops.adadelta,
+    "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with moving averages of"
+    " squares",
+    "",
 )
 apply_adadelta, sparse_apply_adadelta = _ADADELTA.dense(), _ADADELTA.sparse()
 
