@@ -89,7 +89,7 @@ def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) ->
     shapeless = None if is_static(payload.shape) else "a shape known before the step"
     lacks, size, kind = shapeless, attrs["group_size"], node.op.name
     if is_static(payload.shape) and kind in _CUT and payload.shape[axis] % size:
-        lacks = f"a dimension {axis} that {size} ranks divide"
+        lacks = f"a dimension {axis} divisible by {size} ranks"
     if is_asked_for and attrs["group_key"] == LOCAL:
         if len(set(tasks)) > 1:
             raise FailedPreconditionError(
