@@ -7,7 +7,7 @@ step.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -20,6 +20,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.ops.elementwise.comparison import equal, greater, where
 from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
+from flowrt.graph.tf1_signatures import parameters_of, with_parameters
 
 __all__ = [
     "cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay", "linear_cosine_decay",
@@ -37,55 +38,48 @@ def _rate_and_steps(learning_rate: Any, *steps: Any) -> tuple[Any, ...]:
     return rate, *(cast(s, rate.dtype) for s in steps)
 
 
-def exponential_decay(
-    learning_rate: Any,
-    global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
-    staircase: bool = False,
-    name: str | None = None,
-) -> Tensor:
+def _decay(rule: Callable[[Any, Any, Any], Any]) -> Callable[..., Tensor]:
+    """The schedule ``rule(rate, decay_rate, passed)`` of the periods ``passed``, each of ``decay_steps``."""
+    scope = rule.__name__.title().replace("_", "")
+
+    def schedule(
+        learning_rate: Any,
+        global_step: Any,
+        decay_steps: Any,
+        decay_rate: Any,
+        staircase: bool = False,
+        name: str | None = None,
+    ) -> Tensor:
+        with get_default_graph().name_scope(name or scope):
+            rate, step, steps, decay = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
+            passed = step / steps
+            return rule(rate, decay, floor(passed) if staircase else passed)  # type: ignore[no-any-return]
+
+    return with_parameters(rule, parameters_of(schedule), lambda given: schedule(**given))
+
+
+@_decay
+def exponential_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
     """``learning_rate * decay_rate ** (global_step / decay_steps)``; with ``staircase`` the exponent is
     rounded down.
     """
-    with get_default_graph().name_scope(name or "ExponentialDecay"):
-        rate, step, steps, base = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
-        exponent = step / steps
-        return rate * base ** (floor(exponent) if staircase else exponent)  # type: ignore[no-any-return]
+    return rate * decay_rate**passed
 
 
-def natural_exp_decay(
-    learning_rate: Any,
-    global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
-    staircase: bool = False,
-    name: str | None = None,
-) -> Tensor:
+@_decay
+def natural_exp_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
     """``learning_rate * exp(-decay_rate * global_step / decay_steps)``; with ``staircase`` the quotient is
     rounded down.
     """
-    with get_default_graph().name_scope(name or "NaturalExpDecay"):
-        rate, step, steps, speed = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
-        passed = step / steps
-        return rate * exp(-speed * (floor(passed) if staircase else passed))  # type: ignore[no-any-return]
+    return rate * exp(-decay_rate * passed)
 
 
-def inverse_time_decay(
-    learning_rate: Any,
-    global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
-    staircase: bool = False,
-    name: str | None = None,
-) -> Tensor:
+@_decay
+def inverse_time_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
     """``learning_rate / (1 + decay_rate * global_step / decay_steps)``; with ``staircase`` the quotient is
     rounded down.
     """
-    with get_default_graph().name_scope(name or "InverseTimeDecay"):
-        rate, step, steps, speed = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
-        passed = step / steps
-        return rate / (1 + speed * (floor(passed) if staircase else passed))  # type: ignore[no-any-return]
+    return rate / (1 + decay_rate * passed)
 
 
 def polynomial_decay(

@@ -177,13 +177,11 @@ class RMSPropOptimizer(_RuleOptimizer):
     ) -> None:
         super().__init__(use_locking, name, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon)
         self._centered = centered
-        self._dense_op = (
-            optimizer_updates.apply_centered_rmsprop if centered else optimizer_updates.apply_rmsprop
-        )
-        self._sparse_op = (
-            optimizer_updates.sparse_apply_centered_rmsprop
+        rules = optimizer_updates
+        self._dense_op, self._sparse_op = (
+            (rules.apply_centered_rmsprop, rules.sparse_apply_centered_rmsprop)
             if centered
-            else optimizer_updates.sparse_apply_rmsprop
+            else (rules.apply_rmsprop, rules.sparse_apply_rmsprop)
         )
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
@@ -352,8 +350,8 @@ def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
     return where(greater(first, 0), where(greater(second, 0), ratio, one), one)
 
 
-class LAMBOptimizer(Optimizer):
-    """Adam's direction plus decoupled decay, scaled per layer by ``|w| / |update|`` (You et al. 2020).
+class LAMBOptimizer(_RuleOptimizer):
+    """Adam's direction plus decoupled decay, scaled a layer by ``|w| / |update|`` (You et al. 2020).
 
     Variables with a name that contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse
     gradients count as zero elsewhere.
@@ -371,14 +369,15 @@ class LAMBOptimizer(Optimizer):
         exclude_from_weight_decay: Sequence[str] | None = None,
         name: str = "LAMB",
     ) -> None:
-        super().__init__(False, name)
-        self._settings = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-        }
+        super().__init__(
+            False,
+            name,
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+        )
         self._exclude = list(exclude_from_weight_decay or ())
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
@@ -390,15 +389,11 @@ class LAMBOptimizer(Optimizer):
         step = self._get_non_slot_variable("lamb_step")
         with on_device_of(step):
             self._step: Tensor = step.read_value() + 1.0
-        self._tensors = {
-            key: convert_to_tensor(value() if callable(value) else value, name=key)
-            for key, value in self._settings.items()
-        }
+        super()._prepare()
 
     def _apply_dense(self, grad: Any, var: Variable) -> Operation:
         dtype: DType = var.dtype
-        settings: list[Any] = [cast(t, dtype) for t in self._tensors.values()]
-        rate, decay, beta1, beta2, epsilon = settings
+        rate, decay, beta1, beta2, epsilon = (self._hyper(name, var) for name in self._hypers)
         step: Any = cast(self._step, dtype)
         weights: Any = var.read_value()
         m, v = self._slots["m"][var], self._slots["v"][var]

@@ -48,10 +48,10 @@ class UpdateRule:
     name: str
     order: str
     update: Callable[..., None]
-    loop: LoopRule | None
-    """The update for dense gradients as a `Loop`, if it has one."""
     doc: str
-    attrs: str
+    loop: LoopRule | None = None
+    """The update for dense gradients as a `Loop`, if it has one."""
+    attrs: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +69,9 @@ class UpdateRule:
         inputs.insert(self.names.index("grad") + 1, "indices: Tindices in INDEX")
         name = f"Resource{self.name.replace('Apply', 'SparseApply')}"
         return self._define(name, inputs, self._sparse_shape, self._kernel(_sparse, "indices"))
+
+    def dense_and_sparse(self) -> tuple[OpDef[Operation], OpDef[Operation]]:
+        return self.dense(), self.sparse()
 
     def _arguments(self) -> list[str]:
         return [f"{n.lower()}: {_argument_type(n)}" for n in self.names]
@@ -392,108 +395,88 @@ apply_gradient_descent = UpdateRule(
     "ApplyGradientDescent",
     "var alpha grad",
     _gradient_descent,
-    update_loops.gradient_descent,
     "var -= alpha * grad",
-    "",
+    update_loops.gradient_descent,
 ).dense()
 
-_MOMENTUM = UpdateRule(
+apply_momentum, sparse_apply_momentum = UpdateRule(
     "ApplyMomentum",
     "var ACCUM lr grad momentum",
     _momentum,
-    update_loops.momentum,
     "accum = momentum * accum + grad; var -= lr * accum",
+    update_loops.momentum,
     _NESTEROV,
-)
-apply_momentum, sparse_apply_momentum = _MOMENTUM.dense(), _MOMENTUM.sparse()
+).dense_and_sparse()
 
-_ADAGRAD = UpdateRule(
+apply_adagrad, sparse_apply_adagrad = UpdateRule(
     "ApplyAdagrad",
     "var ACCUM lr grad",
     _adagrad,
-    update_loops.adagrad,
     "accum += grad^2; var -= lr * grad / sqrt(accum)",
+    update_loops.adagrad,
     "update_slots: bool = True",
-)
-apply_adagrad, sparse_apply_adagrad = _ADAGRAD.dense(), _ADAGRAD.sparse()
+).dense_and_sparse()
 
-_ADADELTA = UpdateRule(
+apply_adadelta, sparse_apply_adadelta = UpdateRule(
     "ApplyAdadelta",
     "var ACCUM ACCUM_UPDATE lr rho epsilon grad",
     _adadelta,
-    update_loops.adadelta,
     "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with moving averages of"
     " squares",
-    "",
-)
-apply_adadelta, sparse_apply_adadelta = _ADADELTA.dense(), _ADADELTA.sparse()
+    update_loops.adadelta,
+).dense_and_sparse()
 
-_RMSPROP = UpdateRule(
+apply_rmsprop, sparse_apply_rmsprop = UpdateRule(
     "ApplyRMSProp",
     "var MS MOM lr rho momentum epsilon grad",
     _rmsprop,
-    update_loops.rmsprop,
     "mom = momentum * mom + lr * grad / sqrt(ms + epsilon); var -= mom",
-    "",
-)
-apply_rmsprop, sparse_apply_rmsprop = _RMSPROP.dense(), _RMSPROP.sparse()
+    update_loops.rmsprop,
+).dense_and_sparse()
 
-_CENTERED_RMSPROP = UpdateRule(
+apply_centered_rmsprop, sparse_apply_centered_rmsprop = UpdateRule(
     "ApplyCenteredRMSProp",
     "var MG MS MOM lr rho momentum epsilon grad",
     _centered_rmsprop,
-    update_loops.centered_rmsprop,
     "as ApplyRMSProp with the variance ms - mg^2 instead of ms",
-    "",
-)
-apply_centered_rmsprop, sparse_apply_centered_rmsprop = _CENTERED_RMSPROP.dense(), _CENTERED_RMSPROP.sparse()
+    update_loops.centered_rmsprop,
+).dense_and_sparse()
 
 apply_adam = UpdateRule(
     "ApplyAdam",
     "var M V beta1_power beta2_power lr beta1 beta2 epsilon grad",
     _adam,
-    update_loops.adam,
     "var -= lr * sqrt(1 - beta2_power) / (1 - beta1_power) * m / (sqrt(v) + epsilon)",
+    update_loops.adam,
     _NESTEROV,
 ).dense()
 
-_FTRL = UpdateRule(
+apply_ftrl, sparse_apply_ftrl = UpdateRule(
     "ApplyFtrl",
     "var ACCUM LINEAR grad lr l1 l2 lr_power",
     _ftrl,
-    update_loops.ftrl,
     "Follow-the-regularised-leader, proximal.",
+    update_loops.ftrl,
     "multiply_linear_by_lr: bool = False",
-)
-apply_ftrl, sparse_apply_ftrl = _FTRL.dense(), _FTRL.sparse()
+).dense_and_sparse()
 
-_PROXIMAL_GRADIENT_DESCENT = UpdateRule(
+apply_proximal_gradient_descent, sparse_apply_proximal_gradient_descent = UpdateRule(
     "ApplyProximalGradientDescent",
     "var alpha l1 l2 grad",
     _proximal_gradient_descent,
-    None,
     "prox = var - alpha * grad; var = sign(prox) * max(|prox| - alpha * l1, 0) / (1 + alpha * l2)",
-    "",
-)
-apply_proximal_gradient_descent = _PROXIMAL_GRADIENT_DESCENT.dense()
-sparse_apply_proximal_gradient_descent = _PROXIMAL_GRADIENT_DESCENT.sparse()
+).dense_and_sparse()
 
-_PROXIMAL_ADAGRAD = UpdateRule(
+apply_proximal_adagrad, sparse_apply_proximal_adagrad = UpdateRule(
     "ApplyProximalAdagrad",
     "var ACCUM lr l1 l2 grad",
     _proximal_adagrad,
-    None,
     "As ApplyProximalGradientDescent with alpha = lr / sqrt(accum), after accum += grad^2.",
-    "",
-)
-apply_proximal_adagrad, sparse_apply_proximal_adagrad = _PROXIMAL_ADAGRAD.dense(), _PROXIMAL_ADAGRAD.sparse()
+).dense_and_sparse()
 
-_ADAGRAD_DA = UpdateRule(
+apply_adagrad_da, sparse_apply_adagrad_da = UpdateRule(
     "ApplyAdagradDA",
     "var GRADIENT_ACCUMULATOR GRADIENT_SQUARED_ACCUMULATOR grad lr l1 l2 global_step",
     _adagrad_da,
-    None,
     "var = -lr * sign(sum) * max(|sum| - l1 * t, 0) / (l2 * t * lr + sqrt(squares)), sums of all gradients",
-    "",
-)
-apply_adagrad_da, sparse_apply_adagrad_da = _ADAGRAD_DA.dense(), _ADAGRAD_DA.sparse()
+).dense_and_sparse()

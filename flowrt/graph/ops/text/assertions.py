@@ -36,6 +36,7 @@ from flowrt.graph.ops.elementwise.complex_parts import abs
 from flowrt.graph.ops.text.formatting import summarize_value
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import format_shape
+from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
 
 __all__ = [
     "Assert", "assert_equal", "assert_greater", "assert_greater_equal", "assert_integer", "assert_less",
@@ -88,6 +89,34 @@ def _nothing_left() -> Operation:
     return no_op(name="static_checks_determined_all_ok")
 
 
+class _Report(NamedTuple):
+    """Values to show when a check fails, and the name of the check."""
+
+    data: Sequence[Any] | None
+    summarize: int | None
+    message: str | None
+    name: str
+
+    def about(self, text: str) -> str:
+        return f"{self.message} {text}" if self.message else text
+
+    def check(self, condition: Any, text: str, *values: Any) -> Operation:
+        """An operation that shows ``text`` and ``values``, or ``data`` in place of them."""
+        shown = [self.about(text), *values] if self.data is None else self.data
+        return Assert(condition, shown, self.summarize)
+
+
+def _reporting(check: Callable[..., Operation], name: str | None = None) -> Callable[..., Operation]:
+    """``check`` with ``data``, ``summarize``, ``message`` and ``name`` in place of its last, ``report``."""
+    parameters = [*parameters_of(check)[:-1], *map(optional, _Report._fields[:-1]), optional("name", name)]
+
+    def call(given: dict[str, Any]) -> Operation:
+        data, summarize, message, scope = (given.pop(p.name, None) for p in parameters[-4:])
+        return check(**given, report=_Report(data, summarize, message, scope or check.__name__))
+
+    return with_parameters(check, parameters, call)
+
+
 # --- comparisons of values
 
 
@@ -101,33 +130,24 @@ def _comparison(
 ) -> Callable[..., Operation]:
     """The function ``name(x, y, ...)``, an operation that fails unless ``x sign y`` for all elements."""
 
-    def check(
-        x: Any,
-        y: Any,
-        data: Sequence[Any] | None = None,
-        summarize: int | None = None,
-        message: str | None = None,
-        name: str | None = name,
-    ) -> Operation:
-        with get_default_graph().name_scope(name):
+    def check(x: Any, y: Any, report: _Report) -> Operation:
+        with get_default_graph().name_scope(report.name):
             x = convert_to_tensor(x, name="x")
             y = convert_to_tensor(y, x.dtype, name="y")
-            described = f"expected x {sign} y for all elements; x is {x.name}, y is {y.name}"
-            text = f"{message} {described}" if message else described
+            text = f"expected x {sign} y for all elements; x is {x.name}, y is {y.name}"
             a, b = _array_of(x), _array_of(y)
             if a is not None and b is not None:
                 if not np.all(holds(a, b)):
-                    raise InvalidArgumentError(f"{text}; got x {a.tolist()}, y {b.tolist()}")
+                    raise InvalidArgumentError(f"{report.about(text)}; got x {a.tolist()}, y {b.tolist()}")
                 return _nothing_left()
-            shown = [text, "x:", x, "y:", y] if data is None else data
-            return Assert(reduce_all(compare(x, y)), shown, summarize)
+            return report.check(reduce_all(compare(x, y)), text, "x:", x, "y:", y)
 
-    check.__name__ = check.__qualname__ = str(name)
+    check.__name__ = check.__qualname__ = name
     check.__doc__ = (
         f"An operation that raises `InvalidArgumentError` unless ``x {sign} y`` everywhere.\n\n"
         "With constants it raises at once. ``data`` replaces what the error shows, ``message`` precedes it."
     )
-    return check
+    return _reporting(check, name)
 
 
 assert_equal = _comparison("assert_equal", "==", equal, np.equal)
@@ -141,19 +161,13 @@ assert_greater_equal = _comparison("assert_greater_equal", ">=", greater_equal, 
 def _sign(name: str, check: Callable[..., Operation]) -> Callable[..., Operation]:
     """The function ``name(x, ...)``, which compares ``x`` with 0."""
 
-    def check_sign(
-        x: Any,
-        data: Sequence[Any] | None = None,
-        summarize: int | None = None,
-        message: str | None = None,
-        name: str | None = name,
-    ) -> Operation:
+    def check_sign(x: Any, report: _Report) -> Operation:
         x = convert_to_tensor(x, name="x")
-        return check(x, np.zeros((), x.dtype.np), data, summarize, message, name)
+        return check(x, np.zeros((), x.dtype.np), *report)
 
-    check_sign.__name__ = check_sign.__qualname__ = str(name)
+    check_sign.__name__ = check_sign.__qualname__ = name
     check_sign.__doc__ = f"`{check.__name__}` of ``x`` and 0."
-    return check_sign
+    return _reporting(check_sign, name)
 
 
 assert_positive = _sign("assert_positive", assert_greater)
@@ -162,42 +176,26 @@ assert_non_negative = _sign("assert_non_negative", assert_greater_equal)
 assert_non_positive = _sign("assert_non_positive", assert_less_equal)
 
 
+@_reporting
 def assert_near(
-    x: Any,
-    y: Any,
-    rtol: float | None = None,
-    atol: float | None = None,
-    data: Sequence[Any] | None = None,
-    summarize: int | None = None,
-    message: str | None = None,
-    name: str | None = None,
+    x: Any, y: Any, rtol: float | None = None, atol: float | None = None, *, report: _Report
 ) -> Operation:
     """An operation that raises `InvalidArgumentError` unless ``|x - y| <= atol + rtol * |y|`` for all
     elements.
 
     Both tolerances are 10 epsilons of the dtype by default.
     """
-    with get_default_graph().name_scope(name or "assert_near"):
+    with get_default_graph().name_scope(report.name):
         x = convert_to_tensor(x, name="x")
         y = convert_to_tensor(y, x.dtype, name="y")
         default = 10 * float(np.spacing(np.ones((), x.dtype.real_dtype.np)))
         relative = multiply(abs(y), default if rtol is None else rtol)
         allowed = add_v2(relative, default if atol is None else atol)
-        text = f"{message or ''} expected x close to y for all elements; x is {x.name}, y is {y.name}".strip()
-        shown = [text, "x:", x, "y:", y] if data is None else data
-        return Assert(reduce_all(less_equal(abs(subtract(x, y)), allowed)), shown, summarize)
+        text = f"expected x close to y for all elements; x is {x.name}, y is {y.name}"
+        return report.check(reduce_all(less_equal(abs(subtract(x, y)), allowed)), text, "x:", x, "y:", y)
 
 
 # --- ranks
-
-
-class _Report(NamedTuple):
-    """Values to show when a check fails, and the name of the check."""
-
-    data: Sequence[Any] | None
-    summarize: int | None
-    message: str | None
-    name: str
 
 
 def _check_rank(
@@ -205,13 +203,11 @@ def _check_rank(
 ) -> Operation:
     with get_default_graph().name_scope(report.name):
         x = convert_to_tensor(x, name="x")
-        text = f"{report.message} {text}" if report.message else text
         dims = x.spec.shape
         if dims is None:
-            shown = [text, "shape:", shape(x)] if report.data is None else report.data
-            return Assert(test(rank_of(x)), shown, report.summarize)
+            return report.check(test(rank_of(x)), text, "shape:", shape(x))
         if not holds(len(dims)):
-            raise InvalidArgumentError(f"{text}; got {x.name} of shape {format_shape(dims)}")
+            raise InvalidArgumentError(f"{report.about(text)}; got {x.name} of shape {format_shape(dims)}")
         return _nothing_left()
 
 
@@ -222,45 +218,25 @@ def _static_ranks(*ranks: Any) -> list[int]:
     return found
 
 
-def assert_rank(
-    x: Any,
-    rank: Any,
-    data: Sequence[Any] | None = None,
-    summarize: int | None = None,
-    message: str | None = None,
-    name: str | None = None,
-) -> Operation:
+@_reporting
+def assert_rank(x: Any, rank: Any, report: _Report) -> Operation:
     """An operation that checks that ``x`` has this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
-    report = _Report(data, summarize, message, name or "assert_rank")
     return _check_rank(
         x, f"expected rank {wanted}", lambda r: r == wanted, lambda r: equal(r, wanted), report
     )
 
 
-def assert_rank_at_least(
-    x: Any,
-    rank: Any,
-    data: Sequence[Any] | None = None,
-    summarize: int | None = None,
-    message: str | None = None,
-    name: str | None = None,
-) -> Operation:
+@_reporting
+def assert_rank_at_least(x: Any, rank: Any, report: _Report) -> Operation:
     """An operation that checks that ``x`` has at least this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
-    report = _Report(data, summarize, message, name or "assert_rank_at_least")
     text = f"expected rank {wanted} or higher"
     return _check_rank(x, text, lambda r: r >= wanted, lambda r: greater_equal(r, wanted), report)
 
 
-def assert_rank_in(
-    x: Any,
-    ranks: Iterable[Any],
-    data: Sequence[Any] | None = None,
-    summarize: int | None = None,
-    message: str | None = None,
-    name: str | None = None,
-) -> Operation:
+@_reporting
+def assert_rank_in(x: Any, ranks: Iterable[Any], report: _Report) -> Operation:
     """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at build time if it is
     known.
     """
@@ -272,7 +248,6 @@ def assert_rank_in(
             found = logical_or(found, equal(rank, other))
         return found
 
-    report = _Report(data, summarize, message, name or "assert_rank_in")
     return _check_rank(x, f"expected a rank among {wanted}", lambda r: r in wanted, among, report)
 
 
