@@ -90,3 +90,29 @@ def test_v1_says_the_version_of_tensorflow_and_flowrt_its_own() -> None:
     assert v1.__version__ in v1.GIT_VERSION
     assert v1.version.GIT_VERSION == v1.GIT_VERSION
     assert tf.__version__ != v1.__version__
+
+
+def test_writers_of_layers_find_tensorflows_helpers() -> None:
+    from flowrt.python.framework import smart_cond
+    from flowrt.python.layers import utils
+
+    assert utils.normalize_tuple(2, 3, "strides") == (2, 2, 2)
+    assert utils.normalize_padding("SAME") == "same"
+    assert utils.convert_data_format("channels_first", 5) == "NCDHW"
+    assert [utils.conv_output_length(10, 3, p, 2) for p in ("valid", "same", "full")] == [4, 5, 6]
+    assert [utils.deconv_output_length(4, 3, p, 2) for p in ("valid", "same", "full")] == [9, 8, 5]
+    assert utils.conv_output_length(None, 3, "same", 1) is None
+    fed = tf.placeholder(tf.bool, [])
+    assert utils.constant_value(tf.constant(True)) is True
+    assert utils.constant_value(fed) is None
+    assert smart_cond.smart_cond(False, lambda: 1, lambda: 2) == 2
+    chosen = smart_cond.smart_cond(fed, lambda: tf.constant(1), lambda: tf.constant(2))
+    with tf.Session() as session:
+        assert [session.run(chosen, {fed: value}) for value in (True, False)] == [1, 2]
+    for call in (
+        lambda: utils.normalize_data_format("NHWC"),
+        lambda: utils.convert_data_format("channels_last", 2),
+        lambda: utils.smart_cond(True, None, None),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="expected"):
+            call()

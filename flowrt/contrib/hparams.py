@@ -31,8 +31,8 @@ class HParams:
         if hasattr(self, name):
             raise InvalidArgumentError(f"HParams: expected a new name; {name!r} is taken")
         many = isinstance(value, (list, tuple))
-        if value is None or (many and not value):
-            raise InvalidArgumentError(f"HParams: expected a value that shows {name!r}'s type; got {value!r}")
+        if many and not value:
+            raise InvalidArgumentError(f"HParams: expected a list with elements for {name!r}; got {value!r}")
         self._types[name] = (type(value[0]) if many else type(value), many)
         setattr(self, name, list(value) if many else value)
 

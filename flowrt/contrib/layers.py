@@ -289,7 +289,7 @@ def layer_norm(
     rank = inputs.shape.rank
     if rank is None or not -rank <= begin_norm_axis < rank or not -rank <= begin_params_axis < rank:
         expected = f"inputs with the axes {begin_norm_axis} and {begin_params_axis}"
-        raise InvalidArgumentError(f"layer_norm: expected {expected}; got {inputs.shape}")
+        raise InvalidArgumentError(f"layer_norm: expected {expected}; got {inputs!r}", source=user_line())
     with variable_scope(scope, "LayerNorm", [inputs], reuse=reuse):
         sizes = [_depth(inputs, axis, "layer_norm") for axis in range(begin_params_axis % rank, rank)]
         make = _maker(inputs, trainable, variables_collections)

@@ -10,9 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flowrt.graph.node import Source
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_NUMPY = os.path.dirname(np.__file__) + "/"
 _COMMANDS = os.path.dirname(sys.executable)
 """Directory in which installers place ``flowrt`` and similar commands."""
 
@@ -56,7 +59,7 @@ _CALLED_FOR = called_for.__code__
 def _is_between(file: str) -> bool:
     """Whether ``file`` is between user code and the graph on the stack, or starts flowrt's own commands."""
     return (
-        file.startswith(_PACKAGE)
+        file.startswith((_PACKAGE, _NUMPY))  # np.stack of tensors asks each for an array
         or file == contextlib.__file__  # a user's ``with`` statement passes through it
         or file == "<frozen runpy>"  # python -m flowrt
         or os.path.dirname(file) == _COMMANDS

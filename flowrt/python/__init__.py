@@ -15,6 +15,7 @@ from typing import Any
 
 from flowrt.base.missing_names import missing_from, missing_name
 from flowrt.config import device_listing
+from flowrt.tf1 import layer_arguments
 
 _PATHS = """
 client: session client_lib -> flowrt
@@ -23,7 +24,8 @@ client: timeline -> profiler.timeline
 data: ->
 data.ops: dataset_ops iterator_ops readers -> data
 eager: context function -> flowrt
-framework: common_shapes constant_op function importer ops smart_cond tensor_spec tensor_util -> flowrt
+framework: common_shapes constant_op function importer ops tensor_spec tensor_util -> flowrt
+framework: smart_cond -> tf1.layer_arguments
 framework: device -> flowrt graph.construction.scopes
 framework: dtypes -> flowrt dtypes
 framework: errors errors_impl -> errors
@@ -35,7 +37,7 @@ framework: tensor_shape -> flowrt graph.shapes
 framework: test_util -> test
 framework: versions -> compat.v1
 layers: base convolutional core layers normalization pooling -> layers
-layers: utils -> layers layers.geometry
+layers: utils -> tf1.layer_arguments
 lib: ->
 lib.io: file_io -> gfile io
 lib.io: python_io tf_record -> python_io io
@@ -110,7 +112,9 @@ class InnerPath(ModuleType):
         raise missing_name(f"python.{self._path}", name)
 
     def __dir__(self) -> list[str]:
-        names = {name for source in self._found() for name in dir(source)} | self.__dict__.keys()
+        names = {
+            name for source in self._found() for name in getattr(source, "__all__", None) or dir(source)
+        } | self.__dict__.keys()
         return sorted(n for n in names | _RENAMED.get(self._path, {}).keys() if not n.startswith("_"))
 
     def _found(self) -> Iterator[Any]:

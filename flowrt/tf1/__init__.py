@@ -1,5 +1,6 @@
 """Names that exist for programs written for TensorFlow 1.
 
-aliases   older names of functions
-training  queue runners' inputs, Supervisor, SyncReplicasOptimizer
+aliases          older names of functions
+layer_arguments  helpers for writers of layers
+training         queue runners' inputs, Supervisor, SyncReplicasOptimizer
 """

@@ -1,4 +1,4 @@
-"""Crowds: a box with too many children for a reader is divided into boxes of neighbours.
+"""Clusters: a box with too many children for a reader is divided into boxes of neighbours.
 
 Generated code often creates thousands of operations in one scope, with similar names or none. Consecutive
 ones are grouped, with about as many per box as there are boxes.

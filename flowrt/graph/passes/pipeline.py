@@ -365,6 +365,8 @@ def _stage(name: str, passes: str | None, before: Sequence[Stage]) -> Stage:
     if stage.needs and stage.needs not in [earlier.name for earlier in before]:
         raise InvalidArgumentError(f"passes: {name!r} needs {stage.needs!r}, which must come before it")
     order = list(State)
+    if stage.scope in (Scope.REQUEST, Scope.WHOLE) and stage in before:
+        raise InvalidArgumentError(f"passes: expected {name!r} only once")
     if before and order.index(before[-1].state) > order.index(stage.state):
         raise InvalidArgumentError(
             f"passes: expected {name!r} before {before[-1].name!r}: the step is {before[-1].state.value} then"
@@ -374,6 +376,8 @@ def _stage(name: str, passes: str | None, before: Sequence[Stage]) -> Stage:
     if not stage.passes:
         raise InvalidArgumentError(f"passes: {name!r} is made of no passes; got {name}({passes})")
     names = [word.strip() for word in passes.split(",") if word.strip()]
+    if not names:
+        raise InvalidArgumentError(f"passes: expected passes of {name!r} in the parentheses; got none")
     return replace(stage, passes={n: _named(n, stage.passes, f"pass of {name!r}") for n in names})
 
 

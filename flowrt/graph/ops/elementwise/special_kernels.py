@@ -196,8 +196,8 @@ def _digamma_positive(xp: Any, x: Any) -> Any:
 
 
 def polygamma(xp: Any, n: Any, x: Any) -> Any:
-    """Derivative n of digamma; infinite at 0, -1, -2 ..., NaN for x < 0 if n is not an integer; error 1.9e-15
-    for x > 0, 6e-15 for x < 0, except near roots, for n to 5.
+    """Derivative n of digamma; infinite at 0, -1, -2 ..., NaN unless n is 0, 1, 2 ...; error 1.9e-15 for x >
+    0, 6e-15 for x < 0, except near roots, for n to 5.
     """
     sign = 1 - 2 * xp.remainder(n + 1, 2)
     is_positive = x > 0
@@ -205,7 +205,8 @@ def polygamma(xp: Any, n: Any, x: Any) -> Any:
     if not is_positive.all():
         reflected = _reflected_zeta(xp, n + 1, xp.where(is_positive, 0.5, x))
         zeta = xp.where(is_positive, zeta, xp.where(n == xp.floor(n), reflected, xp.nan))
-    return xp.where(n == 0, digamma(xp, x), sign * xp.exp(lgamma(xp, n + 1)) * zeta)
+    found = xp.where(n == 0, digamma(xp, x), sign * xp.exp(lgamma(xp, n + 1)) * zeta)
+    return xp.where((n == xp.floor(n)) & (n >= 0), found, xp.nan)
 
 
 def _reflected_zeta(xp: Any, s: Any, q: Any) -> Any:
@@ -224,7 +225,7 @@ def _hurwitz_zeta(xp: Any, s: Any, q: Any) -> Any:
         total = total + (q + k) ** -s
     end = q + SHIFT
     factor = end**-s
-    total = total + factor * (end / (s - 1) + 0.5)
+    total = total + end ** (1 - s) / (s - 1) + 0.5 * factor  # 0, not 0 * inf, at infinity
     for k, coefficient in enumerate(_ZETA):
         factor = factor * (s + 2 * k - 1 if k else 1) * (s + 2 * k) / (end * end if k else end)
         total = total + coefficient * factor

@@ -30,7 +30,7 @@ from flowrt.graph.ops.elementwise.comparison import (
     logical_xor,
 )
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
-from flowrt.graph.ops.elementwise.division import floor_div, floormod, truediv
+from flowrt.graph.ops.elementwise.division import div, floor_div, floormod, truediv
 from flowrt.graph.ops.elementwise.math import neg
 from flowrt.graph.ops.linalg.matmul import matmul
 
@@ -69,6 +69,7 @@ _BINARY: dict[str, tuple[Function, str]] = {
     "sub": (subtract, "sub"),
     "mul": (multiply, "mul"),
     "truediv": (truediv, "truediv"),
+    "div": (div, "div"),
     "floordiv": (floor_div, "floordiv"),
     "mod": (floormod, "mod"),
     "pow": (power, "pow"),
@@ -177,7 +178,7 @@ overload_operators(Tensor)
 Tensor.OVERLOADABLE_OPERATORS = frozenset(  # type: ignore[attr-defined]
     {f"__{prefix}{key}__" for key in _BINARY for prefix in ("", "r")}
     | _COMPARISONS.keys()
-    | {"__neg__", "__abs__", "__invert__", "__getitem__", "__eq__", "__ne__", "__div__", "__rdiv__"}
+    | {"__neg__", "__abs__", "__invert__", "__getitem__", "__eq__", "__ne__"}
 )
 _KINDS: dict[str, Function] = {"__bool__": bool, "__int__": int, "__float__": float, "__index__": index}
 for _name, _kind in _KINDS.items():
