@@ -3,6 +3,7 @@
 The core, in this folder:
 
     op_def, op_facets        `define_op`, `OpDef`: all facts of an op in one place; the kinds of its rules
+    op_help                  the signature and the doc of an op for `inspect.signature` and `help`
     shapes                   the shape lattice
     node, topology           `Node`, `Subgraph`: the immutable form; edges are names
     source                   the user's line behind an operation

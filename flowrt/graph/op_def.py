@@ -39,6 +39,7 @@ import numpy as np
 from flowrt.dtypes import ANY, INEXACT, DType, as_dtype, domain, resource, variant
 from flowrt.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
 from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess, ListUse, Loop, Traits, Vjp
+from flowrt.graph.op_help import CallDoc, CallSignature
 from flowrt.graph.shapes import Shape
 
 if TYPE_CHECKING:
@@ -277,13 +278,15 @@ class Ufunc:
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class OpDef(Generic[Result_co]):
-    """An op's definition. Calling it adds an operation to the default graph (see
-    `flowrt.graph.construction.build`).
+    __doc__ = CallDoc(
+        """An op's definition. Calling it adds an operation to the default graph (see
+        `flowrt.graph.construction.build`).
 
-    The fields of its `Effects` and its `Traits`, documented there, are also attributes of the definition.
-    ``OpDef[Result]`` is the type of a call's result: a tensor, a list of tensors, or an operation without
-    outputs.
-    """
+        The fields of its `Effects` and its `Traits`, documented there, are also attributes of the definition.
+        ``OpDef[Result]`` is the type of a call's result: a tensor, a list of tensors, or an operation without
+        outputs.
+        """
+    )
 
     name: str
     inputs: tuple[Argument, ...]
@@ -327,6 +330,8 @@ class OpDef(Generic[Result_co]):
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
     total: bool
 
+    __signature__ = CallSignature()
+
     @property
     def aliased(self) -> int:
         """Index of the input that an alias op returns a view of."""
@@ -346,13 +351,16 @@ class OpDef(Generic[Result_co]):
             args, name = self._take_extra(args, name, kwargs)
         return _builders[0](self, args, name, kwargs)  # type: ignore[no-any-return]
 
+    def positional_attrs(self) -> list[str]:
+        """The attrs that a call takes after the inputs, in their order."""
+        inferred = {a.type_attr for a in (*self.inputs, *self.outputs)}
+        return [key for key in self.attrs if key not in inferred and not key.startswith("_")]
+
     def _take_extra(
         self, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], str | None]:
         """Positional arguments after the inputs: the attrs in order, then the name, as in TensorFlow."""
-        count = len(self.inputs)
-        inferred = {a.type_attr for a in (*self.inputs, *self.outputs)}
-        order = [*(key for key in self.attrs if key not in inferred and not key.startswith("_")), "name"]
+        count, order = len(self.inputs), [*self.positional_attrs(), "name"]
         if len(args) > count + len(order):
             return args, name  # the builder reports the error
         for key, value in zip(order, args[count:], strict=False):

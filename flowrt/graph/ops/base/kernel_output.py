@@ -27,6 +27,11 @@ def delivered(xp: Any, result: Any, dtype: Any, out: Any) -> Any:
     return out
 
 
+def copied(xp: Any, view: Any, out: Any) -> Any:
+    """``view`` in memory of its own: in ``out``, unless that is None."""
+    return xp.array(view) if out is None else delivered(xp, view, view.dtype, out)
+
+
 def all_delivered(xp: Any, results: Iterable[Any], dtype: Any, out: Sequence[Any] | None) -> list[Any]:
     """`delivered` for each of several results."""
     results = list(results)

@@ -32,7 +32,7 @@ from flowrt.graph.op_def import (
     op_def,
     sample,
 )
-from flowrt.graph.op_facets import Kernel, Loop, Traits, Vjp, instruction, on_floats
+from flowrt.graph.op_facets import Kernel, Loop, Traits, instruction, on_floats
 from flowrt.graph.ops.base.filling import (
     unbroadcast,
 )
@@ -42,7 +42,7 @@ from flowrt.graph.ops.base.identities import (
 )
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.comparison import (
-    broadcast_shape,
+    elementwise_op,
     greater,
     greater_equal,
     less_equal,
@@ -63,18 +63,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def binary_op(
-    name: str, kernel: Kernel, types: str, *, commutative: bool = False, **rules: Any
-) -> OpDef[Tensor]:
+def binary_op(name: str, kernel: Kernel, types: str, **rules: Any) -> OpDef[Tensor]:
     """An elementwise op ``x: T, y: T -> T``."""
-    return define_op(
-        name,
-        f"x: T in {types}, y: T -> z: T",
-        shape=broadcast_shape,
-        kernel=kernel,
-        traits=Traits(elementwise=True, commutative=commutative),
-        **rules,
-    )
+    return elementwise_op(name, f"x: T in {types}, y: T -> z: T", kernel=kernel, **rules)
 
 
 def integer_value(function: Callable[[int, int], int]) -> Callable[[ShapeContext], PartialValue]:
@@ -167,32 +158,27 @@ def _mul_jvp(op: Operation, dx: Tensor | None, dy: Tensor | None) -> list[Tensor
     return [add(multiply(dx, y), multiply(x, dy))]
 
 
-add_v2 = binary_op(
-    "AddV2",
-    Ufunc("add"),
-    "NUMERIC",
-    vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
-    jvp=LINEAR,
-    samples=pairs(),
-    commutative=True,
-    value=integer_value(operator.add),
-    simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
-    loop=instruction("add"),
-    doc="x + y.",
-)
+def _sum_op(name: str, types: str, doc: str, *, commutative: bool) -> OpDef[Tensor]:
+    return binary_op(
+        name,
+        Ufunc("add"),
+        types,
+        vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
+        jvp=LINEAR,
+        samples=pairs(),
+        commutative=commutative,
+        value=integer_value(operator.add),
+        simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
+        loop=instruction("add"),
+        doc=doc,
+    )
 
 
-add_v1 = binary_op(
-    "Add",
-    Ufunc("add"),
-    "NUMERIC | string",
-    vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
-    jvp=LINEAR,
-    samples=pairs(),
-    value=integer_value(operator.add),
-    simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
-    loop=instruction("add"),
-    doc="x + y, as older graphs have it; joins strings.",
+add_v2 = _sum_op("AddV2", "NUMERIC", "x + y.", commutative=True)
+
+
+add_v1 = _sum_op(
+    "Add", "NUMERIC | string", "x + y, as older graphs have it; joins strings.", commutative=False
 )
 
 
@@ -412,49 +398,39 @@ power = binary_op(
     samples=pairs(0.5, 3),
     loop=on_floats(_power_in_loop),
     simplify=_simplify_power,
-    doc="x to the power of y.",
+    doc="x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.",
 )
 
-
-def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run."""
-    return power(x, y, name=name)
+pow = power
 
 
-def _chosen_vjp(takes_x: Callable[[Tensor, Tensor], Any]) -> Vjp:
+def _extreme_op(
+    name: str, of_two: Callable[[int, int], int], takes_x: OpDef[Tensor], doc: str
+) -> OpDef[Tensor]:
     """The gradient flows to the selected input; to x if both are equal."""
 
     def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
         taken, zero = takes_x(*op.inputs), zero_of(dz.dtype)
         return unbroadcast_pair(op, where_v2(taken, dz, zero), where_v2(taken, zero, dz))
 
-    return vjp
+    ufunc = name.lower()
+    return binary_op(
+        name,
+        lambda xp, x, y, out=None: getattr(xp, ufunc)(x, y, out=out),
+        "REAL",
+        vjp=vjp,
+        samples=pairs(),
+        commutative=True,
+        value=integer_value(of_two),
+        loop=instruction(of_two.__name__),
+        doc=doc,
+    )
 
 
-maximum = binary_op(
-    "Maximum",
-    lambda xp, x, y, out=None: xp.maximum(x, y, out=out),
-    "REAL",
-    vjp=_chosen_vjp(greater_equal),
-    samples=pairs(),
-    commutative=True,
-    value=integer_value(max),
-    loop=instruction("max"),
-    doc="The larger of x and y.",
-)
+maximum = _extreme_op("Maximum", max, greater_equal, "The larger of x and y.")
 
 
-minimum = binary_op(
-    "Minimum",
-    lambda xp, x, y, out=None: xp.minimum(x, y, out=out),
-    "REAL",
-    vjp=_chosen_vjp(less_equal),
-    samples=pairs(),
-    commutative=True,
-    value=integer_value(min),
-    loop=instruction("min"),
-    doc="The smaller of x and y.",
-)
+minimum = _extreme_op("Minimum", min, less_equal, "The smaller of x and y.")
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:

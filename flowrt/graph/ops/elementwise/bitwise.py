@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import OpDef, Ufunc, define_op, sample, undoes_itself
-from flowrt.graph.op_facets import Loop, Traits, instruction
-from flowrt.graph.ops.base.identities import unchanged
-from flowrt.graph.ops.elementwise.comparison import broadcast_shape
+from flowrt.graph.op_def import OpDef, Ufunc, sample, undoes_itself
+from flowrt.graph.op_facets import Loop, instruction
+from flowrt.graph.ops.elementwise.comparison import elementwise_op
 
 __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
 
@@ -31,18 +30,16 @@ def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
     return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
 
 
-def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef[Tensor]:
-    return define_op(
+def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef[Tensor]:
+    return elementwise_op(
         name,
         "x: T in INTEGER, y: T -> z: T",
-        shape=broadcast_shape,
         kernel=Ufunc(ufunc),
         samples=lambda rng: (
             sample(np.array([[5], [-6]], np.int32), np.array([3, 1, 0], np.int32)),
             sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
             sample(np.zeros(0, np.int64), np.array(1, np.int64)),
         ),
-        traits=Traits(elementwise=True, commutative=commutative),
         doc=doc,
         **facts,
     )
@@ -75,13 +72,11 @@ right_shift = _bitwise(
     loop=Loop(_right_shift_loop),
 )
 
-invert = define_op(
+invert = elementwise_op(
     "Invert",
     "x: T in INTEGER -> y: T",
-    shape=unchanged,
     kernel=Ufunc("invert"),
     samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
-    traits=Traits(elementwise=True),
     simplify=undoes_itself,
     loop=instruction("not"),
     doc="All bits flipped.",

@@ -38,9 +38,9 @@ from flowrt.graph.op_def import (
     sample,
     undoes_itself,
 )
-from flowrt.graph.op_facets import Kernel, Loop, Traits, instruction
+from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like_op
-from flowrt.graph.ops.base.identities import unchanged
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.shapes import (
     Shape,
     broadcast,
@@ -61,6 +61,16 @@ def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
     for other in s.shapes:
         shape = broadcast(shape, other)
     return [shape]
+
+
+def elementwise_op(name: str, signature: str, *, commutative: bool = False, **rules: Any) -> OpDef[Tensor]:
+    """An op of which output element i depends only on elements i of the (broadcast) inputs."""
+    return define_op(
+        name,
+        signature,
+        traits=Traits(elementwise=True, commutative=commutative),
+        **{"shape": broadcast_shape, **rules},
+    )
 
 
 def pairs(low: float = -3, high: float = 3, *, gap: float = 0.0, dtype: Any = np.int32) -> Samples:
@@ -91,16 +101,12 @@ def zero_of(dtype: DType) -> Tensor:
 # --- comparison
 
 
-def _comparison(
-    name: str, kernel: Kernel, loop: str, types: str, *, commutative: bool = False, **rules: Any
-) -> OpDef[Tensor]:
-    return define_op(
+def _comparison(name: str, ufunc: str, loop: str, types: str, **rules: Any) -> OpDef[Tensor]:
+    return elementwise_op(
         name,
         f"x: T in {types}, y: T -> z: bool",
-        shape=rules.pop("shape", broadcast_shape),
-        kernel=kernel,
+        kernel=Ufunc(ufunc),
         samples=pairs(),
-        traits=Traits(elementwise=True, commutative=commutative),
         loop=instruction(loop),
         **rules,
     )
@@ -123,25 +129,25 @@ _EQUALITY: dict[str, Any] = {
 }
 
 
-less = _comparison("Less", Ufunc("less"), "lt", "REAL", doc="x < y.")
+less = _comparison("Less", "less", "lt", "REAL", doc="x < y.")
 
 
-less_equal = _comparison("LessEqual", Ufunc("less_equal"), "le", "REAL", doc="x <= y.")
+less_equal = _comparison("LessEqual", "less_equal", "le", "REAL", doc="x <= y.")
 
 
-greater = _comparison("Greater", Ufunc("greater"), "gt", "REAL", doc="x > y.")
+greater = _comparison("Greater", "greater", "gt", "REAL", doc="x > y.")
 
 
-greater_equal = _comparison("GreaterEqual", Ufunc("greater_equal"), "ge", "REAL", doc="x >= y.")
+greater_equal = _comparison("GreaterEqual", "greater_equal", "ge", "REAL", doc="x >= y.")
 
 
-equal = _comparison("Equal", Ufunc("equal"), "eq", doc="x == y.", **_EQUALITY)
+equal = _comparison("Equal", "equal", "eq", doc="x == y.", **_EQUALITY)
 
 
-not_equal = _comparison("NotEqual", Ufunc("not_equal"), "ne", doc="x != y.", **_EQUALITY)
+not_equal = _comparison("NotEqual", "not_equal", "ne", doc="x != y.", **_EQUALITY)
 
 
-approximate_equal_op = define_op(
+approximate_equal: OpDef[Tensor] = define_op(
     "ApproximateEqual",
     "x: T in NUMERIC, y: T -> z: bool",
     attrs="tolerance: float = 1e-5",
@@ -152,13 +158,8 @@ approximate_equal_op = define_op(
         sample(np.array(1 + 1j), np.array(1 + 1j), tolerance=0.5),
     ),
     batch=leading,
-    doc="abs(x - y) < tolerance.",
+    doc="True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape.",
 )
-
-
-def approximate_equal(x: Any, y: Any, tolerance: float = 1e-5, name: str | None = None) -> Tensor:
-    """True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape."""
-    return approximate_equal_op(x, y, tolerance=tolerance, name=name)
 
 
 # --- logic
@@ -169,32 +170,29 @@ def _truth_pairs(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(True), np.zeros(0, bool))
 
 
-def _logical(name: str, kernel: Kernel, loop: str, doc: str) -> OpDef[Tensor]:
-    return define_op(
+def _logical(name: str, ufunc: str, loop: str, doc: str) -> OpDef[Tensor]:
+    return elementwise_op(
         name,
         "x: bool, y: bool -> z: bool",
-        shape=broadcast_shape,
-        kernel=kernel,
+        kernel=Ufunc(ufunc),
         samples=_truth_pairs,
-        traits=Traits(elementwise=True, commutative=True),
+        commutative=True,
         loop=instruction(loop),
         doc=doc,
     )
 
 
-logical_and = _logical("LogicalAnd", Ufunc("logical_and"), "and", "x and y.")
+logical_and = _logical("LogicalAnd", "logical_and", "and", "x and y.")
 
 
-logical_or = _logical("LogicalOr", Ufunc("logical_or"), "or", "x or y.")
+logical_or = _logical("LogicalOr", "logical_or", "or", "x or y.")
 
 
-logical_not = define_op(
+logical_not = elementwise_op(
     "LogicalNot",
     "x: bool -> y: bool",
-    shape=unchanged,
     kernel=Ufunc("logical_not"),
     samples=lambda rng: [sample(np.array([True, False]))],
-    traits=Traits(elementwise=True),
     simplify=undoes_itself,
     loop=instruction("not"),
     doc="not x.",
@@ -227,11 +225,7 @@ def _choose(xp: Any, condition: Any, t: Any, e: Any, out: Any = None) -> Any:
             return np.bitwise_xor(other, change).view(t.dtype)
         np.bitwise_xor(other, change, out.view(word))
         return out
-    chosen = xp.where(condition, t, e)
-    if out is None:
-        return chosen
-    out[...] = chosen
-    return out
+    return delivered(xp, xp.where(condition, t, e), t.dtype, out)
 
 
 def _select_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -312,10 +306,9 @@ select: OpDef[Tensor] = define_op(
 )
 
 
-select_v2: OpDef[Tensor] = define_op(
+select_v2: OpDef[Tensor] = elementwise_op(
     "SelectV2",
     "condition: bool, t: T in ANY, e: T -> T",
-    shape=broadcast_shape,
     kernel=_choose,
     vjp=_select_v2_vjp,
     jvp=LINEAR,
@@ -323,7 +316,6 @@ select_v2: OpDef[Tensor] = define_op(
         *_choices(rng),
         sample(np.array([[True], [False]]), rng.standard_normal(3), rng.standard_normal((2, 1))),
     ),
-    traits=Traits(elementwise=True),
     loop=Loop(lambda b, condition, t, e: b.select(condition, t, e)),
     doc="t where the condition holds, else e; all three broadcast.",
 )

@@ -17,11 +17,12 @@ from flowrt.graph.construction.batching_rules import broadcasting
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, Rule, Sample, Ufunc, define_op, sample, undoes_itself
-from flowrt.graph.op_facets import Jvp, Kernel, Traits, Vjp
+from flowrt.graph.op_facets import Jvp, Kernel, Vjp
 from flowrt.graph.ops.base.filling import unbroadcast
-from flowrt.graph.ops.base.identities import cast, unchanged
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.kernel_output import copied
 from flowrt.graph.ops.elementwise.arithmetic import multiply
-from flowrt.graph.ops.elementwise.comparison import broadcast_shape, less, where_v2, zero_of
+from flowrt.graph.ops.elementwise.comparison import broadcast_shape, elementwise_op, less, where_v2, zero_of
 from flowrt.graph.ops.elementwise.division import div_no_nan, realdiv
 from flowrt.graph.ops.elementwise.math import abs_op, number
 
@@ -37,18 +38,16 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str) -> OpDef[Tensor]:
-    return define_op(
+    return elementwise_op(
         name,
         "x: T in COMPLEX -> y: Tout in float32 | float64"
         if name == "ComplexAbs"
         else "input: T in COMPLEX -> Tout in float32 | float64",
         attrs="Tout: type = float32",
-        shape=unchanged,
         kernel=kernel,
         vjp=vjp,
         jvp=jvp,
         samples=_samples,
-        traits=Traits(elementwise=True),
         doc=doc,
     )
 
@@ -56,13 +55,7 @@ def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str)
 def _copied(part: Callable[[Any], Any]) -> Kernel:
     """The kernel that copies ``part(x)``, a view with gaps."""
 
-    def kernel(xp: Any, x: Any, out: Any = None) -> Any:
-        if out is None:
-            return part(x).copy()
-        xp.copyto(out, part(x))
-        return out
-
-    return kernel
+    return lambda xp, x, out=None: copied(xp, part(x), out)
 
 
 def _abs_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
@@ -120,15 +113,13 @@ angle_op = _part(
     "The angle to the positive real axis, from -pi to pi.",
 )
 
-conj_op = define_op(
+conj_op = elementwise_op(
     "Conj",
     "input: T in COMPLEX -> T",
-    shape=unchanged,
     kernel=Ufunc("conjugate"),
     vjp=lambda op, dy: [conj(dy)],
     jvp=LINEAR,
     samples=lambda rng: (sample(np.array([1 + 2j, -1j])), sample(np.array(1j, np.complex64))),
-    traits=Traits(elementwise=True),
     simplify=undoes_itself,
     doc="The complex conjugate.",
 )

@@ -17,8 +17,8 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Ufunc, define_op, op_def
-from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits, Vjp, instruction
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Ufunc, op_def
+from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Vjp, instruction
 from flowrt.graph.ops.base.filling import (
     unbroadcast,
 )
@@ -36,7 +36,7 @@ from flowrt.graph.ops.elementwise.arithmetic import (
     unbroadcast_pair,
 )
 from flowrt.graph.ops.elementwise.comparison import (
-    broadcast_shape,
+    elementwise_op,
     not_equal,
     pairs,
     zero_of,
@@ -77,14 +77,12 @@ def _divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     return truncate_divide(xp, x, y, out) if y.dtype.kind in "iu" else xp.true_divide(x, y, out)
 
 
-def _floor_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
-    _check_divisor(xp, y)
-    return xp.remainder(x, y, out)
+def _remainder(ufunc: str) -> Kernel:
+    def kernel(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+        _check_divisor(xp, y)
+        return getattr(xp, ufunc)(x, y, out)
 
-
-def _truncate_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
-    _check_divisor(xp, y)
-    return xp.fmod(x, y, out)
+    return kernel
 
 
 # --- quotients of integers in loops
@@ -182,7 +180,7 @@ floor_div = binary_op(
 
 floormod = binary_op(
     "FloorMod",
-    _floor_mod,
+    _remainder("remainder"),
     "REAL",
     vjp=_mod_vjp(floor_div),
     samples=pairs(gap=0.5),
@@ -205,7 +203,7 @@ truncatediv = binary_op(
 
 truncatemod = binary_op(
     "TruncateMod",
-    _truncate_mod,
+    _remainder("fmod"),
     "REAL",
     vjp=_mod_vjp(truncatediv),
     samples=pairs(gap=0.5),
@@ -253,9 +251,7 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
         return realdiv(cast(x, wider), cast(y, wider), name=scope)
 
 
-def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 3 has it: see `truediv`."""
-    return truediv(x, y, name)
+divide = truediv  # as Python 3 has it
 
 
 def div(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -286,26 +282,25 @@ def _guarded(function: Callable[[Any, Any, Any, Any], Any], zero: int) -> Kernel
     return kernel
 
 
-def _xlogy_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
-    x, y = op.inputs
-    present = cast(not_equal(x, zero_of(x.dtype)), x.dtype)
-    dx = multiply(dz, xlogy(present, y))
-    dy = multiply(dz, xdivy(x, y))
-    return unbroadcast_pair(op, dx, dy)
+def _present(x: Tensor) -> Tensor:
+    """1 where x is not 0, else 0."""
+    return cast(not_equal(x, zero_of(x.dtype)), x.dtype)
 
 
-def _xlog1py_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
-    x, y = op.inputs
-    present = cast(not_equal(x, zero_of(x.dtype)), x.dtype)
-    dx = multiply(dz, xlog1py(present, y))
-    dy = multiply(dz, xdivy(x, add_v2(y, constant(np.ones((), y.dtype.np)))))
-    return unbroadcast_pair(op, dx, dy)
+def _times_log_vjp(shift: int) -> Vjp:
+    """The rule of ``x * log(shift + y)``."""
+
+    def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+        x, y = op.inputs
+        shifted = add_v2(y, constant(np.array(shift, y.dtype.np))) if shift else y
+        return unbroadcast_pair(op, multiply(dz, op.op_def(_present(x), y)), multiply(dz, xdivy(x, shifted)))
+
+    return vjp
 
 
 def _xdivy_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
     x, y = op.inputs
-    present = cast(not_equal(x, zero_of(x.dtype)), x.dtype)
-    dx = multiply(dz, xdivy(present, y))
+    dx = multiply(dz, xdivy(_present(x), y))
     dy = op_def("Neg")(multiply(dz, xdivy(op.outputs[0], y)))
     return unbroadcast_pair(op, dx, dy)
 
@@ -325,7 +320,7 @@ xlogy = binary_op(
     "Xlogy",
     _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log(y), out), 0),
     "FLOATING",
-    vjp=_xlogy_vjp,
+    vjp=_times_log_vjp(0),
     samples=pairs(0.5, 3, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log(y))),
     doc="x * log(y), and 0 where x is 0.",
@@ -336,7 +331,7 @@ xlog1py = binary_op(
     "Xlog1py",
     _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log1p(y), out), 0),
     "FLOATING",
-    vjp=_xlog1py_vjp,
+    vjp=_times_log_vjp(1),
     samples=pairs(0.5, 3, dtype=None),
     loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log1p(y))),
     doc="x * log(1 + y), and 0 where x is 0.",
@@ -382,13 +377,11 @@ def _atan2_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
     return unbroadcast_pair(op, multiply(scaled, x), op_def("Neg")(multiply(scaled, y)))
 
 
-atan2 = define_op(
+atan2 = elementwise_op(
     "Atan2",
     "y: T in FLOATING, x: T -> z: T",
-    shape=broadcast_shape,
     kernel=Ufunc("arctan2"),
     vjp=_atan2_vjp,
     samples=pairs(gap=0.5, dtype=None),
-    traits=Traits(elementwise=True),
     doc="The angle of the point (x, y), from -pi to pi.",
 )

@@ -9,7 +9,7 @@ training step runs one op, not four.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +25,6 @@ from flowrt.graph.op_def import (
     OpDef,
     Sample,
     Samples,
-    ShapeContext,
     Ufunc,
     define_op,
     sample,
@@ -33,10 +32,11 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits, instruction
 from flowrt.graph.ops.base.filling import zeros_like
-from flowrt.graph.ops.base.identities import unchanged
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import elementwise_op
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.shapes import Shape, merge
+from flowrt.graph.shapes import merge
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "expm1", "floor",
@@ -84,25 +84,19 @@ def unary_op(
     def vjp(op: Operation, dy: Tensor) -> list[Tensor]:
         return [slope(dy, conjugated(op.inputs[0]), conjugated(op.outputs[0]))]
 
-    return define_op(
+    return elementwise_op(
         name,
         f"x: T in {types} -> y: T",
-        shape=unchanged,
         kernel=kernel,
         vjp=vjp,
         jvp=lambda op, dx: [slope(dx, op.inputs[0], op.outputs[0])],
         samples=samples,
-        traits=Traits(elementwise=True),
         loop=loop,
         doc=doc,
     )
 
 
 # --- derivatives as ops of the value y
-
-
-def _merged(s: ShapeContext) -> Sequence[Shape]:
-    return [merge(s.shapes[0], s.shapes[1])]
 
 
 def _grad_op(
@@ -125,7 +119,7 @@ def _grad_op(
     return define_op(
         name,
         f"y: T in {types}, dy: T -> z: T",
-        shape=_merged,
+        shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
         kernel=kernel,
         vjp=vjp,
         samples=lambda rng: (
@@ -199,6 +193,14 @@ reciprocal_grad = _grad_op(
 _COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
 
 
+def _ufunc_op(
+    name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
+) -> OpDef[Tensor]:
+    """A `unary_op` of inexact numbers that is one ufunc, with samples in [low, high]."""
+    samples = unary_samples(low, high, _COMPLEX)
+    return unary_op(name, Ufunc(ufunc), "INEXACT", slope, samples, doc, loop)
+
+
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
     """1 / (1 + exp(-x)): where exp overflows, the result 0 is correct except for float32's denormal numbers.
 
@@ -206,60 +208,45 @@ def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
     """
     if x.dtype.itemsize == 2:
         wide = 1 / (1 + xp.exp(-x.astype(np.float32)))
-        if out is None:
-            return wide.astype(x.dtype)
-        xp.copyto(out, wide, casting="unsafe")
-        return out
+        return delivered(xp, wide, x.dtype, out)
     denominator = xp.add(xp.exp(xp.negative(x, out), out), 1, out)
     return xp.reciprocal(denominator, out)
 
 
-exp = unary_op(
-    "Exp",
-    Ufunc("exp"),
-    "INEXACT",
-    lambda d, x, y: multiply(d, y),
-    unary_samples(-2, 2, _COMPLEX),
-    "e to the power of x.",
-    instruction("exp"),
+exp = _ufunc_op(
+    "Exp", "exp", lambda d, x, y: multiply(d, y), -2, 2, "e to the power of x.", instruction("exp")
 )
 
-expm1 = unary_op(
+expm1 = _ufunc_op(
     "Expm1",
-    Ufunc("expm1"),
-    "INEXACT",
+    "expm1",
     lambda d, x, y: multiply(d, exp(x)),
-    unary_samples(-2, 2, _COMPLEX),
+    -2,
+    2,
     "exp(x) - 1, exact for small x.",
     instruction("expm1"),
 )
 
-log = unary_op(
-    "Log",
-    Ufunc("log"),
-    "INEXACT",
-    lambda d, x, y: realdiv(d, x),
-    unary_samples(0.5, 3, _COMPLEX),
-    "The natural logarithm.",
-    instruction("log"),
+log = _ufunc_op(
+    "Log", "log", lambda d, x, y: realdiv(d, x), 0.5, 3, "The natural logarithm.", instruction("log")
 )
 
-log1p = unary_op(
+log1p = _ufunc_op(
     "Log1p",
-    Ufunc("log1p"),
-    "INEXACT",
+    "log1p",
     lambda d, x, y: realdiv(d, add_v2(x, number(1, x))),
-    unary_samples(-0.5, 3, _COMPLEX),
+    -0.5,
+    3,
     "log(1 + x), exact for small x.",
     instruction("log1p"),
 )
 
-sqrt = unary_op(
+sqrt = _ufunc_op(
     "Sqrt",
-    Ufunc("sqrt"),
-    "INEXACT",
+    "sqrt",
     _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
-    unary_samples(0.5, 3, _COMPLEX),
+    0.5,
+    3,
     "The square root.",
     instruction("sqrt"),
 )
@@ -284,22 +271,22 @@ square = unary_op(
     Loop(lambda b, x: x * x),
 )
 
-reciprocal = unary_op(
+reciprocal = _ufunc_op(
     "Reciprocal",
-    Ufunc("reciprocal"),
-    "INEXACT",
+    "reciprocal",
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
-    unary_samples(0.5, 3, _COMPLEX),
+    0.5,
+    3,
     "1 / x.",
     Loop(lambda b, x: 1 / x),
 )
 
-inv = unary_op(
+inv = _ufunc_op(
     "Inv",
-    Ufunc("reciprocal"),
-    "INEXACT",
+    "reciprocal",
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
-    unary_samples(0.5, 3, _COMPLEX),
+    0.5,
+    3,
     "1 / x, in older graphs.",
     Loop(lambda b, x: 1 / x),
 )
@@ -325,13 +312,6 @@ def _one_plus_square(x: Tensor) -> Tensor:
     return add_v2(number(1, x), square(x))
 
 
-def _angle_op(
-    name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
-) -> OpDef[Tensor]:
-    samples = unary_samples(low, high, _COMPLEX)
-    return unary_op(name, Ufunc(ufunc), "INEXACT", slope, samples, doc, loop)
-
-
 def _angle(op: str) -> Loop:
     """Loop of a function of an angle, with range reduction up to 2**48; the kernel handles larger ones."""
 
@@ -342,12 +322,12 @@ def _angle(op: str) -> Loop:
     return Loop(build)
 
 
-sin = _angle_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.", _angle("sin"))
-cos: OpDef[Tensor] = _angle_op(
+sin = _ufunc_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.", _angle("sin"))
+cos: OpDef[Tensor] = _ufunc_op(
     "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.", _angle("cos")
 )
-tan = _angle_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
-asin = _angle_op(
+tan = _ufunc_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
+asin = _ufunc_op(
     "Asin",
     "arcsin",
     lambda d, x, y: multiply(d, rsqrt(_one_minus_square(x))),
@@ -355,7 +335,7 @@ asin = _angle_op(
     0.9,
     "The inverse of sin, in [-pi / 2, pi / 2].",
 )
-acos = _angle_op(
+acos = _ufunc_op(
     "Acos",
     "arccos",
     lambda d, x, y: multiply(neg(d), rsqrt(_one_minus_square(x))),
@@ -363,7 +343,7 @@ acos = _angle_op(
     0.9,
     "The inverse of cos, in [0, pi].",
 )
-atan = _angle_op(
+atan = _ufunc_op(
     "Atan",
     "arctan",
     lambda d, x, y: realdiv(d, _one_plus_square(x)),
@@ -371,30 +351,28 @@ atan = _angle_op(
     3,
     "The inverse of tan, in [-pi / 2, pi / 2].",
 )
-sinh = _angle_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
-cosh: OpDef[Tensor] = _angle_op(
+sinh = _ufunc_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
+cosh: OpDef[Tensor] = _ufunc_op(
     "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine."
 )
-tanh = _angle_op(
+tanh = _ufunc_op(
     "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.", instruction("tanh")
 )
-asinh = _angle_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), -2, 2, "The inverse of sinh.")
-acosh = _angle_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), 1.5, 3, "The inverse of cosh.")
-atanh = _angle_op(
+asinh = _ufunc_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), -2, 2, "The inverse of sinh.")
+acosh = _ufunc_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), 1.5, 3, "The inverse of cosh.")
+atanh = _ufunc_op(
     "Atanh", "arctanh", lambda d, x, y: realdiv(d, _one_minus_square(x)), -0.9, 0.9, "The inverse of tanh."
 )
 
 # --- signs and rounding
 
-neg: OpDef[Tensor] = define_op(
+neg: OpDef[Tensor] = elementwise_op(
     "Neg",
     f"x: T in {_SIGNED} -> y: T",
-    shape=unchanged,
     kernel=Ufunc("negative"),
     vjp=lambda op, dy: [neg(dy)],
     jvp=LINEAR,
     samples=unary_samples(-2, 2, _COMPLEX, np.array([1, -2], np.int8)),
-    traits=Traits(elementwise=True),
     simplify=undoes_itself,
     loop=instruction("neg"),
     doc="-x.",
@@ -429,24 +407,23 @@ sign: OpDef[Tensor] = unary_op(
 )
 
 
-def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef[Tensor]:
-    return define_op(
+def _flat_op(name: str, output: str, ufunc: str, loop: Loop, doc: str) -> OpDef[Tensor]:
+    """A function ``x: T -> output`` of a float, with a derivative that is 0 or undefined."""
+    return elementwise_op(
         name,
-        "x: T in FLOATING -> y: T",
-        shape=unchanged,
+        f"x: T in FLOATING -> y: {output}",
         kernel=Ufunc(ufunc),
         vjp=NONDIFFERENTIABLE,
-        samples=unary_samples(-3, 3),
-        traits=Traits(elementwise=True),
-        loop=instruction(loop),
+        samples=unary_samples(-3, 3, np.array([np.nan, np.inf, -np.inf])),
+        loop=loop,
         doc=doc,
     )
 
 
-floor = _step_op("Floor", "floor", "floor", "The largest integer <= x.")
-ceil = _step_op("Ceil", "ceil", "ceil", "The smallest integer >= x.")
-rint = _step_op("Rint", "rint", "round", "The nearest integer; of two, the even one.")
-round_op = _step_op("Round", "rint", "round", "The nearest integer; of two, the even one.")
+floor = _flat_op("Floor", "T", "floor", instruction("floor"), "The largest integer <= x.")
+ceil = _flat_op("Ceil", "T", "ceil", instruction("ceil"), "The smallest integer >= x.")
+rint = _flat_op("Rint", "T", "rint", instruction("round"), "The nearest integer; of two, the even one.")
+round_op = _flat_op("Round", "T", "rint", instruction("round"), "The nearest integer; of two, the even one.")
 
 
 def round(x: Any, name: str | None = None) -> Tensor:
@@ -457,22 +434,13 @@ def round(x: Any, name: str | None = None) -> Tensor:
     return round_op(tensor, name=name)
 
 
-def _test_op(name: str, ufunc: str, loop: LoopRule, doc: str) -> OpDef[Tensor]:
-    return define_op(
-        name,
-        "x: T in FLOATING -> y: bool",
-        shape=unchanged,
-        kernel=Ufunc(ufunc),
-        samples=unary_samples(-3, 3, np.array([np.nan, np.inf, -np.inf])),
-        traits=Traits(elementwise=True),
-        loop=Loop(loop),
-        doc=doc,
-    )
-
-
-is_nan = _test_op("IsNan", "isnan", lambda b, x: x.differs(x), "Whether x is not a number.")
-is_inf = _test_op("IsInf", "isinf", lambda b, x: abs(x).equals(math.inf), "Whether x is infinite.")
-is_finite = _test_op("IsFinite", "isfinite", lambda b, x: abs(x) < math.inf, "Whether x is a finite number.")
+is_nan = _flat_op("IsNan", "bool", "isnan", Loop(lambda b, x: x.differs(x)), "Whether x is not a number.")
+is_inf = _flat_op(
+    "IsInf", "bool", "isinf", Loop(lambda b, x: abs(x).equals(math.inf)), "Whether x is infinite."
+)
+is_finite = _flat_op(
+    "IsFinite", "bool", "isfinite", Loop(lambda b, x: abs(x) < math.inf), "Whether x is a finite number."
+)
 
 
 def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import OpDef, Sample, define_op, sample
-from flowrt.graph.op_facets import Kernel, Traits, instruction
+from flowrt.graph.op_def import OpDef, Sample, sample
+from flowrt.graph.op_facets import Kernel, instruction
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise import special_kernels
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply
-from flowrt.graph.ops.elementwise.comparison import broadcast_shape
+from flowrt.graph.ops.elementwise.comparison import elementwise_op
 from flowrt.graph.ops.elementwise.math import exp, neg, number, square, unary_op, unary_samples
 
 BLOCK = 32768
@@ -111,13 +111,11 @@ def _orders(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(1, np.float32), np.array([0.5, 2], np.float32))
 
 
-polygamma: OpDef[Tensor] = define_op(
+polygamma: OpDef[Tensor] = elementwise_op(
     "Polygamma",
     "a: T in float32 | float64, x: T -> z: T",
-    shape=broadcast_shape,
     kernel=_polygamma,
     vjp=_polygamma_vjp,
     samples=_orders,
-    traits=Traits(elementwise=True),
     doc="Derivative number a of digamma at x.",
 )

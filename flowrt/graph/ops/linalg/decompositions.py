@@ -19,6 +19,7 @@ from flowrt.graph.construction.batching_rules import broadcasting, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import BatchRule
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like
 from flowrt.graph.ops.base.identities import cast
@@ -26,7 +27,7 @@ from flowrt.graph.ops.base.kernel_output import all_delivered, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, matrix_transpose
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.math import log, neg
-from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.linalg.matmul import conjugate_transposed, matmul
 from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_band_part,
     matrix_diag_part,
@@ -41,12 +42,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _adjoint(xp: Any, x: Any) -> Any:
-    swapped = xp.swapaxes(x, -1, -2)
-    return swapped.conj() if x.dtype.kind == "c" else swapped
-
-
-def _h(x: Tensor) -> Tensor:
+def adjoint_of(x: Tensor) -> Tensor:
+    """The adjoints of matrices."""
     return matrix_transpose(x, conjugate=True)
 
 
@@ -68,6 +65,16 @@ def _lapack(function: Any, expected: str) -> Any:
             raise InvalidArgumentError(f"expected {expected} ({error})") from None
 
     return run
+
+
+def _of_matrices(flops: float, batch: BatchRule = leading) -> dict[str, Any]:
+    """Rules of an op of matrices that takes ``flops * n**3`` operations for each matrix of input 0."""
+
+    def cost(inputs: Any, outputs: Any) -> float:
+        dims = [d or 1 for d in inputs[0].shape or (1, 1)]
+        return flops * float(np.prod(dims)) * dims[-1]
+
+    return {"cost": cost, "batch": batch}
 
 
 _INVERTIBLE = "an invertible matrix; got a singular one"
@@ -101,11 +108,11 @@ def _inverse_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
 
 
 def _inverse(xp: Any, input: Any, adjoint: bool, out: Any = None) -> Any:
-    inverse = _lapack(xp.linalg.inv, _INVERTIBLE)(_adjoint(xp, input) if adjoint else input)
+    inverse = _lapack(xp.linalg.inv, _INVERTIBLE)(conjugate_transposed(xp, input) if adjoint else input)
     return delivered(xp, inverse, input.dtype, out)
 
 
-matrix_inverse_op = define_op(
+matrix_inverse: OpDef[Tensor] = define_op(
     "MatrixInverse",
     "input: T in LAPACK -> T",
     attrs="adjoint: bool = False",
@@ -113,21 +120,9 @@ matrix_inverse_op = define_op(
     kernel=_inverse,
     vjp=_inverse_vjp,
     samples=lambda rng: (*_square_samples(rng), sample(_well_conditioned(rng, 3), adjoint=True)),
-    cost=lambda inputs, outputs: _cubic(inputs, 2.0),
-    batch=leading,
-    doc="The inverses of square matrices, or of their adjoints.",
+    **_of_matrices(2.0),
+    doc="The inverses of square matrices, or of their adjoints; of a singular one an `InvalidArgumentError`.",
 )
-
-
-def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The inverses of square matrices, or of their adjoints; of a singular one an `InvalidArgumentError`."""
-    return matrix_inverse_op(input, adjoint=adjoint, name=name)
-
-
-def _cubic(inputs: Any, factor: float) -> float:
-    """``factor * n**3`` for each matrix of input 0."""
-    dims = [d or 1 for d in inputs[0].shape or (1, 1)]
-    return factor * float(np.prod(dims)) * dims[-1]
 
 
 def _scaled_inverse(op: Operation, factor: Tensor) -> Tensor:
@@ -148,8 +143,7 @@ matrix_determinant = define_op(
     kernel=lambda xp, input, out=None: delivered(xp, xp.asarray(xp.linalg.det(input)), input.dtype, out),
     vjp=lambda op, dy: [_scaled_inverse(op, multiply(dy, conjugated(op.outputs[0])))],
     samples=_square_samples,
-    cost=lambda inputs, outputs: _cubic(inputs, 0.7),
-    batch=leading,
+    **_of_matrices(0.7),
     doc="The determinants of square matrices.",
 )
 
@@ -169,8 +163,7 @@ log_matrix_determinant: OpDef[list[Tensor]] = define_op(
     kernel=_slogdet,
     vjp=_slogdet_vjp,
     samples=_square_samples,
-    cost=lambda inputs, outputs: _cubic(inputs, 0.7),
-    batch=leading,
+    **_of_matrices(0.7),
     doc="The signs and the logarithms of the absolute values of the determinants of square matrices.",
 )
 
@@ -211,8 +204,9 @@ def _cholesky_vjp(op: Operation, dl: Tensor) -> list[Tensor]:
     inner = matmul(factor, dl, adjoint_a=True)
     lower = matrix_band_part(matrix_set_diag(inner, multiply(matrix_diag_part(inner), 0.5)), -1, 0)
     left = matrix_triangular_solve(factor, lower, lower=True, adjoint=True)  # L**-H P
-    whole = _h(matrix_triangular_solve(factor, _h(left), lower=True, adjoint=True))  # ... L**-1
-    return [multiply(add_v2(whole, _h(whole)), np.array(0.5, whole.dtype.np))]
+    right = matrix_triangular_solve(factor, adjoint_of(left), lower=True, adjoint=True)
+    whole = adjoint_of(right)  # L**-H P L**-1
+    return [multiply(add_v2(whole, adjoint_of(whole)), np.array(0.5, whole.dtype.np))]
 
 
 cholesky = define_op(
@@ -228,8 +222,7 @@ cholesky = define_op(
         sample(np.array([[2, 1j], [-1j, 3]])),
         sample(np.zeros((0, 2, 2))),
     ),
-    cost=lambda inputs, outputs: _cubic(inputs, 1 / 3),
-    batch=leading,
+    **_of_matrices(1 / 3),
     doc="Lower triangular L with L L**H = input, of which only the lower triangle is read.",
 )
 
@@ -254,7 +247,7 @@ def _solve_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _solve(xp: Any, matrix: Any, rhs: Any, adjoint: bool, out: Any = None) -> Any:
-    x = _lapack(xp.linalg.solve, _INVERTIBLE)(_adjoint(xp, matrix) if adjoint else matrix, rhs)
+    x = _lapack(xp.linalg.solve, _INVERTIBLE)(conjugate_transposed(xp, matrix) if adjoint else matrix, rhs)
     return delivered(xp, x, rhs.dtype, out)
 
 
@@ -271,7 +264,7 @@ def _solve_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
     return [unbroadcast(da, matrix), unbroadcast(db, rhs)]
 
 
-matrix_solve_op = define_op(
+matrix_solve: OpDef[Tensor] = define_op(
     "MatrixSolve",
     "matrix: T in LAPACK, rhs: T -> T",
     attrs="adjoint: bool = False",
@@ -279,18 +272,12 @@ matrix_solve_op = define_op(
     kernel=_solve,
     vjp=_solve_vjp,
     samples=_solve_samples,
-    cost=lambda inputs, outputs: _cubic(inputs, 0.7),
-    batch=leading,
-    doc="The X of ``matrix X = rhs``, or of ``matrix**H X = rhs``.",
-)
-
-
-def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The X of ``matrix X = rhs``, or with ``adjoint`` of ``matrix**H X = rhs``.
+    **_of_matrices(0.7),
+    doc="""The X of ``matrix X = rhs``, or with ``adjoint`` of ``matrix**H X = rhs``.
 
     Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a singular matrix.
-    """
-    return matrix_solve_op(matrix, rhs, adjoint=adjoint, name=name)
+    """,
+)
 
 
 def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:
@@ -305,12 +292,12 @@ def _triangular_solve(xp: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool
 def _triangular_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
     matrix, rhs = op.inputs
     lower, adjoint = op.get_attr("lower"), op.get_attr("adjoint")
-    da, db = _solve_gradients(op, triangular_solve_op(matrix, dx, lower=lower, adjoint=not adjoint))
+    da, db = _solve_gradients(op, matrix_triangular_solve(matrix, dx, lower=lower, adjoint=not adjoint))
     part = matrix_band_part(da, -1, 0) if lower else matrix_band_part(da, 0, -1)
     return [unbroadcast(part, matrix), unbroadcast(db, rhs)]
 
 
-triangular_solve_op = define_op(
+matrix_triangular_solve: OpDef[Tensor] = define_op(
     "MatrixTriangularSolve",
     "matrix: T in LAPACK, rhs: T -> T",
     attrs="lower: bool = True, adjoint: bool = False",
@@ -321,21 +308,13 @@ triangular_solve_op = define_op(
         *_solve_samples(rng),
         sample(_well_conditioned(rng, 3), rng.standard_normal((2, 3, 2)), lower=False),
     ),
-    cost=lambda inputs, outputs: _cubic(inputs, 0.7),
-    batch=broadcasting,
-    doc="Like MatrixSolve, for matrices of which only the lower (or upper) triangle is read.",
-)
-
-
-def matrix_triangular_solve(
-    matrix: Any, rhs: Any, lower: bool = True, adjoint: bool = False, name: str | None = None
-) -> Tensor:
-    """The X of ``matrix X = rhs`` (with ``adjoint`` of ``matrix**H X = rhs``) for triangular matrices;
+    **_of_matrices(0.7, broadcasting),
+    doc="""The X of ``matrix X = rhs`` (with ``adjoint`` of ``matrix**H X = rhs``) for triangular matrices;
     batches broadcast.
 
     Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a zero on the diagonal.
-    """
-    return triangular_solve_op(matrix, rhs, lower=lower, adjoint=adjoint, name=name)
+    """,
+)
 
 
 def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
@@ -387,12 +366,12 @@ def _qr_vjp(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Tensor]
 
 
 def _minus_adjoint(x: Tensor) -> Tensor:
-    return subtract(x, _h(x))
+    return subtract(x, adjoint_of(x))
 
 
 def _over_r(x: Tensor, r: Tensor) -> Tensor:
     """``x r**-H``."""
-    return _h(matrix_triangular_solve(r, _h(x), lower=False))
+    return adjoint_of(matrix_triangular_solve(r, adjoint_of(x), lower=False))
 
 
 qr_op: OpDef[list[Tensor]] = define_op(
@@ -410,8 +389,7 @@ qr_op: OpDef[list[Tensor]] = define_op(
         sample(rng.standard_normal((3, 2)) * (1 + 1j)),
         sample(rng.standard_normal((3, 2)).astype(np.float32)),
     ),
-    cost=lambda inputs, outputs: _cubic(inputs, 2.0),
-    batch=leading,
+    **_of_matrices(2.0),
     doc="Matrices as a product of orthonormal columns q and an upper triangle r.",
 )
 

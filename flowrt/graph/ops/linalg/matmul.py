@@ -23,6 +23,7 @@ from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, squeeze, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply
 from flowrt.graph.ops.elementwise.complex_parts import conj
@@ -35,11 +36,7 @@ def product(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     """``xp.matmul``, on the host by way of float32 for dtypes that BLAS does not have; cuBLAS has them."""
     if a.dtype not in _LOW_PRECISION or xp is not np:
         return xp.matmul(a, b, out=out)
-    exact = xp.matmul(a.astype(np.float32), b.astype(np.float32))
-    if out is None:
-        return exact.astype(a.dtype)
-    out[...] = exact
-    return out
+    return delivered(xp, xp.matmul(a.astype(np.float32), b.astype(np.float32)), a.dtype, out)
 
 
 def _cost(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> float:
@@ -82,21 +79,15 @@ def _matmul_shape(s: ShapeContext) -> Sequence[Shape]:
     return [_product_shape(a, b, s.attrs["transpose_a"], s.attrs["transpose_b"])]
 
 
-def _matmul(xp: Any, a: Any, b: Any, transpose_a: bool, transpose_b: bool, out: Any = None) -> Any:
-    return product(xp, a.T if transpose_a else a, b.T if transpose_b else b, out)
-
-
-def _matmul_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
-    a, b = (conjugated(x) for x in op.inputs)
-    if op.get_attr("transpose_a"):
-        da = matmul_op(b, dy, transpose_a=op.get_attr("transpose_b"), transpose_b=True)
-    else:
-        da = matmul_op(dy, b, transpose_b=not op.get_attr("transpose_b"))
-    if op.get_attr("transpose_b"):
-        db = matmul_op(dy, a, transpose_a=True, transpose_b=op.get_attr("transpose_a"))
-    else:
-        db = matmul_op(a, dy, transpose_a=not op.get_attr("transpose_a"))
-    return [da, db]
+def _factor_gradients(op: Operation, factors: Iterable[Tensor], dy: Tensor) -> list[Tensor]:
+    """The gradients of the two ``factors``, which the op's two flags may transpose, as products."""
+    a, b = factors
+    turns_a, turns_b = (op.get_attr(flag) for flag in op.op_def.positional_attrs())
+    times = op.op_def
+    return [
+        times(b, dy, turns_b, True) if turns_a else times(dy, b, False, not turns_b),
+        times(dy, a, True, turns_a) if turns_b else times(a, dy, not turns_a, False),
+    ]
 
 
 def _bilinear_jvp(op: Operation, dx: Tensor | None, dy: Tensor | None) -> list[Tensor]:
@@ -139,8 +130,10 @@ matmul_op = define_op(
     "a: T in NUMERIC, b: T -> product: T",
     attrs="transpose_a: bool = False, transpose_b: bool = False",
     shape=_matmul_shape,
-    kernel=_matmul,
-    vjp=_matmul_vjp,
+    kernel=lambda xp, a, b, transpose_a, transpose_b, out=None: product(
+        xp, a.T if transpose_a else a, b.T if transpose_b else b, out
+    ),
+    vjp=lambda op, dy: _factor_gradients(op, map(conjugated, op.inputs), dy),
     jvp=_bilinear_jvp,
     samples=_matmul_samples,
     cost=_cost,
@@ -160,21 +153,15 @@ def _batch_matmul_shape(s: ShapeContext) -> Sequence[Shape]:
     return [_product_shape(a, b, s.attrs["adj_x"], s.attrs["adj_y"])]
 
 
-def _adjoint(xp: Any, x: Any) -> Any:
+def conjugate_transposed(xp: Any, x: Any) -> Any:
+    """The adjoints of matrices, as views if these are real."""
     swapped = xp.swapaxes(x, -1, -2)
     return swapped.conj() if x.dtype.kind == "c" else swapped
 
 
-def _batch_matmul(xp: Any, x: Any, y: Any, adj_x: bool, adj_y: bool, out: Any = None) -> Any:
-    return product(xp, _adjoint(xp, x) if adj_x else x, _adjoint(xp, y) if adj_y else y, out)
-
-
 def _batch_matmul_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
-    x, y = op.inputs
-    adj_x, adj_y = op.get_attr("adj_x"), op.get_attr("adj_y")
-    dx = batch_matmul(y, dz, adj_x=adj_y, adj_y=True) if adj_x else batch_matmul(dz, y, adj_y=not adj_y)
-    dy = batch_matmul(dz, x, adj_x=True, adj_y=adj_x) if adj_y else batch_matmul(x, dz, adj_x=not adj_x)
-    return [unbroadcast(dx, x), unbroadcast(dy, y)]
+    gradients = _factor_gradients(op, op.inputs, dz)
+    return [unbroadcast(gradient, x) for gradient, x in zip(gradients, op.inputs, strict=True)]
 
 
 def _batch_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -194,7 +181,9 @@ batch_matmul = define_op(
     "x: T in NUMERIC, y: T -> T",
     attrs="adj_x: bool = False, adj_y: bool = False",
     shape=_batch_matmul_shape,
-    kernel=_batch_matmul,
+    kernel=lambda xp, x, y, adj_x, adj_y, out=None: product(
+        xp, conjugate_transposed(xp, x) if adj_x else x, conjugate_transposed(xp, y) if adj_y else y, out
+    ),
     vjp=_batch_matmul_vjp,
     jvp=_bilinear_jvp,
     samples=_batch_samples,

@@ -15,14 +15,14 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, leading, rank_of
+from flowrt.graph.construction.batching_rules import batched, leading, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
-from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import copied, delivered
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
 
@@ -63,10 +63,6 @@ def _diagonal_length(dims: tuple[int | None, ...]) -> int | None:
 # --- the main diagonal
 
 
-def _diagonal_view(xp: Any, matrices: Any) -> Any:
-    return xp.diagonal(matrices, axis1=-2, axis2=-1)
-
-
 def _write_diagonal(xp: Any, matrices: Any, diagonal: Any) -> Any:
     """Write into ``matrices``, which must be contiguous: element i of the diagonal is i * (columns + 1)
     further.
@@ -81,11 +77,7 @@ def _write_diagonal(xp: Any, matrices: Any, diagonal: Any) -> Any:
 def _matrix_diag(xp: Any, diagonal: Any, out: Any = None) -> Any:
     size = diagonal.shape[-1]
     made = xp.zeros((*diagonal.shape, size), diagonal.dtype)
-    _write_diagonal(xp, made, diagonal)
-    if out is None:
-        return made
-    out[...] = made
-    return out
+    return delivered(xp, _write_diagonal(xp, made, diagonal), made.dtype, out)
 
 
 def _matrix_diag_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -114,11 +106,7 @@ def matrix_diag(diagonal: Any, name: str = "diag") -> Tensor:
 
 
 def _matrix_diag_part(xp: Any, input: Any, out: Any = None) -> Any:
-    diagonal = _diagonal_view(xp, input)
-    if out is None:
-        return xp.array(diagonal)
-    out[...] = diagonal
-    return out
+    return copied(xp, xp.diagonal(input, axis1=-2, axis2=-1), out)
 
 
 def _matrix_diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -126,17 +114,12 @@ def _matrix_diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
     return [None if dims is None else (*dims[:-2], _diagonal_length(dims))]
 
 
-def _matrix_diag_part_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
-    matrices = op.inputs[0]
-    return [matrix_set_diag(zeros_like(matrices), dy)]
-
-
 matrix_diag_part_op: OpDef[Tensor] = define_op(
     "MatrixDiagPart",
     "input: T in NUMERIC | bool -> diagonal: T",
     shape=_matrix_diag_part_shape,
     kernel=_matrix_diag_part,
-    vjp=_matrix_diag_part_vjp,
+    vjp=lambda op, dy: [matrix_set_diag(zeros_like(op.inputs[0]), dy)],
     jvp=LINEAR,
     samples=_samples((2, 3, 2), (3, 3), (0, 2), (2, 3)),
     batch=leading,
@@ -167,16 +150,12 @@ def _matrix_set_diag_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*batch, *dims[-2:])]
 
 
-def _matrix_set_diag_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
-    return [matrix_set_diag(dy, zeros_like(op.inputs[1])), matrix_diag_part(dy)]
-
-
-matrix_set_diag_op = define_op(
+matrix_set_diag_op: OpDef[Tensor] = define_op(
     "MatrixSetDiag",
     "input: T in NUMERIC | bool, diagonal: T -> T",
     shape=_matrix_set_diag_shape,
     kernel=_matrix_set_diag,
-    vjp=_matrix_set_diag_vjp,
+    vjp=lambda op, dy: [matrix_set_diag(dy, zeros_like(op.inputs[1])), matrix_diag_part(dy)],
     jvp=LINEAR,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 2, 3)), rng.standard_normal((2, 2))),
@@ -248,8 +227,7 @@ def _diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
 def _diag_part(xp: Any, input: Any, out: Any = None) -> Any:
     dims = input.shape[: input.ndim // 2]
     size = math.prod(dims)
-    part = xp.diagonal(input.reshape(size, size)).reshape(dims)
-    return part.copy() if out is None else delivered(xp, part, input.dtype, out)
+    return copied(xp, xp.diagonal(input.reshape(size, size)).reshape(dims), out)
 
 
 def _diag(xp: Any, diagonal: Any, out: Any = None) -> Any:
@@ -257,28 +235,22 @@ def _diag(xp: Any, diagonal: Any, out: Any = None) -> Any:
     return delivered(xp, made, diagonal.dtype, out)
 
 
-def _batch_diag(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    return batched(matrix_diag(values[0].tensor)) if rank_of(op.inputs[0]) == 1 else None
-
-
 diag = define_op(
     "Diag",
     "diagonal: T in NUMERIC | bool -> T",
     shape=lambda s: [None if s.shapes[0] is None else s.shapes[0] * 2],
     kernel=_diag,
-    vjp=lambda op, dy: [diag_part_op(dy)],
+    vjp=lambda op, dy: [diag_part(dy)],
     jvp=LINEAR,
     samples=_samples((2, 3), (3,), (0,)),
-    batch=_batch_diag,
+    batch=lambda b, op, values: (
+        batched(matrix_diag(values[0].tensor)) if rank_of(op.inputs[0]) == 1 else None
+    ),
     doc="The tensor [*s, *s] that has the input [*s] where both indices are equal, and zeros elsewhere.",
 )
 
 
-def _batch_diag_part(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    return batched(matrix_diag_part(values[0].tensor)) if rank_of(op.inputs[0]) == 2 else None
-
-
-diag_part_op: OpDef[Tensor] = define_op(
+diag_part: OpDef[Tensor] = define_op(
     "DiagPart",
     "input: T in NUMERIC | bool -> diagonal: T",
     shape=_diag_part_shape,
@@ -286,14 +258,11 @@ diag_part_op: OpDef[Tensor] = define_op(
     vjp=lambda op, dy: [diag(dy)],
     jvp=LINEAR,
     samples=_samples((2, 3, 2, 3), (3, 3), (0, 0)),
-    batch=_batch_diag_part,
-    doc="The elements [*s] of a tensor [*s, *s] with equal indices.",
+    batch=lambda b, op, values: (
+        batched(matrix_diag_part(values[0].tensor)) if rank_of(op.inputs[0]) == 2 else None
+    ),
+    doc="The elements of ``input``, of shape ``[*s, *s]``, at which both indices are equal: shape ``[*s]``.",
 )
-
-
-def diag_part(input: Any, name: str | None = None) -> Tensor:
-    """The elements of ``input``, of shape ``[*s, *s]``, at which both indices are equal: shape ``[*s]``."""
-    return diag_part_op(input, name=name)
 
 
 def eye(

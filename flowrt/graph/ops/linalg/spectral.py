@@ -20,9 +20,10 @@ from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.filling import ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import all_delivered
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, matrix_transpose
+from flowrt.graph.ops.base.shape_manipulation import expand_dims
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.math import reciprocal
+from flowrt.graph.ops.linalg.decompositions import adjoint_of
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_band_part,
@@ -32,10 +33,6 @@ from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_shape,
 )
 from flowrt.graph.shapes import Shape
-
-
-def _h(x: Tensor) -> Tensor:
-    return matrix_transpose(x, conjugate=True)
 
 
 def _columns_times(x: Tensor, factors: Tensor) -> Tensor:
@@ -102,7 +99,7 @@ def _svd_vjp(op: Operation, ds: Tensor | None, du: Tensor | None, dv: Tensor | N
 
 def _skew(u: Tensor, du: Tensor, gaps: Tensor) -> Tensor:
     inner = matmul(u, du, adjoint_a=True)
-    return multiply(gaps, subtract(inner, _h(inner)))
+    return multiply(gaps, subtract(inner, adjoint_of(inner)))
 
 
 def _outside(u: Tensor, du: Tensor, s: Tensor) -> Tensor:
@@ -173,7 +170,7 @@ def _eigh_vjp(op: Operation, de: Tensor | None, dv: Tensor | None) -> list[Tenso
     if with_vectors and dv is not None:
         inner = add_v2(inner, multiply(_inverse_gaps(e), matmul(v, dv, adjoint_a=True)))
     whole = matmul(v, matmul(inner, v, adjoint_b=True))
-    lower = matrix_band_part(add_v2(whole, _h(whole)), -1, 0)
+    lower = matrix_band_part(add_v2(whole, adjoint_of(whole)), -1, 0)
     return [matrix_set_diag(lower, multiply(matrix_diag_part(lower), np.array(0.5, lower.dtype.np)))]
 
 
