@@ -107,18 +107,7 @@ from flowrt.initializers import (
 from flowrt.tf1.aliases import *
 from flowrt.variables.get_variable import get_local_variable
 from flowrt.variables.get_variable import get_variable as get_variable  # the function; see `device` below
-from flowrt.variables.graph_scopes import (
-    add_to_collection,
-    add_to_collections,
-    colocate_with,
-    container,
-    control_dependencies,
-    get_collection,
-    get_collection_ref,
-    is_tensor,
-    name_scope,
-    op_scope,
-)
+from flowrt.variables.graph_scopes import *
 from flowrt.variables.graph_scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name

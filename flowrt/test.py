@@ -31,6 +31,7 @@ from flowrt.graph.construction.graph import Graph, Tensor, reset_default_graph
 from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.base.filling import zeros
 from flowrt.graph.ops.random.random_ops import set_random_seed
+from flowrt.graph.tf1_signatures import passing_on
 from flowrt.variables.variable import Variable
 
 RANDOM_SEED = 87654321
@@ -100,18 +101,10 @@ def compute_gradient(
     ]
 
 
-def compute_gradient_error(
-    x: Any,
-    x_shape: Any,
-    y: Tensor,
-    y_shape: Any,
-    x_init_value: Any = None,
-    delta: float = 1e-3,
-    init_targets: Any = None,
-    extra_feed_dict: Mapping[Any, Any] | None = None,
-) -> float:
+@passing_on(compute_gradient)
+def compute_gradient_error(**arguments: Any) -> float:
     """The largest difference between the two Jacobians of `compute_gradient`."""
-    found = compute_gradient(x, x_shape, y, y_shape, x_init_value, delta, init_targets, extra_feed_dict)
+    found = compute_gradient(**arguments)
     pairs = found if isinstance(found, list) else [found]
     return max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)
 

@@ -6,7 +6,7 @@ result to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt.base.structure import Structure, flatten, flatten_up_to, leaf_paths, pack_as
@@ -128,58 +128,47 @@ def scan(
         return pack_as(accumulator.structure, [rows.stack(array) for array in results])
 
 
-def foldl(
-    fn: Callable[[Any, Any], Any],
-    elems: Structure,
-    initializer: Structure = None,
-    parallel_iterations: int = PARALLEL_ITERATIONS,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Structure:
+def _fold(what: str, reverse: bool, doc: str) -> Callable[..., Structure]:
+    def fold(
+        fn: Callable[[Any, Any], Any],
+        elems: Structure,
+        initializer: Structure = None,
+        parallel_iterations: int = PARALLEL_ITERATIONS,
+        back_prop: bool = True,
+        swap_memory: bool = False,
+        name: str | None = None,
+    ) -> Structure:
+        with get_default_graph().name_scope(name or what):
+            rows = Rows(what, fn, elems)
+            start, step = (rows.length - 1, -1) if reverse else (0, 1)
+            row = rows.unstack()
+            accumulator = _Accumulator(rows, initializer, lambda: row(start))
+            _, final = while_loop(
+                lambda i, _: i >= 0 if reverse else i < rows.length,
+                lambda i, before: (i + step, accumulator.after(before, row(i))),
+                (start if initializer is not None else start + step, accumulator.initial),
+                **_options(parallel_iterations, back_prop, swap_memory),
+            )
+            return pack_as(accumulator.structure, final)
+
+    fold.__name__ = fold.__qualname__ = what
+    fold.__doc__ = doc
+    return fold
+
+
+foldl = _fold(
+    "foldl",
+    False,
     """The last accumulator of ``a = fn(a, row)`` over the rows of ``elems``, from the first to the last.
 
     It begins as ``initializer``, or as the first row. Raises as `map_fn`.
-    """
-    options = _options(parallel_iterations, back_prop, swap_memory)
-    return _fold("foldl", fn, elems, initializer, False, options, name)
-
-
-def foldr(
-    fn: Callable[[Any, Any], Any],
-    elems: Structure,
-    initializer: Structure = None,
-    parallel_iterations: int = PARALLEL_ITERATIONS,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Structure:
-    """`foldl` from the last row to the first; without an ``initializer`` it begins as the last row."""
-    options = _options(parallel_iterations, back_prop, swap_memory)
-    return _fold("foldr", fn, elems, initializer, True, options, name)
-
-
-def _fold(
-    what: str,
-    fn: Callable[[Any, Any], Any],
-    elems: Structure,
-    initializer: Structure,
-    reverse: bool,
-    options: Mapping[str, Any],
-    name: str | None,
-) -> Structure:
-    with get_default_graph().name_scope(name or what):
-        rows = Rows(what, fn, elems)
-        start, step = (rows.length - 1, -1) if reverse else (0, 1)
-        row = rows.unstack()
-        accumulator = _Accumulator(rows, initializer, lambda: row(start))
-        _, final = while_loop(
-            lambda i, _: i >= 0 if reverse else i < rows.length,
-            lambda i, before: (i + step, accumulator.after(before, row(i))),
-            (start if initializer is not None else start + step, accumulator.initial),
-            **options,
-        )
-        return pack_as(accumulator.structure, final)
+    """,
+)
+foldr = _fold(
+    "foldr",
+    True,
+    "`foldl` from the last row to the first; without an ``initializer`` it begins as the last row.",
+)
 
 
 @final

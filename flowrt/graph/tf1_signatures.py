@@ -55,6 +55,21 @@ def without_parameters(function: Callable[..., R], *names: str) -> Callable[...,
     return with_parameters(function, kept, lambda given: function(**given))
 
 
+def passing_on(other: Callable[..., Any], **defaults: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """A decorator for a function whose ``**options`` are arguments of ``other``: its signature names them,
+    behind its own parameters, with the defaults of ``other`` but for ``defaults``.
+    """
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        own = [p for p in parameters_of(function) if p.kind is not p.VAR_KEYWORD]
+        names = {p.name for p in own}
+        more = [p.replace(default=defaults.get(p.name, p.default)) for p in parameters_of(other)]
+        parameters = [*own, *(p for p in more if p.name not in names)]
+        return with_parameters(function, parameters, lambda given: function(**{**defaults, **given}))
+
+    return decorate
+
+
 class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 

@@ -8,48 +8,18 @@ normalization             BatchNormalization
 regularizers              l1, l2
 """
 
-from typing import Any
-
 from flowrt.base.missing_names import missing_from
+from flowrt.layers import convolutional, pooling
 from flowrt.layers.base import Layer
-from flowrt.layers.convolutional import (
-    Conv1D,
-    Conv2D,
-    Conv2DTranspose,
-    Conv3D,
-    Conv3DTranspose,
-    SeparableConv2D,
-    conv1d,
-    conv2d,
-    conv2d_transpose,
-    conv3d,
-    conv3d_transpose,
-    separable_conv2d,
-)
+from flowrt.layers.convolutional import *
 from flowrt.layers.core import Dense, Dropout, Flatten, dense, dropout, flatten
 from flowrt.layers.normalization import BatchNormalization, batch_normalization
-from flowrt.layers.pooling import (
-    AveragePooling1D,
-    AveragePooling2D,
-    AveragePooling3D,
-    MaxPooling1D,
-    MaxPooling2D,
-    MaxPooling3D,
-    average_pooling1d,
-    average_pooling2d,
-    average_pooling3d,
-    max_pooling1d,
-    max_pooling2d,
-    max_pooling3d,
-)
+from flowrt.layers.pooling import *
 
 __all__ = [
-    "AveragePooling1D", "AveragePooling2D", "AveragePooling3D", "BatchNormalization", "Conv1D", "Conv2D",
-    "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "Dense", "Dropout", "Flatten", "Layer", "MaxPooling1D",
-    "MaxPooling2D", "MaxPooling3D", "SeparableConv2D", "average_pooling1d", "average_pooling2d",
-    "average_pooling3d", "batch_normalization", "conv1d", "conv2d", "conv2d_transpose", "conv3d",
-    "conv3d_transpose", "dense", "dropout", "flatten", "max_pooling1d", "max_pooling2d", "max_pooling3d",
-    "separable_conv2d",
+    "BatchNormalization", "Dense", "Dropout", "Flatten", "Layer", "batch_normalization", "dense", "dropout",
+    "flatten",
 ]  # fmt: skip
+__all__ += convolutional.__all__ + pooling.__all__
 
 __getattr__ = missing_from("layers")

@@ -9,11 +9,16 @@ from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn import conv_functions as ops
 from flowrt.graph.shapes import TensorShape
-from flowrt.graph.tf1_signatures import without_parameters
+from flowrt.graph.tf1_signatures import passing_on, without_parameters
 from flowrt.initializers import Zeros
 from flowrt.layers.base import layer_function
 from flowrt.layers.core import KernelLayer
 from flowrt.layers.geometry import count, layout, padding_mode, sizes, transposed_length
+
+__all__ = [
+    "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "SeparableConv2D", "conv1d", "conv2d",
+    "conv2d_transpose", "conv3d", "conv3d_transpose", "separable_conv2d",
+]  # fmt: skip
 
 
 class _Conv(KernelLayer):
@@ -23,6 +28,7 @@ class _Conv(KernelLayer):
     _op: ClassVar[Any]
     data_format: str
 
+    @passing_on(KernelLayer.__init__)
     def __init__(
         self,
         filters: int,
@@ -31,23 +37,9 @@ class _Conv(KernelLayer):
         padding: str = "valid",
         data_format: str = "channels_last",
         dilation_rate: Any = 1,
-        activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = Zeros(),  # noqa: B008  immutable
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
-        trainable: bool = True,
-        name: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
-            activity_regularizer, kernel_constraint, bias_constraint, trainable, name, **options,
-        )  # fmt: skip
+        super().__init__(**options)
         self.filters = count(filters, f"{type(self).__name__}: filters")
         self.kernel_size = sizes(kernel_size, self.spatial, "kernel_size")
         self.strides = sizes(strides, self.spatial, "strides")

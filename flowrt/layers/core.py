@@ -14,6 +14,7 @@ from flowrt.graph.ops.linalg.matmul import matmul, tensordot
 from flowrt.graph.ops.nn.bias import bias_add
 from flowrt.graph.ops.nn.bias import dropout as nn_dropout
 from flowrt.graph.shapes import TensorShape
+from flowrt.graph.tf1_signatures import passing_on
 from flowrt.initializers import Zeros
 from flowrt.layers.base import Layer, activation_function, layer_function
 from flowrt.layers.geometry import count
@@ -26,9 +27,10 @@ class KernelLayer(Layer):
     data_format: str | None = None
 
     def __init__(
-        self, activation: Any, use_bias: bool, kernel_initializer: Any, bias_initializer: Any,
-        kernel_regularizer: Any, bias_regularizer: Any, activity_regularizer: Any, kernel_constraint: Any,
-        bias_constraint: Any, trainable: bool, name: str | None, **options: Any,
+        self, activation: Any = None, use_bias: bool = True, kernel_initializer: Any = None,
+        bias_initializer: Any = Zeros(), kernel_regularizer: Any = None,  # noqa: B008  immutable
+        bias_regularizer: Any = None, activity_regularizer: Any = None, kernel_constraint: Any = None,
+        bias_constraint: Any = None, trainable: bool = True, name: str | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
         self.activation, self.use_bias = activation_function(activation), use_bias
@@ -61,26 +63,9 @@ class Dense(KernelLayer):
     Raises `InvalidArgumentError` for ``units`` that are not an integer.
     """
 
-    def __init__(
-        self,
-        units: int,
-        activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = Zeros(),  # noqa: B008  immutable
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
-        trainable: bool = True,
-        name: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
-            activity_regularizer, kernel_constraint, bias_constraint, trainable, name, **options,
-        )  # fmt: skip
+    @passing_on(KernelLayer.__init__)
+    def __init__(self, units: int, **options: Any) -> None:
+        super().__init__(**options)
         self.units = count(units, "Dense: units")
 
     def build(self, input_shape: TensorShape) -> None:

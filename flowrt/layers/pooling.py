@@ -9,6 +9,12 @@ from flowrt.graph.ops.nn import pooling as ops
 from flowrt.layers.base import Layer, layer_function
 from flowrt.layers.geometry import layout, padding_mode, sizes
 
+__all__ = [
+    "AveragePooling1D", "AveragePooling2D", "AveragePooling3D", "MaxPooling1D", "MaxPooling2D",
+    "MaxPooling3D", "average_pooling1d", "average_pooling2d", "average_pooling3d", "max_pooling1d",
+    "max_pooling2d", "max_pooling3d",
+]  # fmt: skip
+
 
 class _Pooling(Layer):
     """Base of the pooling layers. ``strides`` None means the window's size."""

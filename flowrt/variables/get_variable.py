@@ -113,16 +113,11 @@ def _get(
     initializer: Any = None,
     regularizer: Any = None,
     reuse: Any = None,
-    trainable: bool | None = None,
-    collections: Sequence[str] | None = None,
-    caching_device: Any = None,
     partitioner: Any = None,
-    validate_shape: bool = True,
     use_resource: bool | None = None,
-    constraint: Any = None,
-    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
-    aggregation: VariableAggregation = VariableAggregation.NONE,
+    **options: Any,
 ) -> Variable:
+    """``options`` are what `Variable` takes."""
     with store.lock:
         existing = store.variables.get(name)
         if existing is not None:
@@ -134,16 +129,7 @@ def _get(
                 "Use reuse=AUTO_REUSE to make it when it is missing"
             )
         variable = Variable(
-            _initial_value(name, shape, as_dtype(dtype), initializer),
-            trainable=trainable,
-            collections=collections,
-            validate_shape=validate_shape,
-            caching_device=caching_device,
-            name=name,
-            dtype=dtype,
-            constraint=constraint,
-            synchronization=synchronization,
-            aggregation=aggregation,
+            _initial_value(name, shape, as_dtype(dtype), initializer), name=name, dtype=dtype, **options
         )
         store.variables[name] = variable
     if regularizer is not None:

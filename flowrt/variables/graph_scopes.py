@@ -10,6 +10,11 @@ from typing import Any
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 
+__all__ = [
+    "add_to_collection", "add_to_collections", "colocate_with", "container", "control_dependencies", "device",
+    "get_collection", "get_collection_ref", "is_tensor", "name_scope", "op_scope",
+]  # fmt: skip
+
 
 class name_scope:
     """``with name_scope("layer") as scope:`` prefixes the names of new operations with a fresh ``layer/``.

@@ -19,6 +19,7 @@ from flowrt.graph.ops.nn.norms import norm
 from flowrt.graph.ops.state import optimizer_updates
 from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.tf1_signatures import passing_on
 from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of
 from flowrt.variables.variable import Variable
 
@@ -241,17 +242,9 @@ class AdamWOptimizer(AdamOptimizer):
     (Loshchilov and Hutter 2019).
     """
 
-    def __init__(
-        self,
-        weight_decay: Any,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
-        use_locking: bool = False,
-        name: str = "AdamW",
-    ) -> None:
-        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+    @passing_on(AdamOptimizer.__init__, name="AdamW")
+    def __init__(self, weight_decay: Any, **options: Any) -> None:
+        super().__init__(**options)
         self._hypers["weight_decay"] = weight_decay
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:

@@ -79,13 +79,7 @@ class SessionManager:
         `FailedPreconditionError`, naming the variables that still have no value, and the errors of restoring;
         the session is then closed.
         """
-        checkpoint = (
-            saver,
-            checkpoint_dir,
-            checkpoint_filename_with_path,
-            wait_for_checkpoint,
-            max_wait_secs,
-        )
+        checkpoint = saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
         with self._restored(master, config, *checkpoint) as (session, found):
             if found is None:
                 self._initialize(session, init_op, init_feed_dict, init_fn)
@@ -105,13 +99,7 @@ class SessionManager:
         """A session of ``master``, and whether a checkpoint was restored that made it ready. Raises the
         errors of restoring; the session is then closed.
         """
-        checkpoint = (
-            saver,
-            checkpoint_dir,
-            checkpoint_filename_with_path,
-            wait_for_checkpoint,
-            max_wait_secs,
-        )
+        checkpoint = saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
         with self._restored(master, config, *checkpoint) as (session, found):
             missing = self._missing(session)
         if found is not None and missing:
