@@ -56,7 +56,7 @@ def without_parameters(function: Callable[..., R], *names: str) -> Callable[...,
 
 
 def passing_on(other: Callable[..., Any], **defaults: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """A decorator for a function whose ``**options`` are arguments of ``other``: its signature names them,
+    """A decorator for a function with the arguments of ``other`` as ``**options``: its signature names them,
     behind its own parameters, with the defaults of ``other`` but for ``defaults``.
     """
 
