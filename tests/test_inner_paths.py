@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import numpy as np
 import pytest
@@ -116,3 +117,16 @@ def test_writers_of_layers_find_tensorflows_helpers() -> None:
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="expected"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("flowrt.keras.layers", "flowrt.keras: there is no Keras. Nearest: flowrt.layers"),
+        ("flowrt.laayers", "flowrt.laayers: flowrt has no such name. Nearest: layers"),
+        ("flowrt.contrib.slimm", "flowrt.contrib.slimm: flowrt has no such name. Nearest: contrib.slim"),
+    ],
+)
+def test_an_import_of_a_module_that_does_not_exist_says_what_is_near(module: str, message: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=re.escape(message)):
+        importlib.import_module(module)

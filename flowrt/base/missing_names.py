@@ -275,6 +275,11 @@ def _names_of(namespace: str) -> list[str]:
     return [name for name in names if _is_public(namespace, name, module)]
 
 
+def is_public(namespace: str) -> bool:
+    """Whether scripts may import from the module ``flowrt.namespace``."""
+    return namespace.startswith("python") or namespace in _PUBLIC.split()
+
+
 def _is_public(namespace: str, name: str, module: Any) -> bool:
     """Whether scripts may use it: no helper, no library that the module imports, no module that is not
     public.
@@ -283,6 +288,19 @@ def _is_public(namespace: str, name: str, module: Any) -> bool:
         return False
     found = getattr(module, name)
     if isinstance(found, types.ModuleType):
-        path = f"{namespace}.{name}".strip(".")
-        return path.startswith("python.") or path in _PUBLIC.split()
+        return is_public(f"{namespace}.{name}".strip("."))
     return str(getattr(found, "__module__", type(found).__module__)).startswith("flowrt")
+
+
+class _MissingModules:
+    """The last finder: an import of a module of flowrt that does not exist says why, or what is near."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        parent, _, last = name.rpartition(".")
+        namespace = parent.partition(".")[2]
+        if parent == "flowrt" or (parent.startswith("flowrt.") and is_public(namespace)):
+            raise ModuleNotFoundError(str(missing_name(namespace, last)))
+
+
+sys.meta_path.append(_MissingModules)

@@ -97,7 +97,7 @@ class InnerPath(ModuleType):
 
     def __init__(self, path: str, sources: str = "") -> None:
         super().__init__(f"{__name__}.{path}", f"Names of {sources or 'the modules below'}.")
-        self.__path__: list[str] = []  # makes imports of missing paths reach `_MissingPaths`
+        self.__path__: list[str] = []  # makes it a package: imports of missing paths reach the finders
         self._path, self._sources = path, sources.split()
 
     def __getattr__(self, name: str) -> Any:
@@ -127,16 +127,6 @@ class InnerPath(ModuleType):
                 yield found
 
 
-class _MissingPaths:
-    """The last finder: suggests similar paths if none exists."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        parent, _, last = name.rpartition(".")
-        if f"{parent}.".startswith(f"{__name__}."):
-            raise ModuleNotFoundError(str(missing_name(parent.removeprefix("flowrt."), last)))
-
-
 def source_names() -> dict[str, str]:
     """The sources of each path; packages have none."""
     sources = {"pywrap_tensorflow": "train"}
@@ -157,7 +147,4 @@ def _make_paths() -> None:
 
 
 _make_paths()
-sys.meta_path.append(_MissingPaths)
-
-
 __getattr__ = missing_from("python")

@@ -140,7 +140,9 @@ class BaseSession:
             if feed_dict:
                 key = (key, *feed_dict)
             request = self._requests.get(key)
-        except TypeError:
+        except (TypeError, ValueError):  # the latter for an array, which is neither true nor false
+            if feed_dict is not None and not isinstance(feed_dict, Mapping):
+                raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}") from None
             raise DTypeError(
                 "run: expected fetches that are tensors, operations, names or a structure of them, and a "
                 f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}"
