@@ -6,6 +6,7 @@ operation, which the caller makes other operations wait for with ``control_depen
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -222,35 +223,43 @@ def _static_ranks(*ranks: Any) -> list[int]:
     return found
 
 
-def assert_rank(
-    x: Any,
-    rank: Any,
-    data: Sequence[Any] | None = None,
-    summarize: int | None = None,
-    message: str | None = None,
-    name: str | None = None,
-) -> Operation:
-    """An operation that checks that ``x`` has this rank; raises at build time if it is known."""
-    (wanted,) = _static_ranks(rank)
-    report = _Report(data, summarize, message, name or "assert_rank")
-    return _check_rank(
-        x, f"expected rank {wanted}", lambda r: r == wanted, lambda r: equal(r, wanted), report
-    )
+def _rank_check(
+    name: str, suffix: str, compare: Callable[[Any, Any], Any], of_tensors: OpDef[Tensor], doc: str
+) -> Callable[..., Operation]:
+    """The function ``name(x, rank, ...)``, which compares the rank of ``x`` with another."""
+
+    def check(
+        x: Any,
+        rank: Any,
+        data: Sequence[Any] | None = None,
+        summarize: int | None = None,
+        message: str | None = None,
+        name: str | None = None,
+    ) -> Operation:
+        (wanted,) = _static_ranks(rank)
+        report = _Report(data, summarize, message, name or check.__name__)
+        text = f"expected rank {wanted}{suffix}"
+        return _check_rank(x, text, lambda r: compare(r, wanted), lambda r: of_tensors(r, wanted), report)
+
+    check.__name__ = check.__qualname__ = name
+    check.__doc__ = doc
+    return check
 
 
-def assert_rank_at_least(
-    x: Any,
-    rank: Any,
-    data: Sequence[Any] | None = None,
-    summarize: int | None = None,
-    message: str | None = None,
-    name: str | None = None,
-) -> Operation:
-    """An operation that checks that ``x`` has at least this rank; raises at build time if it is known."""
-    (wanted,) = _static_ranks(rank)
-    report = _Report(data, summarize, message, name or "assert_rank_at_least")
-    text = f"expected rank {wanted} or higher"
-    return _check_rank(x, text, lambda r: r >= wanted, lambda r: greater_equal(r, wanted), report)
+assert_rank = _rank_check(
+    "assert_rank",
+    "",
+    operator.eq,
+    equal,
+    "An operation that checks that ``x`` has this rank; raises at build time if it is known.",
+)
+assert_rank_at_least = _rank_check(
+    "assert_rank_at_least",
+    " or higher",
+    operator.ge,
+    greater_equal,
+    "An operation that checks that ``x`` has at least this rank; raises at build time if it is known.",
+)
 
 
 def assert_rank_in(
@@ -333,13 +342,13 @@ def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
     return tensor
 
 
-check_numerics_op: OpDef[Tensor] = define_op(
+check_numerics: OpDef[Tensor] = define_op(
     "CheckNumerics",
     "tensor: T in FLOATING -> T",
     attrs="message: string",
     shape=unchanged,
     kernel=_check_numerics,
-    vjp=lambda op, dy: [check_numerics_op(dy, message=f"gradient of: {op.get_attr('message')}")],
+    vjp=lambda op, dy: [check_numerics(dy, message=f"gradient of: {op.get_attr('message')}")],
     jvp=lambda op, dx: [dx],
     samples=lambda rng: (
         sample(rng.standard_normal((2, 3)), message="here"),
@@ -348,13 +357,10 @@ check_numerics_op: OpDef[Tensor] = define_op(
     effects=Effects(Effect.STATEFUL),
     alias=True,
     batch=leading,
-    doc="The input as it is; NaN or infinite elements in it (or in its gradient) are an error.",
+    doc="""``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it or its
+    gradient is not finite.
+    """,
 )
-
-
-def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it is not finite."""
-    return check_numerics_op(tensor, message=message, name=name)
 
 
 def add_check_numerics_ops() -> Operation:
