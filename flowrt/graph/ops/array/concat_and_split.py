@@ -87,10 +87,6 @@ def _concat_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*rest[:axis], total, *rest[axis + 1 :])]
 
 
-def _concat(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
-    return xp.concatenate(values, axis=axis, out=out)
-
-
 def _concat_value(s: ShapeContext) -> PartialValue:
     count = len(s.shapes) - 1
     axis = s.value(count)
@@ -116,7 +112,7 @@ concat_op: OpDef[Tensor] = define_op(
     "ConcatV2",
     "values: N * T in ANY, axis: host Tidx in INDEX -> T",
     shape=_concat_shape,
-    kernel=_concat,
+    kernel=lambda xp, values, axis, out=None: xp.concatenate(values, axis=axis, out=out),
     vjp=_concat_vjp,
     jvp=LINEAR,
     samples=lambda rng: (
@@ -236,16 +232,14 @@ def _sizes(dim: int | None, sizes: Sequence[int]) -> list[int | None]:
     return [size if size != -1 else None if dim is None else dim - total for size in sizes]
 
 
-def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int) -> list[Any]:
-    return _parts(value, _sizes(value.shape[split_dim], size_splits), split_dim)
-
-
 split_v: OpDef[list[Tensor]] = define_op(
     "SplitV",
     "value: T in ANY, size_splits: host Tlen in INDEX, split_dim: host int32 -> num_split * T",
     attrs="num_split: int",
     shape=_split_v_shape,
-    kernel=_split_v,
+    kernel=lambda xp, value, size_splits, split_dim: _parts(
+        value, _sizes(value.shape[split_dim], size_splits), split_dim
+    ),
     vjp=lambda op, *dys: [concat(_dense(op, dys), op.inputs[2]), None, None],
     jvp=LINEAR,
     samples=lambda rng: (
@@ -295,16 +289,12 @@ def _pack_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*part[:axis], len(s.shapes), *part[axis:])]
 
 
-def _pack(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
-    return xp.stack(values, axis=axis, out=out)
-
-
 pack: OpDef[Tensor] = define_op(
     "Pack",
     "values: N * T in ANY -> T",
     attrs="axis: int = 0",
     shape=_pack_shape,
-    kernel=_pack,
+    kernel=lambda xp, values, axis, out=None: xp.stack(values, axis=axis, out=out),
     vjp=lambda op, dy: unpack(dy, num=len(op.inputs), axis=op.get_attr("axis")),
     jvp=LINEAR,
     samples=lambda rng: (

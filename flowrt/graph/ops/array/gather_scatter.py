@@ -81,10 +81,7 @@ def _gather(xp: Any, params: Any, indices: Any, axis: int, batch_dims: int, out:
         return np.take(params, indices, axis, out, mode="clip")  # in range; "raise" would copy the output
     else:
         found = take_slices(xp, params, indices, axis, batch)
-    if out is None:
-        return found
-    out[...] = found
-    return out
+    return delivered(xp, found, params.dtype, out)
 
 
 def _gather_loop(b: Any, params: Any, indices: Any, axis: int, *, batch_dims: int) -> Any:
@@ -390,10 +387,6 @@ def _update_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [tensor_scatter_nd_update(dy, indices, zeros_like(updates)), None, gather_nd_op(dy, indices)]
 
 
-def _sub_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    return [dy, None, negative(gather_nd_op(dy, op.inputs[1]))]
-
-
 tensor_scatter_nd_update = _tensor_scatter_op(
     "TensorScatterUpdate", None, "ANY", _update_vjp, "The tensor with ``updates`` at their coordinates."
 )
@@ -408,7 +401,7 @@ tensor_scatter_nd_sub = _tensor_scatter_op(
     "TensorScatterSub",
     "subtract",
     "NUMERIC",
-    _sub_vjp,
+    lambda op, dy: [dy, None, negative(gather_nd_op(dy, op.inputs[1]))],
     "The tensor with each of ``updates`` subtracted at its coordinates.",
 )
 tensor_scatter_update = tensor_scatter_nd_update

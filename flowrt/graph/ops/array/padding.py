@@ -62,20 +62,17 @@ def _core(shape: Sequence[int], paddings: Any) -> tuple[builtins.slice, ...]:
     )
 
 
+def _room(xp: Any, input: Any, paddings: Any) -> Any:
+    dims = [d + before + after for d, (before, after) in zip(input.shape, paddings, strict=True)]
+    return xp.empty(dims, input.dtype)
+
+
 def _pad_with(xp: Any, input: Any, paddings: Any, constant_values: Any, out: Any = None) -> Any:
     _refuse_negative(paddings)
-    if out is None:
-        out = xp.empty(
-            [d + before + after for d, (before, after) in zip(input.shape, paddings, strict=True)],
-            input.dtype,
-        )
+    out = _room(xp, input, paddings) if out is None else out
     out[...] = constant_values
     out[_core(out.shape, paddings)] = input
     return out
-
-
-def _pad(xp: Any, input: Any, paddings: Any, out: Any = None) -> Any:
-    return _pad_with(xp, input, paddings, b"" if input.dtype.kind == "O" else 0, out)
 
 
 def _pad_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -95,7 +92,9 @@ pad_op: OpDef[Tensor] = define_op(
     "Pad",
     "input: T in ANY, paddings: host Tpaddings in INDEX -> T",
     shape=lambda s: _padded(1, s),
-    kernel=_pad,
+    kernel=lambda xp, input, paddings, out=None: _pad_with(
+        xp, input, paddings, b"" if input.dtype.kind == "O" else 0, out
+    ),
     vjp=_pad_vjp,
     jvp=LINEAR,
     samples=lambda rng: (
@@ -154,9 +153,7 @@ def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) 
     _refuse_negative(paddings)
     _check_mirror(input.shape, paddings, mode)
     edge = _EDGE[_mode(mode)]
-    if out is None:
-        dims = [d + before + after for d, (before, after) in zip(input.shape, paddings, strict=True)]
-        out = xp.empty(dims, input.dtype)
+    out = _room(xp, input, paddings) if out is None else out
     core = _core(out.shape, paddings)
     out[core] = input
     for axis, (before, after) in enumerate(paddings):

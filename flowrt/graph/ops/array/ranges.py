@@ -26,6 +26,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.array.reductions import max_op, sum_op
 from flowrt.graph.ops.base.identities import cast, static_value
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape
 from flowrt.graph.ops.elementwise.arithmetic import add, add_n_op, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less
@@ -60,11 +61,7 @@ def _range_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _range(xp: Any, start: Any, limit: Any, delta: Any, Tidx: DType, out: Any = None) -> Any:
     steps = xp.arange(_range_length(start, limit, delta), dtype=np.int64 if Tidx.is_integer else np.float64)
-    values = steps * delta + start
-    if out is None:
-        return values.astype(Tidx.np)
-    out[...] = values
-    return out
+    return delivered(xp, steps * delta + start, Tidx.np, out)
 
 
 def _range_value(s: ShapeContext) -> PartialValue:
@@ -145,10 +142,7 @@ def _lin_space(xp: Any, start: Any, stop: Any, num: int, out: Any = None) -> Any
     values = first + xp.arange(num, dtype=wide) * ((last - first) / max(num - 1, 1)).astype(wide)
     if num > 1:
         values[-1] = last
-    if out is None:
-        return values.astype(start.dtype)
-    out[...] = values
-    return out
+    return delivered(xp, values, start.dtype, out)
 
 
 def _fractions(op: Operation) -> Tensor:

@@ -39,7 +39,7 @@ from flowrt.graph.ops.base.filling import (
     broadcast_to,
 )
 from flowrt.graph.ops.base.identities import cast, static_value
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import copied, delivered
 from flowrt.graph.ops.base.shape_manipulation import (
     expand_dims,
     rank,
@@ -130,7 +130,7 @@ def accumulator(x: Any) -> Any:
 def _summing(method: str) -> Kernel:
     def kernel(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
         if reduction_indices == ():  # NumPy would add 0
-            return _copied(xp, input, out)
+            return copied(xp, input, out)
         dtype = accumulator(input)
         if dtype is input.dtype:
             return getattr(input, method)(axis=reduction_indices, dtype=dtype, out=out, keepdims=keep_dims)
@@ -143,13 +143,9 @@ def _summing(method: str) -> Kernel:
 _sum = _summing("sum")
 
 
-def _copied(xp: Any, input: Any, out: Any) -> Any:
-    return xp.array(input) if out is None else delivered(xp, input, input.dtype, out)
-
-
 def _mean(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
     if reduction_indices == ():
-        return _copied(xp, input, out)
+        return copied(xp, input, out)
     total = input.sum(axis=reduction_indices, dtype=accumulator(input), keepdims=keep_dims)
     count = input.size // max(total.size, 1)
     if input.dtype.kind not in "iu":
@@ -163,18 +159,10 @@ def _extreme(method: str) -> Kernel:
         if input.size:
             return getattr(input, method)(axis=reduction_indices, out=out, keepdims=keep_dims)
         result = xp.zeros(input.shape, bool).any(axis=reduction_indices, keepdims=keep_dims)
-        lowest = -np.inf if input.dtype.kind not in "iu" else np.iinfo(input.dtype).min
-        highest = np.inf if input.dtype.kind not in "iu" else np.iinfo(input.dtype).max
-        return delivered(
-            xp, xp.full(result.shape, lowest if method == "max" else highest, input.dtype), input.dtype, out
-        )
-
-    return kernel
-
-
-def _truth(method: str) -> Kernel:
-    def kernel(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
-        return getattr(input, method)(axis=reduction_indices, out=out, keepdims=keep_dims)
+        sign = -1 if method == "max" else 1
+        limits = np.iinfo(input.dtype) if input.dtype.kind in "iu" else None
+        empty = sign * np.inf if limits is None else limits.min if sign < 0 else limits.max
+        return delivered(xp, xp.full(result.shape, empty, input.dtype), input.dtype, out)
 
     return kernel
 
@@ -225,6 +213,7 @@ def reduction_op(
         kernel=kernel,
         samples=samples,
         traits=Traits(reduction=reduction),
+        simplify=_simplify if reduction else None,
         batch=on_axes(),
         **rules,
     )
@@ -308,7 +297,6 @@ sum_op = reduction_op(
     jvp=LINEAR,
     value=_folded(sum),
     reduction="sum",
-    simplify=_simplify,
     doc="The sum along axes.",
 )
 
@@ -321,7 +309,6 @@ mean_op = reduction_op(
     vjp=lambda op, dy: [_spread(op, realdiv(dy, _count(op))), None],
     jvp=LINEAR,
     reduction="mean",
-    simplify=_simplify,
     doc="The mean along axes; integer means are cut towards zero.",
 )
 
@@ -334,33 +321,25 @@ prod_op = reduction_op(
     vjp=_prod_vjp,
     value=_folded(_product),
     reduction="prod",
-    simplify=_simplify,
     doc="The product along axes.",
 )
 
 
-max_op = reduction_op(
-    "Max",
-    _extreme("max"),
-    "REAL",
-    reduction_samples(),
-    vjp=_extreme_vjp,
-    reduction="max",
-    simplify=_simplify,
-    doc="The largest element along axes.",
-)
+def _extreme_op(name: str, doc: str) -> OpDef[Tensor]:
+    reduction = name.lower()
+    return reduction_op(
+        name,
+        _extreme(reduction),
+        "REAL",
+        reduction_samples(),
+        vjp=_extreme_vjp,
+        reduction=reduction,
+        doc=doc,
+    )
 
 
-min_op = reduction_op(
-    "Min",
-    _extreme("min"),
-    "REAL",
-    reduction_samples(),
-    vjp=_extreme_vjp,
-    reduction="min",
-    simplify=_simplify,
-    doc="The smallest element along axes.",
-)
+max_op = _extreme_op("Max", "The largest element along axes.")
+min_op = _extreme_op("Min", "The smallest element along axes.")
 
 
 def _bool_reduction(name: str, method: str, doc: str) -> OpDef[Tensor]:
@@ -369,7 +348,9 @@ def _bool_reduction(name: str, method: str, doc: str) -> OpDef[Tensor]:
         "input: bool, reduction_indices: host Tidx in INDEX -> bool",
         attrs="keep_dims: bool = False",
         shape=reduced_shape,
-        kernel=_truth(method),
+        kernel=lambda xp, input, reduction_indices, keep_dims, out=None: getattr(input, method)(
+            axis=reduction_indices, out=out, keepdims=keep_dims
+        ),
         simplify=_simplify,
         samples=lambda rng: (
             sample(np.array([[True, False], [True, True]]), np.array([1], np.int32)),

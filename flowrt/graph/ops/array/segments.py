@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Sample, ShapeContext, define_op, op_def, sample
-from flowrt.graph.op_facets import Kernel
+from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Rule, Sample, ShapeContext, define_op, op_def, sample
+from flowrt.graph.op_facets import Kernel, Vjp
 from flowrt.graph.ops.array import batching_indices
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.reductions import accumulator
@@ -245,85 +245,73 @@ def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sa
     )
 
 
-def _sorted_op(
-    name: str, kernel: Kernel, types: str, rules: tuple[Any, Any], low: float, doc: str
-) -> OpDef[Tensor]:
-    vjp, jvp = rules
+class _Fold(NamedTuple):
+    """The fold that the ops of a family do to rows."""
+
+    ufunc: str
+    types: str
+    vjp: Vjp
+    jvp: Rule = BY_VJP
+    low: float = -3
+    """The samples are above it."""
+    empty: Limit = _zero
+    """The value that the fold begins with."""
+
+
+_SUM = _Fold("add", "NUMERIC", _sum_vjp, LINEAR)
+_PROD = _Fold("multiply", "NUMERIC", _prod_vjp, low=1, empty=_one)
+_MAX = _Fold("maximum", "REAL", _extreme_vjp, empty=_lowest)
+_MIN = _Fold("minimum", "REAL", _extreme_vjp, empty=_highest)
+
+
+def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -> OpDef[Tensor]:
     return define_op(
         name,
-        f"data: T in {types}, segment_ids: Tindices in INDEX -> T",
+        f"data: T in {fold.types}, segment_ids: Tindices in INDEX -> T",
         shape=_sorted_shape,
-        kernel=kernel,
-        vjp=vjp,
-        jvp=jvp,
-        samples=_sorted_samples(low),
+        kernel=kernel or _sorted_kernel(fold.ufunc, fold.empty),
+        vjp=fold.vjp,
+        jvp=fold.jvp,
+        samples=_sorted_samples(fold.low),
         batch=batching_indices.segments,
         doc=doc + " Ids ascend; the result has one row for each id up to the last.",
     )
 
 
-def _unsorted_op(
-    name: str, kernel: Kernel, types: str, rules: tuple[Any, Any], low: float, doc: str
-) -> OpDef[Tensor]:
-    vjp, jvp = rules
+def _unsorted_op(name: str, fold: _Fold, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        f"data: T in {types}, segment_ids: Tindices in INDEX, num_segments: host Tnumsegments in INDEX -> T",
+        f"data: T in {fold.types}, segment_ids: Tindices in INDEX, num_segments: host Tnumsegments in INDEX"
+        " -> T",
         shape=_unsorted_shape,
-        kernel=kernel,
-        vjp=vjp,
-        jvp=jvp,
-        samples=_unsorted_samples(low),
+        kernel=_unsorted_kernel(fold.ufunc, fold.empty),
+        vjp=fold.vjp,
+        jvp=fold.jvp,
+        samples=_unsorted_samples(fold.low),
         batch=batching_indices.segments,
         doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
     )
 
 
-_ADDING, _EXTREME, _MULTIPLYING = (_sum_vjp, LINEAR), (_extreme_vjp, BY_VJP), (_prod_vjp, BY_VJP)
-_N, _R = "NUMERIC", "REAL"
-
-_sum, _product = _sorted_kernel("add", _zero), _sorted_kernel("multiply", _one)
-_largest, _smallest = _sorted_kernel("maximum", _lowest), _sorted_kernel("minimum", _highest)
-segment_sum = _sorted_op("SegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 if empty.")
+segment_sum = _sorted_op("SegmentSum", _SUM, "The sum of each segment's rows, 0 if empty.")
 segment_mean = _sorted_op(
     "SegmentMean",
-    _segment_mean,
-    _N,
-    (_mean_vjp, LINEAR),
-    -3,
+    _SUM._replace(vjp=_mean_vjp),
     "The mean of each segment's rows, 0 if empty; rounded towards zero for integers.",
+    _segment_mean,
 )
-segment_prod = _sorted_op(
-    "SegmentProd", _product, _N, _MULTIPLYING, 1, "The product of each segment's rows, 1 if empty."
-)
-segment_max = _sorted_op("SegmentMax", _largest, _R, _EXTREME, -3, "The maximum of each segment, 0 if empty.")
-segment_min = _sorted_op(
-    "SegmentMin", _smallest, _R, _EXTREME, -3, "The minimum of each segment, 0 if empty."
-)
-
-_sum, _product = _unsorted_kernel("add", _zero), _unsorted_kernel("multiply", _one)
-_largest, _smallest = _unsorted_kernel("maximum", _lowest), _unsorted_kernel("minimum", _highest)
-unsorted_segment_sum = _unsorted_op(
-    "UnsortedSegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 if empty."
-)
+segment_prod = _sorted_op("SegmentProd", _PROD, "The product of each segment's rows, 1 if empty.")
+segment_max = _sorted_op("SegmentMax", _MAX, "The maximum of each segment, 0 if empty.")
+segment_min = _sorted_op("SegmentMin", _MIN, "The minimum of each segment, 0 if empty.")
+unsorted_segment_sum = _unsorted_op("UnsortedSegmentSum", _SUM, "The sum of each segment's rows, 0 if empty.")
 unsorted_segment_prod = _unsorted_op(
-    "UnsortedSegmentProd", _product, _N, _MULTIPLYING, 1, "The product of each segment's rows, 1 if empty."
+    "UnsortedSegmentProd", _PROD, "The product of each segment's rows, 1 if empty."
 )
 unsorted_segment_max = _unsorted_op(
-    "UnsortedSegmentMax",
-    _largest,
-    _R,
-    _EXTREME,
-    -3,
-    "The maximum of each segment, the dtype's lowest value if empty.",
+    "UnsortedSegmentMax", _MAX, "The maximum of each segment, the dtype's lowest value if empty."
 )
 unsorted_segment_min = _unsorted_op(
-    "UnsortedSegmentMin",
-    _smallest,
-    _R,
-    _EXTREME,
-    -3,
-    "The minimum of each segment, the dtype's highest value if empty.",
+    "UnsortedSegmentMin", _MIN, "The minimum of each segment, the dtype's highest value if empty."
 )
 
 

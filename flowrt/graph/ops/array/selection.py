@@ -145,7 +145,7 @@ def _dynamic_partition_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | 
     return [reshape(dynamic_stitch(places, rows), shape(data)), None]
 
 
-dynamic_partition_op: OpDef[list[Tensor]] = define_op(
+dynamic_partition: OpDef[list[Tensor]] = define_op(
     "DynamicPartition",
     "data: T in ANY, partitions: int32 -> outputs: num_partitions * T",
     attrs="num_partitions: int",
@@ -159,15 +159,8 @@ dynamic_partition_op: OpDef[list[Tensor]] = define_op(
         sample(rng.standard_normal(3), np.array(1, np.int32), num_partitions=2, differentiable=False),
         sample(np.array([b"a", b"b"], object), np.array([0, 0], np.int32), num_partitions=3),
     ),
-    doc="The rows of data split into partitions by their numbers in ``partitions``.",
+    doc="``num_partitions`` tensors: the slices of ``data`` with number 0, 1, ... in ``partitions``.",
 )
-
-
-def dynamic_partition(
-    data: Any, partitions: Any, num_partitions: int, name: str | None = None
-) -> list[Tensor]:
-    """``num_partitions`` tensors: the slices of ``data`` with number 0, 1, ... in ``partitions``."""
-    return dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
 
 
 def _dynamic_stitch_shape(s: ShapeContext) -> Sequence[Shape]:

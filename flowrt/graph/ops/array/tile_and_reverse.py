@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, merged, on_axes
+from flowrt.graph.construction.batching_rules import in_front, merged, on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, Samples, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.array.concat_and_split import concat, equal_part, pack
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import sum_op
@@ -170,12 +171,6 @@ def _reverse_sequence_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [reverse_sequence_op(dy, op.inputs[1], **axes), None]
 
 
-def _batch_reverse_sequence(
-    b: BatchBuilder, op: Operation, values: Sequence[Value]
-) -> Sequence[Value] | None:
-    return merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None
-
-
 reverse_sequence_op: OpDef[Tensor] = define_op(
     "ReverseSequence",
     "input: T in ANY, seq_lengths: Tlen in INDEX -> T",
@@ -189,7 +184,7 @@ reverse_sequence_op: OpDef[Tensor] = define_op(
         sample(rng.standard_normal((3, 2)), np.array([1, 3]), seq_dim=0, batch_dim=1),
         sample(np.zeros((0, 2), np.int8), np.zeros(0, np.int32), seq_dim=1),
     ),
-    batch=_batch_reverse_sequence,
+    batch=lambda b, op, values: merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None,
     doc="The first ``seq_lengths[b]`` entries of each batch entry b in reverse order.",
 )
 
@@ -276,22 +271,19 @@ def _image_axes(data_format: Any) -> tuple[int, int, int]:
     return _IMAGE[key]
 
 
-def _space_to_depth(xp: Any, input: Any, block_size: int, data_format: Any, out: Any = None) -> Any:
-    axes = _image_axes(data_format)
-    x = xp.moveaxis(input, axes, (1, 2, 3))
-    n, h, w, c = x.shape
-    b = block_size
-    blocks = x.reshape(n, h // b, b, w // b, b, c).transpose(0, 1, 3, 2, 4, 5)
-    return _from_blocks(xp, blocks, (n, h // b, w // b, b * b * c), axes, out)
+def _rearranged(to_depth: bool) -> Kernel:
+    def kernel(xp: Any, input: Any, block_size: int, data_format: Any, out: Any = None) -> Any:
+        axes = _image_axes(data_format)
+        x = xp.moveaxis(input, axes, (1, 2, 3))
+        n, h, w, c = x.shape
+        b = block_size
+        if to_depth:
+            cut, dims = (n, h // b, b, w // b, b, c), (n, h // b, w // b, b * b * c)
+        else:
+            cut, dims = (n, h, w, b, b, c // (b * b)), (n, h * b, w * b, c // (b * b))
+        return _from_blocks(xp, x.reshape(cut).transpose(0, 1, 3, 2, 4, 5), dims, axes, out)
 
-
-def _depth_to_space(xp: Any, input: Any, block_size: int, data_format: Any, out: Any = None) -> Any:
-    axes = _image_axes(data_format)
-    x = xp.moveaxis(input, axes, (1, 2, 3))
-    n, h, w, c = x.shape
-    b = block_size
-    blocks = x.reshape(n, h, w, b, b, c // (b * b)).transpose(0, 1, 3, 2, 4, 5)
-    return _from_blocks(xp, blocks, (n, h * b, w * b, c // (b * b)), axes, out)
+    return kernel
 
 
 def _from_blocks(xp: Any, blocks: Any, shape: Sequence[int], axes: tuple[int, ...], out: Any) -> Any:
@@ -302,41 +294,42 @@ def _from_blocks(xp: Any, blocks: Any, shape: Sequence[int], axes: tuple[int, ..
     return out
 
 
-def _block_attrs(op: Operation) -> dict[str, Any]:
-    return {key: op.get_attr(key) for key in ("block_size", "data_format")}
+def _define_rearranging(
+    name: str, *, to_depth: bool, inverse: Callable[[], OpDef[Tensor]], samples: Samples, doc: str
+) -> OpDef[Tensor]:
+    return define_op(
+        name,
+        "input: T in ANY -> T",
+        attrs="block_size: int, data_format: string = 'NHWC'",
+        shape=lambda s: _block_shape(s, to_depth),
+        kernel=_rearranged(to_depth),
+        vjp=lambda op, dy: [inverse()(dy, op.get_attr("block_size"), op.get_attr("data_format"))],
+        jvp=LINEAR,
+        samples=samples,
+        batch=merged(0),
+        doc=doc,
+    )
 
 
-_BLOCK_ATTRS = "block_size: int, data_format: string = 'NHWC'"
-
-space_to_depth_op: OpDef[Tensor] = define_op(
+space_to_depth_op: OpDef[Tensor] = _define_rearranging(
     "SpaceToDepth",
-    "input: T in ANY -> T",
-    attrs=_BLOCK_ATTRS,
-    shape=lambda s: _block_shape(s, to_depth=True),
-    kernel=_space_to_depth,
-    vjp=lambda op, dy: [depth_to_space_op(dy, **_block_attrs(op))],
-    jvp=LINEAR,
+    to_depth=True,
+    inverse=lambda: depth_to_space_op,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 4, 2, 3)), block_size=2),
         sample(rng.standard_normal((1, 2, 3, 6)), block_size=3, data_format="NCHW"),
     ),
-    batch=merged(0),
     doc="Blocks of ``block_size`` squared pixels, moved into the depth.",
 )
 
-depth_to_space_op: OpDef[Tensor] = define_op(
+depth_to_space_op: OpDef[Tensor] = _define_rearranging(
     "DepthToSpace",
-    "input: T in ANY -> T",
-    attrs=_BLOCK_ATTRS,
-    shape=lambda s: _block_shape(s, to_depth=False),
-    kernel=_depth_to_space,
-    vjp=lambda op, dy: [space_to_depth_op(dy, **_block_attrs(op))],
-    jvp=LINEAR,
+    to_depth=False,
+    inverse=lambda: space_to_depth_op,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 1, 2, 8)), block_size=2),
         sample(rng.integers(0, 9, (1, 9, 1, 2)), block_size=3, data_format="NCHW"),
     ),
-    batch=merged(0),
     doc="The inverse of SpaceToDepth: the depth, rearranged into blocks of ``block_size`` squared pixels.",
 )
 

@@ -156,30 +156,22 @@ def _full_like(xp: Any, x: Any, number: int, out: Any) -> Any:
     return out
 
 
-zeros_like_op = define_op(
-    "ZerosLike",
-    "x: T in NUMERIC | bool -> y: T",
-    shape=unchanged,
-    kernel=lambda xp, x, out=None: _full_like(xp, x, 0, out),
-    vjp=NONDIFFERENTIABLE,
-    samples=arrays(),
-    traits=Traits(elementwise=True),
-    loop=Loop(lambda b, x: b.const(0, x.dtype)),
-    doc="Zeros of the input's shape and dtype.",
-)
+def _like_op(name: str, number: int, doc: str) -> OpDef[Tensor]:
+    return define_op(
+        name,
+        "x: T in NUMERIC | bool -> y: T",
+        shape=unchanged,
+        kernel=lambda xp, x, out=None: _full_like(xp, x, number, out),
+        vjp=NONDIFFERENTIABLE,
+        samples=arrays(),
+        traits=Traits(elementwise=True),
+        loop=Loop(lambda b, x: b.const(number, x.dtype)),
+        doc=doc,
+    )
 
 
-ones_like_op = define_op(
-    "OnesLike",
-    "x: T in NUMERIC | bool -> y: T",
-    shape=unchanged,
-    kernel=lambda xp, x, out=None: _full_like(xp, x, 1, out),
-    vjp=NONDIFFERENTIABLE,
-    samples=arrays(),
-    traits=Traits(elementwise=True),
-    loop=Loop(lambda b, x: b.const(1, x.dtype)),
-    doc="Ones of the input's shape and dtype.",
-)
+zeros_like_op = _like_op("ZerosLike", 0, "Zeros of the input's shape and dtype.")
+ones_like_op = _like_op("OnesLike", 1, "Ones of the input's shape and dtype.")
 
 
 def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
@@ -295,14 +287,9 @@ def _broadcast_axes(wide: Shape, narrow: Shape, other: Shape) -> tuple[int, ...]
 # --- broadcasting of shapes
 
 
-def _known_pair(s: ShapeContext) -> tuple[Shape, Shape] | None:
-    a, b = s.value(0), s.value(1)
-    return None if a is None or b is None else (a, b)
-
-
 def _broadcast_args_value(s: ShapeContext) -> PartialValue:
-    known = _known_pair(s)
-    return None if known is None else broadcast(*known)
+    known = s.value(0), s.value(1)
+    return None if None in known else broadcast(*known)
 
 
 def _repeated_axes(s0: Sequence[int], s1: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -319,15 +306,13 @@ def _shape_pairs(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros(0, np.int64), np.array([4], np.int64))
 
 
-def _broadcast_args(xp: Any, s0: Sequence[int], s1: Sequence[int], T: DType, out: Any = None) -> Any:
-    return delivered(np, np.array(np.broadcast_shapes(s0, s1), T.np), T.np, out)
-
-
 broadcast_args = define_op(
     "BroadcastArgs",
     "s0: host T in INDEX, s1: host T -> r0: host T",
     shape=lambda s: [_broadcast_rank(s)],
-    kernel=_broadcast_args,
+    kernel=lambda xp, s0, s1, T, out=None: delivered(
+        np, np.array(np.broadcast_shapes(s0, s1), T.np), T.np, out
+    ),
     samples=_shape_pairs,
     value=_broadcast_args_value,
     doc="The shape to which tensors of shapes s0 and s1 broadcast.",

@@ -22,6 +22,7 @@ from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     OpDef,
     PartialValue,
+    Rule,
     Sample,
     Samples,
     ShapeContext,
@@ -29,7 +30,7 @@ from flowrt.graph.op_def import (
     returns_inputs,
     sample,
 )
-from flowrt.graph.op_facets import Loop, Traits
+from flowrt.graph.op_facets import Loop, Traits, Vjp
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import (
     Shape,
@@ -67,19 +68,29 @@ def arrays(*more: Sample) -> Samples:
     )
 
 
-identity = define_op(
-    "Identity",
-    "input: T in ANY -> T",
-    shape=unchanged,
-    kernel=lambda xp, x: x,
-    vjp=lambda op, dy: [dy],
-    jvp=LINEAR,
-    samples=arrays(),
-    alias=True,
-    value=lambda s: s.value(0),
-    simplify=returns_inputs,
-    batch=leading,
-    doc="The input as it is.",
+def _identity_op(name: str, vjp: Vjp | Rule, jvp: Rule, doc: str) -> OpDef[Tensor]:
+    return define_op(
+        name,
+        "input: T in ANY -> T",
+        shape=unchanged,
+        kernel=lambda xp, x: x,
+        vjp=vjp,
+        jvp=jvp,
+        samples=arrays(),
+        alias=True,
+        value=lambda s: s.value(0),
+        simplify=returns_inputs,
+        batch=leading,
+        doc=doc,
+    )
+
+
+identity = _identity_op("Identity", lambda op, dy: [dy], LINEAR, "The input as it is.")
+stop_gradient = _identity_op(
+    "StopGradient",
+    NONDIFFERENTIABLE,
+    NONDIFFERENTIABLE,
+    "The input, which counts as a constant for gradients.",
 )
 
 
@@ -91,10 +102,6 @@ def _copies(xp: Any, inputs: Sequence[Any], out: Any = None) -> Any:
     return out
 
 
-def _batch_identity_n(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    return [Value(identity(v.tensor), v.is_batched) for v in values]
-
-
 identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T in ANY -> *T",
@@ -104,23 +111,8 @@ identity_n: OpDef[list[Tensor]] = define_op(
     jvp=lambda op, *dxs: list(dxs),
     samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],
     simplify=returns_inputs,
-    batch=_batch_identity_n,
+    batch=lambda b, op, values: [Value(identity(v.tensor), v.is_batched) for v in values],
     doc="The inputs unchanged, as one operation, to which a gradient for several tensors can be attached.",
-)
-
-
-stop_gradient = define_op(
-    "StopGradient",
-    "input: T in ANY -> T",
-    shape=unchanged,
-    kernel=lambda xp, x: x,
-    vjp=NONDIFFERENTIABLE,
-    samples=arrays(),
-    alias=True,
-    value=lambda s: s.value(0),
-    simplify=returns_inputs,
-    batch=leading,
-    doc="The input, which counts as a constant for gradients.",
 )
 
 
@@ -284,39 +276,24 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     return cast_op(tensor, DstT=target, name=name)
 
 
-def to_float(x: Any, name: str = "ToFloat") -> Tensor:
-    """``x`` as float32."""
-    return cast(x, dtypes.float32, name)
+def _cast_to(dtype: DType, function_name: str, name: str) -> Callable[..., Tensor]:
+    """The function of older scripts that names its operation ``name``."""
+
+    def function(x: Any, name: str = name) -> Tensor:
+        return cast(x, dtype, name)
+
+    function.__name__ = function.__qualname__ = function_name
+    function.__doc__ = f"``x`` as {dtype.name}."
+    return function
 
 
-def to_double(x: Any, name: str = "ToDouble") -> Tensor:
-    """``x`` as float64."""
-    return cast(x, dtypes.float64, name)
-
-
-def to_int32(x: Any, name: str = "ToInt32") -> Tensor:
-    """``x`` as int32."""
-    return cast(x, dtypes.int32, name)
-
-
-def to_int64(x: Any, name: str = "ToInt64") -> Tensor:
-    """``x`` as int64."""
-    return cast(x, dtypes.int64, name)
-
-
-def to_bfloat16(x: Any, name: str = "ToBFloat16") -> Tensor:
-    """``x`` as bfloat16."""
-    return cast(x, dtypes.bfloat16, name)
-
-
-def to_complex64(x: Any, name: str = "ToComplex64") -> Tensor:
-    """``x`` as complex64."""
-    return cast(x, dtypes.complex64, name)
-
-
-def to_complex128(x: Any, name: str = "ToComplex128") -> Tensor:
-    """``x`` as complex128."""
-    return cast(x, dtypes.complex128, name)
+to_float = _cast_to(dtypes.float32, "to_float", "ToFloat")
+to_double = _cast_to(dtypes.float64, "to_double", "ToDouble")
+to_int32 = _cast_to(dtypes.int32, "to_int32", "ToInt32")
+to_int64 = _cast_to(dtypes.int64, "to_int64", "ToInt64")
+to_bfloat16 = _cast_to(dtypes.bfloat16, "to_bfloat16", "ToBFloat16")
+to_complex64 = _cast_to(dtypes.complex64, "to_complex64", "ToComplex64")
+to_complex128 = _cast_to(dtypes.complex128, "to_complex128", "ToComplex128")
 
 
 # --- reshape and its kin

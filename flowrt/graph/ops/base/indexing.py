@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.shapes import format_shape
 
 
@@ -86,11 +87,7 @@ def take(xp: Any, table: Any, ids: Any, axis: int = 0, out: Any = None) -> Any:
         if out is None:
             return np.take(table, ids, axis=axis)
         return np.take(table, ids, axis, out, mode="clip")  # "raise" would copy the output
-    found = _take_within(xp, table, ids, axis)
-    if out is None:
-        return found
-    out[...] = found
-    return out
+    return delivered(xp, _take_within(xp, table, ids, axis), table.dtype, out)
 
 
 def _take_within(xp: Any, table: Any, ids: Any, axis: int) -> Any:

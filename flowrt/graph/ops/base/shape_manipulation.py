@@ -96,10 +96,6 @@ shape_n: OpDef[list[Tensor]] = define_op(
 )
 
 
-def _batch_size(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    return same(op_def("Prod")(shape(values[0].tensor, out_type=op.get_attr("out_type"))[1:], [0]))
-
-
 size_op = define_op(
     "Size",
     "input: T in ANY -> host out_type in INDEX",
@@ -108,13 +104,11 @@ size_op = define_op(
     kernel=lambda xp, input, out_type, out=None: _numbers(np.size(input), out_type, out),
     samples=arrays(),
     value=lambda s: num_elements(s.shapes[0]),
-    batch=_batch_size,
+    batch=lambda b, op, values: same(
+        op_def("Prod")(shape(values[0].tensor, out_type=op.get_attr("out_type"))[1:], [0])
+    ),
     doc="The number of elements.",
 )
-
-
-def _batch_rank(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    return same(rank(values[0].tensor) - 1)
 
 
 rank_op = define_op(
@@ -124,7 +118,7 @@ rank_op = define_op(
     kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
     samples=arrays(),
     value=lambda s: None if s.shapes[0] is None else len(s.shapes[0]),
-    batch=_batch_rank,
+    batch=lambda b, op, values: same(rank(values[0].tensor) - 1),
     doc="The number of dimensions.",
 )
 

@@ -25,6 +25,7 @@ from flowrt.graph.ops.lists.tensor_lists import (
     check_dtype,
     check_unset,
     clear_at,
+    define_list_op,
     format_element_shape,
     grown,
     linear,
@@ -102,19 +103,16 @@ def _stack_shape(s: ShapeContext) -> Shape:
     return _with_first(None if count < 0 else count, merge(s.shapes[0], as_element_shape(s.value(1))))
 
 
-def _stack_vjp(op: Operation, dy: Tensor) -> list[Any]:
-    return [tensor_list_from_tensor(dy, format_element_shape(op.inputs[0].spec.shape)), None]
-
-
-tensor_list_stack = define_op(
+tensor_list_stack: OpDef[Tensor] = define_list_op(
     "TensorListStack",
     "input_handle: variant, element_shape: host int32 -> tensor: element_dtype in ANY",
     attrs=f"{OF_OUTPUT}, num_elements: int = -1",
     shape=lambda s: [_stack_shape(s)],
     kernel=_stack_all,
-    vjp=of_elements(_stack_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=lambda op, dy: [
+        tensor_list_from_tensor(dy, format_element_shape(op.inputs[0].spec.shape)),
+        None,
+    ],
     alias=True,  # if they are rows of one array, which is not modified
     doc="All elements, along a new first axis; zeros of element_shape for those that are not set.",
 )
@@ -133,14 +131,12 @@ def _from_tensor_vjp(op: Operation, dy: Tensor) -> list[Any]:
     return [stacked, None]
 
 
-tensor_list_from_tensor = define_op(
+tensor_list_from_tensor: OpDef[Tensor] = define_list_op(
     "TensorListFromTensor",
     "tensor: element_dtype in ANY, element_shape: host shape_type in INDEX -> output_handle: variant",
     shape=lambda s: [merge(rows_of(s.shapes[0]), as_element_shape(s.value(1)))],
     kernel=_from_tensor,
-    vjp=of_elements(_from_tensor_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=_from_tensor_vjp,
     doc="The list of the tensor's rows.",
 )
 
@@ -148,26 +144,15 @@ tensor_list_from_tensor = define_op(
 # --- some elements
 
 
-def _gather(
-    xp: Any,
-    handle: TensorList,
-    indices: tuple[int, ...],
-    element_shape: Any,
-    element_dtype: DType,
-    out: Any = None,
-) -> Any:
-    return _stack(xp, handle, [handle.get(i) for i in indices], element_shape, element_dtype, out)
-
-
-tensor_list_gather = define_op(
+tensor_list_gather = define_list_op(
     "TensorListGather",
     "input_handle: variant, indices: host int32, element_shape: host int32 -> values: element_dtype in ANY",
     attrs=OF_OUTPUT,
     shape=lambda s: [_with_first(_first(s.shapes[1]), merge(s.shapes[0], as_element_shape(s.value(2))))],
-    kernel=_gather,
-    vjp=of_elements(lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None]),
-    jvp=linear,
-    samples=lambda rng: (),
+    kernel=lambda xp, handle, indices, element_shape, element_dtype, out=None: _stack(
+        xp, handle, [handle.get(i) for i in indices], element_shape, element_dtype, out
+    ),
+    vjp=lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None],
     doc="The elements at indices, along a new first axis.",
 )
 
@@ -211,15 +196,13 @@ def _gather_of(op: Operation, dy: Tensor, tensor: Tensor, indices: Tensor) -> Te
     return tensor_list_gather(dy, indices, shape_of_rows(tensor), element_dtype=op.get_attr("element_dtype"))
 
 
-tensor_list_scatter = define_op(
+tensor_list_scatter = define_list_op(
     "TensorListScatterV2",
     "tensor: element_dtype in ANY, indices: host int32, element_shape: host shape_type in INDEX,"
     " num_elements: host int32 -> output_handle: variant",
     shape=lambda s: [merge(rows_of(s.shapes[0]), as_element_shape(s.value(2)))],
     kernel=_scatter,
-    vjp=of_elements(lambda op, dy: [_gather_of(op, dy, *op.inputs[:2]), None, None, None]),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=lambda op, dy: [_gather_of(op, dy, *op.inputs[:2]), None, None, None],
     doc="A list of num_elements (-1: as needed) with the tensor's rows at indices, which must be distinct.",
 )
 
@@ -237,15 +220,13 @@ def _scatter_into_shape(s: ShapeContext) -> Shape:
     return s.shapes[0]
 
 
-tensor_list_scatter_into = define_op(
+tensor_list_scatter_into = define_list_op(
     "TensorListScatterIntoExistingList",
     "input_handle: variant, tensor: element_dtype in ANY, indices: host int32 -> output_handle: variant",
     attrs=f"_resizes: bool = True, {WRITE_ONCE}",
     shape=lambda s: [_scatter_into_shape(s)],
     kernel=_scatter_into,
-    vjp=of_elements(_scatter_into_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=_scatter_into_vjp,
     lists=ListAccess(ListUse.MERGED, written=lambda shapes: rows_of(shapes[1])),
     doc="The list with the tensor's rows at indices, which must be distinct; extended if an index exceeds "
     "its end.",
@@ -324,14 +305,12 @@ def _split_vjp(op: Operation, dy: Tensor) -> list[Any]:
     return [tensor_list_concat(dy, shape_of_rows(tensor, [-1]), lengths, element_dtype=dtype)[0], None, None]
 
 
-tensor_list_split = define_op(
+tensor_list_split = define_list_op(
     "TensorListSplit",
     "tensor: element_dtype in ANY, element_shape: host shape_type in INDEX, lengths: host int64"
     " -> output_handle: variant",
     shape=lambda s: [merge(_with_first(None, rows_of(s.shapes[0])), as_element_shape(s.value(1)))],
     kernel=_split,
-    vjp=of_elements(_split_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=_split_vjp,
     doc="The list of lengths[0] rows of the tensor, the next lengths[1], and so on.",
 )

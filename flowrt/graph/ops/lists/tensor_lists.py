@@ -166,6 +166,21 @@ def linear(op: Operation, *tangents: Any) -> Any:
     return [y if _has_gradient(y.dtype) else None for y in outputs]
 
 
+def define_list_op(name: str, signature: str, *, vjp: Vjp | None = None, **rules: Any) -> OpDef[Tensor]:
+    """Define an op that is linear in lists and elements, or without ``vjp`` has no gradient.
+
+    It has no samples: lists are not arrays.
+    """
+    return define_op(
+        name,
+        signature,
+        vjp=NONDIFFERENTIABLE if vjp is None else of_elements(vjp),
+        jvp=NONDIFFERENTIABLE if vjp is None else linear,
+        samples=lambda rng: (),
+        **rules,
+    )
+
+
 # --- lists
 
 
@@ -174,14 +189,13 @@ def _empty(xp: Any, element_shape: Any, max_num_elements: int, element_dtype: DT
     return TensorList(ListSpec(element_dtype, as_element_shape(element_shape), limit))
 
 
-empty_tensor_list = define_op(
+empty_tensor_list = define_list_op(
     "EmptyTensorList",
     "element_shape: host shape_type in INDEX, max_num_elements: host int32 -> handle: variant",
     types=_TYPES,
     attrs=OF_OUTPUT,
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_empty,
-    samples=lambda rng: (),
     lists=ListAccess(ListUse.EMPTY),
     doc="A list without elements, which may get max_num_elements (-1: any number).",
 )
@@ -191,14 +205,13 @@ def _reserve(xp: Any, element_shape: Any, num_elements: int, element_dtype: DTyp
     return TensorList(ListSpec(element_dtype, as_element_shape(element_shape))).resized(num_elements)
 
 
-tensor_list_reserve = define_op(
+tensor_list_reserve = define_list_op(
     "TensorListReserve",
     "element_shape: host shape_type in INDEX, num_elements: host int32 -> handle: variant",
     types=_TYPES,
     attrs=OF_OUTPUT,
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_reserve,
-    samples=lambda rng: (),
     lists=ListAccess(ListUse.RESERVED),
     doc="A list of num_elements elements that are not set.",
 )
@@ -211,39 +224,30 @@ def _zero(element: Any) -> Any:
     return TensorList(element.spec, [_zero(e) for e in element.elements()])
 
 
-zeros_like_list = define_op(
+zeros_like_list = define_list_op(
     "TensorListZerosLike",
     "input_handle: variant -> y: variant",
     shape=lambda s: s.shapes,
     kernel=lambda xp, handle: _zero(handle),
-    vjp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     doc="A list of the same length and kind, without an array that is set.",
 )
 
 
-tensor_list_length = define_op(
+tensor_list_length = define_list_op(
     "TensorListLength",
     "input_handle: variant -> length: host int32",
     shape=lambda s: [()],
     kernel=lambda xp, handle, out=None: delivered(np, np.array(handle.length, np.int32), np.int32, out),
-    samples=lambda rng: (),
     doc="The number of elements.",
 )
 
 
-def _resize_vjp(op: Operation, dy: Tensor) -> list[Any]:
-    return [tensor_list_resize(dy, tensor_list_length(op.inputs[0])), None]
-
-
-tensor_list_resize = define_op(
+tensor_list_resize: OpDef[Tensor] = define_list_op(
     "TensorListResize",
     "input_handle: variant, size: host int32 -> output_handle: variant",
     shape=lambda s: [s.shapes[0]],
     kernel=lambda xp, handle, size: handle.resized(size),
-    vjp=_resize_vjp,
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=lambda op, dy: [tensor_list_resize(dy, tensor_list_length(op.inputs[0])), None],
     doc="The list truncated to size elements, or extended by elements that are not set.",
 )
 
@@ -251,23 +255,17 @@ tensor_list_resize = define_op(
 # --- the last element
 
 
-def _push(xp: Any, handle: TensorList, tensor: Any, element_dtype: DType) -> TensorList:
-    return handle.push(stored(xp, tensor, element_dtype))
-
-
 def _push_vjp(op: Operation, dy: Tensor) -> Any:
     dtype = op.get_attr("element_dtype")
     return tensor_list_pop_back(dy, _shape_of(op.inputs[1]), element_dtype=dtype, **swapping(op))
 
 
-tensor_list_push_back = define_op(
+tensor_list_push_back = define_list_op(
     "TensorListPushBack",
     "input_handle: variant, tensor: element_dtype in ANY -> output_handle: variant",
     shape=lambda s: [_holds(s.shapes[0], s.shapes[1])],
-    kernel=_push,
-    vjp=of_elements(_push_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    kernel=lambda xp, handle, tensor, element_dtype: handle.push(stored(xp, tensor, element_dtype)),
+    vjp=_push_vjp,
     lists=ListAccess(ListUse.PUSHED, 1, lambda shapes: shapes[1]),
     doc="The list with tensor appended.",
 )
@@ -323,15 +321,13 @@ def _read(xp: Any, handle: TensorList, value: Any, element_shape: Any, index: in
     return zeros(xp, shape, handle.spec.dtype, f"element {index}")
 
 
-tensor_list_get_item = define_op(
+tensor_list_get_item = define_list_op(
     "TensorListGetItem",
     "input_handle: variant, index: host int32, element_shape: host int32 -> item: element_dtype in ANY",
     attrs=OF_OUTPUT,
     shape=lambda s: [merge(s.shapes[0], as_element_shape(s.value(2)))],
     kernel=_get,
-    vjp=of_elements(lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None]),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None],
     lists=ListAccess(ListUse.READ, 0),
     doc="The element at index; zeros of element_shape if it is not set.",
 )
@@ -362,15 +358,13 @@ def _set_vjp(op: Operation, dy: Tensor) -> list[Any]:
     return [before, None, ditem]
 
 
-tensor_list_set_item = define_op(
+tensor_list_set_item = define_list_op(
     "TensorListSetItem",
     "input_handle: variant, index: host int32, item: element_dtype in ANY -> output_handle: variant",
     attrs=f"resize_if_index_out_of_bounds: bool = False, {WRITE_ONCE}",
     shape=lambda s: [_holds(s.shapes[0], s.shapes[2])],
     kernel=_set,
-    vjp=of_elements(_set_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=_set_vjp,
     lists=ListAccess(ListUse.SET, 2, lambda shapes: shapes[2]),
     doc="The list with item at index.",
 )
@@ -389,18 +383,12 @@ def _clear_at(xp: Any, handle: TensorList, index: Any) -> TensorList:
     return handle
 
 
-def _clear_at_vjp(op: Operation, dy: Tensor) -> list[Any]:
-    return [clear_at(dy, op.inputs[1]), None]
-
-
-clear_at = define_op(
+clear_at: OpDef[Tensor] = define_list_op(
     "TensorListClearAt",
     "input_handle: variant, index: host int32 -> variant",
     shape=lambda s: [s.shapes[0]],
     kernel=_clear_at,
-    vjp=_clear_at_vjp,
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=lambda op, dy: [clear_at(dy, op.inputs[1]), None],
     doc="The list with zeros at index, a scalar or a vector.",
 )
 
@@ -435,14 +423,12 @@ def _added_shape(elements: Shape, index: Shape, item: Shape) -> Shape:
     return _holds(elements, item if index == () else rows_of(item))
 
 
-add_at = define_op(
+add_at = define_list_op(
     "TensorListAddAt",
     "input_handle: variant, index: host int32, item: element_dtype in ANY -> variant",
     shape=lambda s: [_added_shape(*s.shapes)],
     kernel=_add_at,
-    vjp=of_elements(_add_at_vjp),
-    jvp=linear,
-    samples=lambda rng: (),
+    vjp=_add_at_vjp,
     lists=ListAccess(ListUse.ADDED, 2, lambda shapes: shapes[2] if shapes[1] == () else rows_of(shapes[2])),
     doc="The list with item added to the element at index; at a vector of indices, the rows of item.",
 )
@@ -454,14 +440,12 @@ def _add(xp: Any, a: TensorList, b: TensorList) -> TensorList:
     return TensorList(a.spec, [_plus(xp, x, y) for x, y in zip(a.elements(), b.elements(), strict=True)])
 
 
-add_lists = define_op(
+add_lists = define_list_op(
     "TensorListAdd",
     "a: variant, b: variant -> sum: variant",
     shape=lambda s: [merge(*s.shapes)],
     kernel=_add,
     vjp=lambda op, dy: [dy, dy],
-    jvp=linear,
-    samples=lambda rng: (),
     traits=Traits(commutative=True),
     lists=ListAccess(ListUse.MERGED, written=lambda shapes: shapes[1]),
     doc="The sums of the elements of two lists of one length.",

@@ -308,13 +308,13 @@ def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
     return tensor
 
 
-check_numerics_op: OpDef[Tensor] = define_op(
+check_numerics: OpDef[Tensor] = define_op(
     "CheckNumerics",
     "tensor: T in FLOATING -> T",
     attrs="message: string",
     shape=unchanged,
     kernel=_check_numerics,
-    vjp=lambda op, dy: [check_numerics_op(dy, message=f"gradient of: {op.get_attr('message')}")],
+    vjp=lambda op, dy: [check_numerics(dy, message=f"gradient of: {op.get_attr('message')}")],
     jvp=lambda op, dx: [dx],
     samples=lambda rng: (
         sample(rng.standard_normal((2, 3)), message="here"),
@@ -323,13 +323,10 @@ check_numerics_op: OpDef[Tensor] = define_op(
     effects=Effects(Effect.STATEFUL),
     alias=True,
     batch=leading,
-    doc="The input as it is; NaN or infinite elements in it (or in its gradient) are an error.",
+    doc="""``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it or its
+    gradient is not finite.
+    """,
 )
-
-
-def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it is not finite."""
-    return check_numerics_op(tensor, message=message, name=name)
 
 
 def add_check_numerics_ops() -> Operation:

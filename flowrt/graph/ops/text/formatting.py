@@ -15,7 +15,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import ShapeContext, define_op, sample
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.text.strings import each_string, host_array, string_array, words
 from flowrt.graph.shapes import Shape
@@ -50,7 +50,7 @@ def _as_string_shape(s: ShapeContext) -> Sequence[Shape]:
     return unchanged(s)
 
 
-as_string_op = define_op(
+as_string: OpDef[Tensor] = define_op(
     "AsString",
     "input: T in NUMERIC | bool -> string",
     kernel=_as_string,
@@ -67,33 +67,12 @@ as_string_op = define_op(
         sample(np.zeros((0, 2), np.float16), scientific=True),
     ),
     batch=leading,
-    doc="Numbers as decimal strings, true and false as words.",
-)
-
-
-def as_string(
-    input: Any,
-    precision: int = -1,
-    scientific: bool = False,
-    shortest: bool = False,
-    width: int = -1,
-    fill: str = "",
-    name: str | None = None,
-) -> Tensor:
-    """Numbers as decimal strings, true and false as words.
+    doc="""Numbers as decimal strings, true and false as words.
 
     ``precision`` digits after the point (6 if negative), at least ``width`` characters, padded with ``fill``
     (blank, "0", or "-" for padding on the right). Raises `InvalidArgumentError` for a longer ``fill``.
-    """
-    return as_string_op(
-        input,
-        precision=precision,
-        scientific=scientific,
-        shortest=shortest,
-        width=width,
-        fill=fill,
-        name=name,
-    )
+    """,
+)
 
 
 # --- tensors as text

@@ -7,6 +7,7 @@ drops trailing zero bytes.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -61,7 +62,12 @@ def words(*rows: Any) -> np.ndarray[Any, Any]:
 # --- string to string
 
 
-def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -> OpDef[Tensor]:
+def _define_case(name: str, method: str, doc: str) -> OpDef[Tensor]:
+    change = operator.methodcaller(method)
+
+    def function(text: bytes, encoding: str) -> Any:
+        return change(text.decode(encoding)).encode(encoding) if encoding else change(text)
+
     return define_op(
         name,
         "input: string -> string",
@@ -77,30 +83,16 @@ def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -
     )
 
 
-def _lower(text: bytes, encoding: str) -> bytes:
-    return text.decode(encoding).lower().encode(encoding) if encoding else text.lower()
-
-
-def _upper(text: bytes, encoding: str) -> bytes:
-    return text.decode(encoding).upper().encode(encoding) if encoding else text.upper()
-
-
-string_lower_op = _define_case(
-    "StringLower", _lower, "Lower case: of ASCII letters, or of all with encoding 'utf-8'."
+string_lower = _define_case(
+    "StringLower",
+    "lower",
+    "Strings in lower case: their ASCII letters, or all letters with ``encoding='utf-8'``.",
 )
-string_upper_op = _define_case(
-    "StringUpper", _upper, "Upper case: of ASCII letters, or of all with encoding 'utf-8'."
+string_upper = _define_case(
+    "StringUpper",
+    "upper",
+    "Strings in upper case: their ASCII letters, or all letters with ``encoding='utf-8'``.",
 )
-
-
-def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Strings in lower case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
-    return string_lower_op(input, encoding=encoding, name=name)
-
-
-def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Strings in upper case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
-    return string_upper_op(input, encoding=encoding, name=name)
 
 
 string_strip = define_op(
@@ -145,7 +137,7 @@ def _substr(text: bytes, pos: int, length: int) -> bytes:
     return text[start : start + length]
 
 
-substr_op = define_op(
+substr: OpDef[Tensor] = define_op(
     "Substr",
     "input: string, pos: T in INDEX, len: T -> string",
     kernel=lambda xp, input, pos, length: each_string(_substr, input, pos, length),
@@ -154,15 +146,10 @@ substr_op = define_op(
         sample(words([b"hello", b"world"]), np.array(1, np.int32), np.array(3, np.int32)),
         sample(words(b"hello"), np.array([-3, 5]), np.array([2, 9])),
     ),
-    doc="``len`` bytes of each string from byte ``pos`` on, counted from the end if negative.",
+    doc="""``len`` bytes of each string from byte ``pos`` on, counted from the end if negative. Raises
+    `InvalidArgumentError`, when run, outside of a string.
+    """,
 )
-
-
-def substr(input: Any, pos: Any, len: Any, name: str | None = None) -> Tensor:
-    """``len`` bytes of each string from byte ``pos`` on. Raises `InvalidArgumentError`, when run, outside of
-    a string.
-    """
-    return substr_op(input, pos, len, name=name)
 
 
 def _regex_replace(xp: Any, input: Any, pattern: str, rewrite: str, replace_global: bool) -> Any:
@@ -170,7 +157,7 @@ def _regex_replace(xp: Any, input: Any, pattern: str, rewrite: str, replace_glob
     return each_string(lambda s: expression.sub(text, s, count=0 if replace_global else 1), input)
 
 
-regex_replace_op = define_op(
+regex_replace: OpDef[Tensor] = define_op(
     "StaticRegexReplace",
     "input: string -> string",
     kernel=_regex_replace,
@@ -178,15 +165,8 @@ regex_replace_op = define_op(
     shape=unchanged,
     samples=lambda rng: (sample(words([b"hello", b"w"]), pattern="l+", rewrite=r"<\0>"),),
     batch=leading,
-    doc="Strings with matches of ``pattern`` replaced by ``rewrite``, in which \\1 is the first group.",
+    doc="Strings with matches of ``pattern`` (all, or the first) replaced by ``rewrite`` (\\1: a group).",
 )
-
-
-def regex_replace(
-    input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
-) -> Tensor:
-    """Strings with matches of ``pattern`` (all, or the first) replaced by ``rewrite`` (\\1: a group)."""
-    return regex_replace_op(input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name)
 
 
 # --- joining
