@@ -423,7 +423,7 @@ def test_a_generator_that_fails(error, kind):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("config.experimental.get_memory_info", r"pools of their own\. Nearest: Session\.devices"),
+        ("config.experimental.get_memory_info", r"separate pools\. Nearest: Session\.devices"),
         ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
         ("contrib.tpu.shard", "there are no TPUs"),
         (

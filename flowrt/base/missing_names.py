@@ -24,9 +24,9 @@ there are no estimators. Nearest: a training loop over Session.run with flowrt.d
     estimator feature_column contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
     contrib.learn contrib.estimator contrib.tpu.TPUEstimator contrib.tpu.TPUEstimatorSpec
     contrib.tpu.RunConfig contrib.tpu.TPUConfig
-there is no such module. Nearest: FIFOQueue and its like
+there is no such module. Nearest: FIFOQueue and the other queues
     queue
-the tutorials of TensorFlow and their data are not there. Nearest: flowrt.data, over arrays as those of \
+TensorFlow's tutorials and their data are not included. Nearest: flowrt.data, over arrays as those of \
 sklearn.datasets.load_digits (examples/digits.py)
     examples
 there are no sparse tensors. Nearest: gather and IndexedSlices, or dense tensors
@@ -54,12 +54,12 @@ no operation reads or writes files. Nearest: gfile.GFile in a py_func, or flowrt
     read_file write_file
 no operation lists files. Nearest: gfile.Glob
     matching_files train.match_filenames_once
-there are no distributions. Nearest: flowrt.random_normal and its like
+there are no distributions. Nearest: flowrt.random_normal and other random ops
     distributions
-variables are kept whole. Nearest: train.replica_device_setter, which spreads them over servers
+variables cannot be partitioned. Nearest: train.replica_device_setter, which spreads them over servers
     fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner
     create_partitioned_variables
-it gathers and adds up in one. Nearest: segment_sum of gather
+there is no combined gather and segment sum. Nearest: segment_sum of gather
     sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum
 there are no quantized dtypes. Nearest: round, clip_by_value and cast
     QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantization quantize quantize_v2 quantized_concat
@@ -71,11 +71,11 @@ there is no such operation. Nearest: NumPy's or SciPy's in a py_func
     audio betainc bitcast decode_base64 encode_base64 extract_volume_patches fft fft2d fft3d
     histogram_fixed_width_bins ifft ifft2d ifft3d igamma igammac lbeta matrix_solve_ls matrix_square_root
     signal spectral zeta nn.dilation2d nn.erosion2d nn.fractional_avg_pool nn.fractional_max_pool
-strings are not hashed. Nearest: hashlib in a py_func
+there are no hashes of strings. Nearest: hashlib in a py_func
     fingerprint string_to_hash_bucket string_to_hash_bucket_fast string_to_hash_bucket_strong
-no compiled operations are loaded. Nearest: py_func, custom_gradient
+compiled operations cannot be loaded. Nearest: py_func, custom_gradient
     load_op_library load_library load_file_system_library
-the format is TensorFlow's own. Nearest: train.Saver, train.write_graph
+TensorFlow's formats are not supported. Nearest: train.Saver, train.write_graph
     MetaGraphDef TensorInfo lite saved_model train.export_meta_graph train.import_meta_graph
 there are no TPUs. Nearest: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
@@ -83,7 +83,7 @@ there are no TPUs. Nearest: distribute.MirroredStrategy
     contrib.distribute.initialize_tpu_system contrib.tpu.shard contrib.tpu.replicate
     contrib.tpu.batch_parallel contrib.tpu.rewrite contrib.tpu.cross_replica_sum
     contrib.tpu.CrossShardOptimizer
-a graph is traced. Nearest: function
+functions are traced. Nearest: function
     wrap_function
 there is no eager execution. Nearest: Session.run
     GradientTape contrib.eager Module
@@ -91,7 +91,7 @@ there are no state savers. Nearest: nn.static_rnn with initial_state
     nn.static_state_saving_rnn contrib.rnn.static_state_saving_rnn
 this sampler is not there. Nearest: nn.uniform_candidate_sampler
     nn.all_candidate_sampler nn.fixed_unigram_candidate_sampler nn.learned_unigram_candidate_sampler
-maxima have no places. Nearest: nn.max_pool, argmax
+the positions of maxima are not returned. Nearest: nn.max_pool, argmax
     nn.max_pool_with_argmax
 Nearest: nn.conv2d_transpose
     nn.conv1d_transpose nn.conv_transpose nn.atrous_conv2d_transpose
@@ -105,25 +105,25 @@ checkpoints are those of savers. Nearest: train.Saver, train.latest_checkpoint
     train.get_checkpoint_mtimes
 Nearest: train.linear_cosine_decay
     train.noisy_linear_cosine_decay
-clusters are described by no messages. Nearest: train.ClusterSpec
+there are no cluster messages. Nearest: train.ClusterSpec
     train.ClusterDef train.JobDef train.ServerDef
-pipelines have no options. Nearest: the arguments of Dataset.map
+datasets have no options. Nearest: the arguments of Dataset.map
     data.Options
 this strategy is among the experimental ones. Nearest: distribute.experimental.CentralStorageStrategy
     distribute.CentralStorageStrategy
 this strategy is among the experimental ones. Nearest: distribute.experimental.ParameterServerStrategy
     distribute.ParameterServerStrategy
-this is its earlier name. Nearest: distribute.MultiWorkerMirroredStrategy
+this is the earlier name. Nearest: distribute.MultiWorkerMirroredStrategy
     distribute.CollectiveAllReduceStrategy distribute.experimental.CollectiveAllReduceStrategy
-it is no experiment. Nearest: distribute.MirroredStrategy
+it is not experimental. Nearest: distribute.MirroredStrategy
     distribute.experimental.MirroredStrategy
-it is no experiment. Nearest: distribute.OneDeviceStrategy
+it is not experimental. Nearest: distribute.OneDeviceStrategy
     distribute.experimental.OneDeviceStrategy
-flowrt asks no cloud's API. Nearest: distribute.cluster_resolver.SimpleClusterResolver
+cloud APIs are not queried. Nearest: distribute.cluster_resolver.SimpleClusterResolver
     distribute.cluster_resolver.GCEClusterResolver
 pods are found from inside, or by a client. Nearest: KubernetesClusterResolver(override_client=...)
     distribute.cluster_resolver.KubernetesExecutableLocation
-a step is a function. Nearest: Strategy.experimental_run(fn, iterator, steps_per_loop)
+a step is called as a function. Nearest: Strategy.experimental_run(fn, iterator, steps_per_loop)
     contrib.distribute.Monitor contrib.distribute.StandardInputStep contrib.distribute.StandardSingleLossStep
     contrib.distribute.Step
 there are no decoders. Nearest: nn.raw_rnn

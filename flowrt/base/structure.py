@@ -86,7 +86,8 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
         return sorted(mapping)
     except TypeError:
         raise InvalidArgumentError(
-            f"nested structure: expected keys that can be sorted; got {list(mapping)!r}. Use keys of one type"
+            f"nested structure: expected keys that can be sorted; got {list(mapping)!r}. Use keys of the "
+            "same type"
         ) from None
 
 

@@ -279,7 +279,8 @@ class BFCAllocator:
             )
         if any(address < start + size and start < address + nbytes for start, size in self._regions.items()):
             raise InvalidArgumentError(
-                f"BFCAllocator.add_region: expected bytes of no other region; got {nbytes} at {address:#x}"
+                f"BFCAllocator.add_region: expected no overlap with another region; got {nbytes} at "
+                f"{address:#x}"
             )
         if self._reserved + nbytes > self._limit:
             raise InvalidArgumentError(
@@ -381,7 +382,7 @@ class BFCAllocator:
             ("reserved bytes in the limit", self._reserved <= self._peak_reserved <= self._limit),
         ):
             if not holds:
-                raise InternalError(f"BFCAllocator: expected {rule}; it is not so")
+                raise InternalError(f"BFCAllocator: expected {rule}; violated")
 
     # --- free chunks
 

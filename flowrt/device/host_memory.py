@@ -109,7 +109,7 @@ def memory_of(executor: StreamExecutor, array: Any) -> DeviceMemory:
     if not array.flags.c_contiguous:
         raise InvalidArgumentError(
             f"{executor.name}: memory_of: expected a C-contiguous array; got strides {array.strides} for "
-            f"shape {array.shape}. np.ascontiguousarray makes a copy that is"
+            f"shape {array.shape}. np.ascontiguousarray makes a contiguous copy"
         )
     return DeviceMemory(executor, address_of(array), array.nbytes, keep=array)
 

@@ -84,8 +84,8 @@ def _gpus(request: DeviceRequest) -> list[tuple[int, int | None]]:
     ordinals = _ordinals(request.visible_gpus, len(found))[: request.gpus]
     if len(request.virtual_gpu_mb) > len(ordinals):
         raise InvalidArgumentError(
-            f"virtual_devices: expected an entry a GPU, of which there are {len(ordinals)}; "
-            f"got {len(request.virtual_gpu_mb)} entries"
+            f"virtual_devices: expected one entry for each of {len(ordinals)} GPUs; got "
+            f"{len(request.virtual_gpu_mb)} entries"
         )
     divided = dict(zip(ordinals, request.virtual_gpu_mb, strict=False))
     return [

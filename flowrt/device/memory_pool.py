@@ -161,7 +161,7 @@ class MemoryPool:
         lease = memory.keep
         if not isinstance(lease, _Lease) or lease.pool is not self:
             raise InvalidArgumentError(
-                f"{self.executor.name}: deallocate: expected memory that this pool gave; got {memory!r}"
+                f"{self.executor.name}: deallocate: expected memory allocated by this pool; got {memory!r}"
             )
         with self._lock:
             if not lease.is_held:
@@ -289,11 +289,11 @@ class MemoryPool:
         free = stats.bytes_reserved - stats.bytes_in_use
         unreserved = stats.bytes_limit - stats.bytes_reserved
         if nbytes > stats.bytes_limit:
-            hint = "It is more than the limit."
+            hint = "This exceeds the limit."
         elif round_up(nbytes) <= unreserved:
-            hint = "The device has no more: is it used by others?"
+            hint = "The device has no more: is it used by other processes?"
         elif nbytes <= free:
-            hint = f"{_size(free)} are free, but not in one piece."
+            hint = f"{_size(free)} are free, but not contiguous."
         else:
             hint = "A smaller batch, or a higher limit?"
         plan = [] if owner.tensors is None else _largest_first([owner.tensors()])
@@ -303,7 +303,7 @@ class MemoryPool:
             f"{_size(stats.largest_free_block_bytes)} and {_size(unreserved)} not reserved yet, with "
             f"{_size(stats.bytes_in_use)} in use and a limit of {_size(stats.bytes_limit)}. {hint}"
         ]
-        lines += _tensor_table(plan, "tensors that the plan has to hold at once")
+        lines += _tensor_table(plan, "tensors that the plan must hold simultaneously")
         return "\n".join([*lines, self.report()])
 
     # --- freed memory

@@ -172,7 +172,8 @@ class StreamExecutor(ABC):
         self._check_memory("deallocate", memory)
         if self._regions.get(memory.address) is not memory:
             raise InvalidArgumentError(
-                f"{self.name}: deallocate: expected memory that allocate() gave; got a part of it, {memory!r}"
+                f"{self.name}: deallocate: expected the whole memory of an allocate() call; got a part of "
+                f"it, {memory!r}"
             )
         del self._regions[memory.address]
         memory.is_live = False

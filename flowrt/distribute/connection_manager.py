@@ -176,16 +176,19 @@ class ConnectionManager:
         """See `flowrt.distribute.wire.peer.Owner`."""
         if hello.task and hello.cluster != self._hello.cluster:
             raise FailedPreconditionError(
-                f"{self._task} and {hello.task} know different clusters. Start all tasks with one spec"
+                f"{self._task} and {hello.task} have different cluster specs. Start all tasks with the same "
+                "spec"
             )
         if hello.task == self._task:
-            raise AlreadyExistsError(f"two tasks call themselves {self._task}: expected one of each")
+            raise AlreadyExistsError(f"two tasks have the name {self._task}: expected one of each")
         check_claim(peer.connection.certificate_names, hello.task)
         with self._lock:
             if peer.token:  # its hello was repeated
                 return
             if self._closed.is_set() or peer.is_lost:  # too late for `close`, or for `lost`, to find it
-                raise UnavailableError(f"{self._task} was stopped, or the connection lost, in the greeting")
+                raise UnavailableError(
+                    f"{self._task} was stopped, or the connection lost, during the handshake"
+                )
             peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
             self._peers[peer.token] = peer
             if hello.task in self._addresses:
@@ -216,7 +219,7 @@ class ConnectionManager:
         self.repeat()
         for peer in list(self._peers.values()):
             if now - peer.heard_at > self._liveness.lost_s:
-                peer.fail(f"nothing was heard of it for {self._liveness.lost_s:g} s")
+                peer.fail(f"no sign of life for {self._liveness.lost_s:g} s")
             else:
                 peer.ask(Message(pb.Heartbeat()), ignore)
 

@@ -168,7 +168,7 @@ class Server:
     def start(self) -> None:
         """Listen. Does nothing the second time."""
         if self._stopped.is_set():
-            raise FailedPreconditionError(f"server {self.task}: it was stopped. Make a new one")
+            raise FailedPreconditionError(f"server {self.task}: it was stopped. Create a new one")
         if self._listener is not None:
             return
         self._pass_time()  # before the first request: deadlines count from here
@@ -183,9 +183,7 @@ class Server:
     def address(self) -> str:
         """``host:port`` that it listens at."""
         if self._listener is None:
-            raise FailedPreconditionError(
-                f"server {self.task}: expected start() before its address is asked for"
-            )
+            raise FailedPreconditionError(f"server {self.task}: expected start() before its address is read")
         return self._listener.address
 
     @property
@@ -225,7 +223,7 @@ class Server:
         self._worker.is_draining = True
         is_idle = self._wait_for_steps(timeout_s)
         if not is_idle:
-            self._end_steps(lost(self.task, f"it was drained, and FLOWRT_DRAIN ({timeout_s:g} s) was over"))
+            self._end_steps(lost(self.task, f"it was drained, and FLOWRT_DRAIN ({timeout_s:g} s) had passed"))
             self._wait_for_steps(CUT_S)
         self.stop()
         return is_idle
@@ -485,7 +483,7 @@ def _which(cluster: ClusterSpec, job: str | None, index: int | None) -> tuple[st
         job = cluster.jobs[0]
     if index is None:
         if cluster.num_tasks(job) != 1:
-            raise InvalidArgumentError(f"Server: expected a task_index of job {job!r}; got none")
+            raise InvalidArgumentError(f"Server: expected a task_index in job {job!r}; got none")
         index = cluster.task_indices(job)[0]
     cluster.task_address(job, index)
     return job, index

@@ -71,7 +71,7 @@ def parse_faults(text: str) -> Faults:
 def _rule(message: str, key: str, probability: float) -> Rule:
     fault = key.removesuffix("_reply")
     if fault not in FAULTS or not message or not 0 <= probability <= 1:
-        raise ValueError(f"the faults are {', '.join(FAULTS)}, with _reply for an answer's, from 0 to 1")
+        raise ValueError(f"the faults are {', '.join(FAULTS)}, with _reply for replies, from 0 to 1")
     return Rule(f"{message}Reply" if fault != key else message, fault, probability)
 
 
@@ -81,7 +81,7 @@ def with_faults(inner: Transport, describe: Describe, environ: Mapping[str, str]
     if not text:
         return inner
     faults = parse_faults(text)
-    _log.warning("FLOWRT_FAULTS=%s: frames will be lost on purpose, seed=%d", text, faults.seed)
+    _log.warning("FLOWRT_FAULTS=%s: frames will be dropped intentionally, seed=%d", text, faults.seed)
     return FaultyTransport(inner, faults.rules, faults.seed, describe)
 
 

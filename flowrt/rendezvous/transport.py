@@ -51,8 +51,8 @@ def new_transport(
     kinds, security = KINDS[chosen], security or Security()
     if "mpi" in kinds and security.uses_tls:
         raise InvalidArgumentError(
-            "transport mpi: expected no certificates, since MPI does not encrypt; got some. Choose another"
-            " FLOWRT_TRANSPORT, or do without them where the network is trusted"
+            "transport mpi: expected no certificates, since MPI does not encrypt; got some. Choose another "
+            "FLOWRT_TRANSPORT, or remove them if the network is trusted"
         )
     world = open_world() if "mpi" in kinds else None
     return _GrpcTransport(security, kinds, allocate or ReceiveMemory().allocate, world)

@@ -212,7 +212,7 @@ class TransportContract:
         pair.dialled.close()
         error = inbox.wait_lost()
         assert_same([payload[0] for _, payload in inbox.frames], arrays)
-        assert "the peer closed it" in error.message
+        assert "closed by the peer" in error.message
         assert pair.accepted.peer in error.message
         assert not closed.errors
 
@@ -224,7 +224,7 @@ class TransportContract:
         with pytest.raises(UnavailableError, match="closed by this task"):
             pair.dialled.send(b"x")
         inbox.wait_lost()
-        with pytest.raises(UnavailableError, match="the peer closed it"):
+        with pytest.raises(UnavailableError, match="closed by the peer"):
             pair.accepted.send(b"x")
         assert len(inbox.errors) == 1
 
@@ -307,7 +307,7 @@ class TransportContract:
             transport.connect(listener.address, CONNECT_S)
 
     def test_a_port_that_is_taken(self, transport: Transport, listener: Listener) -> None:
-        with pytest.raises(AlreadyExistsError, match=f"{listener.address}: .*Is this task running already"):
+        with pytest.raises(AlreadyExistsError, match=f"{listener.address}: .*Is this task already running"):
             transport.listen(listener.address, lambda connection: None)
 
     def test_closing_the_listener_ends_what_it_accepted(self, pair: Pair, listener: Listener) -> None:

@@ -135,8 +135,8 @@ def test_sizes_and_limits_that_make_no_sense_are_refused():
 @pytest.mark.parametrize(
     "address, nbytes, why",
     [
-        (4 * CELL, CELL, "of no other region"),
-        (0, 2 * CELL, "of no other region"),
+        (4 * CELL, CELL, "no overlap with another region"),
+        (0, 2 * CELL, "no overlap with another region"),
         (64 * CELL + 1, CELL, "multiples of 256"),
         (64 * CELL, 300, "multiples of 256"),
         (64 * CELL, 0, "multiples of 256"),

@@ -64,8 +64,8 @@ def test_a_list_that_names_no_gpus_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"virtual_gpu_mb": [[1], [], [5]]}, "an entry a GPU, of which there are 2; got 3 entries"),
-        ({"virtual_gpu_mb": [[1], [5]], "gpus": 1}, "an entry a GPU, of which there are 1; got 2 entries"),
+        ({"virtual_gpu_mb": [[1], [], [5]]}, "one entry for each of 2 GPUs; got 3 entries"),
+        ({"virtual_gpu_mb": [[1], [5]], "gpus": 1}, "one entry for each of 1 GPUs; got 2 entries"),
         ({"virtual_gpu_mb": [[], [40, 40]]}, r"into the 64 MiB of GPU 1; got \[40, 40\]"),
         ({"virtual_gpu_mb": [[1 << 20]]}, r"into the 64 MiB of GPU 0; got \[1048576\]"),
     ],

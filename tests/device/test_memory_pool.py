@@ -87,7 +87,7 @@ def test_an_observer_sees_each_piece_go_and_come_back(pool):
 def test_foreign_memory_is_refused(pool, executor):
     mine, others = pool.allocate(1000, OP), MemoryPool(executor).allocate(1000, OP)
     for memory in (others, mine.slice(0, 100), executor.allocate(256)):
-        with pytest.raises(InvalidArgumentError, match="expected memory that this pool gave"):
+        with pytest.raises(InvalidArgumentError, match="expected memory allocated by this pool"):
             pool.deallocate(memory)
     assert pool.stats().bytes_in_use == 1024
 
@@ -246,11 +246,10 @@ def test_the_refusal_of_a_plan_lists_its_tensors_and_nothing_that_is_empty():
     first, *rest = str(caught.value).splitlines()
     assert "expected 4.0 TiB of memory for the plan of a step; got" in first
     assert (
-        "8.0 MiB not reserved yet, with 0 B in use and a limit of 8.0 MiB. It is more than the limit."
-        in first
+        "8.0 MiB not reserved yet, with 0 B in use and a limit of 8.0 MiB. This exceeds the limit." in first
     )
     assert rest[:3] == [
-        "The largest 2 of 2 tensors that the plan has to hold at once:",
+        "The largest 2 of 2 tensors that the plan must hold simultaneously:",
         "     4.0 TiB  x  model.py:1",
         "     5.0 MiB  y  model.py:2",
     ]
@@ -264,8 +263,8 @@ def test_the_refusal_says_what_may_help():
     held = [pool.allocate(MIB // 4, OP) for _ in range(4)]
     del held[::2]
     for nbytes, hint in (
-        (3 * MIB, "It is more than the limit."),
-        (MIB, "The device has no more: is it used by others?"),
+        (3 * MIB, "This exceeds the limit."),
+        (MIB, "The device has no more: is it used by other processes?"),
         (MIB * 3 // 2, "A smaller batch, or a higher limit?"),
     ):
         with pytest.raises(ResourceExhaustedError) as caught:
@@ -278,7 +277,7 @@ def test_the_refusal_says_that_memory_is_in_pieces(executor):
     pool.allocate(MIB, OP)  # one region, free again
     held = [pool.allocate(MIB // 4, OP) for _ in range(4)]
     del held[::2]
-    with pytest.raises(ResourceExhaustedError, match=r"512\.0 KiB are free, but not in one piece"):
+    with pytest.raises(ResourceExhaustedError, match=r"512\.0 KiB are free, but not contiguous"):
         pool.allocate(MIB // 2, OP)
 
 

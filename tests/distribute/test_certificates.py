@@ -115,7 +115,9 @@ def test_a_certificate_for_another_host_is_refused(tmp_path: Path, kind: str) ->
     init_certificates(tmp_path, {Tasks("worker", 0, 0): ["other.example"], Tasks("worker", 1, 1): HOSTS})
     elsewhere, here = security_of(tmp_path, "worker_0"), security_of(tmp_path, "worker_1")
     assert tasks_of_certificate(names_seen(here, elsewhere, kind)) == [Task("worker", 0)]
-    with pytest.raises(UnauthenticatedError, match=r"127\.0\.0\.1:.* certificate is not of the host"):
+    with pytest.raises(
+        UnauthenticatedError, match=r"127\.0\.0\.1:.* certificate is not for the dialled host"
+    ):
         names_seen(elsewhere, here, kind)
 
 
@@ -165,7 +167,7 @@ def test_a_task_is_held_to_its_certificate() -> None:
     check_claim(["flowrt://worker/0", "flowrt://worker/1"], task)  # of all that one launcher starts
     check_claim([], task)  # no certificate: the token has to do
     check_claim(["flowrt://worker/0"], "")  # a session's process is no task
-    for names, got in ((["flowrt://worker/0"], "that of worker:0"), (["localhost"], "none of a task")):
+    for names, got in ((["flowrt://worker/0"], "that of worker:0"), (["localhost"], "none for a task")):
         with pytest.raises(PermissionDeniedError, match=f"task:1: expected its own certificate; got {got}"):
             check_claim(names, task)
 

@@ -86,7 +86,7 @@ def test_who_is_told_to_end_lets_the_running_step_end(
     if by == "SIGTERM":
         assert errors.splitlines()[-1] == "flowrt-worker: ended: got SIGTERM"
         return
-    assert errors.splitlines()[-1] == "flowrt-worker: ended: it was told to drain"
+    assert errors.splitlines()[-1] == "flowrt-worker: ended: it was asked to drain"
     assert draining.result(SOON_S) == 0
     first, last = capsys.readouterr().err.splitlines()[:2]
     assert first == f"flowrt-worker: {worker.task} at {worker.address} drains, 1 step is running"
@@ -193,7 +193,7 @@ def test_a_restarted_worker_rejoins_and_the_old_session_says_so() -> None:
                 with pytest.raises((tf.errors.AbortedError, tf.errors.UnavailableError)) as info:
                     old.run(step, options=options())
                 assert worker.task in str(info.value)
-                assert "Make a new Session" in str(info.value)
+                assert "Create a new Session" in str(info.value)
                 assert new.run(here) == 3.0
 
 

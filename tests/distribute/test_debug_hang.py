@@ -123,7 +123,7 @@ def test_the_command_names_who_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
         "step abc: worker 1 has waited 32.0 s for 'x': ps 0 never started the step",
         f"  key {X_KEY}",
         "  ps 0's last: ended step abb, -2.0 s",
-        "step abc: worker 0 has waited 33.0 s for 'w': worker 1 waits itself for another task",
+        "step abc: worker 0 has waited 33.0 s for 'w': worker 1 is itself waiting for another task",
         f"  key {W_KEY}",
         "  worker 1's last: aborted step abc: worker 0: deadline, +32.0 s",
         "step abc was aborted first in worker 0: deadline",

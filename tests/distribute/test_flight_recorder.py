@@ -152,7 +152,7 @@ def test_the_report_names_step_key_producer_and_its_last() -> None:
     assert report == (
         f"step 2a in {TASK} has waited 31 s for 2 tensors:\n"
         f"  'w' of {PEER}; its last: sent 'v' of step 29 (key {key('w')})\n"
-        f"  'x' of {TASK}; its last: nothing was heard of it (key {key('x', TASK)})"
+        f"  'x' of {TASK}; its last: no sign of life (key {key('x', TASK)})"
     )
 
 

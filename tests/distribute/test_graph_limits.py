@@ -108,7 +108,7 @@ def nested(depth: int) -> Subgraph:
         (chain(name="b" * 1025), GraphLimits(), "at most 1024 characters in a name; got 1025"),
         (chain("[1099511627776, 2]"), GraphLimits(), "'a'.*at most 1099511627776 elements of a tensor"),
         (chain("[" + ", ".join("1" * 65) + "]"), GraphLimits(), "at most 64 dimensions of a tensor; got 65"),
-        (nested(3), GraphLimits(depth=2), "If 'i0'.*at most 2 functions inside one another; got 3"),
+        (nested(3), GraphLimits(depth=2), "If 'i0'.*at most 2 nested functions; got 3"),
         (nested(2), GraphLimits(functions=3), "at most 3 functions in a graph; got 4"),
         (
             parse_subgraph("%c = Const() {value=f32[1048576, 1048576](1.0)} : f32[1048576, 1048576]"),

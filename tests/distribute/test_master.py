@@ -229,7 +229,7 @@ def test_closing_a_session_closes_it_everywhere(ready: Conversation) -> None:
 )
 def test_an_unknown_session_is_refused(master: Conversation, body: Any) -> None:
     assert master.ask(body) == ["answer client#1 1: AbortedError"]
-    assert "Make a new Session" in str(master.error)
+    assert "Create a new Session" in str(master.error)
 
 
 def test_devices_are_those_of_the_sessions_tasks(ready: Conversation) -> None:

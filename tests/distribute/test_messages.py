@@ -121,12 +121,12 @@ def test_a_scalar_string_arrives_as_an_array(text: Any) -> None:
 def test_a_session_s_handle_stays() -> None:
     with tf.Graph(), tf.Session() as session:
         handle = session.run(tf.get_session_handle(tf.constant(1.0)))
-        with pytest.raises(errors.UnimplementedError, match="a TensorHandle cannot travel"):
+        with pytest.raises(errors.UnimplementedError, match="a TensorHandle cannot be sent"):
             encode(1, Message(pb.Done(), [handle]))
 
 
 def test_a_value_of_python_stays() -> None:
-    with pytest.raises(errors.UnimplementedError, match="a value of Python's list"):
+    with pytest.raises(errors.UnimplementedError, match="a Python value of type list"):
         encode(1, Message(pb.Done(), [np.array([[1], [2, 3]], object)]))
 
 
@@ -306,7 +306,7 @@ def test_shapes_of_no_element_may_be_huge(shape: list[int], is_string: bool) -> 
 @pytest.mark.parametrize(
     "change, expected",
     [
-        (lambda e: e.ClearField("register_graph"), "expected a body that this version knows"),
+        (lambda e: e.ClearField("register_graph"), "expected a body known to this version"),
         (lambda e: setattr(e.register_graph, "graph", b"\xff"), "expected a text in UTF-8"),
         (lambda e: setattr(e.register_graph, "graph", b"%x = "), "expected"),
         (lambda e: e.tensors[0].shape.append(2), "expected 40000 bytes"),
@@ -323,7 +323,7 @@ def test_the_error_says_what_was_expected(change: Any, expected: str) -> None:
 
 
 def test_a_payload_that_nothing_describes_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="expected a tensor for each part"):
+    with pytest.raises(InvalidArgumentError, match="expected one tensor per part"):
         decode(RECORDED[0].header, [np.zeros(3, np.uint8)])
 
 

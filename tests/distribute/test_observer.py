@@ -37,7 +37,7 @@ def test_a_step_that_fails_leaves_records_that_tell_what_was_missing(tmp_path: P
     records = {record.task: record for record in read_records(tmp_path)}
     assert [event.what for event in records[HERE].events[:3]] == [What.STARTED, What.ASKED, What.ABORTED]
     text = "\n".join(explain(records.values()))
-    assert "for 'PlaceholderWithDefault:0': the request never came to worker 1" in text
+    assert "for 'PlaceholderWithDefault:0': the request never arrived at worker 1" in text
 
 
 def test_a_step_that_waits_is_reported_with_the_producers_last_sign(caplog: pytest.LogCaptureFixture) -> None:

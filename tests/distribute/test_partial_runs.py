@@ -202,7 +202,7 @@ def test_a_call_that_fails_ends_the_step(place: Place) -> None:
         assert session.partial_run(handle, first, {i: 1}) == 1
         with pytest.raises(tf.errors.InvalidArgumentError, match="out of bounds"):
             session.partial_run(handle, bad, {j: 5})
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"got one that did: .*out of bounds"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"got a failed one: .*out of bounds"):
             session.partial_run(handle, bad, {j: 0})
         assert session.run(counter) == 1
         if place.servers:
@@ -408,8 +408,8 @@ A = pb.TensorName(op="a")
     "body, tensors, message",
     [
         (pb.PartialRun(partial_run=9), [], "expected a handle of this session; got 9"),
-        (pb.PartialRun(fed=[A]), [], "expected a value of each tensor"),
-        (pb.PartialRun(fed=[A, A]), [2.0, 2.0], "expected a value of each tensor"),
+        (pb.PartialRun(fed=[A]), [], "expected one value per fed tensor"),
+        (pb.PartialRun(fed=[A, A]), [2.0, 2.0], "expected one value per fed tensor"),
         (pb.PartialRun(fed=[pb.TensorName(op="b")]), [2.0], "announced"),
         (pb.PartialRun(fed=[A]), [[2.0]], r"'a:0': expected float32\[\]; got float32\[1\]"),
         (pb.PartialRun(fed=[A]), [1], r"expected float32\[\]; got int32"),

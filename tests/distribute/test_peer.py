@@ -113,7 +113,7 @@ def test_a_peer_keeps_its_name_and_its_life() -> None:
     assert isinstance(same, pb.Hello)
     for refused in (other_name, other_life):
         assert isinstance(refused, FailedPreconditionError)
-        assert f"expected {HERE} to stay who it is" in refused.message
+        assert f"expected {HERE} to keep its identity" in refused.message
     assert (pair.answering.name, pair.answering.incarnation) == (HERE, 5)
 
 

@@ -168,7 +168,7 @@ def test_insecure_is_allowed_and_warned_of_each_time(caplog: pytest.LogCaptureFi
         for _ in range(2):
             check_bind(OUTSIDE, Security(TOKEN), insecure=True)
         check_bind("127.0.0.1:1", Security(), insecure=True)
-    assert caplog.text.count(f"listening at {OUTSIDE} with a token: whoever can reach it") == 2
+    assert caplog.text.count(f"listening at {OUTSIDE} with a token: anyone who can reach it") == 2
     assert len(caplog.records) == 2
     assert TOKEN not in caplog.text
 
@@ -182,7 +182,7 @@ def test_a_worker_that_logs_to_a_file_warns_on_the_console_too(
     assert worker.main(arguments) == 0
     for handler in worker.LOGGER.handlers:
         handler.close()
-    said = "listening at 0.0.0.0:0 with neither: whoever can reach it can run programs here"
+    said = "listening at 0.0.0.0:0 with neither: anyone who can reach it can run programs here"
     assert said in capsys.readouterr().err
     assert said in (tmp_path / "worker_0.log").read_text()
 

@@ -174,7 +174,7 @@ def test_an_extension_that_is_not_one_is_refused(body: Any, expected: str) -> No
         (pb.MakeCallable(targets=["a"]), "Extend it first"),
         (
             pb.MakeCallable(fed=[pb.TensorName(op="a")]),
-            "a feed of each tensor that is fed; got 0 for 1",
+            "one feed per fed tensor; got 0 for 1",
         ),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_graph_that_does_not_compile_is_forgotten(worker: Conversation) -> Non
 
 def test_a_graph_of_an_unknown_session_is_refused(worker: Conversation) -> None:
     assert worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH) == ["answer master#1 1: AbortedError"]
-    assert "Make a new Session" in worker.errors[0].message
+    assert "Create a new Session" in worker.errors[0].message
 
 
 def test_constants_stay_until_they_are_forgotten(worker: Conversation) -> None:

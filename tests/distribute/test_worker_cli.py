@@ -244,7 +244,7 @@ def test_check_compares_versions_clusters_and_tasks(
 
     server = Server({"worker": addresses}, "worker", 1)
     try:
-        assert "it knows another cluster" in line(worker(0, [*addresses, "127.0.0.1:1"], "--check"))
+        assert "it has another cluster spec" in line(worker(0, [*addresses, "127.0.0.1:1"], "--check"))
         swapped = worker(1, addresses[::-1], "--check", "--bind", "127.0.0.1:0")
         assert "worker/replica:0/task:0; got /job:worker/replica:0/task:1" in line(swapped)
         monkeypatch.setattr(check, "PROTOCOL", check.PROTOCOL + 1)
@@ -260,7 +260,7 @@ def test_check_compares_versions_clusters_and_tasks(
     ("words", "said"),
     [
         (["--cluster", "{"], "--cluster: cluster: expected JSON"),
-        (["--cluster", '{"worker": ["a:1", "b:1"]}'], "expected to be told which task"),
+        (["--cluster", '{"worker": ["a:1", "b:1"]}'], "expected a setting for this process's task"),
         (["--task", "1"], "expected a task of the cluster (0); got 1"),
         (["--cluster", '{"worker": ["a:1"]}', "--task", "3"], "expected a task of the cluster (0); got 3"),
         ([], "expected one described by --cluster, FLOWRT_CLUSTER, TF_CONFIG"),

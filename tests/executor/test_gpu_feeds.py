@@ -313,7 +313,7 @@ def test_an_array_that_is_not_what_it_says_is_refused(machine):  # noqa: F811
     type(array).dtype, before = "float32", type(array).dtype
     try:
         with tf.Session(config=config()) as session:
-            with pytest.raises(tf.errors.InvalidArgumentError, match="as it said itself; got int32 of shape"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="as it declared; got int32 of shape"):
                 session.run(twice, {x: array})
             assert session.run(twice, {x: np.ones(3)}).eval().tolist() == [2.0] * 3
     finally:

@@ -90,7 +90,7 @@ def check_report(error, graph, nbytes):
     memory = rf"{re.escape(_size(nbytes))} of memory(?P<plan> for the plan of a step)?"
     told = re.match(rf"{where}: expected {memory}; got a largest free piece of", first)
     if told["plan"]:
-        assert rest[0].endswith(" tensors that the plan has to hold at once:")
+        assert rest[0].endswith(" tensors that the plan must hold simultaneously:")
         rest = rest[1 + check_table(rest) :]
     assert re.search(r" B?.* in use .*reserved, limit .*, largest free piece .*, fragmentation", rest[0])
     if "with 0 B in use" not in first:

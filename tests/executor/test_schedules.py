@@ -167,5 +167,5 @@ def test_programs_that_wait_for_each_other_for_ever_end_with_what_they_wait_for(
         while True:
             yield key
 
-    with pytest.raises(tf.errors.InternalError, match="nobody sends first, second"):
+    with pytest.raises(tf.errors.InternalError, match="no sender for first, second"):
         run([program("first"), program("second")], StepControl())

@@ -370,7 +370,7 @@ def test_functions_that_nobody_needs_are_not_read() -> None:
 
 def test_too_deep_functions_are_refused() -> None:
     library = "".join(nested("f" if i == 0 else f"f{i}", f"f{i + 1}") for i in range(1000))
-    with tf.Graph(), pytest.raises(ResourceExhaustedError, match="at most 40 functions inside one another"):
+    with tf.Graph(), pytest.raises(ResourceExhaustedError, match="at most 40 nested functions"):
         tf.import_graph_def(parse(f"{CALL} library {{ {library} }}"))
 
 

@@ -132,7 +132,7 @@ def refuse_to_allocate(nbytes: int) -> Bytes:
     [
         (head(header_bytes=MAX_HEADER + 1), DataLossError, f"at most {MAX_HEADER} bytes"),
         (head(1, rest=struct.pack("<Q", MAX_ARRAY + 1)), DataLossError, f"at most {MAX_ARRAY} bytes"),
-        (b"GET / HTTP/1.1\r\n", DataLossError, "to begin with"),
+        (b"GET / HTTP/1.1\r\n", DataLossError, "the prefix"),
         (head(version=VERSION + 1), FailedPreconditionError, f"version {VERSION}; got {VERSION + 1}"),
         (head(1, rest=bytes(8))[:-1] + b"\1", DataLossError, "checksum"),
     ],

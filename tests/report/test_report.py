@@ -200,7 +200,7 @@ def _bad_metadata(path: Path) -> None:
         ("events.*", _flip, r": damaged record at byte \d+: expected \w+ checksum 0x\w+; got 0x\w+\. "),
         ("events.*", _empty, r": expected an event file; got one of 0 bytes\. "),
         ("events.*", _bad_metadata, r": step_1: expected a RunMetadata message; got .*\. "),
-        ("*.flight.jsonl", _cut, r", behind 2 events: expected those of a flight recorder; .*\. "),
+        ("*.flight.jsonl", _cut, r", after 2 events: expected events of a flight recorder; .*\. "),
     ],
 )
 def test_a_damaged_file_is_one_line_and_no_page(

@@ -343,8 +343,8 @@ class CudaExecutor(StreamExecutor):
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise DeadlineExceededError(
-                    f"{self.name}: {stream.name}: expected its work to be done within {timeout_s} s; "
-                    f"it goes on"
+                    f"{self.name}: {stream.name}: expected its work to be done within {timeout_s} s; it is "
+                    "still running"
                 )
             time.sleep(pause)
         event.settle(stream)

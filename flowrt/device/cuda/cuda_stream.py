@@ -82,7 +82,7 @@ class CudaStream(Stream):
             event.capture.add_stream(self)
         elif self.capture is not event.capture:
             raise FailedPreconditionError(
-                f"{self.executor.name}: {self.name}: expected an event of the capture; got one from outside"
+                f"{self.executor.name}: {self.name}: expected an event of the capture; got another one"
             )
         self.issue(self.native.wait_event, event.native)
         self.behind = tuple(dict.fromkeys(self.behind + event.behind))

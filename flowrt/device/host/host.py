@@ -200,7 +200,7 @@ class ThreadedStream(HostStream):
     def finish(self, timeout_s: float | None) -> None:
         if threading.current_thread() is self._worker:
             raise FailedPreconditionError(
-                f"{self.name}: expected another thread to wait for the stream; its own work would never end"
+                f"{self.name}: expected another thread to wait for the stream; it cannot wait for itself"
             )
         mark = _Mark()
         self.put(mark)
@@ -226,8 +226,8 @@ class ThreadedStream(HostStream):
         if not is_idle:
             self.fail(
                 FailedPreconditionError(
-                    f"{self.name}: expected an idle stream at fork(); its work stayed with the parent. Wait "
-                    "for the stream before the fork, or make a new one in the child"
+                    f"{self.name}: expected an idle stream at fork(); its work stayed in the parent. Wait "
+                    "for the stream before the fork, or create a new one in the child"
                 )
             )
         for work in _drain(queue):

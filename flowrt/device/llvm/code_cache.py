@@ -51,7 +51,7 @@ def code_cache() -> CodeCache:
     try:
         return CodeCache(_chosen_folder(), LIMIT_BYTES)
     except RuntimeError as error:  # there is no home; Python's message is a sentence
-        LOGGER.warning("compiled code is not kept: %s %s", error, ADVICE)
+        LOGGER.warning("compiled code is not cached: %s %s", error, ADVICE)
         return CodeCache(None, 0)
 
 
@@ -117,7 +117,7 @@ class CodeCache:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        LOGGER.warning("compiled code is no longer kept in %s: %s. %s", self._folder, error, ADVICE)
+        LOGGER.warning("compiled code is no longer cached in %s: %s. %s", self._folder, error, ADVICE)
         self._folder = None
 
     def _make_room(self, folder: Path) -> int:
@@ -142,7 +142,7 @@ def _private(folder: Path) -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError as error:
-        LOGGER.warning("compiled code is not kept: %s. %s", error, ADVICE)
+        LOGGER.warning("compiled code is not cached: %s. %s", error, ADVICE)
         return None
     return folder if _is_ours(found, folder) else None
 
@@ -151,8 +151,8 @@ def _is_ours(found: os.stat_result, path: Path) -> bool:
     if found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return True
     LOGGER.warning(
-        "%s is not used: expected it to be user %d's, and writable by no other; "
-        "it is user %d's with mode %o. %s",
+        "%s is not used: expected it to be user %d's, and not writable by others; it is user %d's with "
+        "mode %o. %s",
         path,
         os.geteuid(),
         found.st_uid,

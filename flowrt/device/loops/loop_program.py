@@ -288,7 +288,9 @@ class LoopBuilder:
     def _alike(self, *arguments: Number) -> tuple[Value, ...]:
         dtypes = {a.dtype for a in arguments if isinstance(a, Value)}
         if len(dtypes) != 1:
-            raise InternalError(f"expected arguments of one dtype; got {', '.join(sorted(dtypes)) or 'none'}")
+            raise InternalError(
+                f"expected arguments of the same dtype; got {', '.join(sorted(dtypes)) or 'none'}"
+            )
         (dtype,) = dtypes
         return tuple([a if isinstance(a, Value) else self.const(a, dtype) for a in arguments])
 

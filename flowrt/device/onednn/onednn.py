@@ -177,7 +177,7 @@ def _path() -> str:
     found = [Path(str(file.locate())) for file in files if file.name == LIBRARY]
     if not found:
         raise FailedPreconditionError(
-            f"oneDNN: expected {LIBRARY} in the package {PACKAGE}; it has none. Install flowrt[onednn] anew"
+            f"oneDNN: expected {LIBRARY} in the package {PACKAGE}; it has none. Reinstall flowrt[onednn]"
         )
     return str(found[0].resolve())
 
@@ -350,7 +350,7 @@ def _checked_version(functions: Any) -> str:
 
 def _check(what: str, status: int) -> None:
     if status == OUT_OF_MEMORY:
-        raise ResourceExhaustedError(f"oneDNN: expected memory for {what}; there is none")
+        raise ResourceExhaustedError(f"oneDNN: expected memory for {what}; got none")
     if status != SUCCESS:
         raise InternalError(f"oneDNN: expected {what} to succeed; got status {status}")
 

@@ -111,7 +111,7 @@ class _There:
         silent = time.monotonic() - self._peer.heard_at > self._lost_s
         self._peer.repeat()
         if silent:
-            self._peer.fail(f"nothing was heard of it for {self._lost_s:g} s")
+            self._peer.fail(f"no sign of life for {self._lost_s:g} s")
         return silent
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class ClusterRuntime:
             if not self._session and time.monotonic() > report:
                 report += REPORT_S
                 LOGGER.warning(
-                    "still waiting for the tasks of the cluster: the log of %s names them", self.target
+                    "still waiting for the tasks of the cluster; the log of %s names them", self.target
                 )
 
     @property

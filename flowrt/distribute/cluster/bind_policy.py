@@ -16,8 +16,9 @@ from flowrt.rendezvous.channel.security import Security, load_security
 LOGGER = logging.getLogger(__name__)
 
 _HINT = (
-    "Set FLOWRT_TLS_CA, FLOWRT_TLS_CERT and FLOWRT_TLS_KEY (`flowrt certs init` makes them), or listen at "
-    "127.0.0.1; --insecure-i-understand, in Python Server(insecure=True), opens it to all who can reach it"
+    "Set FLOWRT_TLS_CA, FLOWRT_TLS_CERT and FLOWRT_TLS_KEY (`flowrt certs init` creates them), or listen "
+    "at 127.0.0.1; --insecure-i-understand, in Python Server(insecure=True), opens it to everyone who can "
+    "reach it"
 )
 
 
@@ -42,11 +43,13 @@ def check_bind(address: str, security: Security, insecure: bool = False) -> None
         return
     if not insecure:
         raise PermissionDeniedError(
-            f"listen {address}: {_unknown_name(address)}expected certificates of one authority, or TLS and"
-            f" a token, beyond the loopback; got {_described(security)}. {_HINT}"
+            f"listen {address}: {_unknown_name(address)}expected certificates of one authority, or TLS and "
+            f"a token, on a non-loopback address; got {_described(security)}. {_HINT}"
         )
     LOGGER.warning(
-        "listening at %s with %s: whoever can reach it can run programs here", address, _described(security)
+        "listening at %s with %s: anyone who can reach it can run programs here",
+        address,
+        _described(security),
     )
 
 
@@ -57,8 +60,8 @@ def check_dial(address: str, security: Security, insecure: bool = False) -> None
     if security.token is None or security.uses_tls or insecure or is_loopback(parse_address(address).host):
         return
     raise PermissionDeniedError(
-        f"connection to {address}: {_unknown_name(address)}expected TLS, since a token does not travel in the"
-        f" clear; got none. {_HINT}"
+        f"connection to {address}: {_unknown_name(address)}expected TLS, since a token is never sent in "
+        f"clear text; got none. {_HINT}"
     )
 
 
@@ -89,7 +92,7 @@ def _unknown_name(address: str) -> str:
     try:
         _look_up(host.strip("[]"))
     except OSError as error:
-        return f"the name {host!r} was not found ({error.strerror}), so it is not this host's; "
+        return f"the name {host!r} was not found ({error.strerror}), so it is not an address of this host;  "
     return ""
 
 

@@ -155,5 +155,5 @@ def check_claim(names: Sequence[str], task: str) -> None:
     spec = parse_device(task)
     shown = tasks_of_certificate(names)
     if Task(spec.job or "", spec.task or 0) not in shown:
-        got = f"that of {shortened(', '.join(map(str, shown)))}" if shown else "none of a task"
+        got = f"that of {shortened(', '.join(map(str, shown)))}" if shown else "none for a task"
         raise PermissionDeniedError(f"{task}: expected its own certificate; got {got}")

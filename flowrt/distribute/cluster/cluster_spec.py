@@ -48,9 +48,9 @@ def parse_address(text: str) -> Address:
 
 def _address_hint(text: str) -> str:
     if "://" in text:
-        return f"; got a protocol too. Leave out {text[: text.index('://') + 3]!r}"
+        return f"; got a protocol too. Omit {text[: text.index('://') + 3]!r}"
     if text.count(":") > 1:
-        return "; got several colons. An IPv6 host has brackets around it: [::1]:2222"
+        return "; got several colons. An IPv6 host needs brackets: [::1]:2222"
     return "; got no port" if ":" not in text else "; got a host that is not a name"
 
 

@@ -102,8 +102,8 @@ def _check(node: Node, resource: Any) -> None:
         raise located(
             node,
             InvalidArgumentError(
-                f"expected the variable that another session has made, {expected[0].name}{expected[1]}; "
-                f"got {got[0].name}{got[1]}"
+                f"expected the variable that another session created, {expected[0].name}{expected[1]}; got "
+                f"{got[0].name}{got[1]}"
             ),
         )
 

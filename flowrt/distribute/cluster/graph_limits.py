@@ -31,8 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>:-]*")
 
 _HINTS = {
     Privilege.PYTHON: (
-        "The function lives in the program that made it: place {op} on the task of that program, with a"
-        " server in it and Session(server.target)"
+        "The function exists only in the program that created it: place {op} on the task of that program, "
+        "which needs a server and Session(server.target)"
     ),
     Privilege.FILES: (
         "Place it on the task of its own program, or start the task with --allow-op {op}, in Python"
@@ -108,7 +108,7 @@ class _Check:
         for function in owned_subgraphs(node.attrs):
             self._functions += 1
             _check_limit(self._functions, self._limits.functions, "functions in a graph")
-            _check_limit(depth + 1, self._limits.depth, "functions inside one another")
+            _check_limit(depth + 1, self._limits.depth, "nested functions")
             self.check_subgraph(function, depth + 1)
 
     def _check_name(self, name: str) -> None:
@@ -120,7 +120,7 @@ class _Check:
         privilege = None if node.op.privilege is None else node.op.privilege(node.attrs)
         if privilege is not None and node.op.name not in self._allowed_ops:
             hint = _HINTS[privilege].format(op=node.op.name)
-            raise PermissionDeniedError(f"it {privilege.value}, which a task does not do for others. {hint}")
+            raise PermissionDeniedError(f"it {privilege.value}, which a task does not allow others. {hint}")
 
     def _check_shape(self, shape: Shape) -> None:
         dims = shape or ()

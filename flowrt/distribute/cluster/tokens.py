@@ -21,7 +21,8 @@ def write_token(path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise AlreadyExistsError(
-            f"token: expected no file at {path}; got one. Remove it to make a new token, which all tasks need"
+            f"token: expected no file at {path}; got one. Remove it to create a new token, which all tasks "
+            "need"
         ) from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")

@@ -205,7 +205,7 @@ def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tens
     """``values`` as tensors. Raises `InvalidArgumentError` unless there is one per rank, and `DTypeError`."""
     if not isinstance(values, (list, tuple)) or not values:
         raise InvalidArgumentError(
-            f"{name}: expected a list with one value a rank; got {values!r}", source=user_line()
+            f"{name}: expected a list with one value per rank; got {values!r}", source=user_line()
         )
     _check_count(len(values), group, name, "values")
     tensors = [convert_to_tensor(value) for value in values]
@@ -213,7 +213,7 @@ def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tens
     for rank, tensor in zip(ranks, tensors, strict=True):
         if tensor.dtype is not tensors[0].dtype:
             raise DTypeError(
-                f"{name}: expected values of one dtype; rank {ranks[0]} has {tensors[0].dtype.name}, "
+                f"{name}: expected values of the same dtype; rank {ranks[0]} has {tensors[0].dtype.name}, "
                 f"rank {rank} has {tensor.dtype.name}. Use flowrt.cast()",
                 source=user_line(),
             )
@@ -223,8 +223,8 @@ def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tens
 def _check_count(count: int, group: Group | None, name: str, what: str) -> None:
     if group is not None and count != len(group.ranks):
         raise InvalidArgumentError(
-            f"{name}: expected {len(group.ranks)} {what}, one for each of the ranks {list(group.ranks)} of "
-            f"group {group.key!r} that this graph has; got {count}",
+            f"{name}: expected {len(group.ranks)} {what}, one for each rank {list(group.ranks)} of group "
+            f"{group.key!r} in this graph; got {count}",
             source=user_line(),
         )
 
@@ -289,8 +289,8 @@ def _from_root(value: Any, root: int, group: Group | None, name: str) -> tuple[l
         return [tensor], {}
     if not is_static(tensor.spec.shape):
         raise InvalidArgumentError(
-            f"{name}: expected what rank {root} gives, in another graph, to be known by a tensor of a static "
-            f"shape; got {tensor}",
+            f"{name}: expected a tensor of static shape as the spec of rank {root}'s value, which is in "
+            f"another graph; got {tensor}",
             source=user_line(),
         )
     return [tensor], {"shape": tensor.spec.shape}

@@ -181,7 +181,7 @@ class Communicator(ABC):
         """Part ``rank`` of each rank's array [size * n, ...], concatenated: [size * n, ...]."""
         array = self._parted(array)
         if out is array:
-            raise InvalidArgumentError(f"{self}: all_to_all: expected an out that is not the array")
+            raise InvalidArgumentError(f"{self}: all_to_all: expected an out other than the array")
         out = self._output(out, array.shape, array.dtype)
         with self._calling(_call_of("all_to_all", array, name)):
             self._all_to_all(array.reshape(-1), out.reshape(-1))
@@ -208,7 +208,7 @@ class Communicator(ABC):
         """Release its resources, when no call is active. The others may continue until they need this rank.
         Idempotent.
         """
-        self._end(CancelledError(f"{self} was closed: expected no call after it"))
+        self._end(CancelledError(f"{self} was closed: expected no further calls"))
         self._close()
 
     def __enter__(self) -> Self:
@@ -281,7 +281,7 @@ class Communicator(ABC):
     def _calling(self, call: Call) -> Iterator[None]:
         if not self._is_busy.acquire(blocking=False):
             raise FailedPreconditionError(
-                f"{self}: {call}: expected one call at a time; got it beside {self._call}"
+                f"{self}: {call}: expected one call at a time; got it during {self._call}"
             )
         try:
             self._check()
@@ -292,7 +292,7 @@ class Communicator(ABC):
             self.abort(error)
             raise
         except BaseException as error:
-            self.abort(CancelledError(f"{self}: {call}: rank {self.rank} left it with {error!r}"))
+            self.abort(CancelledError(f"{self}: {call}: rank {self.rank} failed with {error!r}"))
             raise
         finally:
             self._is_busy.release()
@@ -324,7 +324,7 @@ class Communicator(ABC):
             got = f"{out.dtype}{list(out.shape)}" if isinstance(out, self.xp.ndarray) else type(out).__name__
             raise InvalidArgumentError(f"{self}: expected an out of {dtype}{list(shape)}; got {got}")
         if not out.flags.c_contiguous or not getattr(out.flags, "writeable", True):
-            raise InvalidArgumentError(f"{self}: expected an out that is contiguous and can be written")
+            raise InvalidArgumentError(f"{self}: expected a contiguous, writable out")
         return out
 
     def _root_output(self, root: int, out: Array | None, shape: tuple[int, ...], dtype: Any) -> Array | None:

@@ -93,4 +93,4 @@ class CommunicatorThread:
 
 
 def _closed(communicator: Communicator) -> CancelledError:
-    return CancelledError(f"{communicator} was closed: expected no call after it")
+    return CancelledError(f"{communicator} was closed: expected no further calls")

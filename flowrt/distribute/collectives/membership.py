@@ -120,5 +120,5 @@ def missing(membership: Membership, ranks: Collection[int], doing: str) -> Deadl
 
 def lost_rank(membership: Membership, rank: int, why: OpError) -> UnavailableError:
     """The error for a ``rank`` with a dead process or network."""
-    hint = "; it ended; did it run fewer steps?" if why.message.endswith(CLOSED) else ""
+    hint = "; it has ended; did it run fewer steps?" if why.message.endswith(CLOSED) else ""
     return UnavailableError(f"{membership}: {membership.name_of(rank)} was lost: {why.message}{hint}")

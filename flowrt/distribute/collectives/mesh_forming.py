@@ -119,8 +119,9 @@ class _SharedListener(Listener):
             shared = _listening[address]
             if not transport.listens_like(shared.transport):
                 raise AlreadyExistsError(
-                    f"{address}: expected the security and kind of transport by which another group of this"
-                    " process listens here; got others. Give both groups alike ones, or each its own address"
+                    f"{address}: expected the security and transport of the other group of this process "
+                    "that listens here; got different ones. Use the same for both groups, or separate "
+                    "addresses"
                 )
             shared.groups += 1
         self.door, self._is_closed = shared.door, False
@@ -165,7 +166,7 @@ class GroupDoor:
         place = mesh.membership.key, mesh.membership.rank
         with self._lock:
             if place in self._meshes:
-                raise AlreadyExistsError(f"{mesh.membership}: rank {place[1]} is being formed here already")
+                raise AlreadyExistsError(f"{mesh.membership}: rank {place[1]} is already being formed here")
             self._meshes[place] = mesh
         try:
             yield
@@ -258,7 +259,7 @@ def _let_in(mesh: Mesh, link: _Link, joining: Joining) -> None:
     link.tie(mesh, joining.rank)
     if not mesh.add(joining.rank, link.connection, JOINED):
         link.untie()
-        raise AlreadyExistsError(f"{mesh.membership}: two ranks call themselves {joining.rank}")
+        raise AlreadyExistsError(f"{mesh.membership}: two ranks have the number {joining.rank}")
 
 
 def _misfit(membership: Membership, joining: Joining, peer: str) -> OpError | None:
@@ -266,12 +267,12 @@ def _misfit(membership: Membership, joining: Joining, peer: str) -> OpError | No
     version = flowrt.version.VERSION
     if joining.version != version:
         return FailedPreconditionError(
-            f"{membership}: expected all ranks to have one version of flowrt; rank {membership.rank} has "
-            f"{version}; got {joining.version} of rank {joining.rank}"
+            f"{membership}: expected all ranks to have the same version of flowrt; rank {membership.rank} "
+            f"has {version}; got {joining.version} of rank {joining.rank}"
         )
     if joining.size != membership.size or not membership.rank < joining.rank < membership.size:
         return InvalidArgumentError(
-            f"{membership}: expected all ranks to know one group; rank {membership.rank} knows "
+            f"{membership}: expected all ranks to have the same group; rank {membership.rank} has "
             f"{membership.size} ranks; got rank {joining.rank} of {joining.size} from {peer}"
         )
     return None
@@ -288,10 +289,10 @@ def _parse_joining(text: bytes) -> Joining:
         said = json.loads(text)
         found = Joining(**said)
     except (ValueError, TypeError) as error:
-        raise DataLossError(f"group: expected what a rank says that joins; {error}") from None
+        raise DataLossError(f"group: expected a rank's request to join;  {error}") from None
     kinds = {name: type(value) for name, value in said.items()}
     if kinds != {"key": str, "size": int, "rank": int, "to": int, "version": str}:
-        raise DataLossError(f"group: expected what a rank says that joins; got {said!r:.200}")
+        raise DataLossError(f"group: expected a rank's request to join;  got {said!r:.200}")
     return found
 
 

@@ -54,7 +54,7 @@ class NcclCommunicator(Communicator):
         try:
             self._native = self._nccl.NcclCommunicator(self.size, unique_id, self.rank)
         except self._nccl.NcclError as error:
-            raise UnavailableError(f"{self}: NCCL does not begin: {error}") from error
+            raise UnavailableError(f"{self}: NCCL cannot start: {error}") from error
         self._is_aborted = False
 
     def _share_id(self) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ class NcclCommunicator(Communicator):
     def _dtype(self, array: Array) -> int:
         name = _DTYPES.get(str(array.dtype), "")
         if not hasattr(self._nccl, f"NCCL_{name}"):
-            raise DTypeError(f"{self}: expected a dtype that NCCL can join; got {array.dtype}")
+            raise DTypeError(f"{self}: expected a dtype that NCCL can reduce; got {array.dtype}")
         return int(getattr(self._nccl, f"NCCL_{name}"))
 
     def _join(self, reduction: str) -> int:

@@ -56,8 +56,8 @@ class Probed:
     def __str__(self) -> str:
         latency_s, seconds_per_byte = self.fit.link
         return (
-            f"{self.job} {self.index} at {self.address}: a {latency_s * 1e6:.1f} us, "
-            f"b {seconds_per_byte * 1e9:.3f} ns a byte ({1e-9 / max(seconds_per_byte, 1e-15):.2f} GB/s), "
+            f"{self.job} {self.index} at {self.address}: a {latency_s * 1e6:.1f} us, b "
+            f"{seconds_per_byte * 1e9:.3f} ns per byte ({1e-9 / max(seconds_per_byte, 1e-15):.2f} GB/s), "
             f"R^2 {self.fit.r_squared:.4f}, by {self.kind}"
         )
 

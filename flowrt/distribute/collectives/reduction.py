@@ -28,7 +28,7 @@ def check_reduction(reduction: str, dtype: np.dtype[Any]) -> None:
     if reduction not in REDUCTIONS:
         raise InvalidArgumentError(f"reduction: expected {', '.join(REDUCTIONS)}; got {reduction!r}")
     if dtype.kind in "OSUb" or (dtype.kind == "c" and reduction in ("min", "max")):
-        raise DTypeError(f"reduction {reduction}: expected numbers that it can join; got {dtype}")
+        raise DTypeError(f"reduction {reduction}: expected a dtype that it supports; got {dtype}")
 
 
 def join(arrays: Sequence[Any], out: Any, reduction: str) -> None:

@@ -53,7 +53,7 @@ class SharedMemoryCommunicator(Communicator):
         super().__init__(mesh.membership)
         if platform.machine() not in ("x86_64", "AMD64"):
             raise FailedPreconditionError(
-                f"{self}: expected an x86-64, whose stores are seen in order; got {platform.machine()}"
+                f"{self}: expected an x86-64 processor, with ordered stores; got {platform.machine()}"
             )
         self._mesh = mesh
         layout = Layout(self.size, CHUNK_BYTES)

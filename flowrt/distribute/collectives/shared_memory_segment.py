@@ -126,7 +126,7 @@ def _fetch(mesh: Mesh) -> int:
             connected.settimeout(mesh.membership.timeout_s)
             connected.connect("\0" + offer["name"])
             if not is_same_user(connected):
-                raise OSError("another user has its name")
+                raise OSError("its name belongs to another user")
             connected.sendall(offer["secret"].encode())
             _, descriptors, _, _ = socket.recv_fds(connected, 1, 1)
     except OSError as error:
@@ -138,6 +138,6 @@ def _fetch(mesh: Mesh) -> int:
 
 def _not_shared(membership: Membership, error: OSError) -> OpError:
     return UnavailableError(
-        f"{membership}: expected all ranks on one host, of one user; {membership.name_of(membership.rank)} "
-        f"cannot share memory with {membership.name_of(0)}: {error}"
+        f"{membership}: expected all ranks on one host, under one user; "
+        f"{membership.name_of(membership.rank)} cannot share memory with {membership.name_of(0)}: {error}"
     )

@@ -89,7 +89,7 @@ def probe(transport: Transport, address: str, timeout_s: float) -> PeerStatus:
     greeter = Greeter(pb.Hello(protocol=PROTOCOL, version=flowrt.version.VERSION))
     peer = dial(transport, address, greeter, timeout_s)
     kind = peer.connection.kind
-    peer.close("it was only checked")
+    peer.close("the check is done")
     heard = greeter.heard
     return PeerStatus(heard.task, heard.incarnation, heard.version, heard.cluster, kind)
 
@@ -170,5 +170,5 @@ def _misfit(cluster: ResolvedCluster, task: str, status: PeerStatus) -> OpError 
     if status.task != task:
         return FailedPreconditionError(f"expected {task}; got {status.task or 'a program that is no task'}")
     if status.cluster != fingerprint(cluster.spec):
-        return FailedPreconditionError("it knows another cluster. Start all tasks with one cluster spec")
+        return FailedPreconditionError("it has another cluster spec. Start all tasks with the same one")
     return None

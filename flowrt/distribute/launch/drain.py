@@ -57,15 +57,15 @@ def drain(transport: Transport, address: str, said: Callable[[str], object]) -> 
     operator = Operator()
     peer = dial(transport, address, operator, ANSWER_S)
     try:
-        said(f"{peer.name} at {address} drains, {_running_steps(peer)}")
+        said(f"{peer.name} at {address} is draining, {_running_steps(peer)}")
         operator.has_lost.wait(END_S)
     finally:
-        peer.close("it was told to drain")
+        peer.close("it was asked to drain")
     while not _has_ended(transport, address, peer.incarnation):
         if time.monotonic() > end:
             raise DeadlineExceededError(
-                f"{peer.name} at {address}: expected its end within {END_S:.0f} s; it still answers. "
-                "Its own log says for what it waits"
+                f"{peer.name} at {address}: expected its end within {END_S:.0f} s; it still answers. Its "
+                "log shows what it waits for"
             )
         time.sleep(RETRY_S)
 

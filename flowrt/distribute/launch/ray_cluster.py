@@ -113,7 +113,7 @@ class RayCluster:
         _, missing = self._ray.wait(answers, num_returns=len(answers), timeout=START_S)
         if missing:
             raise UnavailableError(
-                f"RayCluster: expected {len(answers)} workers within {START_S:.0f} s; {len(missing)} did not"
-                " answer. `ray status` shows what the Ray cluster has free"
+                f"RayCluster: expected {len(answers)} workers within {START_S:.0f} s; {len(missing)} did "
+                "not answer. `ray status` shows the free resources of the Ray cluster"
             )
         return list(self._ray.get(answers))

@@ -70,7 +70,7 @@ class TaskOutput:
         except OSError as error:  # a full disk
             self._log_file.close()
             self._log_file = None
-            _logger.warning("%s is not written any more: %s", self.log, error)
+            _logger.warning("%s is no longer written: %s", self.log, error)
 
     def _show(self, stream: int, lines: list[bytes]) -> None:
         self._tail.extend(lines)

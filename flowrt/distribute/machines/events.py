@@ -116,7 +116,7 @@ class Answer(NamedTuple):
 
 def unknown(asked: Asked, task: str) -> Answer:
     """The answer of ``task`` to a message that is not for it."""
-    error = UnimplementedError(f"{task} knows no {type(asked.message.body).__name__}")
+    error = UnimplementedError(f"{task} does not know {type(asked.message.body).__name__}")
     return Answer(asked.peer, asked.request_id, None, error)
 
 

@@ -147,7 +147,7 @@ class SessionGraph:
         positions = message.body.positions
         if len(positions) != len(brought):
             got = f"{len(brought)} operations at {len(positions)} positions"
-            raise InvalidArgumentError(f"extend_session: expected a position of each operation; got {got}")
+            raise InvalidArgumentError(f"extend_session: expected one position per operation; got {got}")
         nodes = {**self.nodes, **brought.nodes}
         if message.graph is None:  # of another process
             _check_size(nodes, limits)
@@ -162,9 +162,7 @@ class SessionGraph:
         body, given = message.body, read_graph(message)
         if len(body.fed) != len(given.feeds):
             got = f"{len(given.feeds)} for {len(body.fed)} tensors"
-            raise InvalidArgumentError(
-                f"make_callable: expected a feed of each tensor that is fed; got {got}"
-            )
+            raise InvalidArgumentError(f"make_callable: expected one feed per fed tensor; got {got}")
         fed = {ref_of(tensor): given.nodes[name] for tensor, name in zip(body.fed, given.feeds, strict=True)}
         try:
             return extract_nodes(

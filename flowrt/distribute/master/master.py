@@ -112,7 +112,7 @@ class Master:
         close = Message(pb.DeleteWorkerSession(session=round_.session))
         closing: list[ev.MasterAction] = [ev.Tell(task, close) for task in round_.answers]
         if session is None:
-            gone = CancelledError("the client went before its session was there")
+            gone = CancelledError("the client disconnected before its session was created")
             return closing + round_.refuse(gone)
         if round_.errors:
             del self._sessions[round_.session]
@@ -195,7 +195,7 @@ class Master:
         body = message.body
         found = self._sessions.find(body.session).callables.get(body.callable)
         if found is None:
-            raise AbortedError(f"master {self.task} knows no callable {body.callable}")
+            raise AbortedError(f"master {self.task} has no callable {body.callable}")
         if len(message.tensors) != found.num_feeds:
             got = f"expected {found.num_feeds} fed tensors; got {len(message.tensors)}"
             raise InvalidArgumentError(f"run_step: {got}")
@@ -228,7 +228,7 @@ def _check_version(message: Message, graph: SessionGraph) -> None:
     if message.body.version != graph.version:
         raise AbortedError(
             f"extend_session: expected an extension of version {graph.version} of the session's graph; got "
-            f"{message.body.version}: somebody else has extended it. Make a new Session"
+            f"{message.body.version}: another client has extended it. Create a new Session"
         )
 
 

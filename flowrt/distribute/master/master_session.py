@@ -59,9 +59,9 @@ class MasterSessions(dict[str, MasterSession]):
         session = self.get(name)
         if session is None:
             message = (
-                f"master {self._task} knows no session {name!r}: it was closed, or the master was restarted"
+                f"master {self._task} has no session {name!r}: it was closed, or the master was restarted"
             )
-            raise AbortedError(f"{message}. Make a new Session")
+            raise AbortedError(f"{message}. Create a new Session")
         return session
 
 

@@ -93,7 +93,7 @@ class PartialRuns:
         try:
             if len(table.runs) >= MAX_RUNS:
                 raise ResourceExhaustedError(
-                    f"partial_run_setup: expected at most {MAX_RUNS} partial runs of a session; got one more"
+                    f"partial_run_setup: expected at most {MAX_RUNS} partial runs per session; got one more"
                 )
             stage = _stage_of(session, message)
         except OpError as error:
@@ -190,7 +190,7 @@ def _run_of(session: MasterSession, number: int) -> _Run:
         raise failed_before(run.failure)
     if run.is_running:
         raise FailedPreconditionError(
-            "partial_run: expected one call at a time; got one while another runs. Wait for its end"
+            "partial_run: expected one call at a time; got one during another. Wait for its end"
         )
     return run
 

@@ -123,9 +123,7 @@ def begin_stage(graph: SessionGraph, message: Message) -> Stage:
     body, given = message.body, read_graph(message)
     if len(body.fed) != len(given.feeds):
         got = f"{len(given.feeds)} for {len(body.fed)} tensors"
-        raise InvalidArgumentError(
-            f"partial_run_setup: expected a feed of each tensor that is fed; got {got}"
-        )
+        raise InvalidArgumentError(f"partial_run_setup: expected one feed per fed tensor; got {got}")
     feeds = {ref: given.nodes[name] for ref, name in zip(refs(body.fed), given.feeds, strict=True)}
     for name, index in refs(body.fetches):
         if (name, index) not in feeds and not 0 <= index < len(_node(graph, name).outputs):
@@ -145,7 +143,7 @@ def key_of(stage: Stage, message: Message) -> CallKey:
     body, fed = message.body, refs(message.body.fed)
     if len(set(fed)) != len(fed) or len(message.tensors) != len(fed):
         got = f"{len(message.tensors)} for {len(set(fed))} tensors"
-        raise InvalidArgumentError(f"partial_run: expected a value of each tensor that is fed; got {got}")
+        raise InvalidArgumentError(f"partial_run: expected one value per fed tensor; got {got}")
     shapes = tuple([tuple(tensor.shape) for tensor in message.tensors])
     return CallKey(stage, tuple(zip(fed, shapes, strict=True)), refs(body.fetches), tuple(body.targets))
 

@@ -134,6 +134,6 @@ def read_record(path: Path) -> Record:
             fields = json.loads(line)
             events.append(Event(**{**fields, "what": What(fields["what"])}))
     except (ValueError, TypeError, KeyError) as error:
-        where = f"{path}, behind {len(events)} events"
-        raise DataLossError(f"{where}: expected those of a flight recorder; {error}") from None
+        where = f"{path}, after {len(events)} events"
+        raise DataLossError(f"{where}: expected events of a flight recorder; {error}") from None
     return record._replace(events=tuple(events))

@@ -21,13 +21,13 @@ from flowrt.rendezvous.matching.key import parse_key
 class Cause(Enum):
     """Reason why a tensor did not arrive."""
 
-    SILENT = "{0} left no record: it was killed, it hangs, or its files are elsewhere"
-    RESTARTED = "{0} was started again, and knows nothing of what its life before was asked"
+    SILENT = "{0} left no record: it was killed, it hangs, or its files are in another place"
+    RESTARTED = "{0} was restarted, and has no requests of its previous incarnation"
     NOT_STARTED = "{0} never started the step"
-    NOT_REQUESTED = "the request never came to {0}"
-    NOT_SENT = "{0} was asked for it and never sent it"
-    LOST = "{0} sent it, and it never arrived"
-    WAITS = "{0} waits itself for another task"
+    NOT_REQUESTED = "the request never arrived at {0}"
+    NOT_SENT = "{0} received the request and never sent the tensor"
+    LOST = "{0} sent the tensor, and it never arrived"
+    WAITS = "{0} is itself waiting for another task"
 
 
 class MissingTensor(NamedTuple):

@@ -43,7 +43,7 @@ class Observer:
         try:
             write_record(self._log_dir, self._recorder.read(self._task, self._incarnation))
         except OSError as failure:
-            LOGGER.warning("%s: its last events could not be written: %s", self._task, failure)
+            LOGGER.warning("%s: the last events could not be written: %s", self._task, failure)
 
     def look(self, now: float, steps: Iterable[tuple[int, RemoteRendezvous]]) -> list[Stall]:
         """Check the running ``steps`` at ``now`` of the monotonic clock. Logs and returns those that have
@@ -56,7 +56,7 @@ class Observer:
 
     def heard_progress(self, step: int, task: str, message: Message | None, error: OpError | None) -> None:
         """Log the report of ``task``, for which a step waits, or the reason why there is none."""
-        does = f"does not say what it does: {error}" if message is None else message.body.text
+        does = f"does not report its state: {error}" if message is None else message.body.text
         LOGGER.warning("step %x: %s %s", step, task, does)
 
     def _last_heard(self, task: str) -> str | None:

@@ -66,7 +66,7 @@ def report_stall(stall: Stall, task: str, last_heard: Callable[[str], str | None
     ]
     for key in stall.keys[:MAX_REPORTED_KEYS]:
         producer = source_task(key)
-        heard = last_heard(producer) or "nothing was heard of it"
+        heard = last_heard(producer) or "no sign of life"
         lines.append(f"  {parse_key(key).edge_name!r} of {producer}; its last: {heard} (key {key})")
     if (left := len(stall.keys) - MAX_REPORTED_KEYS) > 0:
         lines.append(f"  and {left} more")

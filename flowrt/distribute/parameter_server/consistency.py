@@ -61,9 +61,8 @@ def as_mode(value: Any) -> Mode:
     are_counts = all(isinstance(number, int) and number >= 0 for number in numbers)
     if kind is None or len(numbers) != is_counted or not are_counts:
         raise InvalidArgumentError(
-            "mode: expected 'sync', 'async', ('ssp', staleness) or ('backup', workers), with a number of"
-            " at least 0;"
-            f" got {value!r}"
+            "mode: expected 'sync', 'async', ('ssp', staleness) or ('backup', workers), with an integer of "
+            f"at least 0; got {value!r}"
         )
     mode: Mode = kind(*numbers)
     return mode

@@ -43,9 +43,9 @@ def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collect
         primary = shard
     if primary not in alive:
         raise UnavailableError(
-            f"shard {shard}: expected server {shard}, or another one that has its state; it does not answer,"
-            " and none that answers has the state. Start it, or restore a checkpoint where all that had it"
-            " are lost"
+            f"shard {shard}: expected server {shard}, or another one with its state; it does not answer, "
+            "and no server that answers has the state. Start it, or restore a checkpoint if all servers "
+            "with the state are lost"
         )
     following = [(primary + i) % servers for i in range(1, servers + 1)]
     return Home(primary, next(server for server in following if server in alive))

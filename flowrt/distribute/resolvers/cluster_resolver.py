@@ -314,7 +314,8 @@ def _gpus_of(local: int, per_task: int, per_node: int | None) -> str:
     gpus = range(local * per_task, (local + 1) * per_task)
     if per_node is not None and gpus.stop > per_node:
         raise InvalidArgumentError(
-            f"SlurmClusterResolver: expected {gpus.stop} GPUs on the host, {per_task} a task; got {per_node}"
+            f"SlurmClusterResolver: expected {gpus.stop} GPUs on the host, {per_task} per task; got "
+            f"{per_node}"
         )
     return ",".join(map(str, gpus))
 

@@ -51,5 +51,5 @@ def read_cluster(source: str, value: str) -> ClusterSpec:
     try:
         return parse_cluster(text)
     except InvalidArgumentError as error:
-        hint = ". This has the form of TF_CONFIG: set that variable to it" if _TF_CONFIG.match(text) else ""
+        hint = ". This has the format of TF_CONFIG: set that variable to it" if _TF_CONFIG.match(text) else ""
         raise InvalidArgumentError(f"{source}: {error}{hint}") from None

@@ -27,7 +27,7 @@ def from_kubernetes(environ: Environ) -> Launch | None:
     if not missing and index != str(rank):
         missing = [f"a HOSTNAME that ends in -{rank}"]
     if missing:
-        why = f"the pod's template has to set {', '.join(missing)} (docs/cluster.md has one)"
+        why = f"the pod's template must set {', '.join(missing)} (docs/cluster.md has one)"
         return Launch("Kubernetes", size, rank, why_no_spec=why)
     port, subdomain = first_port(environ, ""), environ["FLOWRT_SUBDOMAIN"]
     spec = workers((f"{job}-{pod}.{subdomain}", port) for pod in range(size))

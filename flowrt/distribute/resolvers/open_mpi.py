@@ -18,7 +18,7 @@ def from_open_mpi(environ: Environ) -> Launch | None:
     size, rank = number(environ, "OMPI_COMM_WORLD_SIZE"), number(environ, "OMPI_COMM_WORLD_RANK")
     local = number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") if has(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") else 0
     if local != size:
-        why = f"mpirun does not name hosts, and only {local} of the {size} processes are on this one"
+        why = f"mpirun does not name hosts, and only {local} of the {size} processes are on this host"
         return Launch("Open MPI", size, rank, why_no_spec=why)
     first = first_port(environ, next((environ[name] for name in _RUN_NAMES if has(environ, name)), ""))
     return Launch("Open MPI", size, rank, workers(("127.0.0.1", first + index) for index in range(size)))

@@ -87,8 +87,8 @@ def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:
         return None
     source, size, why = launches[0].source, launches[0].size, launches[0].why_no_spec
     raise InvalidArgumentError(
-        f"{source}: expected the addresses of {size} processes; {why}. Say them with FLOWRT_CLUSTER or"
-        " --cluster"
+        f"{source}: expected the addresses of {size} processes; {why}. Set them with FLOWRT_CLUSTER or "
+        "--cluster"
     )
 
 
@@ -128,8 +128,8 @@ def _agreed(what: str, said: Iterable[Said[T | None]]) -> Said[T] | None:
 
 def _conflict(what: str, first: Said[object], other: Said[object]) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"cluster: expected all sources to name one {what}; got {_short(first)} and {_short(other)}. Remove"
-        " one, or make them agree"
+        f"cluster: expected all sources to name the same {what}; got {_short(first)} and {_short(other)}. "
+        "Remove one, or make them agree"
     )
 
 
@@ -141,6 +141,6 @@ def _short(said: Said[object]) -> str:
 
 def _missing(what: str, flag: str, source: str, spec: ClusterSpec) -> NoReturn:
     raise InvalidArgumentError(
-        f"cluster: {source} has {spec}; expected to be told which {what} this process is. Give {flag}, or"
-        " FLOWRT_TASK=JOB:INDEX"
+        f"cluster: {source} has {spec}; expected a setting for this process's {what}. Pass {flag}, or "
+        "FLOWRT_TASK=JOB:INDEX"
     )

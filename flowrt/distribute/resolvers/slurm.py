@@ -32,8 +32,9 @@ def from_slurm(environ: Environ) -> Launch | None:
     launch = Launch("Slurm", len(hosts), rank, spec)
     if has(environ, "SLURM_LOCALID") and number(environ, "SLURM_LOCALID") != locals_[rank]:
         raise InvalidArgumentError(
-            f"Slurm: expected task {rank} to be number {locals_[rank]} on its host, as in blocks; got"
-            f" SLURM_LOCALID={environ['SLURM_LOCALID']}. Start with: srun --distribution=block"
+            f"Slurm: expected task {rank} to be number {locals_[rank]} on its host, as in a block "
+            f"distribution; got SLURM_LOCALID={environ['SLURM_LOCALID']}. Start with: srun "
+            "--distribution=block"
         )
     return launch
 
@@ -90,8 +91,8 @@ def _tasks_per_host(environ: Environ, hosts: int) -> list[int]:
     size = number(environ, "SLURM_STEP_NUM_TASKS" if has(environ, "SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS")
     if size % hosts or size > MAX_TASKS:
         raise InvalidArgumentError(
-            f"Slurm: expected SLURM_STEP_TASKS_PER_NODE, or as many tasks on each of {hosts} hosts; got"
-            f" {size} tasks"
+            f"Slurm: expected SLURM_STEP_TASKS_PER_NODE, or equal numbers of tasks on {hosts} hosts; got "
+            f"{size} tasks"
         )
     return [size // hosts] * hosts
 

@@ -22,7 +22,7 @@ def from_torchrun(environ: Environ) -> Launch | None:
         return Launch("torchrun", size, rank, why_no_spec="MASTER_ADDR or MASTER_PORT is missing")
     local = number(environ, "LOCAL_WORLD_SIZE") if has(environ, "LOCAL_WORLD_SIZE") else size
     if local != size:
-        why = f"its variables name one host, and only {local} of the {size} processes are on this one"
+        why = f"its variables name one host, and only {local} of the {size} processes are on this host"
         return Launch("torchrun", size, rank, why_no_spec=why)
     first = first_port(environ, "") if has(environ, PORT) else number(environ, "MASTER_PORT") + 1
     spec = workers((environ["MASTER_ADDR"], first + index) for index in range(size))

@@ -60,5 +60,5 @@ def offset_of(peer: Peer) -> int:
             answer = peer.wait_for(Message(pb.ReadClock()), PING_S)
             readings.append(Reading(asked, answer.body.nanos, time.time_ns()))
     except OpError as error:
-        LOGGER.warning("the clock of %s was read %d times: %s", peer.name, len(readings), error.message)
+        LOGGER.warning("clock of %s, from %d pings: %s", peer.name, len(readings), error.message)
     return best(readings).offset if readings else 0

@@ -139,11 +139,11 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     if kind is None and envelope.HasField("status"):
         return Envelope(envelope.request_id, True, None, decode_status(envelope.status), envelope.settled)
     if kind is None:
-        raise InvalidArgumentError("message: expected a body that this version knows; got none")
+        raise InvalidArgumentError("message: expected a body known to this version; got none")
     parts = iter(payload)
     tensors = [_decode_tensor(meta, parts) for meta in envelope.tensors]
     if next(parts, None) is not None:
-        raise InvalidArgumentError(f"message {kind}: expected a tensor for each part of the payload")
+        raise InvalidArgumentError(f"message {kind}: expected one tensor per part of the payload")
     also = envelope.also
     if also and (not envelope.is_answer or len(tensors) != 1 + len(also)):
         got = f"{len(tensors)}, in {'an answer' if envelope.is_answer else 'a request'}"
@@ -234,7 +234,7 @@ def _as_array(tensor: Any) -> Array:
     """A scalar string is plain bytes, which NumPy would take for an array without their last zeros."""
     if isinstance(tensor, TensorHandle):
         raise UnimplementedError(
-            "a TensorHandle cannot travel to another process. Use get_session_handle in the process that has "
+            "a TensorHandle cannot be sent to another process. Use get_session_handle in the process of "
             "the device, or keep the value in a variable"
         )
     return np.array(tensor, object) if isinstance(tensor, bytes | str) else np.asarray(tensor)
@@ -258,8 +258,8 @@ def _encode_strings(meta: Any, array: Array) -> None:
     if not all(isinstance(item, bytes | str) for item in flat):
         kind = next(type(item).__name__ for item in flat if not isinstance(item, bytes | str))
         raise UnimplementedError(
-            f"a value of Python's {kind} cannot travel to another task. Keep lists and resources on the task "
-            "where they are made"
+            f"a Python value of type {kind} cannot be sent to another task. Keep lists and resources on the "
+            "task where they are created"
         )
     meta.dtype = string.number
     meta.shape.extend(array.shape)
@@ -272,7 +272,7 @@ def _decode_tensor(meta: Any, parts: Any) -> Array:
         raise InvalidArgumentError(f"tensor: expected a shape of up to {MAX_RANK} dimensions; got {shape}")
     count = math.prod(shape)
     if not count and math.prod(dim or 1 for dim in shape) > sys.maxsize // dtype.np.itemsize:
-        raise InvalidArgumentError(f"tensor: expected dimensions that NumPy can count; got {shape}")
+        raise InvalidArgumentError(f"tensor: expected dimensions that NumPy supports; got {shape}")
     place = meta.WhichOneof("place")
     if dtype.np.kind == "O":
         if place != "strings" or len(meta.strings.value) != count:
@@ -337,7 +337,7 @@ def derived(error: OpError, task: str) -> OpError:
 
 def restarted(task: str, expected: int, got: int) -> OpError:
     """The error for a key, session or graph of an earlier incarnation of ``task``."""
-    message = f"task {task} was restarted: expected its life {expected:016x}; got {got:016x}"
-    error = AbortedError(f"{message}. Make a new Session")
+    message = f"task {task} was restarted: expected incarnation {expected:016x}; got {got:016x}"
+    error = AbortedError(f"{message}. Create a new Session")
     error.origin = Origin(task, False)
     return error

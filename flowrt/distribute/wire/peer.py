@@ -363,7 +363,7 @@ class Peer:
             return False
         for number, what in zip(numbers, known, strict=True):
             if what is State.DROPPED:
-                gone = AbortedError(f"request {number} was answered; the answer is not kept")
+                gone = AbortedError(f"request {number} was already answered; the answer was not kept")
                 self.answer(number, None, gone)
         frames = {id(what): what for what in known if isinstance(what, Frame)}  # one may answer several
         for frame in frames.values():
@@ -404,7 +404,7 @@ class Peer:
             )
         name = hello.task or self.name
         if self._is_known and (name, hello.incarnation) != (self.name, self.incarnation):
-            raise FailedPreconditionError(f"expected {self.name} to stay who it is; got a hello of {name}")
+            raise FailedPreconditionError(f"expected {self.name} to keep its identity; got a hello of {name}")
         self.name, self.incarnation = name, hello.incarnation
         self._owner.greeted(self, hello)
         self._is_known = True
@@ -419,6 +419,6 @@ def dial(transport: Transport, address: str, owner: Owner, timeout_s: float) -> 
         connection.start(peer)
         peer.greet(max(0.1, end - time.monotonic()))
     except BaseException:
-        peer.close("it was refused")
+        peer.close("rejected")
         raise
     return peer

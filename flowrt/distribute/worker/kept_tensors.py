@@ -33,7 +33,7 @@ class KeptTensors:
         try:
             return [kept[number] if number else next(carried) for number in taken]
         except (KeyError, StopIteration):
-            got = f"{sorted(kept)}, and {len(tensors)} that came"
+            got = f"{sorted(kept)}, and {len(tensors)} received"
             raise InvalidArgumentError(
                 f"run_graph: expected the kept tensors {list(taken)} of partial run {partial_run}; got {got}"
             ) from None

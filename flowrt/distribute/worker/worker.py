@@ -201,7 +201,7 @@ class Worker:
             session.constants.update(zip(body.carried, message.tensors, strict=True))
             constants = [session.constants[number] for number in body.constants]
         except (KeyError, ValueError):
-            got = f"{list(body.constants)}, of which {len(message.tensors)} came with it"
+            got = f"{list(body.constants)}, {len(message.tensors)} of them in the message"
             error = InvalidArgumentError(f"register_graph: expected constants of this session; got {got}")
             return [ev.Answer(peer, request_id, None, error)]
         number = self._last_graph = self._last_graph + 1
@@ -351,7 +351,9 @@ class Worker:
         late = [n for n, s in self._steps.items() if s.owner is None and now - s.heard_at > EARLY_S]
         actions: list[ev.WorkerAction] = []
         for number in late:
-            message = f"step {number:x}: {self.task} was asked for its tensors and never to run it"
+            message = (
+                f"step {number:x}: {self.task} received requests for its tensors but never one to run it"
+            )
             actions += self._abort(number, UnavailableError(message))
         return actions
 
@@ -362,12 +364,12 @@ class Worker:
         return error if error is not None else AbortedError(f"step {number:x} is over in {self.task}")
 
     def _leaving(self) -> OpError:
-        return UnavailableError(f"task {self.task} is draining: it takes no new work")
+        return UnavailableError(f"task {self.task} is draining: it accepts no new work")
 
     def _unknown(self, what: str, name: str) -> OpError:
         return AbortedError(
-            f"task {self.task} knows no {what} {name}: it was restarted or reset, or the session was closed. "
-            "Make a new Session"
+            f"task {self.task} has no {what} {name}: it was restarted or reset, or the session was closed. "
+            "Create a new Session"
         )
 
 

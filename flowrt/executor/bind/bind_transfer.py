@@ -126,7 +126,9 @@ def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], N
 def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None]) -> Call:
     registers, slot, device = tensors.registers, operand.slot, tensors.device
     if not device.executor.computes:
-        raise InvalidArgumentError(f"{device.name} computes nothing: expected a list that stays on it")
+        raise InvalidArgumentError(
+            f"{device.name} computes nothing: expected a list that stays on this device"
+        )
     assert slot is not None  # a list is in no buffer
     return lambda: send(list_to_host(device, registers[slot])), ()
 

@@ -251,7 +251,7 @@ class _Assigner:
             self._of_lists.add(node.name)
         elif not all(_is_plain(spec) or spec.dtype is dtypes.variant for spec in node.outputs):
             specs = ", ".join(map(str, node.outputs))
-            message = f"computes nothing: expected a shape that is known beforehand; got {specs}"
+            message = f"computes nothing: expected a static shape; got {specs}"
             raise located(node, InvalidArgumentError(f"{self._device.name} {message}"))
 
     # --- views

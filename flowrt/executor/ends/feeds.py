@@ -80,12 +80,12 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
     """
     if hasattr(key, "_as_graph_element"):
         raise InvalidArgumentError(
-            f"feed_dict: expected a tensor; got the variable {key!r}, each use of which is a read of its "
-            "own. Use load() or assign(), or feed the tensor that is read"
+            f"feed_dict: expected a tensor; got the variable {key!r}, which is read separately by each use. "
+            "Use load() or assign(), or feed the tensor that is read"
         )
     tensor: Tensor = named_element(graph, key, "feed_dict", allow_operation=False)
     if not graph.is_feedable(tensor) or tensor.dtype in (dtypes.resource, dtypes.variant):
-        message = f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed"
+        message = f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} cannot be fed"
         raise tensor.op.error(InvalidArgumentError, message)
     return tensor
 
@@ -181,7 +181,7 @@ def _brought(feed: GpuFeed, target: Device, devices: Sequence[Device]) -> Any:
     array = _read(feed.tensor, feed.value) if found is None else found.array
     if array.shape != feed.shape or array.dtype != feed.tensor.dtype.np:
         message = (
-            f"feed_dict: expected a value of shape {format_shape(feed.shape)}, as it said itself; got "
+            f"feed_dict: expected a value of shape {format_shape(feed.shape)}, as it declared; got "
             f"{array.dtype} of shape {format_shape(array.shape)}"
         )
         raise feed.tensor.op.error(InvalidArgumentError, message)

@@ -210,7 +210,7 @@ def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> A
     ]
     (*batch, m, k), (*other, k2, n) = a.shape, b.shape
     if a.dtype != np.float32 or b.dtype != np.float32 or k != k2 or m == 1 or n == 1:
-        raise Unsupported("dtype, shape, or a matrix by a vector, which BLAS does faster")
+        raise Unsupported("dtype, shape, or a matrix-vector product, which is faster in BLAS")
     if batch != other:
         rank = max(a.ndim, b.ndim)
         a, b = a[(None,) * (rank - a.ndim)], b[(None,) * (rank - b.ndim)]

@@ -173,8 +173,8 @@ def failed_before(failure: BaseException) -> OpError:
     """The error of calls after the one that failed: that call's effects are unknown."""
     reason = failure.message if isinstance(failure, OpError) else repr(failure)
     return FailedPreconditionError(
-        f"partial_run: expected a step that has not failed; got one that did: {reason}. "
-        "Begin another one with partial_run_setup"
+        f"partial_run: expected a step that has not failed; got a failed one: {reason}. Start another one "
+        "with partial_run_setup"
     )
 
 

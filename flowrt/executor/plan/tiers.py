@@ -88,7 +88,7 @@ class _Background:
             with self._turns():
                 work()
         except Exception:
-            LOGGER.exception("loops were not compiled: the operations' own kernels go on")
+            LOGGER.exception("loops were not compiled: the operations' own kernels remain in use")
 
 
 @contextmanager

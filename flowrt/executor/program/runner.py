@@ -129,7 +129,7 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
 
 
 def _stuck(last: Mapping[Running, str | None]) -> InternalError:
-    return InternalError(f"the step cannot go on: nobody sends {', '.join(map(str, last.values()))}")
+    return InternalError(f"the step cannot continue: no sender for {', '.join(map(str, last.values()))}")
 
 
 def run_threaded(

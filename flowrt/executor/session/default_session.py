@@ -21,8 +21,8 @@ def graph_to_run(graph: Graph | None) -> Graph:
     chosen = graph if graph is not None else get_default_graph()
     if isinstance(chosen, FuncGraph):
         raise InvalidArgumentError(
-            f"Session: expected a graph that can run; {chosen.what} is being built, and its tensors"
-            " have no values yet. Return them, and run what comes of the call",
+            f"Session: expected a graph that can run; {chosen.what} is being built, and its tensors have no "
+            "values yet. Return them, and run the result of the call",
             source=user_line(),
         )
     return chosen

@@ -29,7 +29,9 @@ class Request:
         is_nested: bool = False,
     ) -> None:
         if len(set(feeds)) < len(feeds):
-            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
+            raise InvalidArgumentError(
+                "feed_dict: expected each tensor once; got two keys for the same tensor"
+            )
         self.fetches, self.feeds, self.done, self.is_nested = fetches, feeds, done, is_nested
         self.convert = [converter(t) for t in feeds]
         """One function a feed, in order: the value given, as an array of the tensor's dtype."""

@@ -203,7 +203,7 @@ class _Reader:
             circle = " -> ".join([*self._open[self._open.index(name) :], name])
             raise InvalidArgumentError(f"expected non-recursive functions; got {circle[:400]}")
         if len(self._open) == MAX_NESTING:
-            message = f"expected at most {MAX_NESTING} functions inside one another; got {name[:200]!r}"
+            message = f"expected at most {MAX_NESTING} nested functions; got {name[:200]!r}"
             raise ResourceExhaustedError(message)
         self._open.append(name)
         self._functions[name] = function = self._read_function(self._library[name])

@@ -93,7 +93,7 @@ class Transport(ABC):
 
     @abstractmethod
     def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
-        """Accept connections at ``address``, a ``host:port``; port 0 takes a free one.
+        """Accept connections at ``address``, a ``host:port``; port 0 selects a free one.
 
         ``accept`` is called with each, in a separate thread; it must `start` it or keep it.
 

@@ -219,17 +219,17 @@ def _decode_small(view: memoryview) -> Frame | None:
 
 def _check(crc: int, head: memoryview, rest: bytes | bytearray) -> None:
     if zlib.crc32(rest, zlib.crc32(head[: _HEAD.size])) != crc:
-        raise DataLossError("frame: expected the checksum of its head to fit; it does not")
+        raise DataLossError("frame: expected the checksum of its header to match; it does not")
 
 
 def _decode_head(head: bytearray | memoryview) -> tuple[int, int, int, int]:
     """Kind, number of arrays, length of the header, CRC."""
     magic, version, kind, arrays, header_bytes = _HEAD.unpack_from(head)
     if magic != MAGIC:
-        raise DataLossError(f"frame: expected it to begin with {MAGIC!r}; got {magic!r}")
+        raise DataLossError(f"frame: expected the prefix {MAGIC!r}; got {magic!r}")
     if version != VERSION:
         raise FailedPreconditionError(
-            f"frame: expected protocol version {VERSION}; got {version}. All tasks run one release"
+            f"frame: expected protocol version {VERSION}; got {version}. All tasks must run the same release"
         )
     if header_bytes > MAX_HEADER:
         raise DataLossError(f"frame: expected a header of at most {MAX_HEADER} bytes; got {header_bytes}")

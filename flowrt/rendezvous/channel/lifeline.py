@@ -18,10 +18,10 @@ from typing import final
 from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
 from flowrt.rendezvous.channel.channel import Connection, Receiver
 
-CLOSED = "the peer closed it"
+CLOSED = "closed by the peer"
 """Reason of a regular end by the peer."""
 
-DIED = "it ended without a goodbye: the process or its network died"
+DIED = "closed without a goodbye: the process or its network died"
 """The reason where the peer did not close it."""
 
 CLOSE_S = 1.0

@@ -79,7 +79,7 @@ def _check_pair(environ: Mapping[str, str], cert: bytes, key: bytes) -> None:
     except ssl.SSLError as error:
         got = f"{environ['FLOWRT_TLS_CERT']} and {environ['FLOWRT_TLS_KEY']}"
         raise InvalidArgumentError(
-            f"FLOWRT_TLS_CERT, FLOWRT_TLS_KEY: expected a certificate and its own key; got {got} ({error})"
+            f"FLOWRT_TLS_CERT, FLOWRT_TLS_KEY: expected a certificate and its key; got {got} ({error})"
         ) from None
 
 
@@ -97,8 +97,8 @@ def _load_token(environ: Mapping[str, str], home: Path) -> str | None:
 def _checked_token(token: str, where: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise InvalidArgumentError(
-            f"{where}: expected a token of 32 to 512 characters of base64; got {len(token)} characters, or "
-            "others. Make one with `flowrt token new`"
+            f"{where}: expected a token of 32 to 512 base64 characters; got {len(token)} characters, or "
+            "invalid ones. Create one with `flowrt token new`"
         )
     return token
 
@@ -120,8 +120,8 @@ def _read(path: Path, what: str, is_secret: bool) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             if is_secret and mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise PermissionDeniedError(
-                    f"{what}: expected {path} to be its owner's alone; got mode {stat.S_IMODE(mode):04o}. "
-                    f"Run: chmod 600 {path}"
+                    f"{what}: expected {path} to be readable by its owner only; got mode "
+                    f"{stat.S_IMODE(mode):04o}. Run: chmod 600 {path}"
                 )
             return file.read()
     except OSError as error:

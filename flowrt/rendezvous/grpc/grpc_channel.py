@@ -86,7 +86,7 @@ def _explain(address: str, security: Security, status: Status) -> OpError:
     where = f"connection to {address}"
     if hangs_up(status) and not security.uses_tls and speaks_tls(address, PROBE_S):
         return UnauthenticatedError(
-            f"{where}: auth refused: it wants TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT, _KEY"
+            f"{where}: auth refused: it requires TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT, _KEY"
         )
     return as_op_error(status, where)
 
@@ -106,7 +106,7 @@ class GrpcListener(Listener):
         self, address: str, security: Security, allocate: Allocate, accept: Callable[[FrameStream], None]
     ) -> None:
         if not re.fullmatch(r".+:\d+", address):
-            raise UnavailableError(f"listen {address}: expected host:port; port 0 takes a free one")
+            raise UnavailableError(f"listen {address}: expected host:port; port 0 selects a free one")
         self._core = load_core()
         self._token, self._allocate, self._accept = security.token, allocate, accept
         self._refusals = itertools.count(1)
@@ -195,8 +195,8 @@ class GrpcListener(Listener):
         if not self._admits(dict(event.invocation_metadata)):
             count = next(self._refusals)
             if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: guessing attempts do not fill the log
-                LOGGER.warning("refused %s: no token, or another (attempt %d)", peer, count)
-            return Status("UNAUTHENTICATED", "expected the cluster's token; got none or another")
+                LOGGER.warning("rejected %s: missing or wrong token (attempt %d)", peer, count)
+            return Status("UNAUTHENTICATED", "expected the cluster's token; got none or a wrong one")
         if not self._places.acquire(blocking=False):
             return Status("RESOURCE_EXHAUSTED", f"expected at most {MAX_STREAMS} streams at once")
         return None
@@ -230,8 +230,7 @@ def _why_not_bound(address: str) -> OpError:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return AlreadyExistsError(
-                f"listen {address}: expected a free port; another process has it. "
-                "Is this task running already?"
+                f"listen {address}: expected a free port; it is in use. Is this task already running?"
             )
         return UnavailableError(f"listen {address}: expected an address of this host; {error}")
-    return UnavailableError(f"listen {address}: gRPC could not bind it, and did not say why")
+    return UnavailableError(f"listen {address}: gRPC could not bind it, without a reason")

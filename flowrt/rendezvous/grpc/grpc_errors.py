@@ -31,8 +31,8 @@ def hangs_up(status: Status) -> bool:
 _REFUSALS = {
     "WRONG_VERSION_NUMBER": "TLS on this end only",
     "certificate has expired": "TLS, its certificate has expired",
-    "Hostname Verification": "TLS, its certificate is not of the host that was dialled",
-    "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not of FLOWRT_TLS_CA",
+    "Hostname Verification": "TLS, its certificate is not for the dialled host",
+    "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not signed by FLOWRT_TLS_CA",
 }
 """Patterns in messages and their meaning: permanent reasons for which an end cannot be reached. The first
 match counts.
@@ -47,7 +47,7 @@ _REASONS = {
     "lookup failed": "name not found",
     "DNS": "name not found",
     "Socket closed": (
-        "closed at once: does the other end want a certificate? Set FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
+        "closed immediately: does the other end require a certificate? Set FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
     ),
     "handshake": "TLS",
     "CERTIFICATE": "TLS",

@@ -118,7 +118,7 @@ def _dial_unix(name: str) -> socket.socket:
         connected.settimeout(UPGRADE_S)
         connected.connect("\0" + name)
         if not is_same_user(connected):
-            raise OSError("another user has its name")
+            raise OSError("its name belongs to another user")
     except OSError:
         connected.close()
         raise
@@ -177,7 +177,7 @@ def _hear(stream: FrameStream, name: str, kind: type[T]) -> T:
 def _hear_all(stream: FrameStream) -> Any:
     frame = stream.receive()
     if frame is None:
-        raise UnavailableError(f"connection to {stream.peer}: it ended in the handshake")
+        raise UnavailableError(f"connection to {stream.peer}: closed during the handshake")
     if frame.kind != Kind.HANDSHAKE or len(frame.header) > MAX_MESSAGE:
         raise DataLossError(
             f"connection to {stream.peer}: expected a handshake; got a frame of kind {frame.kind}"

@@ -128,7 +128,7 @@ class SocketConnection(Connection):
     def _why_it_ended(self) -> str:
         if self._decoder.is_between_frames:
             return DIED
-        return "it ended in the middle of a frame: the process or its network died"
+        return "closed in the middle of a frame: the process or its network died"
 
     def _release(self) -> None:
         """Nothing is read or written any more."""

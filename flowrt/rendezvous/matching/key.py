@@ -82,7 +82,7 @@ def parse_key(text: str) -> ParsedKey:
     key = ParsedKey(src, int(incarnation, 16), dst, edge_name, int(numbers[1]), int(numbers[2]), text)
     canonical = create_key(src, key.src_incarnation, dst, edge_name, key.frame_id, key.iteration)
     if canonical != text:
-        raise InvalidArgumentError(f"{where}: expected the one spelling {canonical!r}")
+        raise InvalidArgumentError(f"{where}: expected the canonical spelling {canonical!r}")
     return key
 
 

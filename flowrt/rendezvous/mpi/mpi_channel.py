@@ -193,8 +193,8 @@ def _load_mpi() -> Any:
         _initialise(MPI)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise FailedPreconditionError(
-            "transport mpi: expected MPI to be initialised for several threads (MPI_THREAD_MULTIPLE); got"
-            f" level {MPI.Query_thread()} of {MPI.THREAD_MULTIPLE}"
+            "transport mpi: expected MPI to be initialised for multiple threads (MPI_THREAD_MULTIPLE); got "
+            f"level {MPI.Query_thread()} of {MPI.THREAD_MULTIPLE}"
         )
     return MPI
 

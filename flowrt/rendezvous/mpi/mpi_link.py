@@ -74,7 +74,7 @@ class MpiLink:
         self._over = threading.Event()
         self.is_over = False
         self.error: Exception | None = UnavailableError(DIED)
-        """Reason of the end; None: the peer closed it."""
+        """Reason of the end; None: closed by the peer."""
         _progress.add(self)
 
     def start(self) -> None:

@@ -69,5 +69,5 @@ def _wait(transfer: Transfer, timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
     while not transfer.is_done():
         if time.monotonic() > end:
-            raise TimeoutError(f"expected MPI to be through within {timeout_s:g} s")
+            raise TimeoutError(f"expected MPI to finish within {timeout_s:g} s")
         time.sleep(ASK_S)

@@ -185,8 +185,8 @@ def test_wrong_arguments() -> None:
                 "one of sum, mean, prod, min, max; got 'median'",
             ),
             (lambda: collectives.reduce([a, b], root=2), r"root: expected a rank in \[0, 2\); got 2"),
-            (lambda: collectives.all_reduce(a), "expected a list with one value a rank"),
-            (lambda: collectives.all_reduce([]), "expected a list with one value a rank"),
+            (lambda: collectives.all_reduce(a), "expected a list with one value per rank"),
+            (lambda: collectives.all_reduce([]), "expected a list with one value per rank"),
             (
                 lambda: collectives.all_gather([tf.zeros([]), tf.zeros([])]),
                 "at least one dimension; got a scalar",

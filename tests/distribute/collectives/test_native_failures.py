@@ -111,7 +111,7 @@ def test_a_rank_that_ended_of_itself_is_asked_for_its_steps(kind: str) -> None:
     with thread_group(kind, 2) as group:
         run_threads(group, lambda communicator: communicator.all_reduce(np.ones(4, np.float32)))
         group[1].close()
-        with pytest.raises(UnavailableError, match=r"it ended; did it run fewer steps\?"):
+        with pytest.raises(UnavailableError, match=r"it has ended; did it run fewer steps\?"):
             group[0].all_reduce(np.ones(4, np.float32))
 
 
@@ -198,7 +198,7 @@ def test_groups_of_two_sizes_do_not_form() -> None:
         for thread in threads:
             thread.join(60)
         for error in errors:
-            assert "rank 0 knows 2 ranks; got rank 1 of 3" in str(error)
+            assert "rank 0 has 2 ranks; got rank 1 of 3" in str(error)
 
 
 def test_who_comes_after_a_rank_was_refused_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_who_comes_after_a_rank_was_refused_is_told_why(monkeypatch: pytest.Monk
         first, misfit = pool.submit(form, 0, 3), pool.submit(form, 2, 4)
         messages = [misfit.result(60), form(1, 3), first.result(60)]
     for message in messages:
-        assert "rank 0 knows 3 ranks; got rank 2 of 4" in message
+        assert "rank 0 has 3 ranks; got rank 2 of 4" in message
 
 
 @pytest.mark.parametrize("how", ["refused", "killed"])
@@ -235,7 +235,7 @@ def test_who_waits_for_a_rank_hears_that_another_one_will_not_come(how: str) -> 
             first.close()
         expected, said = UnavailableError, "rank 0 .* was lost"
         if how == "refused":  # by rank 0, or by rank 1 itself while that listens
-            expected, said = InvalidArgumentError, "rank 1 is of 4|rank 1 knows 4 ranks"
+            expected, said = InvalidArgumentError, "rank 1 is of 4|rank 1 has 4 ranks"
         with pytest.raises(expected, match=said):
             last.result(60)
         listener.close()
@@ -302,9 +302,9 @@ def test_a_rank_that_closes_is_named_by_who_needs_it(group: list[Communicator]) 
     [
         (lambda c: c.all_reduce(ONES, "median"), "expected sum, mean, prod, min, max; got 'median'"),
         (lambda c: c.all_reduce(np.array(["a"])), "expected an array of numbers; got <U1"),
-        (lambda c: c.all_reduce(np.ones(2, bool)), "expected numbers that it can join; got bool"),
+        (lambda c: c.all_reduce(np.ones(2, bool)), "expected a dtype that it supports; got bool"),
         (lambda c: c.all_reduce(ONES, out=ONES[:3]), r"expected an out of float32\[4\]; got float32\[3\]"),
-        (lambda c: c.all_reduce(ONES, out=np.ones(8, F32)[::2]), "expected an out that is contiguous"),
+        (lambda c: c.all_reduce(ONES, out=np.ones(8, F32)[::2]), "expected a contiguous, writable out"),
         (lambda c: c.all_reduce(ONES, out=[1.0]), r"expected an out of float32\[4\]; got list"),
         (lambda c: c.reduce(ONES, 3), "expected a root of 0 to 2; got 3"),
         (lambda c: c.gather(np.float32(1)), r"expected an array \[n, ...\]; got a scalar"),

@@ -289,7 +289,7 @@ def test_workers_probe_each_other() -> None:
             assert worker.returncode == 0
             *_, line, last = said.splitlines()
             assert line.startswith(f"worker {1 - task} at 127.0.0.1:")
-            assert all(part in line for part in (": a ", " us, b ", " ns a byte (", "R^2 ", "by unix"))
+            assert all(part in line for part in (": a ", " us, b ", " ns per byte (", "R^2 ", "by unix"))
             variable, _, links = last.partition("=")
             assert variable == LINKS_VARIABLE
             found.append(parse_links(shlex.split(links)[0]).between)

@@ -103,5 +103,5 @@ def test_a_server_that_came_back_without_its_state_keeps_the_replica():
 
 
 def test_a_shard_without_a_server_is_lost():
-    with pytest.raises(UnavailableError, match=r"shard 0.*all that had it are lost"):
+    with pytest.raises(UnavailableError, match=r"shard 0.*all servers with the state are lost"):
         find_home(0, 2, {}, [1])

@@ -115,7 +115,7 @@ def test_a_strategy_can_be_set_for_good() -> None:
     finally:
         D.experimental_set_strategy(None)
     assert not D.has_strategy()
-    with first.scope(), pytest.raises(tf.errors.FailedPreconditionError, match="outside of strategies"):
+    with first.scope(), pytest.raises(tf.errors.FailedPreconditionError, match="outside strategies"):
         D.experimental_set_strategy(second)
 
 

@@ -174,7 +174,7 @@ def test_the_function_of_a_worker_is_told_how_many_there_are() -> None:
 
     iterator = strategy.make_input_fn_iterator(dataset_fn)
     assert epoch(strategy, iterator) == [[[0, 1], [2, 3], [4, 5]], [[6], [], []]]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"3 replicas divide; got 7. Use 9"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"divisible by 3 replicas; got 7. Use 9"):
         InputContext(1, 0, 3).get_per_replica_batch_size(7)
 
 
@@ -298,7 +298,9 @@ def test_components_of_different_length_are_found_in_the_step() -> None:
     parts = iterator.get_next()
     with session() as sess:
         sess.run(iterator.initializer)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"one number of rows in all components"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"the same number of rows in all components"
+        ):
             sess.run(parts[0].values[0])
 
 

@@ -82,7 +82,7 @@ def test_regroup_is_undone_by_select(structure: Any, count: int) -> None:
 def test_a_value_of_all_replicas_is_no_tensor() -> None:
     strategy = mirrored(2)
     value = numbered(strategy, [1.0, 2.0])
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"got one a replica. Use strategy.reduce"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"got one per replica. Use strategy.reduce"):
         value + tf.constant(1.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="experimental_local_results"):
         list(value)
@@ -155,7 +155,7 @@ def test_replicas_that_merge_unequally_often_are_told(last: int) -> None:
 
 
 def test_different_arguments_of_a_merge_are_told() -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError, match="values of one structure"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="values of the same structure"):
         mirrored(2).run(
             lambda: here().merge_call(lambda *_: None, tuple(range(here().replica_id_in_sync_group)))
         )
@@ -305,7 +305,7 @@ def test_a_variable_that_get_variable_made_is_not_paired_with_another_of_its_nam
 
 def test_names_may_not_depend_on_the_replica() -> None:
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"variable 'v1': expected one that replica 0 made"
+        tf.errors.InvalidArgumentError, match=r"variable 'v1': expected replica 0 to create it"
     ):
         mirrored(2).run(lambda: tf.Variable(1.0, name=f"v{here().replica_id_in_sync_group}"))
 
@@ -403,7 +403,7 @@ def test_one_tensor_or_number_for_all_is_its_own_mean_and_is_not_summed() -> Non
         assert sess.run(strategy.reduce("mean", tf.constant(3.0), axis=None)) == 3.0
         assert sess.run(strategy.reduce("mean", strategy.run(lambda: 3), axis=None)) == 3
     for value in (tf.constant(3.0), strategy.run(lambda: 3)):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Is it reduced already"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Is it already reduced"):
             strategy.reduce("sum", value, axis=None)
 
 

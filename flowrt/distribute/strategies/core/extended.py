@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def one_for_all(value: Any) -> InvalidArgumentError:
     """The error for a sum of a ``value`` that is not one per replica."""
     return InvalidArgumentError(
-        f"strategy.reduce: expected a value a replica to sum; got one for all: {value!r}. Is it reduced "
-        "already? If not, multiply it by strategy.num_replicas_in_sync"
+        f"strategy.reduce: expected one value per replica to sum; got one for all: {value!r}. Is it already "
+        "reduced? If not, multiply it by strategy.num_replicas_in_sync"
     )
 
 

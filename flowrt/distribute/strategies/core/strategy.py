@@ -95,8 +95,8 @@ class Strategy:
             return
         if context.strategy is not self:
             raise FailedPreconditionError(
-                f"{type(self).__name__}.{what}: expected to be outside of other strategies' scopes; got a "
-                f"call inside that of {context.strategy!r}. Use one strategy, or leave the first scope"
+                f"{type(self).__name__}.{what}: expected a call outside other strategies' scopes; got one "
+                f"inside that of {context.strategy!r}. Use one strategy, or leave the first scope"
             )
         self._extended.check_cross_replica(what)
 

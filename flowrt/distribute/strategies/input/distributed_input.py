@@ -53,9 +53,8 @@ class InputContext:
         count = self.num_replicas_in_sync
         if global_batch_size % count:
             raise InvalidArgumentError(
-                f"get_per_replica_batch_size: expected a global batch size that the {count} replicas "
-                "divide; got "
-                f"{global_batch_size}. Use {global_batch_size + count - global_batch_size % count}"
+                f"get_per_replica_batch_size: expected a global batch size divisible by {count} replicas; "
+                f"got {global_batch_size}. Use {global_batch_size + count - global_batch_size % count}"
             )
         return global_batch_size // count
 

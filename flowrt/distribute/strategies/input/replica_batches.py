@@ -81,7 +81,8 @@ def _rows(batch: Element, paths: Sequence[str]) -> int:
             f"{path} {format_shape(np.shape(array))}" for path, array in zip(paths, batch, strict=True)
         )
         raise InvalidArgumentError(
-            f"distributed dataset: expected batches with one number of rows in all components; got {shapes}"
+            "distributed dataset: expected batches with the same number of rows in all components; got "
+            f"{shapes}"
         )
     (rows,) = counts
     assert rows is not None
@@ -159,17 +160,17 @@ def share_of(node: Node, replicas: int) -> int | None:
     for path, leaf in zip(leaf_paths(node.spec), flatten(node.spec), strict=True):
         if leaf.shape == ():
             raise InvalidArgumentError(
-                f"distributed dataset: expected batches, which are divided among the replicas; "
-                f"component{path} is a scalar. Call dataset.batch(global batch size) first"
+                f"distributed dataset: expected batches to divide among the replicas; component{path} is a "
+                "scalar. Call dataset.batch(global batch size) first"
             )
     size = batch_size(node)
     if size is None:
         return None
     if size % replicas:
         raise InvalidArgumentError(
-            f"distributed dataset: expected a global batch size that the {replicas} replicas divide; got "
-            f"{size}. "
-            f"Use batch({size - size % replicas or replicas}) or batch({size + replicas - size % replicas})"
+            f"distributed dataset: expected a global batch size divisible by {replicas} replicas; got "
+            f"{size}. Use batch({size - size % replicas or replicas}) or "
+            f"batch({size + replicas - size % replicas})"
         )
     return size // replicas
 

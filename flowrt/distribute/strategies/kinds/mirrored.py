@@ -40,9 +40,9 @@ class MirroredStrategy(Strategy):
         ops = ReductionToEachDevice() if cross_device_ops is None else cross_device_ops
         if not isinstance(ops, CrossDeviceOps):
             raise DTypeError(
-                "MirroredStrategy: expected cross_device_ops that are a CrossDeviceOps, as NcclAllReduce(),"
-                " HierarchicalCopyAllReduce(), ReductionToOneDevice() or ReductionToEachDevice();"
-                f" got {ops!r}"
+                "MirroredStrategy: expected a CrossDeviceOps as cross_device_ops: NcclAllReduce(), "
+                "HierarchicalCopyAllReduce(), ReductionToOneDevice() or ReductionToEachDevice(); got "
+                f"{ops!r}"
             )
         super().__init__(MirroredExtended(self, chosen, ops))
 
@@ -82,5 +82,5 @@ def canonical_devices(devices: Sequence[str], what: str) -> tuple[str, ...]:
 def _canonical(device: str, what: str) -> str:
     spec = parse_device(device)
     if spec.device_type is None:
-        raise InvalidArgumentError(f"{what}: expected devices with a type, as '/gpu:0'; got {device!r}")
+        raise InvalidArgumentError(f"{what}: expected devices with a type, such as '/gpu:0'; got {device!r}")
     return format_device(spec.replace(device_index=spec.device_index or 0))

@@ -124,8 +124,8 @@ class MultiWorkerExtended(MirroredExtended):
             value = convert_to_tensor(value, arguments["dtype"])
             if not value.shape.is_fully_defined():
                 raise InvalidArgumentError(
-                    f"variable {arguments['name']!r}: expected an initial value of a static shape, which "
-                    f"all workers get; got {value.shape}"
+                    f"variable {arguments['name']!r}: expected an initial value of static shape, which is "
+                    f"sent to all workers; got {value.shape}"
                 )
             return self._reduction.from_chief(value)
 

@@ -27,7 +27,7 @@ class OneDeviceStrategy(Strategy):
     def __init__(self, device: str) -> None:
         if not isinstance(device, str):
             raise DTypeError(
-                f"OneDeviceStrategy: expected the name of one device, as '/gpu:0'; got {device!r}. Use "
+                f"OneDeviceStrategy: expected the name of one device, such as '/gpu:0'; got {device!r}. Use "
                 "MirroredStrategy for several"
             )
         super().__init__(_OneDeviceExtended(self, canonical_devices([device], "OneDeviceStrategy")))

@@ -157,9 +157,8 @@ def _check_covered(graph: Graph, shards: Sequence[Shard], devices: Sequence[str]
         for each in variable.copies:
             if each.device in devices and each not in covered:
                 raise InvalidArgumentError(
-                    f"variable {each.op.name!r}: expected to be made before the training operation, so"
-                    f" that replicas"
-                    " have it; it was made after"
+                    f"variable {each.op.name!r}: expected to be created before the training operation, so "
+                    "that replicas include it; it was created after"
                 )
 
 

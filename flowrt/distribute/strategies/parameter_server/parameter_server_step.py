@@ -69,8 +69,8 @@ class Servers(NamedTuple):
         """The server of a variable. Raises `InvalidArgumentError` for one that is on none."""
         if variable.device not in self.devices:
             raise InvalidArgumentError(
-                f"apply_gradients: expected variables on parameter servers; {variable.op.name!r} is on"
-                f" {variable.device or 'no device'!r}. Make it in the strategy's scope"
+                f"apply_gradients: expected variables on parameter servers; {variable.op.name!r} is on "
+                f"{variable.device or 'no device'!r}. Create it in the strategy's scope"
             )
         return self.devices.index(variable.device)
 

@@ -274,9 +274,8 @@ class ParameterServerExtended(StrategyExtended):
         graph = get_default_graph()
         if graph is not graph.root or self._begin is None:
             raise InvalidArgumentError(
-                "apply_gradients: expected a call in the function given to strategy.run(), outside of"
-                " branches and"
-                " loops; servers update once a step"
+                "apply_gradients: expected a call in the function given to strategy.run(), outside "
+                "branches and loops; servers update once per step"
             )
         builder = StepBuilder(self.servers, graph, self._begin)
         trained = builder.apply_gradients(optimizer, pairs, global_step, name or optimizer.get_name())
@@ -312,8 +311,7 @@ def _place_of(resolver: ClusterResolver) -> _Place:
     """
     if not isinstance(resolver, ClusterResolver):
         raise DTypeError(
-            "ParameterServerStrategy: expected a cluster_resolver that is a ClusterResolver; got"
-            f" {resolver!r}"
+            f"ParameterServerStrategy: expected a ClusterResolver as cluster_resolver; got {resolver!r}"
         )
     spec = resolver.cluster_spec()
     if not spec:

@@ -60,8 +60,8 @@ class ReplicaContext(ABC):
         """
         if not self._is_built():
             raise FailedPreconditionError(
-                "merge_call: expected a call in the function given to strategy.run(), by its own replica; got"
-                " one elsewhere. Ask get_replica_context() inside the function"
+                "merge_call: expected a call in the function given to strategy.run(), by its own replica; "
+                "got one elsewhere. Call get_replica_context() inside the function"
             )
         return self._merge(merge_fn, args, kwargs or {})
 

@@ -167,8 +167,8 @@ class _ThreadedReplica(ReplicaContext):
     def _merge(self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if get_default_graph() is not self._caller.graph:
             raise FailedPreconditionError(
-                "merge_call: expected the graph in which the replica's function was called; got a function, "
-                "branch or loop inside it. Call strategy.run() there, or take the merge out of it"
+                "merge_call: expected the graph in which the replica's function was called; got a "
+                "function, branch or loop inside it. Call strategy.run() there, or move the merge out of it"
             )
         self.standing_at = _MergeCall(merge_fn, args, kwargs, Surroundings.of_thread(), user_source())
         if not self._abandoned:
@@ -221,9 +221,8 @@ def _advance(replicas: Sequence[_ThreadedReplica], collections: ReplicaCollectio
         waiting = [r.local_replica_id for r in replicas if not r.has_ended]
         raise InvalidArgumentError(
             "strategy.run: expected every replica to call merge_call (as all_reduce, apply_gradients and "
-            "assigning "
-            f"to a variable do) equally often; got one more of replicas {waiting} when {ended} had "
-            "returned. Do not make it depend on the replica's number"
+            f"assigning to a variable do) equally often; got one more of replicas {waiting} when {ended} "
+            "had returned. Do not make it depend on the replica's index"
         )
     return bool(ended)
 
@@ -288,8 +287,8 @@ class _PairedVariables:
             made = [variable for variable in self._made.get(name, ()) if variable is not by_name]
             if position >= len(made):
                 raise InvalidArgumentError(
-                    f"variable {name!r}: expected one that replica 0 made too; got it in replica {number} "
-                    "only. Names of variables may not depend on the replica's number"
+                    f"variable {name!r}: expected replica 0 to create it too; only replica {number} did. "
+                    "Names of variables must not depend on the replica's index"
                 )
             return made[position]
 

@@ -101,7 +101,7 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
     _set_for_good.scope.close()
     if distribution_context() is not None:
         raise FailedPreconditionError(
-            "experimental_set_strategy: expected to be outside of strategies' scopes; got a call inside one"
+            "experimental_set_strategy: expected a call outside strategies' scopes; got one inside"
         )
     if strategy is not None:
         _set_for_good.scope.enter_context(strategy.scope())

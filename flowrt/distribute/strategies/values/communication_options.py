@@ -49,8 +49,8 @@ class CommunicationOptions:
             )
         if not isinstance(self.implementation, CommunicationImplementation):
             raise DTypeError(
-                "CommunicationOptions: expected an implementation that is a CommunicationImplementation, one"
-                f" of {', '.join(CommunicationImplementation.__members__)}; got {self.implementation!r}"
+                "CommunicationOptions: expected a CommunicationImplementation, one of "
+                f"{', '.join(CommunicationImplementation.__members__)}; got {self.implementation!r}"
             )
         if self.compression not in (None, "float16", "bfloat16"):
             raise InvalidArgumentError(

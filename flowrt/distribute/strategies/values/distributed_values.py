@@ -25,7 +25,7 @@ class DistributedValues:
 
     def __init__(self, values: Sequence[Any]) -> None:
         if not values:
-            raise InvalidArgumentError(f"{type(self).__name__}: expected a value a replica; got none")
+            raise InvalidArgumentError(f"{type(self).__name__}: expected one value per replica; got none")
         self.values = tuple(values)
 
     def _here(self) -> Any:
@@ -36,7 +36,7 @@ class DistributedValues:
         if context is not None and context.updated_copy is not None:
             return self.values[context.updated_copy]
         raise FailedPreconditionError(
-            f"{self!r}: expected one tensor; got one a replica. Use strategy.reduce(), or "
+            f"{self!r}: expected one tensor; got one per replica. Use strategy.reduce(), or "
             "strategy.experimental_local_results() for all of them"
         )
 
@@ -51,8 +51,8 @@ class DistributedValues:
 
     def __iter__(self) -> Iterator[Any]:
         raise InvalidArgumentError(
-            f"{self!r}: expected strategy.experimental_local_results(value) to go through the replicas' "
-            "values"
+            f"{self!r}: expected strategy.experimental_local_results(value) for iteration over the "
+            "replicas' values"
         )
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ def regroup(values: Sequence[Structure], wrap: Callable[[Sequence[Any]], Any] = 
     for replica, other in enumerate(values):
         if not _fits(first, other):
             raise InvalidArgumentError(
-                f"replicas: expected values of one structure; replica 0 has {first!r:.200}, replica "
+                f"replicas: expected values of the same structure; replica 0 has {first!r:.200}, replica "
                 f"{replica} has {other!r:.200}"
             )
     if isinstance(first, Mapping):

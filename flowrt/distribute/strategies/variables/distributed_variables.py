@@ -133,8 +133,8 @@ class DistributedVariable(Variable):
             return
         raise FailedPreconditionError(
             f"variable {self.name!r}: expected updates to be applied in strategy.run() or merge_call() of "
-            f"{self._strategy!r}; got one outside, which would change one copy of several. Call minimize() or"
-            " apply_gradients() in the function given to strategy.run(), or write all copies by assign()",
+            f"{self._strategy!r}; got one outside, which would change only one copy. Call minimize() or "
+            "apply_gradients() in the function given to strategy.run(), or write all copies by assign()",
             op=self.op.name,
         )
 
@@ -171,14 +171,15 @@ class DistributedVariable(Variable):
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
         if self._context().updated_copy is None and len(self._copies) > 1:
             raise UnimplementedError(
-                f"variable {self.name!r}: expected assign_add instead of count_up_to; it has a copy a replica"
+                f"variable {self.name!r}: expected assign_add instead of count_up_to; it has one copy per "
+                "replica"
             )
         return super().count_up_to(limit, name)
 
     def _expected_aggregation(self, op: Any) -> FailedPreconditionError:
         return FailedPreconditionError(
             f"variable {self.name!r}: expected an aggregation for {op.name} in a replica; got "
-            f"{self.aggregation.name}. Make it with aggregation=VariableAggregation.SUM, MEAN or "
+            f"{self.aggregation.name}. Create it with aggregation=VariableAggregation.SUM, MEAN or "
             "ONLY_FIRST_REPLICA, or write it cross-replica",
             op=self.op.name,
         )
@@ -257,9 +258,9 @@ class SyncOnReadVariable(DistributedVariable):
         """Raise `FailedPreconditionError` where the copies have no value together."""
         if self.aggregation is VariableAggregation.NONE:
             raise FailedPreconditionError(
-                f"variable {self.name!r}: expected an aggregation to read it cross-replica; got NONE. Make it"
-                " with aggregation=VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or read it in a "
-                "replica",
+                f"variable {self.name!r}: expected an aggregation to read it cross-replica; got NONE. "
+                "Create it with aggregation=VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or read "
+                "it in a replica",
                 op=self.op.name,
             )
 
@@ -295,9 +296,9 @@ class SyncOnReadVariable(DistributedVariable):
         is_sum = self.aggregation is VariableAggregation.SUM
         if op is not assign_variable_op and (is_sum or op not in _ADDITIVE):
             raise FailedPreconditionError(
-                f"variable {self.name!r}: expected assign() to write it cross-replica; got {op.name}, "
-                "which has no "
-                f"meaning for copies whose {self.aggregation.name} is the value. Call it in a replica"
+                f"variable {self.name!r}: expected assign() to write it cross-replica; got {op.name}, which "
+                f"is undefined for a value that is the {self.aggregation.name} of its copies. Call it in a "
+                "replica"
             )
         value = convert_to_tensor(values[0], self.dtype)
         parts = self._parts_of_sum(value) if is_sum else value
