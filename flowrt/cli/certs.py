@@ -19,7 +19,9 @@ MAX_TASKS = 1000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="init", required=True)
-    init = actions.add_parser("init", help="an authority, where there is none yet, and a certificate a task")
+    init = actions.add_parser(
+        "init", help="create an authority, if there is none yet, and one certificate per task"
+    )
     init.add_argument("--dir", type=Path, default=Path("certs"), help="where they go (default: certs)")
     init.add_argument(
         "--task", type=_task, action="append", default=[], metavar="JOB:N[-M][=HOST,...]",
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(path)
     print(
         f"{_next_step(arguments.tasks)}, and {arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. "
-        "Who has ca.key can make more: keep it away from tasks."
+        "Anyone with ca.key can create more: keep it away from tasks."
     )
     return 0
 

@@ -20,7 +20,7 @@ from flowrt.cli.devices import device_row
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.profiler.text_table import aligned, gib
 
-HELP = "print what a bug report should say about this machine"
+HELP = "print versions, settings and devices for a bug report"
 NAMES = ("TF_CONFIG",)
 PREFIXES = ("FLOWRT_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_")
 """Prefixes of variables read by flowrt and its compute libraries. Not ``TF_``, which Terraform uses too."""

@@ -18,7 +18,7 @@ MISTAKE = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
-        help="a script, which is run: of its steps the one with most operations is explained; or a GraphDef"
+        help="a script, which is run: its step with the most operations is explained; or a GraphDef"
         " (.pb, .pbtxt), an event file, or a running worker (grpc://host:port)",
     )
     parser.add_argument(
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show instead what each stage of the compile changes: 'all', or those that are named, as in"
         " 'extract, lower, optimise(fold_constants)'",
     )
-    parser.epilog = "What stands behind -- are the script's own arguments."
+    parser.epilog = "Arguments after -- are passed to the script."
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "source",
         help="a GraphDef (.pb, .pbtxt), an event file, a running worker (grpc://host:port), or a script,"
-        " which is run: of its steps the one with most operations is drawn",
+        " which is run; its step with the most operations is drawn",
     )
-    add("--out", required=True, metavar="FILE", help="the file to write; replaced when all is well")
+    add("--out", required=True, metavar="FILE", help="the file to write; replaced only on success")
     add("--format", metavar="NAME", help=f"{', '.join(FORMATS)} (default: by the name of FILE)")
     add("--view", metavar="NAME", default=VIEWS[0], help=f"{', '.join(VIEWS)} (default: {VIEWS[0]})")
     add("--fetch", action="append", metavar="TENSOR", help="only what it needs; may be repeated")
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--radius", type=not_negative, metavar="N",
         help=f"how many edges around --focus (default: {RADIUS})",
     )  # fmt: skip
-    parser.epilog = "What stands behind -- are the script's own arguments."
+    parser.epilog = "Arguments after -- are passed to the script."
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -46,9 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = ", ".join(COMMANDS)
         parser.error(f"expected a command of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
     words, behind = _split(words)
-    arguments = parser.parse_args(words)
-    if behind and not getattr(arguments, "source", "").endswith(".py"):
-        parser.error(f"{arguments.command}: expected nothing behind --; got {' '.join(behind)}")
+    arguments, unknown = parser.parse_known_args(words)
+    is_script = getattr(arguments, "source", "").endswith(".py")
+    if unknown:
+        hint = "; arguments of the script go after --" if is_script else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    if behind and not is_script:
+        parser.error(f"{arguments.command}: expected nothing after --; got {' '.join(behind)}")
     arguments.script_arguments = behind
     try:
         status = int(COMMANDS[arguments.command].run(arguments))
@@ -87,7 +91,9 @@ def _drop_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="flowrt", description="Look at flowrt and at this machine.")
+    parser = CommandParser(
+        prog="flowrt", description="Inspect flowrt, its graphs and runs, and this machine."
+    )
     parser.add_argument("--version", action="version", version=f"flowrt {sys.modules['flowrt'].__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, command in COMMANDS.items():

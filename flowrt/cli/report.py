@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
     parser.add_argument(
         *spellings("--skip-damaged"), action="store_true",
-        help="of a damaged file show what is whole, and say where it breaks (default: an error)",
+        help="show the intact part of a damaged file, and where it breaks off (default: an error)",
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def new_worker_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         *spellings("--insecure-i-understand"), action="store_true", dest="insecure",
-        help="listen beyond the loopback without certificates: who reaches the port can run programs",
+        help="listen beyond the loopback without certificates: whoever reaches the port can run programs",
     )  # fmt: skip
     add(
         *spellings("--allow-op"), action="append", default=[], metavar="NAME", dest="allowed_ops",

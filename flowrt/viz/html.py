@@ -35,20 +35,20 @@ from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 NOTES = {
-    "built": "The graph as the program made it.",
-    "extract": "What the fetches need. A fed tensor is a _Feed, and what only it needed is gone.",
-    "lower": "Calls are inlined; branches and loops have the form in which they run.",
-    "order_effects": "Reads and writes of a variable keep the order in which they were made.",
-    "infer_shapes": "The shapes again, with those of the feeds.",
-    "fold_constants": "What can be computed once is computed now.",
-    "simplify": "What its own rule says is needless is gone.",
-    "eliminate_common_subexpressions": "Of equal operations one is left.",
-    "clean_dependencies": "Control edges that others imply are gone.",
-    "optimise_functions": "The same in functions, and across their borders.",
+    "built": "The graph as the program built it.",
+    "extract": "The operations that the fetches need. A fed tensor becomes a _Feed, without inputs.",
+    "lower": "Calls are inlined; branches and loops get their executable form.",
+    "order_effects": "Control edges keep the reads and writes of each variable in program order.",
+    "infer_shapes": "Shapes are inferred again, from those of the feeds.",
+    "fold_constants": "Operations with constant inputs are computed now.",
+    "simplify": "Operations that have no effect, such as x * 1, are removed.",
+    "eliminate_common_subexpressions": "Equal operations are merged.",
+    "clean_dependencies": "Redundant control edges are removed.",
+    "optimise_functions": "The same inside functions, and across their boundaries.",
     "place": "Every operation has a device.",
-    "split": "What spans devices runs on each of them.",
-    "partitioned": "One part a device. On each cut edge a _Send and a _Recv.",
-    "scheduled": "What one compiled loop can do is one operation; each has its stream.",
+    "split": "A loop or branch on several devices becomes one on each.",
+    "partitioned": "One part per device, with a _Send and a _Recv on each cut edge.",
+    "scheduled": "Operations that one compiled loop computes are fused; each operation has its stream.",
 }
 """Notes by the name of a pass, or of a stage without one."""
 

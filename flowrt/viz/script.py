@@ -62,7 +62,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
 def _where(path: str, error: Exception) -> str:
     """The ``file:line`` in the script at which ``error`` originated."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}"
+        return f"{error.filename}:{error.lineno}" if error.filename and error.lineno else path
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == path]
     return f"{path}:{lines[-1]}" if lines else path

@@ -54,6 +54,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     [
         (["export", "g.pb", "--out", "x", "--depth", "a"], "expected a number of at least 1; got a"),
         (["devices", "--jsn"], "unrecognized arguments: --jsn"),
+        (["explain", "a.py", "--steps", "2"], "--steps 2; arguments of the script go after --"),
         (["selftest", "--only", "opps"], "got 'opps'. Nearest: ops"),
         (["selftest", "--only", ""], "expected sections of ops"),
         (["selftest", "--device", "cpu0"], "device 'cpu0': expected parts of the form /job:NAME"),

@@ -267,10 +267,10 @@ def test_a_script_that_runs_nothing_is_one_line(tmp_path, own_graph):
 def test_only_a_script_has_arguments_of_its_own(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["devices", "--", "more"])
-    assert "expected nothing behind --; got more" in capsys.readouterr().err
+    assert "expected nothing after --; got more" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["explain", "net.pb", "--", "more"])
-    assert "expected nothing behind --; got more" in capsys.readouterr().err
+    assert "expected nothing after --; got more" in capsys.readouterr().err
 
 
 # --- the stages of the compile

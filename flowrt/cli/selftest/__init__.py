@@ -23,7 +23,7 @@ from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import nearest
 
-HELP = "check on one device that flowrt computes rightly, and measure it"
+HELP = "check the results of all operations on one device, and benchmark it"
 SECTIONS: dict[str, Callable[[Target], Result]] = {
     "ops": check_ops,
     "loops": check_loops,
