@@ -138,7 +138,7 @@ devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, devic
     config.experimental.list_logical_devices config.experimental.set_virtual_device_configuration
     config.experimental.get_virtual_device_configuration config.experimental.VirtualDeviceConfiguration
     config.experimental.set_visible_devices
-a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()
+each session's devices have separate pools. Nearest: Session.devices and their pool.stats()
     config.experimental.get_memory_info config.experimental.get_memory_usage
     config.experimental.reset_memory_stats
 """
