@@ -151,7 +151,7 @@ def trace(
     return TracedFunction(tuple(inputs), tuple(outputs)), other
 
 
-_FOREIGN = ("is of another graph", "is not an element of this graph")
+_FOREIGN = ("belongs to another graph", "is not an element of this graph")
 
 
 def _explained(what: str, error: InvalidArgumentError) -> Exception:
