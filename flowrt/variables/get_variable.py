@@ -54,7 +54,7 @@ def get_variable(
     scope = store.current.scope
     if partitioner is not None or scope.partitioner is not None:
         raise UnimplementedError(
-            f"get_variable {name!r}: expected no partitioner; got one: variables are kept whole"
+            f"get_variable {name!r}: expected no partitioner; got one: variables are not partitioned"
         )
     options: dict[str, Any] = {
         "name": f"{scope.name}/{name}" if scope.name else name,

@@ -183,7 +183,7 @@ def test_a_task_drains_for_who_has_the_token(
         server.stop()
     said = capsys.readouterr().err
     assert "task:0 at " in said
-    assert "drains, 0 steps are running" in said
+    assert "is draining, 0 steps are running" in said
 
 
 def test_a_task_that_does_not_end_is_not_waited_for_for_ever(

@@ -223,8 +223,8 @@ def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tens
 def _check_count(count: int, group: Group | None, name: str, what: str) -> None:
     if group is not None and count != len(group.ranks):
         raise InvalidArgumentError(
-            f"{name}: expected {len(group.ranks)} {what}, one for each rank {list(group.ranks)} of group "
-            f"{group.key!r} in this graph; got {count}",
+            f"{name}: expected {len(group.ranks)} {what}, one for each of the ranks {list(group.ranks)} of "
+            f"group {group.key!r} in this graph; got {count}",
             source=user_line(),
         )
 

@@ -237,13 +237,13 @@ def why_absent(prefix: str) -> str:
     """The reason why there is no checkpoint under ``prefix``, and what to do."""
     manifest = _manifest_path("")
     if prefix.endswith(manifest) and checkpoint_exists(prefix.removesuffix(manifest)):
-        return f"drop {manifest!r} from it"
+        return f"remove {manifest!r} from it"
     if os.path.isdir(prefix):
         return "it is a directory. Use latest_checkpoint(directory)"
     if is_of_tensorflow(_FILE_OF_TENSORFLOW.sub("", prefix)):
         return (
             "it is in TensorFlow's own format, which flowrt does not read. Write the values to a file with "
-            "numpy.savez there, and give each to its variable here with load(value, session)"
+            "numpy.savez there, and assign each to its variable here with load(value, session)"
         )
     return f"there is no {_manifest_path(prefix)}"
 
@@ -357,4 +357,6 @@ def _safetensors_errors(where: str) -> Iterator[None]:
     try:
         yield
     except safetensors.SafetensorError as error:
-        raise DataLossError(f"{where}: expected what the manifest says; got {error}") from error
+        raise DataLossError(
+            f"{where}: expected the content described by the manifest; got {error}"
+        ) from error

@@ -164,7 +164,8 @@ class _Schema:
         self.need(body.get("format") == FORMAT, "format", repr(FORMAT), body.get("format"))
         if self.count(body.get("version"), "version") != VERSION:
             raise UnimplementedError(
-                f"{self.where}: expected version {VERSION}; got {body['version']}. A later flowrt wrote it."
+                f"{self.where}: expected version {VERSION}; got {body['version']}. It was written by a "
+                "later flowrt."
             )
         listed = enumerate(self.items(body.get("shards"), "shards"))
         shards = tuple(self.shard(value, f"shard {number}") for number, value in listed)
@@ -202,7 +203,7 @@ class _Schema:
 def check_tensor(name: object, array: object) -> None:
     """Raise `InvalidArgumentError` or `DTypeError` unless this array can be saved under this name."""
     if not isinstance(name, str) or name == RESERVED_NAME or not _is_text(name):
-        raise InvalidArgumentError(f"checkpoint: {name!r} cannot be a tensor's name: expected another text")
+        raise InvalidArgumentError(f"checkpoint: {name!r} cannot be a tensor's name: expected other text")
     if not isinstance(array, np.ndarray | np.generic):
         raise DTypeError(f"checkpoint: tensor {name!r}: expected a NumPy array; got {type(array).__name__}")
     try:

@@ -174,11 +174,11 @@ class Saver:
         fits = expected.is_compatible_with(shape)
         same_size = expected.num_elements() == int(np.prod(shape, dtype=np.int64))
         if not fits and not (self._reshape and same_size):
-            message = f"variable {name!r} has shape {expected}; its value there has shape {shape}"
+            message = f"variable {name!r} has shape {expected}; its saved value has shape {shape}"
             message = f"checkpoint {prefix!r}: {message}"
             raise InvalidArgumentError(message, op=variable.op.name, source=variable.op.source)
         if types[name] != variable.dtype:
-            message = f"variable {name!r} is {variable.dtype.name}; its value there is {types[name].name}"
+            message = f"variable {name!r} is {variable.dtype.name}; its saved value is {types[name].name}"
             raise DTypeError(
                 f"checkpoint {prefix!r}: {message}", op=variable.op.name, source=variable.op.source
             )
@@ -233,7 +233,7 @@ def _by_name(var_list: Any) -> dict[str, Variable]:
     for variable in var_list:
         if found.setdefault(variable.op.name, variable) is not variable:
             raise InvalidArgumentError(
-                f"Saver: expected one variable of each name; got two of {variable.op.name!r}"
+                f"Saver: expected unique variable names; got two of {variable.op.name!r}"
             )
     return found
 

@@ -132,7 +132,7 @@ class QueueRunner:
 
     def _report(self, error: Exception, coord: Coordinator | None) -> None:
         if coord is None:
-            LOGGER.error("queue %r: a thread that fills it has ended: %s", self.name, error)
+            LOGGER.error("queue %r: an enqueue thread has ended: %s", self.name, error)
             self._raised.append(error)
         elif not (coord.should_stop() and isinstance(error, CancelledError)):
             coord.request_stop(error)

@@ -231,7 +231,7 @@ class GlobalStepWaiterHook(SessionRunHook):
             if time.monotonic() > end:
                 raise DeadlineExceededError(
                     f"GlobalStepWaiterHook: expected global step {self._wait_until} within "
-                    f"{self._max_wait_s:g} s; got {step}. Do the other workers train?"
+                    f"{self._max_wait_s:g} s; got {step}. Are the other workers training?"
                 )
             time.sleep(POLL_S)
         self._has_begun = True

@@ -63,7 +63,7 @@ class GradientAccumulator:
         """
         if not self._sums:
             raise FailedPreconditionError(
-                "GradientAccumulator.apply_gradients: expected accumulate() to be called before; it was not"
+                "GradientAccumulator.apply_gradients: expected accumulate() to be called first; it was not"
             )
         pairs = [(total.read_value(), variable) for variable, total in self._sums.items()]
         applied = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)

@@ -143,7 +143,7 @@ class ExponentialMovingAverage:
             if _is_later_replica():
                 return
             raise InvalidArgumentError(
-                f"{self._name}: expected what has no average yet; got {element.name!r} again"
+                f"{self._name}: expected variables without an average; got {element.name!r} again"
             )
         graph = get_default_graph()
         with graph.control_dependencies(None), graph.name_scope(None):
