@@ -113,7 +113,7 @@ def test_wrong_arguments_are_refused() -> None:
     w = tf.Variable(1.0, name="w")
     average = tf.train.ExponentialMovingAverage(0.9)
     average.apply([w])
-    with pytest.raises(InvalidArgumentError, match="expected what has no average yet; got 'w:0' again"):
+    with pytest.raises(InvalidArgumentError, match="expected variables without an average; got 'w:0' again"):
         average.apply([w])
     with pytest.raises(DTypeError, match="expected floating variables and tensors"):
         average.apply([tf.Variable(1)])
