@@ -324,7 +324,7 @@ def test_a_directory_or_a_file_in_place_of_a_checkpoints_prefix(saved, tmp_path)
     with tf.Session() as session:
         with pytest.raises(InvalidArgumentError, match=r"a directory\. Use latest_checkpoint\(directory\)"):
             tf.train.Saver().restore(session, str(tmp_path))
-        with pytest.raises(InvalidArgumentError, match=r"drop '\.index\.json' from it"):
+        with pytest.raises(InvalidArgumentError, match=r"remove '\.index\.json' from it"):
             tf.train.Saver().restore(session, saved + ".index.json")
 
 
