@@ -299,7 +299,9 @@ class Plan:
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fetched[len(values)], error) from cause(error)
         instance.reset()
-        self._give_back(instance)
+        self._idle.append(instance)  # `_give_back`, without the call
+        if self._closed:
+            self.close()
         return values
 
     def _share_arena(self, earlier: Plan) -> None:

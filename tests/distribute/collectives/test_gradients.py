@@ -246,5 +246,5 @@ def test_gradients_of_gradients_between_graphs() -> None:
 
 
 def test_a_stand_in_for_the_roots_value_has_a_static_shape() -> None:
-    with tf.Graph().as_default(), pytest.raises(InvalidArgumentError, match="a static shape"):
+    with tf.Graph().as_default(), pytest.raises(InvalidArgumentError, match="a tensor of static shape"):
         collectives.broadcast(tf.placeholder("float32", [None]), ["/cpu:0"], 1, Group("g", 2, (0,)))

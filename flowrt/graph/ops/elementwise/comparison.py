@@ -40,6 +40,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like_op
+from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.shapes import (
     Shape,
@@ -65,11 +66,12 @@ def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def elementwise_op(name: str, signature: str, *, commutative: bool = False, **rules: Any) -> OpDef[Tensor]:
     """An op of which output element i depends only on elements i of the (broadcast) inputs."""
+    has_one_input = "," not in signature.partition("->")[0]
     return define_op(
         name,
         signature,
         traits=Traits(elementwise=True, commutative=commutative),
-        **{"shape": broadcast_shape, **rules},
+        **{"shape": unchanged if has_one_input else broadcast_shape, **rules},
     )
 
 
