@@ -184,7 +184,7 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     )
     if arguments.exit_with_job:
         server.on_job_end = functools.partial(_end_with_job, reasons)
-    server.on_drain = functools.partial(reasons.put, Reason("it was told to drain"))
+    server.on_drain = functools.partial(reasons.put, Reason("it was asked to drain"))
     _end_by_signal(reasons)
     server.start()
     threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()

@@ -89,7 +89,7 @@ def test_who_is_told_to_end_lets_the_running_step_end(
     assert errors.splitlines()[-1] == "flowrt-worker: ended: it was asked to drain"
     assert draining.result(SOON_S) == 0
     first, last = capsys.readouterr().err.splitlines()[:2]
-    assert first == f"flowrt-worker: {worker.task} at {worker.address} drains, 1 step is running"
+    assert first == f"flowrt-worker: {worker.task} at {worker.address} is draining, 1 step is running"
     assert last == f"flowrt-worker: {worker.address} has ended"
 
 

@@ -186,8 +186,7 @@ def _drive(
                 key = resume(program, value)
     except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
         errors.append(error)  # before the others are notified: their errors come later
-        known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
-        control.cancel(known)  # wakes kernels that wait, and by `wake_by` the rendezvous
+        control.cancel(_known(error))  # wakes kernels that wait, and by `wake_by` the rendezvous
 
 
 def resume(program: Running, value: Any) -> str | None:
@@ -198,3 +197,8 @@ def resume(program: Running, value: Any) -> str | None:
         return program.send(value)
     except StopIteration:
         return None
+
+
+def _known(error: BaseException) -> OpError:
+    """``error``, typed. A function: a local name in the thread's frame would keep the error and its step."""
+    return error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
