@@ -72,7 +72,7 @@ def test_a_device_that_there_is_not_has_no_queue():
     with tf.Session() as session:
         for fetch, ordinal in ((feed, 7), (value, 3)):
             with pytest.raises(
-                tf.errors.InvalidArgumentError, match=rf"asks for /device:\*:{ordinal}\. The dev"
+                tf.errors.InvalidArgumentError, match=rf"requests /device:\*:{ordinal}\. The dev"
             ):
                 session.run(fetch)
 
