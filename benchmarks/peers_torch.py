@@ -130,13 +130,5 @@ def matmul_2048(compiled: Wrap) -> Outcome:
 
 CASES: dict[str, Callable[[Wrap], Outcome]] = {
     case.__name__: case
-    for case in (
-        add_callable,
-        chain_1000_small_ops,
-        mlp_adam,
-        lenet_sgd,
-        gpt_adam,
-        gelu_sum_16m,
-        matmul_2048,
-    )
+    for case in (add_callable, chain_1000_small_ops, mlp_adam, lenet_sgd, gpt_adam, gelu_sum_16m, matmul_2048)
 }

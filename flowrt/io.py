@@ -5,11 +5,7 @@ from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.text.strings import decode_raw
 from flowrt.train.checkpoints.graph_files import write_graph
 
-__all__ = [
-    "decode_raw",
-    "gfile",
-    "write_graph",
-]
+__all__ = ["decode_raw", "gfile", "write_graph"]
 
 
 __getattr__ = missing_from("io")

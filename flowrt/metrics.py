@@ -87,10 +87,7 @@ def _total(name: str, shape: Sequence[int] = ()) -> Variable:
 
 
 def _ratio(
-    to: _Destination,
-    numerator: Tensor,
-    denominator: Tensor,
-    finish: Callable[[Tensor], Tensor] = lambda x: x,
+    to: _Destination, numerator: Tensor, denominator: Tensor, finish: Callable[[Tensor], Tensor] = lambda x: x
 ) -> Pair:
     total, count = _total("total"), _total("count")
 

@@ -657,11 +657,7 @@ def invariants_of_another_variable(x):
         (called_function_counts, InvalidArgumentError, "name 'count', .* to stay 0, .* got 1.*return the"),
         (loops_own_function_counts, InvalidArgumentError, "name 'count', .* to stay 0, .* got 1"),
         (branch_calls_what_makes_a_name, InvalidArgumentError, "name 'made', .* to stay no value"),
-        (
-            module_level_counts,
-            InvalidArgumentError,
-            "name 'calls', .* to stay 0, .* got 2",
-        ),
+        (module_level_counts, InvalidArgumentError, "name 'calls', .* to stay 0, .* got 2"),
         (condition_counts, InvalidArgumentError, "name 'tests', .* to stay 1, .* got 2"),
         (
             invariants_that_are_no_pairs,
@@ -701,9 +697,7 @@ def lacks_an_attribute(x):
         return value.no_such_name
 
     while x > 0:
-        x = inner(
-            x,
-        )
+        x = inner(x)
     return x
 
 

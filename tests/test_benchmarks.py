@@ -27,14 +27,7 @@ from benchmarks import (
 )
 from benchmarks.bars import BARS, Bar
 from benchmarks.cases import CASES
-from benchmarks.report import (
-    Row,
-    format_seconds,
-    remarks_of,
-    rows_of,
-    summary_of,
-    table_lines,
-)
+from benchmarks.report import Row, format_seconds, remarks_of, rows_of, summary_of, table_lines
 from benchmarks.sides import NotRun, Side
 from benchmarks.timing import MIN_CALLS, Outcome, median_s, timed, timed_from_first
 

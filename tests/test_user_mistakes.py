@@ -426,10 +426,7 @@ def test_a_generator_that_fails(error, kind):
         ("config.experimental.get_memory_info", r"separate pools\. Nearest: Session\.devices"),
         ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
         ("contrib.tpu.shard", "there are no TPUs"),
-        (
-            "config.experimental.set_memory_groth",
-            r"Nearest: config\.experimental\.set_memory_growth$",
-        ),
+        ("config.experimental.set_memory_groth", r"Nearest: config\.experimental\.set_memory_growth$"),
         ("contrib.tpu.infeed_enque", r"no such name\. Nearest: contrib\.tpu\.infeed_enqueue,"),
         ("datasett", r"no such name\. Nearest: data$"),
         ("confg", r"no such name\. Nearest: config, conj, cond$"),

@@ -69,10 +69,7 @@ def cond(
 
 
 def switch_case(
-    branch_index: Any,
-    branch_fns: Any,
-    default: Callable[[], Any] | None = None,
-    name: str = "switch_case",
+    branch_index: Any, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
 ) -> Any:
     """``branch_fns[branch_index]()``, or ``default()`` (the last branch if None) for an index that has none.
 

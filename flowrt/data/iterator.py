@@ -19,12 +19,7 @@ from flowrt.data.node import HOST, Element, ElementIterator, Node
 from flowrt.data.spec import TensorSpec
 from flowrt.data.traced import open_tree, tensors_in
 from flowrt.dtypes import as_dtype
-from flowrt.errors import (
-    DTypeError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    UnimplementedError,
-)
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.dlpack import host_array, is_foreign
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import evaluate, located

@@ -208,11 +208,7 @@ class Device:
         return self.fetch(array) if self.is_asynchronous else np.asarray(array)
 
     def send(
-        self,
-        stream: Stream,
-        array: Any,
-        done: Callable[[Any], object],
-        fail: Callable[[OpError], object],
+        self, stream: Stream, array: Any, done: Callable[[Any], object], fail: Callable[[OpError], object]
     ) -> None:
         """Call ``done(host array)`` when ``stream`` has computed ``array`` and it has arrived, or
         ``fail(error)``.

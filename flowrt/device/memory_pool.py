@@ -23,12 +23,7 @@ from typing import NamedTuple, Protocol, final
 from flowrt.device.bfc import AllocatorStats, BFCAllocator, BinStats, Region, round_up
 from flowrt.device.event_manager import wait_until_idle
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
-from flowrt.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    OpError,
-    ResourceExhaustedError,
-)
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError, ResourceExhaustedError
 
 STREAM_DEADLINE_S = 10.0
 """Time that a request that does not fit waits for submitted work."""

@@ -122,10 +122,7 @@ def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable
 
 
 def _jacobian_of(
-    what: str,
-    f: Any,
-    argnums: int | Sequence[int],
-    sweeps: Callable[[list[Tensor], list[Tensor]], Blocks],
+    what: str, f: Any, argnums: int | Sequence[int], sweeps: Callable[[list[Tensor], list[Tensor]], Blocks]
 ) -> Callable[..., Any]:
     positions: Any = argnums if isinstance(argnums, (list, tuple)) else [argnums]
     if not callable(f) or not all(isinstance(p, int) for p in positions):

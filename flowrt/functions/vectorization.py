@@ -22,10 +22,7 @@ from flowrt.graph.source import user_line
 
 
 def vectorized_map(
-    fn: Callable[[Any], Any],
-    elems: Structure,
-    fallback_to_while_loop: bool = True,
-    warn: bool = True,
+    fn: Callable[[Any], Any], elems: Structure, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> Structure:
     """`map_fn` without a loop: each operation that ``fn`` creates is replaced by one over all rows.
 

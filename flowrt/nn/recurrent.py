@@ -226,8 +226,7 @@ def transpose_batch_time(x: Tensor) -> Tensor:
 def _check_sequence(x: Tensor) -> None:
     if x.shape.ndims is None or x.shape.ndims < 3 or None in x.shape.as_list()[2:]:
         raise InvalidArgumentError(
-            f"dynamic_rnn: expected inputs [batch, time, depth] of known depth; got {x!r}",
-            source=user_line(),
+            f"dynamic_rnn: expected inputs [batch, time, depth] of known depth; got {x!r}", source=user_line()
         )
 
 

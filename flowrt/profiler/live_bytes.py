@@ -17,10 +17,7 @@ def live_bytes(step: Step) -> dict[str, list[tuple[int, int]]]:
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for operation, last_use in _last_uses(step):
         if operation.nbytes:
-            changes[operation.device] += [
-                (operation.start, operation.nbytes),
-                (last_use, -operation.nbytes),
-            ]
+            changes[operation.device] += [(operation.start, operation.nbytes), (last_use, -operation.nbytes)]
     return {device: _summed(sorted(each)) for device, each in changes.items()}
 
 

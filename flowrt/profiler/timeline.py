@@ -21,16 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.profiler.live_bytes import live_bytes
-from flowrt.profiler.steps import (
-    Edge,
-    Operation,
-    Step,
-    Transfer,
-    device_in_task,
-    read_step,
-    several,
-    task_of,
-)
+from flowrt.profiler.steps import Edge, Operation, Step, Transfer, device_in_task, read_step, several, task_of
 from flowrt.version import VERSION
 
 Event: TypeAlias = dict[str, Any]

@@ -85,7 +85,7 @@ looking up, "flowrt" for flowrt.
 """
 
 _RENAMED: dict[str, dict[str, str]] = {
-    "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"},
+    "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"}
 }
 """Names of a path that differ from those of its sources."""
 

@@ -177,12 +177,7 @@ def _frame(
     width: float, height: float, xs: Sequence[float], ys: Sequence[float], from_zero: bool = False
 ) -> Frame:
     low, high = (0.0, max(ys) * 1.08 or 1.0) if from_zero else padded(min(ys), max(ys))
-    return Frame(
-        width,
-        height,
-        Scale(min(xs), max(xs), 58, width - 12),
-        Scale(low, high, height - 24, 8),
-    )
+    return Frame(width, height, Scale(min(xs), max(xs), 58, width - 12), Scale(low, high, height - 24, 8))
 
 
 def _axes(

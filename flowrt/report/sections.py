@@ -18,15 +18,7 @@ from flowrt.report.charts import Bar, Mark
 from flowrt.report.markup import Child, Markup, element, joined
 from flowrt.report.read_run import Point, Run
 from flowrt.report.scale import byte_ticks, duration, number, share
-from flowrt.report.step_times import (
-    ACTIVITIES,
-    Traffic,
-    activities,
-    activity_of,
-    mean_span,
-    streams,
-    traffic,
-)
+from flowrt.report.step_times import ACTIVITIES, Traffic, activities, activity_of, mean_span, streams, traffic
 
 MAX_OPS = 20
 MAX_CURVES = 24

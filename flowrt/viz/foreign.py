@@ -208,11 +208,7 @@ class _Reader:
 def _left_out(attrs: dict[str, Any]) -> tuple[OpDef, dict[str, Any]]:
     """A constant without its value, or of a dtype that flowrt has not."""
     dtype = attrs.get("dtype")
-    return placeholder_op, {
-        **attrs,
-        "dtype": dtype if isinstance(dtype, DType) else UNKNOWN,
-        "shape": None,
-    }
+    return placeholder_op, {**attrs, "dtype": dtype if isinstance(dtype, DType) else UNKNOWN, "shape": None}
 
 
 def _parameter(arg: Any, attrs: Any) -> Node:

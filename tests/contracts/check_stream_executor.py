@@ -25,16 +25,7 @@ from flowrt.errors import (
     UnimplementedError,
 )
 from tests.contracts.check_device_memory import DeviceMemoryContract
-from tests.contracts.stream_executor_case import (
-    NOT_YET_S,
-    SOON_S,
-    Recorder,
-    bang,
-    boom,
-    fail,
-    fill,
-    read,
-)
+from tests.contracts.stream_executor_case import NOT_YET_S, SOON_S, Recorder, bang, boom, fail, fill, read
 
 THREE = st.integers(0, 2)
 

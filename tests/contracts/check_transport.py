@@ -17,12 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from flowrt.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    UnavailableError,
-)
+from flowrt.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from flowrt.rendezvous.transport import Bytes, Connection, Listener, Transport
 
 SOON_S = 20.0  # what should happen at once has happened after this, also on a loaded machine

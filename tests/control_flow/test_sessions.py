@@ -71,9 +71,7 @@ def test_what_a_python_function_in_a_body_raises(session):
         return i
 
     n = tf.while_loop(
-        lambda i: i < 5,
-        lambda i: tf.ensure_shape(tf.py_func(fail, [i], tf.int32), []) + 1,
-        [tf.constant(0)],
+        lambda i: i < 5, lambda i: tf.ensure_shape(tf.py_func(fail, [i], tf.int32), []) + 1, [tf.constant(0)]
     )
     with pytest.raises(tf.errors.OpError, match="disk") as caught:
         session.run(n)
@@ -193,9 +191,7 @@ def test_one_loop_in_many_threads(session):
     x = tf.placeholder(tf.float64, [50])
     n = tf.placeholder(tf.int32, [])
     y = tf.while_loop(
-        lambda i, _: i < n,
-        lambda i, y: (i + 1, tf.cond(i % 2 < 1, lambda: y + x, lambda: y * 1.5)),
-        [0, x],
+        lambda i, _: i < n, lambda i, y: (i + 1, tf.cond(i % 2 < 1, lambda: y + x, lambda: y * 1.5)), [0, x]
     )[1]
 
     def expected(data, count):

@@ -15,12 +15,7 @@ import pytest
 from flowrt.device.host import host
 from flowrt.device.host.host import HostExecutor, HostStream, InlineStream
 from flowrt.device.stream_executor import DeviceMemory, EventStatus
-from flowrt.errors import (
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    ResourceExhaustedError,
-)
+from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError
 from tests.contracts.check_stream_executor import QueuedStreamsContract, StreamExecutorContract
 from tests.contracts.stream_executor_case import SOON_S, Case, Held
 

@@ -243,9 +243,7 @@ def test_resizing_ends_workers_and_allows_more() -> None:
         assert len(workers() - others) == n_threads - 1
 
 
-def test_where_the_system_has_no_more_threads_the_caller_does_it_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_the_system_has_no_more_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -17,12 +17,7 @@ from benchmarks.allocator import record
 from flowrt.device.bfc import FIRST_REGION
 from flowrt.device.memory_pool import LiveTensor, MemoryPool, Owner
 from flowrt.device.stream_executor import DeviceMemory, EventStatus, Stream
-from flowrt.errors import (
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    ResourceExhaustedError,
-)
+from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError
 from tests.device.fake_executor import FakeExecutor, SynchronousExecutor
 
 MIB = 1 << 20

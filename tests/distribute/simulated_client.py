@@ -113,12 +113,7 @@ def programs_of(tasks: tuple[str, ...], home: str) -> dict[str, Program]:
             hops,
         ),
         "loop": Program(
-            graph,
-            [looped, counted_late],
-            one | {x: (2,)},
-            2,
-            lambda x: x * 2**TURNS + 2**TURNS - 1,
-            (),
+            graph, [looped, counted_late], one | {x: (2,)}, 2, lambda x: x * 2**TURNS + 2**TURNS - 1, ()
         ),
         "parts": Program(
             graph,
@@ -212,12 +207,7 @@ class Client:
         world: Any,
     ) -> None:
         self.name, self.step, self.is_over = name, None, False
-        self._master, self._address, self._transport, self._programs = (
-            master,
-            address,
-            transport,
-            programs,
-        )
+        self._master, self._address, self._transport, self._programs = (master, address, transport, programs)
         self._filters, self._left, self._rng, self._is_timed = filters, num_steps, rng, is_timed
         self._world = world
         self._peer: Peer | None = None

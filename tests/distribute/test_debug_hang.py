@@ -69,10 +69,7 @@ def test_what_the_producers_record_says(producer: list[Record], cause: Cause) ->
 
 def test_the_end_of_the_chain_comes_first() -> None:
     middle = record(W1, [started(), (0.5, What.ASKED, STEP, X_KEY, PS), was_asked()])
-    assert list(causes(waits_for_w(), middle).items()) == [
-        (X_KEY, Cause.SILENT),
-        (W_KEY, Cause.WAITS),
-    ]
+    assert list(causes(waits_for_w(), middle).items()) == [(X_KEY, Cause.SILENT), (W_KEY, Cause.WAITS)]
 
 
 def test_what_arrived_is_not_missed() -> None:

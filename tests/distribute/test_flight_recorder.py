@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.distribute.observe.flight_recorder import (
-    FlightRecorder,
-    What,
-    read_records,
-    write_record,
-)
+from flowrt.distribute.observe.flight_recorder import FlightRecorder, What, read_records, write_record
 from flowrt.distribute.observe.stalls import STALL_S, Stall, StallWatch, report_stall
 from flowrt.errors import DataLossError, NotFoundError
 from flowrt.rendezvous.matching.key import create_key

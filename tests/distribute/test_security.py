@@ -14,12 +14,7 @@ import flowrt as tf
 from flowrt.cli import worker
 from flowrt.cli.main import main
 from flowrt.distribute.cluster.bind_policy import check_bind, check_dial, is_loopback
-from flowrt.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-)
+from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from flowrt.rendezvous.channel.security import Security, load_security
 from tests.distribute.processes import cluster
 

@@ -147,10 +147,7 @@ def arrived(body: Any, tensors: Any = ()) -> Message:
 @pytest.mark.parametrize(
     "body, expected",
     [
-        (
-            pb.ExtendSession(graph=b"%a = NoOp()"),
-            "got 1 operations at 0 positions",
-        ),
+        (pb.ExtendSession(graph=b"%a = NoOp()"), "got 1 operations at 0 positions"),
         (
             pb.ExtendSession(graph=b"%a = Neg(%b) : f32[]", positions=[1]),
             "expected an operation defined above",
@@ -167,15 +164,9 @@ def test_an_extension_that_is_not_one_is_refused(body: Any, expected: str) -> No
 @pytest.mark.parametrize(
     "body, expected",
     [
-        (
-            pb.MakeCallable(fetches=[pb.TensorName(op="a")]),
-            "expected operations of the session",
-        ),
+        (pb.MakeCallable(fetches=[pb.TensorName(op="a")]), "expected operations of the session"),
         (pb.MakeCallable(targets=["a"]), "Extend it first"),
-        (
-            pb.MakeCallable(fed=[pb.TensorName(op="a")]),
-            "one feed per fed tensor; got 0 for 1",
-        ),
+        (pb.MakeCallable(fed=[pb.TensorName(op="a")]), "one feed per fed tensor; got 0 for 1"),
     ],
 )
 def test_a_callable_of_what_is_not_there_is_refused(body: Any, expected: str) -> None:

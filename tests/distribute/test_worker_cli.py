@@ -222,8 +222,7 @@ def test_checks_find_each_other(addresses: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"),
-    [(None, "refused"), ("no-such-host.invalid:1", "no-such-host.invalid")],
+    ("address", "reason"), [(None, "refused"), ("no-such-host.invalid:1", "no-such-host.invalid")]
 )
 def test_check_says_who_is_missing_and_why(
     addresses: list[str], address: str | None, reason: str, capsys: pytest.CaptureFixture[str]

@@ -232,11 +232,7 @@ class Grad(Exported):
     ("value", "kind", "message"),
     [
         (Grad(np.zeros(3)), tf.errors.InvalidArgumentError, r"one that records them .*Use detach\(\)"),
-        (
-            OnlyCudaInterface(),
-            tf.errors.UnimplementedError,
-            r"expected an array that .*; got a .*OnlyCuda",
-        ),
+        (OnlyCudaInterface(), tf.errors.UnimplementedError, r"expected an array that .*; got a .*OnlyCuda"),
         (
             [OnlyCudaInterface(), OnlyCudaInterface()],
             tf.errors.UnimplementedError,

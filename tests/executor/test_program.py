@@ -47,11 +47,7 @@ def test_the_text_has_operations_places_shapes_and_the_users_lines():
     x = tf.placeholder(tf.float32, [2, 3])
     y = tf.exp(tf.transpose(x)[:, 0] * 2.0, name="out")
     program = bind([tf.reduce_sum(y)], [x])
-    assert lines(program) == [
-        "b1 = Mul(StridedSlice(Transpose(b0)), 2.0)",
-        "b1 = Exp(b1)",
-        "b0 = Sum(b1, 0)",
-    ]
+    assert lines(program) == ["b1 = Mul(StridedSlice(Transpose(b0)), 2.0)", "b1 = Exp(b1)", "b0 = Sum(b1, 0)"]
     assert "float32[3]" in str(program)
     assert "# out  " in str(program)
     assert str(program).count("test_program.py:") == 3

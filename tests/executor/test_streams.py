@@ -41,8 +41,7 @@ def programs_of(session):
 
 
 @given(
-    edges=st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=2, max_size=30),
-    count=st.integers(2, 4),
+    edges=st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=2, max_size=30), count=st.integers(2, 4)
 )
 def test_every_dependency_happens_before(edges, count):
     with tf.Graph() as graph, pytest.MonkeyPatch.context() as patch:

@@ -240,9 +240,7 @@ def nested(name: str, function: str) -> str:
 TOUT = 'attr { key: "Tout" value { list { type: DT_FLOAT } } }'
 LOOP = PLACEHOLDER + 'node { name: "w" op: "While" input: "x" ' + attr("cond", "c") + attr("body", "f") + "}"
 IS_POSITIVE = function_def(
-    "c",
-    node("Greater", 'input: "a" input: "a"', 'attr { key: "T" value { type: DT_FLOAT } }'),
-    "n:z:0",
+    "c", node("Greater", 'input: "a" input: "a"', 'attr { key: "T" value { type: DT_FLOAT } }'), "n:z:0"
 ).replace('output_arg { name: "r" type: DT_FLOAT', 'output_arg { name: "r" type: DT_BOOL')
 WITH_BAD_TARGET = (
     function_def("f", NEG)

@@ -156,9 +156,7 @@ def build(case: Case, is_row: Sequence[bool]) -> LoopProgram | None:
     b = LoopBuilder()
     loaded = [b.load(b.operand(value.dtype.name), row) for value, row in zip(case.flat, is_row, strict=True)]
     results = case.op.loop.build(
-        b,
-        *kernel_like(case.op, loaded, case.attrs),
-        **{key: case.attrs[key] for key in case.op.loop_attrs},
+        b, *kernel_like(case.op, loaded, case.attrs), **{key: case.attrs[key] for key in case.op.loop_attrs}
     )
     if results is None:
         return None
@@ -308,10 +306,7 @@ def not_finite_rows() -> Iterator[Case]:
     for op in with_loop(Effect.PURE, LoopPattern.ALONG_ROWS):
         for dtype in ("float32", "float64"):
             logits = rows.astype(dtype)
-            labels = {
-                "Soft": np.full((5, 3), 1 / 3, dtype),
-                "Spar": np.array([0, 1, 2, 1, 0], np.int32),
-            }
+            labels = {"Soft": np.full((5, 3), 1 / 3, dtype), "Spar": np.array([0, 1, 2, 1, 0], np.int32)}
             inputs = (logits, labels[op.name[:4]]) if len(op.inputs) == 2 else (logits,)
             yield Case(op, inputs, complete(op, inputs, {}))
 

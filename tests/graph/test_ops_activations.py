@@ -184,12 +184,7 @@ def test_a_wrong_axis_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "shape", "axis"),
-    [
-        (None, (2, 3), 1),
-        ("NHWC", (2, 4, 5, 3), 3),
-        ("NCHW", (2, 3, 4, 5), 1),
-        ("NCDHW", (2, 3, 1, 2, 2), 1),
-    ],
+    [(None, (2, 3), 1), ("NHWC", (2, 4, 5, 3), 3), ("NCHW", (2, 3, 4, 5), 1), ("NCDHW", (2, 3, 1, 2, 2), 1)],
 )
 def test_bias_is_added_along_the_channels(layout: str | None, shape: tuple[int, ...], axis: int) -> None:
     x, b = np.random.default_rng(0).standard_normal(shape), np.array([1.0, 2, 3])

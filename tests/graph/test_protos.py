@@ -146,13 +146,7 @@ GOLDEN: list[tuple[str, Message, bytes]] = [
     (
         "op arg",
         OpDef.ArgDef(
-            name="x",
-            description="d",
-            type=1,
-            type_attr="T",
-            number_attr="N",
-            type_list_attr="L",
-            is_ref=True,
+            name="x", description="d", type=1, type_attr="T", number_attr="N", type_list_attr="L", is_ref=True
         ),
         b"\x0a\x01x\x12\x01d\x18\x01\x22\x01T\x2a\x01N\x32\x01L\x80\x01\x01",
     ),

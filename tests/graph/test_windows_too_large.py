@@ -28,10 +28,7 @@ TOO_LARGE: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
     "max_pool": ((1, 3, 3, 2), lambda x: tf.nn.max_pool(x, [1, 4, 4, 1], [1, 3, 3, 1], "VALID")),
     "avg_pool": ((1, 3, 3, 2), lambda x: tf.nn.avg_pool(x, [1, 4, 4, 1], [1, 1, 1, 1], "VALID")),
     "max_pool3d": ((1, 3, 3, 3, 2), lambda x: tf.nn.max_pool3d(x, [1, 4, 4, 4, 1], [1] * 5, "VALID")),
-    "patches": (
-        (1, 3, 3, 2),
-        lambda x: tf.extract_image_patches(x, [1, 4, 4, 1], [1] * 4, [1] * 4, "VALID"),
-    ),
+    "patches": ((1, 3, 3, 2), lambda x: tf.extract_image_patches(x, [1, 4, 4, 1], [1] * 4, [1] * 4, "VALID")),
     "layers.conv2d": ((1, 3, 3, 2), lambda x: tf.layers.conv2d(x, 3, 4, use_bias=False)),
 }
 every_window = pytest.mark.parametrize(("shape", "build"), TOO_LARGE.values(), ids=TOO_LARGE)

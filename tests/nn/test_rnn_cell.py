@@ -194,8 +194,7 @@ class BySubclassCall(ByCall):
 
 
 @pytest.mark.parametrize(
-    ("make", "scope"),
-    [(ByCall, "by_call"), (ByBuild, "by_build"), (BySubclassCall, "BySubclassCall")],
+    ("make", "scope"), [(ByCall, "by_call"), (ByBuild, "by_build"), (BySubclassCall, "BySubclassCall")]
 )
 def test_users_own_cells_work_and_share_one_variable(make: Any, scope: str) -> None:
     cell = make()

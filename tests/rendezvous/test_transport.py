@@ -23,12 +23,7 @@ import grpc
 import numpy as np
 import pytest
 
-from flowrt.errors import (
-    DataLossError,
-    InvalidArgumentError,
-    UnauthenticatedError,
-    UnavailableError,
-)
+from flowrt.errors import DataLossError, InvalidArgumentError, UnauthenticatedError, UnavailableError
 from flowrt.rendezvous.channel.byte_stream import TlsStream
 from flowrt.rendezvous.channel.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
 from flowrt.rendezvous.channel.lifeline import CLOSED, DIED

@@ -25,14 +25,7 @@ from flowrt.report.step_times import activities, traffic
 from flowrt.summary import FileWriter
 from flowrt.summary.event_file import encode_record
 from tests.profiler.made_stats import BASE, DEVICES, add
-from tests.report.run_dirs import (
-    STEPS,
-    scalar,
-    write_curves,
-    write_flight,
-    write_trace,
-    write_whole_run,
-)
+from tests.report.run_dirs import STEPS, scalar, write_curves, write_flight, write_trace, write_whole_run
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
@@ -109,8 +102,7 @@ def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "\"'&<!-- body -->"],
+    "name", ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "\"'&<!-- body -->"]
 )
 def test_names_are_text(tmp_path: Path, name: str) -> None:
     directory = tmp_path / "run"

@@ -90,10 +90,7 @@ def test_names_and_collections_are_tensorflows() -> None:
     assert not shadow.trainable
     assert tf.moving_average_variables() == [w]
     assert average.average(frozen) is None
-    assert average.variables_to_restore() == {
-        "scope/w/ExponentialMovingAverage": w,
-        "scope/frozen": frozen,
-    }
+    assert average.variables_to_restore() == {"scope/w/ExponentialMovingAverage": w, "scope/frozen": frozen}
     assert average.variables_to_restore([frozen]) == {
         "scope/frozen/ExponentialMovingAverage": frozen,
         "scope/w": w,

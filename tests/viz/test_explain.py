@@ -215,11 +215,7 @@ def test_a_script_may_end_itself(tmp_path, own_graph):
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [
-        ("nowhere.py", "expected a Python file"),
-        ("nowhere.pb", "cannot read it"),
-        ("quiet.py", "it ran none"),
-    ],
+    [("nowhere.py", "expected a Python file"), ("nowhere.pb", "cannot read it"), ("quiet.py", "it ran none")],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, own_graph, source, words):
     (tmp_path / "quiet.py").write_text("")

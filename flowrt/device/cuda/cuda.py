@@ -31,12 +31,7 @@ from flowrt.device.cuda.cuda_graph import CudaGraph, capture
 from flowrt.device.cuda.cuda_stream import NOT_READY, Callback, CudaEvent, CudaStream, as_op_error
 from flowrt.device.event_manager import EventManager, pauses
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
-from flowrt.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-)
+from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InternalError, InvalidArgumentError
 
 ArrayAllocator: TypeAlias = Callable[[int, Stream], DeviceMemory]
 

@@ -30,13 +30,7 @@ from flowrt.device.event_manager import call_and_log
 from flowrt.device.host_memory import Array, HostMemory, bytes_of, memory_of
 from flowrt.device.interruptible import acquire
 from flowrt.device.llvm.host_jit import is_available
-from flowrt.device.stream_executor import (
-    DeviceMemory,
-    Event,
-    EventStatus,
-    Stream,
-    StreamExecutor,
-)
+from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
 from flowrt.errors import (
     DeadlineExceededError,
     FailedPreconditionError,

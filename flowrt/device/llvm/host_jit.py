@@ -193,14 +193,7 @@ class _Compiler:
     def _key(self, text: str) -> str:
         """A digest of all that the object code is made of."""
         llvm = self._llvm
-        parts = (
-            llvm.llvm_version_info,
-            self._target.triple,
-            self._cpu,
-            self._features,
-            _OPTIMISATIONS,
-            text,
-        )
+        parts = (llvm.llvm_version_info, self._target.triple, self._cpu, self._features, _OPTIMISATIONS, text)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def _optimised(self, text: str) -> bytes:

@@ -28,12 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from flowrt.device.llvm.host_pool import num_threads
-from flowrt.errors import (
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    ResourceExhaustedError,
-)
+from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError
 
 LOGGER = logging.getLogger(__name__)
 

@@ -80,12 +80,7 @@ class ClusterStep:
     next_tier = None
 
     def __init__(
-        self,
-        session: str,
-        link: MasterLink,
-        subgraph: Subgraph,
-        callable: int,
-        gone: Callable[[int], object],
+        self, session: str, link: MasterLink, subgraph: Subgraph, callable: int, gone: Callable[[int], object]
     ) -> None:
         self.placed = subgraph
         self._session, self._link, self._callable = session, link, callable

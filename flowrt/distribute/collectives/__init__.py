@@ -249,13 +249,7 @@ def _membership(group: Group | None, count: int, lowering: str) -> dict[str, Any
 
 
 def _collective(
-    op: OpDef,
-    inputs: Sequence[Any],
-    count: int,
-    group: Group | None,
-    lowering: str,
-    name: str,
-    **attrs: Any,
+    op: OpDef, inputs: Sequence[Any], count: int, group: Group | None, lowering: str, name: str, **attrs: Any
 ) -> list[Tensor]:
     """The results of ``op``, which itself is nowhere: it does not obey device scopes."""
     attrs |= _membership(group, count, lowering)
@@ -265,13 +259,7 @@ def _collective(
 
 
 def _to_root(
-    op: OpDef,
-    tensors: list[Tensor],
-    root: int,
-    group: Group | None,
-    lowering: str,
-    name: str,
-    **attrs: Any,
+    op: OpDef, tensors: list[Tensor], root: int, group: Group | None, lowering: str, name: str, **attrs: Any
 ) -> Tensor:
     attrs |= {"root": root, **_membership(group, len(tensors), lowering)}
     with nowhere():

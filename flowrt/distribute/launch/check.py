@@ -105,10 +105,7 @@ def check_cluster(
     """
     own = task_name(cluster.job, cluster.task)
     hello = pb.Hello(
-        protocol=PROTOCOL,
-        version=flowrt.version.VERSION,
-        task=own,
-        cluster=fingerprint(cluster.spec),
+        protocol=PROTOCOL, version=flowrt.version.VERSION, task=own, cluster=fingerprint(cluster.spec)
     )
 
     def accept(connection: Connection) -> None:

@@ -27,12 +27,7 @@ from flowrt.distribute.master.partial_stages import PreparedCall, Stage, begin_s
 from flowrt.distribute.master.pending_replies import Round
 from flowrt.distribute.master.registered_steps import RegisteredSteps, result_of
 from flowrt.distribute.wire.messages import Message
-from flowrt.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    OpError,
-    ResourceExhaustedError,
-)
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError, ResourceExhaustedError
 from flowrt.executor.bind.bind_fetches import copied
 from flowrt.executor.partial.partial_step import failed_before
 from flowrt.graph.node import Ref

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar
 
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address, shortened
-from flowrt.distribute.resolvers import (
-    flowrt_variables,
-    kubernetes,
-    open_mpi,
-    slurm,
-    tf_config,
-    torchrun,
-)
+from flowrt.distribute.resolvers import flowrt_variables, kubernetes, open_mpi, slurm, tf_config, torchrun
 from flowrt.distribute.resolvers.source import Declaration, Environ, Launch, ResolvedCluster, workers
 from flowrt.errors import InvalidArgumentError
 

@@ -155,11 +155,7 @@ class CompiledPart:
         return self._counted().run(feeds, control, recorder, rendezvous)
 
     def run_async(
-        self,
-        feeds: Sequence[Any],
-        control: StepControl,
-        rendezvous: LocalRendezvous,
-        ended: Ended,
+        self, feeds: Sequence[Any], control: StepControl, rendezvous: LocalRendezvous, ended: Ended
     ) -> None:
         """`run` of a short part, on this thread and on those that receive them. See `Plan.run_async`."""
         self._counted().run_async(feeds, control, rendezvous, ended)

@@ -173,10 +173,7 @@ def _add_write_after_read(order: Sequence[Node], dependencies: dict[str, list[st
 
 
 def _earliest_finish(
-    order: Sequence[Node],
-    seconds: Mapping[str, float],
-    dependencies: Mapping[str, Sequence[str]],
-    count: int,
+    order: Sequence[Node], seconds: Mapping[str, float], dependencies: Mapping[str, Sequence[str]], count: int
 ) -> tuple[dict[str, int], float]:
     """The stream of each node, and when the last one ends."""
     streams: dict[str, int] = {}

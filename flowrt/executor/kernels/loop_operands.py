@@ -115,9 +115,7 @@ def are_matrices_whole(operands: Sequence[OperandOf], arrays: Sequence[Any]) -> 
 
 
 def shared_operands(
-    operands: Sequence[OperandOf],
-    addresses: Sequence[int],
-    strides: Sequence[tuple[int, ...]],
+    operands: Sequence[OperandOf], addresses: Sequence[int], strides: Sequence[tuple[int, ...]]
 ) -> dict[int, int] | None:
     """Operands that are identical to an earlier one because a result reuses its memory. None if they would
     not be read and written in the same order.

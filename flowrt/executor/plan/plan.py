@@ -251,11 +251,7 @@ class Plan:
         return self.finish(instance)
 
     def run_async(
-        self,
-        feeds: Sequence[Any],
-        control: StepControl,
-        rendezvous: LocalRendezvous,
-        ended: Ended,
+        self, feeds: Sequence[Any], control: StepControl, rendezvous: LocalRendezvous, ended: Ended
     ) -> None:
         """`run` without a blocked thread, for a plan of one program on the host: ``ended`` is called with the
         result or error of `run`. Errors before the program begins are raised, without calling it.

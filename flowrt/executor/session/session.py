@@ -16,12 +16,7 @@ from typing import Any, NamedTuple
 
 from flowrt.device.deadline import deadline
 from flowrt.device.device import Device
-from flowrt.errors import (
-    CancelledError,
-    DTypeError,
-    InvalidArgumentError,
-    OpError,
-)
+from flowrt.errors import CancelledError, DTypeError, InvalidArgumentError, OpError
 from flowrt.executor.ends.config import ConfigProto, RunOptions
 from flowrt.executor.ends.feeds import GpuFeed, flat_feeds, resolve_feed
 from flowrt.executor.ends.fetches import Fetches, parse_fetches, structure_key
@@ -33,13 +28,7 @@ from flowrt.executor.program.runner import StepControl
 from flowrt.executor.session.default_session import as_default, graph_to_run, leave
 from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.session.request import Request
-from flowrt.graph.construction.graph import (
-    Graph,
-    Operation,
-    Tensor,
-    default_sessions,
-    leave_default_graph,
-)
+from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, leave_default_graph
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 

@@ -205,12 +205,7 @@ def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
 
 
 def _convert_input(
-    op: OpDef,
-    argument: Argument,
-    value: Any,
-    types: dict[str, DType],
-    full_name: str,
-    source: Source | None,
+    op: OpDef, argument: Argument, value: Any, types: dict[str, DType], full_name: str, source: Source | None
 ) -> Tensor:
     variable = argument.type_attr
     wanted = argument.dtype if variable is None else types.get(variable)

@@ -14,15 +14,7 @@ from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.build import constant_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.node import Node, TensorSpec
-from flowrt.graph.op_def import (
-    BY_EXECUTOR,
-    Effect,
-    Effects,
-    OpDef,
-    PartialValue,
-    ShapeContext,
-    define_op,
-)
+from flowrt.graph.op_def import BY_EXECUTOR, Effect, Effects, OpDef, PartialValue, ShapeContext, define_op
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
 from flowrt.graph.shapes import Shape, as_shape, merge, num_elements
 
@@ -36,10 +28,7 @@ def _const_value(s: ShapeContext) -> PartialValue:
 
 
 _define = partial[OpDef[Tensor]](
-    define_op,
-    signature="-> dtype in ANY",
-    kernel=BY_EXECUTOR,
-    samples=lambda rng: (),
+    define_op, signature="-> dtype in ANY", kernel=BY_EXECUTOR, samples=lambda rng: ()
 )
 """Defines an op without inputs; the executor provides its value."""
 

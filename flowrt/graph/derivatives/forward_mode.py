@@ -75,11 +75,7 @@ class ForwardSweep:
     """
 
     def __init__(
-        self,
-        ys: Sequence[Tensor],
-        xs: Sequence[Tensor],
-        stops: Sequence[Tensor] = (),
-        colocate: bool = False,
+        self, ys: Sequence[Tensor], xs: Sequence[Tensor], stops: Sequence[Tensor] = (), colocate: bool = False
     ) -> None:
         for y in ys:
             if _is_discrete(y.dtype) or y.dtype.name == "resource":

@@ -19,12 +19,7 @@ from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.construction.operation import Operation, Tensor
 from flowrt.graph.derivatives.gradients import total_of
-from flowrt.graph.functions.function_gradients import (
-    Gradient,
-    spec_of_gradient,
-    tangents_of,
-    zeros_like,
-)
+from flowrt.graph.functions.function_gradients import Gradient, spec_of_gradient, tangents_of, zeros_like
 from flowrt.graph.functions.recomputation import RECOMPUTE, compute_again
 from flowrt.graph.node import Subgraph, TensorSpec, static_shape
 from flowrt.graph.ops.lists.tensor_lists import empty_tensor_list

@@ -16,14 +16,7 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.functions.branch_gradients import branches_jvp, branches_vjp
 from flowrt.graph.functions.loop_gradients import while_jvp, while_vjp
 from flowrt.graph.node import Subgraph
-from flowrt.graph.op_def import (
-    BY_EXECUTOR,
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    define_op,
-)
+from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.shapes import Shape, relax
 
 _SHAPES = "output_shapes: list(shape) = ()"

@@ -54,8 +54,7 @@ TENSOR_ARRAY = _define(
     "clear_after_read: bool = True, identical_element_shapes: bool = False, tensor_array_name: string = ''",
 )
 WRITE = _define(
-    "TensorArrayWriteV3",
-    "handle: resource, index: int32, value: T, flow_in: float32 -> flow_out: float32",
+    "TensorArrayWriteV3", "handle: resource, index: int32, value: T, flow_in: float32 -> flow_out: float32"
 )
 READ = _define("TensorArrayReadV3", "handle: resource, index: int32, flow_in: float32 -> value: dtype")
 GATHER = _define(
@@ -73,8 +72,7 @@ CONCAT = _define(
     attrs="element_shape_except0: shape = None",
 )
 SPLIT = _define(
-    "TensorArraySplitV3",
-    "handle: resource, value: T, lengths: int64, flow_in: float32 -> flow_out: float32",
+    "TensorArraySplitV3", "handle: resource, value: T, lengths: int64, flow_in: float32 -> flow_out: float32"
 )
 SIZE = _define("TensorArraySizeV3", "handle: resource, flow_in: float32 -> size: int32")
 CLOSE = _define("TensorArrayCloseV3", "handle: resource ->")

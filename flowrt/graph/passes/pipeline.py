@@ -151,9 +151,7 @@ OPTIMISATIONS: Mapping[str, Pass] = {
 
 
 def optimise(
-    subgraph: Subgraph,
-    passes: Mapping[str, Pass] = OPTIMISATIONS,
-    observer: Observer = UNOBSERVED,
+    subgraph: Subgraph, passes: Mapping[str, Pass] = OPTIMISATIONS, observer: Observer = UNOBSERVED
 ) -> Subgraph:
     """Apply ``passes`` in turn, to functions too, until nothing changes, each `MAX_ROUNDS` times at most.
     ``observer`` is told of each.

@@ -158,8 +158,7 @@ class DropoutWrapper(CellWrapper):
         if self.dtype is None or wanted.get("input", 0) is None:
             missing = "a dtype" if self.dtype is None else "an input_size to drop inputs"
             raise InvalidArgumentError(
-                f"DropoutWrapper: expected {missing} with variational_recurrent; got None",
-                source=user_line(),
+                f"DropoutWrapper: expected {missing} with variational_recurrent; got None", source=user_line()
             )
         return {
             part: [

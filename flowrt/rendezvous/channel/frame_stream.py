@@ -79,11 +79,7 @@ class FrameStream:
         self._ended = threading.Event()
 
     def send(
-        self,
-        kind: int,
-        header: bytes,
-        payload: Sequence[Bytes] = (),
-        sent: Callable[[], None] | None = None,
+        self, kind: int, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
     ) -> None:
         """Write or queue a frame. ``sent`` is called once, when it is written or the stream has ended."""
         buffers = framing.encode(kind, header, payload)

@@ -58,10 +58,7 @@ class SharedFrames:
         """Control frames for the peer: segments released and retired since the last call."""
         if not self._released and not self._retired:
             return None
-        buffers = [
-            *_encode_list(Kind.RELEASE, self._released),
-            *_encode_list(Kind.RETIRE, self._retired),
-        ]
+        buffers = [*_encode_list(Kind.RELEASE, self._released), *_encode_list(Kind.RETIRE, self._retired)]
         return Outgoing(buffers) if buffers else None
 
     # --- in

@@ -104,12 +104,7 @@ def _merged_options(given: Sequence[RunOptions | None]) -> RunOptions | None:
     asked = [options for options in given if options is not None]
     if len(asked) < 2:
         return asked[0] if asked else None
-    fields = (
-        "trace_level",
-        "timeout_in_ms",
-        "output_partition_graphs",
-        "report_tensor_allocations_upon_oom",
-    )
+    fields = ("trace_level", "timeout_in_ms", "output_partition_graphs", "report_tensor_allocations_upon_oom")
     return RunOptions(**{name: max(getattr(options, name) for options in asked) for name in fields})
 
 

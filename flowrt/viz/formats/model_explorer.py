@@ -60,11 +60,7 @@ def _node(node: NodeView, namespace: str, edges: list[EdgeView], color: str) -> 
 
 def _edge(edge: EdgeView, position: int) -> dict[str, str]:
     output = edge.tensor.rpartition(":")[2] if edge.kind is EdgeKind.DATA and edge.tensor else "0"
-    return {
-        "sourceNodeId": edge.source,
-        "sourceNodeOutputId": output,
-        "targetNodeInputId": str(position),
-    }
+    return {"sourceNodeId": edge.source, "sourceNodeOutputId": output, "targetNodeInputId": str(position)}
 
 
 def _output(index: int, tensor: TensorView) -> dict[str, Any]:

@@ -12,12 +12,7 @@ from flowrt.distribute.collectives import nccl
 from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
-from flowrt.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    OpError,
-)
+from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform
 from tests.distribute.collectives.pretend_nccl import Cupy, Nccl

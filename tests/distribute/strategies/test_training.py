@@ -288,8 +288,7 @@ def test_a_moving_average_is_of_the_replicas_mean(make, zero_debias: bool) -> No
             with strategy.scope():
                 v = tf.Variable(np.zeros(2), trainable=False)
             moved = strategy.run(
-                lambda x: assign_moving_average(v, x, 0.9, zero_debias),
-                args=(value(strategy),),
+                lambda x: assign_moving_average(v, x, 0.9, zero_debias), args=(value(strategy),)
             )
             with initialized() as sess:
                 for _ in range(3):

@@ -153,10 +153,7 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 def reduced_on(
-    device: str,
-    op: ReduceOp,
-    values: Sequence[Any],
-    accumulate: Callable[[list[Tensor]], Tensor] = add_n,
+    device: str, op: ReduceOp, values: Sequence[Any], accumulate: Callable[[list[Tensor]], Tensor] = add_n
 ) -> Any:
     """The sum or mean of ``values``, tensors or `IndexedSlices`, added up on ``device``."""
     with placed_on(device):

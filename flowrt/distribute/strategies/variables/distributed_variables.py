@@ -374,9 +374,7 @@ def distributed_variable(
     return variable
 
 
-def _checked_policy(
-    arguments: dict[str, Any],
-) -> tuple[VariableSynchronization, VariableAggregation, bool]:
+def _checked_policy(arguments: dict[str, Any]) -> tuple[VariableSynchronization, VariableAggregation, bool]:
     """The synchronization and aggregation in ``arguments``, and whether the variable is trainable."""
     synchronization, aggregation = arguments["synchronization"], arguments["aggregation"]
     name, trainable = arguments["name"] or "Variable", arguments["trainable"]

@@ -35,37 +35,14 @@ from flowrt.graph.op_facets import Kernel, Traits
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.scans import cumprod
 from flowrt.graph.ops.array.slicing import strided_slice_op
-from flowrt.graph.ops.base.filling import (
-    broadcast_to,
-)
+from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import cast, static_value
 from flowrt.graph.ops.base.kernel_output import copied, delivered
-from flowrt.graph.ops.base.shape_manipulation import (
-    expand_dims,
-    rank,
-    reshape,
-    shape,
-    size,
-    transpose,
-)
-from flowrt.graph.ops.elementwise.arithmetic import (
-    conjugated,
-    maximum,
-    multiply,
-)
-from flowrt.graph.ops.elementwise.comparison import (
-    equal,
-)
-from flowrt.graph.ops.elementwise.division import (
-    floor_div,
-    realdiv,
-)
-from flowrt.graph.shapes import (
-    Shape,
-    is_static,
-    normalize_axis,
-    num_elements,
-)
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, rank, reshape, shape, size, transpose
+from flowrt.graph.ops.elementwise.arithmetic import conjugated, maximum, multiply
+from flowrt.graph.ops.elementwise.comparison import equal
+from flowrt.graph.ops.elementwise.division import floor_div, realdiv
+from flowrt.graph.shapes import Shape, is_static, normalize_axis, num_elements
 from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = ["reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
@@ -197,13 +174,7 @@ def _simplify(c: SimplifyContext) -> Sequence[Ref] | None:
 
 
 def reduction_op(
-    name: str,
-    kernel: Kernel,
-    types: str,
-    samples: Samples,
-    *,
-    reduction: str | None = None,
-    **rules: Any,
+    name: str, kernel: Kernel, types: str, samples: Samples, *, reduction: str | None = None, **rules: Any
 ) -> OpDef[Tensor]:
     return define_op(
         name,
@@ -328,13 +299,7 @@ prod_op = reduction_op(
 def _extreme_op(name: str, doc: str) -> OpDef[Tensor]:
     reduction = name.lower()
     return reduction_op(
-        name,
-        _extreme(reduction),
-        "REAL",
-        reduction_samples(),
-        vjp=_extreme_vjp,
-        reduction=reduction,
-        doc=doc,
+        name, _extreme(reduction), "REAL", reduction_samples(), vjp=_extreme_vjp, reduction=reduction, doc=doc
     )
 
 

@@ -68,8 +68,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
         dims, pattern = values.spec.shape, chosen.spec.shape
         if not pattern:
             raise InvalidArgumentError(
-                f"boolean_mask: expected a mask of known rank, at least 1; got {chosen!r}",
-                source=user_line(),
+                f"boolean_mask: expected a mask of known rank, at least 1; got {chosen!r}", source=user_line()
             )
         first = 0 if axis is None else int(axis)
         if dims is not None:

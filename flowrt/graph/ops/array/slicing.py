@@ -451,11 +451,7 @@ def _entry(entry: Any, bit: int, masks: dict[str, int]) -> tuple[Any, Any, Any]:
         return first, last, 1 if entry.step is None else _index_value(entry.step)
     masks["shrink_axis_mask"] |= bit
     first = _index_value(entry)
-    return (
-        first,
-        0 if isinstance(first, Tensor) else first + 1,
-        1,
-    )  # the end of a single index is ignored
+    return (first, 0 if isinstance(first, Tensor) else first + 1, 1)  # the end of a single index is ignored
 
 
 def _index_value(entry: Any) -> Any:

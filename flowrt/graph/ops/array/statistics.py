@@ -24,24 +24,13 @@ from flowrt.graph.ops.array.reductions import (
     reduction_samples,
     with_kept_dims,
 )
-from flowrt.graph.ops.base.identities import (
-    cast,
-    stop_gradient,
-)
+from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.ops.base.shape_manipulation import (
-    reshape,
-    shape,
-)
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import (
-    not_equal,
-    where_v2,
-)
+from flowrt.graph.ops.elementwise.comparison import not_equal, where_v2
 from flowrt.graph.ops.elementwise.complex_parts import complex_abs
-from flowrt.graph.ops.elementwise.division import (
-    realdiv,
-)
+from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import exp, is_finite, log, sqrt, square
 from flowrt.graph.shapes import Shape, format_shape, normalize_axis
 from flowrt.graph.tf1_signatures import tf1_names

@@ -28,26 +28,10 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits
-from flowrt.graph.ops.base.identities import (
-    NUMBERS_AND_BOOL,
-    arrays,
-    target_shape,
-    unchanged,
-)
+from flowrt.graph.ops.base.identities import NUMBERS_AND_BOOL, arrays, target_shape, unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.ops.base.shape_manipulation import (
-    reshape,
-    shape,
-)
-from flowrt.graph.shapes import (
-    Shape,
-    TensorShape,
-    as_shape,
-    broadcast,
-    format_shape,
-    is_static,
-    num_elements,
-)
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape
+from flowrt.graph.shapes import Shape, TensorShape, as_shape, broadcast, format_shape, is_static, num_elements
 
 __all__ = [
     "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "fill", "ones", "ones_like", "zeros",

@@ -32,13 +32,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.op_facets import Loop, Traits, Vjp
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.shapes import (
-    Shape,
-    as_shape,
-    format_shape,
-    is_static,
-    merge,
-)
+from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
 
 __all__ = [
     "cast", "ensure_shape", "identity", "identity_n", "stop_gradient", "to_bfloat16", "to_complex128",

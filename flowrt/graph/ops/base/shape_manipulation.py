@@ -35,21 +35,10 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, LoopPattern
-from flowrt.graph.ops.base.identities import (
-    arrays,
-    static_value,
-    target_shape,
-)
+from flowrt.graph.ops.base.identities import arrays, static_value, target_shape
 from flowrt.graph.ops.base.indexing import put_rows
 from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.shapes import (
-    Shape,
-    format_shape,
-    is_static,
-    merge,
-    normalize_axis,
-    num_elements,
-)
+from flowrt.graph.shapes import Shape, format_shape, is_static, merge, normalize_axis, num_elements
 from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = ["expand_dims", "invert_permutation", "rank", "reshape", "shape", "size", "squeeze", "transpose"]

@@ -33,13 +33,8 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Kernel, Loop, Traits, instruction, on_floats
-from flowrt.graph.ops.base.filling import (
-    unbroadcast,
-)
-from flowrt.graph.ops.base.identities import (
-    cast,
-    identity,
-)
+from flowrt.graph.ops.base.filling import unbroadcast
+from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.comparison import (
     elementwise_op,
@@ -51,11 +46,7 @@ from flowrt.graph.ops.elementwise.comparison import (
     where_v2,
     zero_of,
 )
-from flowrt.graph.shapes import (
-    Shape,
-    is_static,
-    merge,
-)
+from flowrt.graph.shapes import Shape, is_static, merge
 
 __all__ = [
     "accumulate_n", "add", "add_n", "clip_by_value", "maximum", "minimum", "multiply", "pow", "saturate_cast",

@@ -42,11 +42,7 @@ from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like_op
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.shapes import (
-    Shape,
-    broadcast,
-    merge,
-)
+from flowrt.graph.shapes import Shape, broadcast, merge
 
 __all__ = [
     "equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or",

@@ -82,11 +82,7 @@ def _build_complex(xp: Any, real: Any, imag: Any, Tout: DType, out: Any = None) 
 
 
 real_op = _part(
-    "Real",
-    _copied(lambda x: x.real),
-    lambda op, dy: [cast(dy, op.inputs[0].dtype)],
-    LINEAR,
-    "The real part.",
+    "Real", _copied(lambda x: x.real), lambda op, dy: [cast(dy, op.inputs[0].dtype)], LINEAR, "The real part."
 )
 
 imag_op = _part(
@@ -98,11 +94,7 @@ imag_op = _part(
 )
 
 complex_abs = _part(
-    "ComplexAbs",
-    lambda xp, x, out=None: xp.absolute(x, out),
-    _abs_vjp,
-    _abs_jvp,
-    "The magnitude.",
+    "ComplexAbs", lambda xp, x, out=None: xp.absolute(x, out), _abs_vjp, _abs_jvp, "The magnitude."
 )
 
 angle_op = _part(

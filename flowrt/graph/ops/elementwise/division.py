@@ -19,12 +19,8 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Ufunc, op_def
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Vjp, instruction
-from flowrt.graph.ops.base.filling import (
-    unbroadcast,
-)
-from flowrt.graph.ops.base.identities import (
-    cast,
-)
+from flowrt.graph.ops.base.filling import unbroadcast
+from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import (
     add_v2,
     binary_op,
@@ -35,12 +31,7 @@ from flowrt.graph.ops.elementwise.arithmetic import (
     multiply,
     unbroadcast_pair,
 )
-from flowrt.graph.ops.elementwise.comparison import (
-    elementwise_op,
-    not_equal,
-    pairs,
-    zero_of,
-)
+from flowrt.graph.ops.elementwise.comparison import elementwise_op, not_equal, pairs, zero_of
 
 __all__ = [
     "atan2", "div", "div_no_nan", "divide", "floordiv", "floormod", "mod", "realdiv", "truediv",

@@ -71,13 +71,7 @@ def unary_samples(low: float, high: float, *extra: Any) -> Samples:
 
 
 def unary_op(
-    name: str,
-    kernel: Kernel,
-    types: str,
-    slope: Slope,
-    samples: Samples,
-    doc: str,
-    loop: Loop | None = None,
+    name: str, kernel: Kernel, types: str, slope: Slope, samples: Samples, doc: str, loop: Loop | None = None
 ) -> OpDef[Tensor]:
     """A differentiable function of one number: see the rules above for ``slope``."""
 
@@ -100,12 +94,7 @@ def unary_op(
 
 
 def _grad_op(
-    name: str,
-    kernel: Kernel,
-    loop: LoopRule,
-    by_y: Slope,
-    doc: str,
-    types: str = "FLOATING",
+    name: str, kernel: Kernel, loop: LoopRule, by_y: Slope, doc: str, types: str = "FLOATING"
 ) -> OpDef[Tensor]:
     """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
 

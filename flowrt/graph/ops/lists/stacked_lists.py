@@ -65,12 +65,7 @@ def _is_one_array(handle: TensorList) -> bool:
 
 
 def _stack(
-    xp: Any,
-    handle: TensorList,
-    elements: Sequence[Any],
-    element_shape: Any,
-    dtype: DType,
-    out: Any = None,
+    xp: Any, handle: TensorList, elements: Sequence[Any], element_shape: Any, dtype: DType, out: Any = None
 ) -> Any:
     """Some ``elements`` of ``handle`` as the rows of an array."""
     check_dtype(handle, dtype)
@@ -109,10 +104,7 @@ tensor_list_stack: OpDef[Tensor] = define_list_op(
     attrs=f"{OF_OUTPUT}, num_elements: int = -1",
     shape=lambda s: [_stack_shape(s)],
     kernel=_stack_all,
-    vjp=lambda op, dy: [
-        tensor_list_from_tensor(dy, format_element_shape(op.inputs[0].spec.shape)),
-        None,
-    ],
+    vjp=lambda op, dy: [tensor_list_from_tensor(dy, format_element_shape(op.inputs[0].spec.shape)), None],
     alias=True,  # if they are rows of one array, which is not modified
     doc="All elements, along a new first axis; zeros of element_shape for those that are not set.",
 )

@@ -226,12 +226,7 @@ elu_grad = _gradient(
     _where_negative,
 )
 elu = _activation(
-    "Elu",
-    _elu,
-    _elu_loop,
-    elu_grad,
-    "FLOATING",
-    "x where it is positive, otherwise exp(x) - 1.",
+    "Elu", _elu, _elu_loop, elu_grad, "FLOATING", "x where it is positive, otherwise exp(x) - 1."
 )
 
 selu_grad = _gradient(

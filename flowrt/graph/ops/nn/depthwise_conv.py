@@ -191,11 +191,7 @@ def _arrays(rng: np.random.Generator) -> Iterable[tuple[Any, Any, Any, dict[str,
 
 
 depthwise_conv2d_op, depthwise_backprop_input_op, depthwise_backprop_filter_op = define_convolution(
-    (
-        "DepthwiseConv2dNative",
-        "DepthwiseConv2dNativeBackpropInput",
-        "DepthwiseConv2dNativeBackpropFilter",
-    ),
+    ("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"),
     (_forward, _backprop_input, _backprop_filter),
     ATTRS_2D.replace("use_cudnn_on_gpu: bool = True, ", ""),
     _forward_shape,

@@ -32,12 +32,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less_equal, logical_and, where_v2
 from flowrt.graph.ops.elementwise.math import exp, log, log1p, neg, number, square
 from flowrt.graph.ops.nn.activations import softplus
-from flowrt.graph.ops.nn.softmax import (
-    log_softmax,
-    shifted,
-    softmax,
-    softmax_derivative,
-)
+from flowrt.graph.ops.nn.softmax import log_softmax, shifted, softmax, softmax_derivative
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
 from flowrt.graph.tf1_signatures import tf1_names
 

@@ -233,11 +233,7 @@ random_poisson_op = define_draw(
 
 
 def random_poisson(
-    lam: Any,
-    shape: Any,
-    dtype: Any = dtypes.float32,
-    seed: int | None = None,
-    name: str | None = None,
+    lam: Any, shape: Any, dtype: Any = dtypes.float32, seed: int | None = None, name: str | None = None
 ) -> Tensor:
     """Values of ``shape + lam.shape`` from Poisson distributions of mean ``lam`` (a float tensor)."""
     with get_default_graph().name_scope(name or "random_poisson"):

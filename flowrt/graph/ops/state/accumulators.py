@@ -11,14 +11,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    define_handle,
-    define_op,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.resources.gradient_accumulator import DenseTotal, GradientAccumulator, SparseTotal, Total
 from flowrt.graph.shapes import Shape, compatible, format_shape
 

@@ -25,15 +25,7 @@ from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgume
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    Effect,
-    Effects,
-    OpDef,
-    Privilege,
-    define_handle,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, Privilege, define_handle, define_op, sample
 from flowrt.graph.resources.step_context import current_step, wait_until
 from flowrt.graph.shapes import Shape, compatible, format_shape
 

@@ -29,14 +29,7 @@ from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
-from flowrt.graph.op_def import (
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    define_handle,
-    define_op,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.resources.parameter_shard import Policy
 from flowrt.graph.resources.shard_service import ShardService
 from flowrt.graph.resources.variables import VariableResource

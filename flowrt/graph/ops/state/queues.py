@@ -15,14 +15,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    define_handle,
-    define_op,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.resources.element_queue import ElementQueue
 from flowrt.graph.resources.element_stores import ByPriority, InOrder, Shuffled, Store
 from flowrt.graph.resources.random_stream import RandomStream

@@ -15,14 +15,7 @@ from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    define_handle,
-    define_op,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
 from flowrt.graph.ops.array import batching_indices
 from flowrt.graph.ops.array.gather_scatter import gather_op

@@ -32,13 +32,7 @@ from flowrt.graph.ops.elementwise.division import divide, floordiv, floormod
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import Shape, is_static, num_elements
 
-_COMBINE: dict[str, OpDef] = {
-    "sum": add_v2,
-    "mean": add_v2,
-    "prod": multiply,
-    "min": minimum,
-    "max": maximum,
-}
+_COMBINE: dict[str, OpDef] = {"sum": add_v2, "mean": add_v2, "prod": multiply, "min": minimum, "max": maximum}
 
 _ELEMENTWISE = ("AllReduce", "Barrier", "Reduce", "Broadcast")
 """Kinds that are chunked over all elements in order; others are split along an axis."""
