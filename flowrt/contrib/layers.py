@@ -358,8 +358,7 @@ def embed_sequence(
 
 def linear(*args: Any, **kwargs: Any) -> Tensor:
     """`fully_connected` without an activation."""
-    outputs: Tensor = fully_connected(*args, **{"activation_fn": None, **kwargs})
-    return outputs
+    return fully_connected(*args, **{"activation_fn": None, **kwargs})
 
 
 # --- several layers in one call

@@ -148,7 +148,7 @@ def _optimizer(given: Any, rate: Any) -> Optimizer:
     made: Any = given() if rate is None else given(rate)
     if not isinstance(made, Optimizer):
         _refuse("a function that returns an Optimizer", made)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _times(grad: Any, factor: Any) -> Any:

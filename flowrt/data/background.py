@@ -74,7 +74,7 @@ class Buffer(Generic[T]):
                 iteration.check()
                 self._changed.wait(POLL_S)
             if not self._items:
-                return _END  # type: ignore[no-any-return]
+                return _END
             self._changed.notify_all()
             return self._items.popleft()
 

@@ -100,10 +100,7 @@ class Iterator:
         node: Node = dataset.node
         _check_fits(self._spec, node.spec)
         with get_default_graph().name_scope(name or "make_initializer"):
-            operation: Operation = iterators.make_iterator(
-                self._resource, tensors_in(node), _opening(node, tensors_in(node))
-            )
-            return operation
+            return iterators.make_iterator(self._resource, tensors_in(node), _opening(node, tensors_in(node)))
 
     def get_next(self, name: str | None = None) -> Structure:
         """The next element: one tensor a component. One call in the script serves all steps.
@@ -165,8 +162,7 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
     `DTypeError` for anything but a dataset.
     """
     if not hasattr(dataset, "node"):
-        made: Iterator = _maker("make_one_shot_iterator", dataset)()
-        return made
+        return _maker("make_one_shot_iterator", dataset)()
     node: Node = dataset.node
     sources = _pure_sources(tensors_in(node))
     opening = _opening(node, tensors_in(node))
@@ -185,8 +181,7 @@ def make_initializable_iterator(dataset: Any, shared_name: str | None = None) ->
     dataset creates its own. Raises `DTypeError` for anything but a dataset.
     """
     if not hasattr(dataset, "node"):
-        made: Iterator = _maker("make_initializable_iterator", dataset)(shared_name)
-        return made
+        return _maker("make_initializable_iterator", dataset)(shared_name)
     node: Node = dataset.node
     resource = _new_handle(node.spec, node.device, shared_name)
     opening = _opening(node, tensors_in(node))

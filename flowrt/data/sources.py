@@ -218,7 +218,7 @@ class TextLines(Node):
                 f"TextLineDataset: compression_type: expected '' or 'GZIP'; got {kind!r}"
             )
         try:
-            return kinds[kind](name, "rb")  # type: ignore[no-any-return]
+            return kinds[kind](name, "rb")
         except FileNotFoundError:
             raise NotFoundError(f"TextLineDataset: expected a file at {name!r}; got none there") from None
 

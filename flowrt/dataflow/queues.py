@@ -269,7 +269,7 @@ def _new_queue(
     name: str,
     **attrs: int,
 ) -> Tensor:
-    handle: Tensor = op(
+    return op(
         component_types=types,
         shapes=shapes,
         capacity=capacity,
@@ -278,7 +278,6 @@ def _new_queue(
         name=name,
         **attrs,
     )
-    return handle
 
 
 def _types_of(dtypes: Any) -> list[DType]:

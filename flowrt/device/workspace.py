@@ -105,8 +105,7 @@ class _Piece:
     def address(self, nbytes: int) -> int:
         if self.memory.nbytes < nbytes:
             self._grow(nbytes)
-        address: int = self.memory.ctypes.data
-        return address
+        return self.memory.ctypes.data
 
     def _grow(self, nbytes: int) -> None:
         self.memory = NOTHING  # the old one first

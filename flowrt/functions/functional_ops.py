@@ -207,7 +207,7 @@ class Rows:
                 raise InvalidArgumentError(
                     f"{what}: expected elems of one length; got {self.tensors}", source=user_line()
                 ) from None
-        return length[0]  # type: ignore[no-any-return]
+        return length[0]
 
     def unstack(self) -> Callable[[Any], Structure]:
         """A function from an index to a structure of its rows. The tensors are unstacked here: before a loop

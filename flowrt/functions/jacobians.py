@@ -141,8 +141,7 @@ def _over_units(like: Tensor, sweep: Callable[[Tensor], list[Any]]) -> list[Tens
         raise InvalidArgumentError(f"jacobian: expected static shape; got {like!r}", source=user_line())
     count = math.prod(static)
     units = reshape(eye(count, dtype=dtype), [count, *static])
-    found: list[Tensor | None] = vectorize(sweep, [units], count, loop)
-    return found
+    return vectorize(sweep, [units], count, loop)
 
 
 def _block(y: Tensor, x: Tensor, values: Tensor | None, dtype: DType, by_columns: bool) -> Tensor:

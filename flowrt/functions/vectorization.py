@@ -106,8 +106,7 @@ def loop(
     kinds: list[DType],
 ) -> list[Tensor]:
     """Run operations without a rule in a loop."""
-    found: list[Tensor] = map_fn(fn, batches, dtype=kinds)
-    return found
+    return map_fn(fn, batches, dtype=kinds)
 
 
 def _allowing(looped: dict[str, None]) -> Each:

@@ -349,7 +349,7 @@ class OpDef(Generic[Result_co]):
         """Add one operation. Returns its output, a list of outputs, or the operation when it has none."""
         if len(args) > len(self.inputs):
             args, name = self._take_extra(args, name, kwargs)
-        return _builders[0](self, args, name, kwargs)  # type: ignore[no-any-return]
+        return _builders[0](self, args, name, kwargs)
 
     def positional_attrs(self) -> list[str]:
         """The attrs that a call takes after the inputs, in their order."""

@@ -27,8 +27,7 @@ def user_source(depth: int = 0) -> Source | None:
     frame = sys._getframe(depth + 1)
     while _is_between(frame.f_code.co_filename):
         if frame.f_code is _CALLED_FOR:
-            known: Source | None = frame.f_locals["source"]
-            return known
+            return frame.f_locals["source"]
         if frame.f_back is None:
             return None
         frame = frame.f_back

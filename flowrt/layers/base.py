@@ -287,7 +287,7 @@ def layer_function(
             raise DTypeError(message, source=user_line()) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
         training = {"training": given.pop("training", False)} if has_training else {}
-        return layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs, **training)  # type: ignore[no-any-return]
+        return layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs, **training)
 
     function.__name__ = function.__qualname__ = _snake_case(layer.__name__)
     function.__doc__ = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"

@@ -62,7 +62,7 @@ class _Conv(KernelLayer):
         return self._finished(self._convolve(inputs, self.padding))
 
     def _convolve(self, inputs: Tensor, padding: str) -> Tensor:
-        convolved: Tensor = type(self)._op(
+        return type(self)._op(
             inputs,
             self.kernel,
             self.strides,
@@ -70,7 +70,6 @@ class _Conv(KernelLayer):
             data_format=self.data_format,
             dilations=self.dilation_rate,
         )
-        return convolved
 
 
 class Conv1D(_Conv):

@@ -145,5 +145,4 @@ dropout = layer_function(Dropout, has_reuse=False, has_training=True)
 
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
     """See `Flatten`."""
-    outputs: Tensor = Flatten(data_format, name, _scope=name)(inputs)
-    return outputs
+    return Flatten(data_format, name, _scope=name)(inputs)

@@ -37,10 +37,9 @@ class _Pooling(Layer):
         self.padding, self.data_format = padding_mode(padding), layout(data_format, self.spatial)
 
     def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        pooled: Tensor = type(self)._op(
+        return type(self)._op(
             inputs, self.pool_size, self.strides, self.padding, data_format=self.data_format
         )
-        return pooled
 
 
 class MaxPooling1D(_Pooling):

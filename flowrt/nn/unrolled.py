@@ -73,10 +73,7 @@ def _step_within(
 
     if time == 0:
         return step()
-    result: tuple[Structure, Structure] = cond(
-        less(time, reduce_max(lengths)), step, lambda: (zero_output, state), strict=True
-    )
-    return result
+    return cond(less(time, reduce_max(lengths)), step, lambda: (zero_output, state), strict=True)
 
 
 def static_bidirectional_rnn(

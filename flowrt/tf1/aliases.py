@@ -74,15 +74,15 @@ def assign(
     name: str | None = None,
 ) -> Tensor:
     """See `Variable.assign`."""
-    return ref.assign(value, name=name)  # type: ignore[no-any-return]
+    return ref.assign(value, name=name)
 
 
 def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Tensor:
-    return ref.assign_add(value, name=name)  # type: ignore[no-any-return]
+    return ref.assign_add(value, name=name)
 
 
 def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Tensor:
-    return ref.assign_sub(value, name=name)  # type: ignore[no-any-return]
+    return ref.assign_sub(value, name=name)
 
 
 def _scatter(method: str, locks: bool = False) -> Callable[..., Tensor]:
@@ -90,7 +90,7 @@ def _scatter(method: str, locks: bool = False) -> Callable[..., Tensor]:
         ref: Variable, indices: Any, updates: Any, use_locking: bool = locks, name: str | None = None
     ) -> Tensor:
         rows = IndexedSlices(convert_to_tensor(updates, ref.dtype), convert_to_tensor(indices))
-        return getattr(ref, method)(rows, name=name)  # type: ignore[no-any-return]
+        return getattr(ref, method)(rows, name=name)
 
     scatter.__name__ = scatter.__qualname__ = method
     return scatter
@@ -110,19 +110,19 @@ def scatter_nd_update(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
 ) -> Tensor:
     """Set the elements or slices of ``ref`` at ``indices``; returns the new value. See `scatter_update`."""
-    return ref.assign(tensor_scatter_update(ref, indices, updates), name=name)  # type: ignore[no-any-return]
+    return ref.assign(tensor_scatter_update(ref, indices, updates), name=name)
 
 
 def scatter_nd_add(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Tensor:
-    return ref.assign(tensor_scatter_add(ref, indices, updates), name=name)  # type: ignore[no-any-return]
+    return ref.assign(tensor_scatter_add(ref, indices, updates), name=name)
 
 
 def scatter_nd_sub(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Tensor:
-    return ref.assign(tensor_scatter_sub(ref, indices, updates), name=name)  # type: ignore[no-any-return]
+    return ref.assign(tensor_scatter_sub(ref, indices, updates), name=name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
@@ -200,7 +200,7 @@ def get_logger() -> Logger:
 
 
 def dimension_value(dimension: Any) -> int | None:
-    return dimension.value if hasattr(dimension, "value") else dimension  # type: ignore[no-any-return]
+    return dimension.value if hasattr(dimension, "value") else dimension
 
 
 def dimension_at_index(shape: Any, index: int) -> Any:

@@ -79,8 +79,7 @@ def get_variable(
     with get_default_graph().root.name_scope(None):
         if getter is None:
             return _get(store, **options)
-        made: Variable = getter(getter=partial(_get, store), **_accepted(getter, options))
-        return made
+        return getter(getter=partial(_get, store), **_accepted(getter, options))
 
 
 def _accepted(getter: Any, options: dict[str, Any]) -> dict[str, Any]:

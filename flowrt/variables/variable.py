@@ -351,8 +351,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
                 return self.read_value()
 
     def _scatter(self, op: Any, slices: IndexedSlices, name: str | None) -> Tensor:
-        result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
-        return result
+        return self._write(op, (slices.indices, slices.values), name or op.name, True)
 
     scatter_update = _scatter_method("scatter_update", variable_ops.resource_scatter_update)
     scatter_add = _scatter_method("scatter_add", variable_ops.resource_scatter_add)

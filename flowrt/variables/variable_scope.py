@@ -182,8 +182,7 @@ def variable_store(graph: Graph | None = None) -> VariableStore:
     collection = (graph or get_default_graph()).get_collection_ref(_STORE)
     if not collection:
         collection.append(VariableStore())
-    store: VariableStore = collection[0]
-    return store
+    return collection[0]
 
 
 def get_variable_scope() -> VariableScope:

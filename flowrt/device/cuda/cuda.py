@@ -128,8 +128,7 @@ def cuda_array_to_host(array: Any) -> np.ndarray[Any, Any]:
     """
     cupy = load_cupy()
     try:
-        copy: np.ndarray[Any, Any] = cupy.asarray(array).get()
-        return copy
+        return cupy.asarray(array).get()
     except Exception as error:
         raise InvalidArgumentError(
             f"expected a __cuda_array_interface__ that CuPy can read; got a {type(array).__name__} ({error})"

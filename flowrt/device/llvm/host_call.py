@@ -138,8 +138,7 @@ class LoopAddress(int):
 
 def built_in(method_address: int, loop: LoopAddress) -> LoopCall:
     """The built-in function for ``loop``, which it keeps, by the `PyMethodDef` at ``method_address``."""
-    call: LoopCall = _new_function(method_address, loop, None)
-    return call
+    return _new_function(method_address, loop, None)
 
 
 _new_function: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(

@@ -275,8 +275,7 @@ class Library:
 
     def _query(self, primitive_descriptor: Handle, what: int, index: int) -> Address:
         query = self._quick.dnnl_primitive_desc_query_md
-        found: Address = query(ctypes.c_void_p(primitive_descriptor.address), what, index)
-        return found
+        return query(ctypes.c_void_p(primitive_descriptor.address), what, index)
 
     def implementation(self, primitive_descriptor: Handle) -> str:
         """The name of the library's code for it: "jit:avx512_core", "ref:any"."""
@@ -287,8 +286,7 @@ class Library:
         return (name.value or b"").decode()
 
     def nbytes(self, descriptor: Address) -> int:
-        size: int = self._quick.dnnl_memory_desc_get_size(ctypes.c_void_p(descriptor))
-        return size
+        return self._quick.dnnl_memory_desc_get_size(ctypes.c_void_p(descriptor))
 
     def are_equal(self, one: Address, other: Address) -> bool:
         equal = self._quick.dnnl_memory_desc_equal

@@ -56,8 +56,7 @@ def _addresses(array: Array, batch: Sequence[int]) -> list[int]:
     """Start addresses of the matrices of an array broadcast to ``batch``."""
     strides = np.broadcast_to(array, (*batch, *array.shape[-2:])).strides[:-2]
     places = np.indices(batch).reshape(len(batch), math.prod(batch))
-    addresses: list[int] = (array.ctypes.data + np.array(strides, np.intp) @ places).tolist()
-    return addresses
+    return (array.ctypes.data + np.array(strides, np.intp) @ places).tolist()
 
 
 def _matrix(array: Array) -> _Matrix:

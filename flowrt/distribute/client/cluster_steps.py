@@ -140,8 +140,7 @@ class RemoteCalls:
             targets=[operation.name for operation in targets],
         )
         feeds = self._bring(None, list(given.values()))
-        values: list[Any] = self._run_controlled(_RemoteCall(self._link, body), feeds, None, None)
-        return values
+        return self._run_controlled(_RemoteCall(self._link, body), feeds, None, None)
 
 
 @final

@@ -57,8 +57,7 @@ def _reserve(stack: contextlib.ExitStack, host: str) -> int:
     held = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind((host, 0))
-    port: int = held.getsockname()[1]
-    return port
+    return held.getsockname()[1]
 
 
 def local_cluster(ports: list[int]) -> ClusterSpec:

@@ -64,8 +64,7 @@ def as_mode(value: Any) -> Mode:
             "mode: expected 'sync', 'async', ('ssp', staleness) or ('backup', workers), with an integer of "
             f"at least 0; got {value!r}"
         )
-    mode: Mode = kind(*numbers)
-    return mode
+    return kind(*numbers)
 
 
 def _split(value: Any) -> tuple[Any, Sequence[Any]]:

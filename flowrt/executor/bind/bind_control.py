@@ -302,7 +302,7 @@ class _Mover:
         for the device, and keeps all devices on the same path even if one of them does not compute.
         """
         if operand.host_value is not None:
-            return operand.host_value.item  # type: ignore[no-any-return]
+            return operand.host_value.item
         registers, slot = self.registers, operand.slot
         to_host = self.device.to_host if self.device.is_asynchronous and not operand.is_host else np.asarray
         if operand.host_slot is not None:
@@ -311,7 +311,7 @@ class _Mover:
             return lambda: to_host(registers[slot]).item()
         value = operand.value
         if not self.device.is_asynchronous:
-            return value.item  # type: ignore[no-any-return]
+            return value.item
         return lambda: to_host(value).item()
 
     def move(

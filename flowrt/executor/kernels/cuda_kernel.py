@@ -37,8 +37,7 @@ class CudaKernel(GroupKernel):
         loop = self._loop(arrays, [0 if array is None else array.data.ptr for array in arrays])
         if loop is None:
             return plain_kernel, (self._device.xp, tuple(inputs), self._group, results)
-        call: Call = loop.bind(arrays)
-        return call
+        return loop.bind(arrays)
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
         self.prepare()

@@ -248,7 +248,7 @@ class _Tracer:
 
 
 def _branches(node: Node) -> Sequence[Subgraph]:
-    return node.attrs["branches"]  # type: ignore[no-any-return]
+    return node.attrs["branches"]
 
 
 def _repeats(function: Subgraph) -> bool:

@@ -67,14 +67,12 @@ MAX_KEPT = 512
 
 def expanded(program: LoopProgram) -> LoopProgram:
     """`expand_functions`, once for equal programs."""
-    found: LoopProgram = _once(_expanded, str(program), lambda: expand_functions(program))
-    return found
+    return _once(_expanded, str(program), lambda: expand_functions(program))
 
 
 def compiled(text: str) -> CompiledLoop:
     """`compile_loop`, with a cache that keeps unused results for a while."""
-    found: CompiledLoop = _once(_compiled, text, lambda: compile_loop(text))
-    return found
+    return _once(_compiled, text, lambda: compile_loop(text))
 
 
 def _once(known: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

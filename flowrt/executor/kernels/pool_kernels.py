@@ -121,8 +121,7 @@ def _add_gradients(axes: Axes, x: Array, y: Array, dy: Array, dx: Array, new: Ne
 
 def _padded(x: Array, axes: Axes, new: New) -> Array:
     """``x`` padded with NaNs, which are equal to no maximum."""
-    padded: Array = pad(x, axes, x.dtype, np.nan, new)
-    return padded
+    return pad(x, axes, x.dtype, np.nan, new)
 
 
 def _room(array: Array, axes: Axes, new: New) -> Array:

@@ -213,8 +213,7 @@ _NOWHERE = np.empty((0, 2), np.int64)
 
 
 def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    return array.__array_interface__["data"][0]
 
 
 def _extents(arrays: Sequence[Array]) -> _Extents:

@@ -157,7 +157,7 @@ class TakenLists(TakenRows):
 
     def rows_of(self, values: Sequence[TensorList]) -> FlatLists:
         if len(values) == 1 and self.suits(values[0].rows):
-            return values[0].rows  # type: ignore[no-any-return]  # checked by `suits`
+            return values[0].rows  # checked by `suits`
         lists = [element for value in values for element in elements_of(value)]
         lengths = np.array([one.length for one in lists], np.int64)
         return FlatLists(self._elements.spec, self._elements.rows_of(lists), lengths)

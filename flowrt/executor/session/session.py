@@ -164,8 +164,7 @@ class BaseSession:
         if request is None:
             fetches = Fetches(tuple(tensors), tuple(targets), list)
             request = self._remember(key, Request(fetches, tuple(feed_dict), done))
-        values: list[Any] = self._execute(request, feed_dict.values(), None, None)
-        return values
+        return self._execute(request, feed_dict.values(), None, None)
 
     def _refresh(self) -> None:
         """Forget plans that a change of the graph made stale. Raises `FailedPreconditionError`

@@ -91,8 +91,7 @@ class _AsUint16:
         self._value = value
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device: tuple[int, int] = self._value.__dlpack_device__()
-        return device
+        return self._value.__dlpack_device__()
 
     def __dlpack__(self, **_: Any) -> Any:
         return _renamed(self._value.__dlpack__(), _BFLOAT, _UINT)

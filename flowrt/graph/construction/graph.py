@@ -231,8 +231,7 @@ class Graph:
         """The error for an element of this graph that was passed to another."""
         message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
         op = element.op if isinstance(element, Tensor) else element
-        error: InvalidArgumentError = op.error(InvalidArgumentError, message)
-        return error
+        return op.error(InvalidArgumentError, message)
 
     @property
     def seed_position(self) -> int:

@@ -254,8 +254,7 @@ def _told_shape(function: Subgraph, position: int, argument: Tensor) -> Shape:
     """Shape of a parameter according to the message, which has none for lists."""
     if argument.dtype is dtypes.variant:
         return argument.spec.shape
-    told: Shape = function.nodes[function.feeds[position]].attrs.get("shape", argument.spec.shape)
-    return told
+    return function.nodes[function.feeds[position]].attrs.get("shape", argument.spec.shape)
 
 
 def _results(function: Subgraph) -> tuple[DType, ...]:
@@ -311,8 +310,8 @@ def _dtype_for(argument: Argument, offset: int, given: DType, attrs: dict[str, A
         assert argument.dtype is not None
         return argument.dtype
     if argument.is_type_list:
-        return attrs[argument.type_attr][offset]  # type: ignore[no-any-return]
-    return attrs.setdefault(argument.type_attr, given)  # type: ignore[no-any-return]
+        return attrs[argument.type_attr][offset]
+    return attrs.setdefault(argument.type_attr, given)
 
 
 def _length(argument: Argument, attrs: Mapping[str, Any]) -> int:

@@ -91,8 +91,7 @@ def encode_tensor(message: Any, array: Array) -> None:
 def first(array: Array) -> Array:
     """The first element of a non-empty array, in an array of shape [1]."""
     index: Any = (..., *[slice(0, 1)] * array.ndim)  # the dots keep an array of rank 0 one
-    flat: Array = array[index].reshape(1)
-    return flat
+    return array[index].reshape(1)
 
 
 def is_splat(array: Array) -> bool:

@@ -281,8 +281,7 @@ def compile_step(
         else:
             with options.observer.phase("extend"):
                 work = _EXTENDED[scope](recent, work, run)
-    result: Subgraph = work
-    return result
+    return work
 
 
 _EXTENDED: Mapping[Scope, Callable[[Recent, Any, Callable[..., Subgraph]], Subgraph]] = {
@@ -299,8 +298,7 @@ def cut(placed: Subgraph, options: CompileOptions, pipeline: Sequence[Stage] = P
         if stage.scope is Scope.WHOLE:
             with options.observer.phase(stage.name):
                 parts = stage.apply(parts, options, stage.passes)
-    found: Parts = parts
-    return found
+    return parts
 
 
 def _run(
@@ -313,8 +311,7 @@ def _run(
         with options.observer.phase(stage.name):
             work = stage.apply(work, options, stage.passes)
         options.observer.after(stage.name, work)
-    result: Subgraph = work
-    return result
+    return work
 
 
 def stages_from(name: str) -> tuple[Stage, ...]:

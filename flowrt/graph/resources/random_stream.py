@@ -82,5 +82,4 @@ class Position:
 def _generator(key: np.ndarray[Any, Any], draw: int) -> np.random.Generator:
     if not hasattr(_engines, "engine"):
         _engines.engine = _Engine()
-    generator: np.random.Generator = _engines.engine.at(key, draw)
-    return generator
+    return _engines.engine.at(key, draw)

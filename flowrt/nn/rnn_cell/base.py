@@ -73,8 +73,7 @@ class RNNCell(Layer):
                 self.dtype = self.dtype or first.dtype
                 self.build(map_structure(lambda tensor: tensor.shape, tensors))
                 self.built = True
-            result: tuple[Any, Any] = self.call(tensors, state)
-            return result
+            return self.call(tensors, state)
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Structure:
         """A state of zeros for ``batch_size`` rows, an int or an integer scalar."""

@@ -37,8 +37,7 @@ class LSTMStateTuple(NamedTuple):
         if self.c.dtype is not self.h.dtype:
             message = f"LSTMStateTuple: expected c and h of one dtype; got {self.c!r} and {self.h!r}"
             raise DTypeError(message, source=user_line())
-        found: DType = self.c.dtype
-        return found
+        return self.c.dtype
 
 
 class _LSTM(LayerRNNCell):

@@ -47,13 +47,11 @@ class CellWrapper(RNNCell):
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        found: list[Variable] = self.cell.trainable_weights
-        return found
+        return self.cell.trainable_weights
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        found: list[Variable] = self.cell.non_trainable_weights
-        return found
+        return self.cell.non_trainable_weights
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """The cell's zero state."""
@@ -100,8 +98,7 @@ class DeviceWrapper(CellWrapper):
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[Any, Any]:
         with get_default_graph().device(self._device):
-            result: tuple[Any, Any] = self.cell(inputs, state, scope=scope)
-            return result
+            return self.cell(inputs, state, scope=scope)
 
 
 def _all_but_memory(state: Any) -> Any:

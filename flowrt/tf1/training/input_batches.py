@@ -275,8 +275,7 @@ def _enqueue(queue: QueueBase, element: list[Tensor], keep: Tensor, are_rows: bo
         with get_default_graph().control_dependencies([add(element)]):
             return constant(True)
 
-    operation: Operation = cond(keep, added, lambda: constant(False)).op
-    return operation
+    return cond(keep, added, lambda: constant(False)).op
 
 
 def _summarize(queue: QueueBase, what: _Batches) -> None:

@@ -163,8 +163,7 @@ class SyncReplicasOptimizer(Optimizer):
     def local_step_init_op(self) -> Operation:
         """A worker begins where the others are."""
         applied = self._after_apply()
-        done: Operation = applied.local_step.assign(applied.global_step.read_value(), read_value=False)
-        return done
+        return applied.local_step.assign(applied.global_step.read_value(), read_value=False)
 
     def chief_init_op(self) -> Operation:
         """`local_step_init_op`, and the accumulators begin there too."""

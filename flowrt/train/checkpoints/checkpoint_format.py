@@ -145,19 +145,19 @@ class _Schema:
 
     def mapping(self, value: Any, part: str) -> dict[str, Any]:
         self.need(type(value) is dict, part, "an object", value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def items(self, value: Any, part: str) -> list[Any]:
         self.need(type(value) is list, part, "a list", value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def count(self, value: Any, part: str) -> int:
         self.need(type(value) is int and 0 <= value < 2**63, part, "a count", value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def text(self, value: Any, part: str, pattern: re.Pattern[str]) -> str:
         self.need(type(value) is str and bool(pattern.fullmatch(value)), part, pattern.pattern, value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def manifest(self, body: Any) -> Manifest:
         body = self.mapping(body, "the manifest")

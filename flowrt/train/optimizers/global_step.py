@@ -32,8 +32,7 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     if not found:
         return None
     assert_global_step(found[0])
-    step: Variable = found[0]
-    return step
+    return found[0]
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:

@@ -39,8 +39,7 @@ class GradientAccumulator:
     def _add(self, gradient: Any, variable: Variable) -> Operation:
         if isinstance(gradient, IndexedSlices):
             gradient = densified(gradient, variable)
-        added: Operation = self._sum_of(variable).assign_add(gradient, read_value=False)
-        return added
+        return self._sum_of(variable).assign_add(gradient, read_value=False)
 
     def _sum_of(self, variable: Variable) -> Variable:
         """The running sum for ``variable``: each copy is one replica's sum; its value as a whole is the sum

@@ -36,10 +36,7 @@ def assign_moving_average(
     """
     context = distribution_context()
     if context is not None and context.replica is not None:
-        assigned: Tensor = context.replica.merge_call(
-            _assign_merged, (variable, value, decay, zero_debias, name)
-        )
-        return assigned
+        return context.replica.merge_call(_assign_merged, (variable, value, decay, zero_debias, name))
     return _assign(variable, value, decay, _debiasing(variable) if zero_debias else None, name)
 
 
@@ -62,8 +59,7 @@ def _assign(
         target: Any = convert_to_tensor(value, variable.dtype)
         if debiasing is not None:
             return _debiased(variable, debiasing, target, rate)
-        moved: Tensor = variable.assign_sub((variable.read_value() - target) * rate)
-        return moved
+        return variable.assign_sub((variable.read_value() - target) * rate)
 
 
 class _Debiasing(NamedTuple):
@@ -86,8 +82,7 @@ def _debiased(variable: Variable, debiasing: _Debiasing, target: Any, rate: Any)
     biased, local_step = debiasing
     average: Any = biased.assign_sub((biased.read_value() - target) * rate)
     steps: Any = local_step.assign_add(cast(1, variable.dtype))
-    assigned: Tensor = variable.assign(average / (1 - (1 - rate) ** steps))
-    return assigned
+    return variable.assign(average / (1 - (1 - rate) ** steps))
 
 
 class ExponentialMovingAverage:

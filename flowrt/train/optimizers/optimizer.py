@@ -136,8 +136,7 @@ class Optimizer:
                 "the function given to strategy.run()"
             )
         extended = context.strategy.extended
-        applied: Operation = extended.apply_gradients(self, pairs, global_step, name)
-        return applied
+        return extended.apply_gradients(self, pairs, global_step, name)
 
     def _apply_merged(
         self,
@@ -206,8 +205,7 @@ class Optimizer:
                 return update
             with graph.control_dependencies([update]):
                 value = variable.constraint(variable.read_value())
-                constrained: Operation = variable.assign(value, read_value=False)
-                return constrained
+                return variable.assign(value, read_value=False)
 
     # --- for subclasses
 
@@ -307,5 +305,4 @@ def _increment(global_step: Variable, after: Operation, scope: str) -> Operation
     graph = global_step.graph.building
     with graph.control_dependencies([after]), on_device_of(global_step):
         one = convert_to_tensor(1, global_step.dtype, "one")
-        step: Operation = global_step.assign_add(one, read_value=False, name=scope)
-        return step
+        return global_step.assign_add(one, read_value=False, name=scope)

@@ -53,7 +53,7 @@ def _decay(rule: Callable[[Any, Any, Any], Any]) -> Callable[..., Tensor]:
         with get_default_graph().name_scope(name or scope):
             rate, step, steps, decay = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
             passed = step / steps
-            return rule(rate, decay, floor(passed) if staircase else passed)  # type: ignore[no-any-return]
+            return rule(rate, decay, floor(passed) if staircase else passed)
 
     return with_parameters(rule, parameters_of(schedule), lambda given: schedule(**given))
 
@@ -104,7 +104,7 @@ def polynomial_decay(
             steps = steps * where(equal(step, 0), cast(1, rate.dtype), ceil(step / steps))
         else:
             step = minimum(step, steps)
-        return (rate - end) * (1 - step / steps) ** exponent + end  # type: ignore[no-any-return]
+        return (rate - end) * (1 - step / steps) ** exponent + end
 
 
 def piecewise_constant(
@@ -160,7 +160,7 @@ def cosine_decay(
     with get_default_graph().name_scope(name or "CosineDecay"):
         rate, step, steps, floor_part = _rate_and_steps(learning_rate, global_step, decay_steps, alpha)
         wave = _half_cosine(minimum(step, steps) / steps)
-        return rate * ((1 - floor_part) * wave + floor_part)  # type: ignore[no-any-return]
+        return rate * ((1 - floor_part) * wave + floor_part)
 
 
 def cosine_decay_restarts(
@@ -186,7 +186,7 @@ def cosine_decay_restarts(
         restarts = where(is_even, floor(passed), geometric)
         fraction = where(is_even, passed - floor(passed), (passed - begun) / longer**geometric)
         wave = lower**restarts * _half_cosine(fraction)
-        return rate * ((1 - floor_part) * wave + floor_part)  # type: ignore[no-any-return]
+        return rate * ((1 - floor_part) * wave + floor_part)
 
 
 def linear_cosine_decay(
@@ -207,4 +207,4 @@ def linear_cosine_decay(
         )
         fraction = minimum(step, steps) / steps
         wave = _half_cosine(2 * periods * fraction)
-        return rate * ((plus + 1 - fraction) * wave + floor_part)  # type: ignore[no-any-return]
+        return rate * ((plus + 1 - fraction) * wave + floor_part)

@@ -397,8 +397,7 @@ class LAMBOptimizer(_RuleOptimizer):
         w: Any = norm(weights)
         u = norm(update)
         ratio = _where_positive(w, u, w / maximum(u, cast(1e-30, dtype)))
-        updated: Operation = var.assign_sub(rate * ratio * update, read_value=False)
-        return updated
+        return var.assign_sub(rate * ratio * update, read_value=False)
 
     def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
         """The step counts after all updates."""

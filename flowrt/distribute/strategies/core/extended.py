@@ -121,8 +121,7 @@ class StrategyExtended(ABC):
 
     def expect_data_somewhere(self, has_data: Tensor) -> Operation:
         """An operation that raises `OutOfRangeError` unless some worker's ``has_data`` is true."""
-        operation: Operation = expect_data_op(has_data)
-        return operation
+        return expect_data_op(has_data)
 
     def experimental_make_numpy_dataset(self, numpy_input: Structure, session: Any = None) -> Dataset:
         """See `Strategy.experimental_make_numpy_dataset`."""
@@ -243,8 +242,7 @@ class StrategyExtended(ABC):
                 )
         context = distribution_context()
         assert context is not None
-        applied: Operation = context.replica.merge_call(optimizer._apply_merged, (pairs, global_step, name))
-        return applied
+        return context.replica.merge_call(optimizer._apply_merged, (pairs, global_step, name))
 
     def update(
         self,

@@ -40,8 +40,7 @@ def run_steps(extended: Any, step: Callable[[], Structure], count: int) -> Struc
         result = map_structure(_keep, step())
         kept.append(result)
         with get_default_graph().control_dependencies([strategy.group(map_structure(_written, result))]):
-            one_more: Tensor = done + 1
-            return one_more
+            return done + 1
 
     with get_default_graph().name_scope("steps"):
         done = while_loop(lambda done: done < count, body, [convert_to_tensor(0)], back_prop=False)
@@ -66,8 +65,7 @@ class _Cell:
 
     def read(self) -> Tensor:
         with placed_on(self._device):
-            value: Tensor = variable_ops.read_variable_op(self._handle, dtype=self._dtype)
-            return value
+            return variable_ops.read_variable_op(self._handle, dtype=self._dtype)
 
 
 def _keep(leaf: Any) -> Any:

@@ -147,8 +147,7 @@ class Strategy:
     def _reduce_leaf(self, op: ReduceOp, value: Any) -> Tensor:
         if op is ReduceOp.SUM and self.num_replicas_in_sync > 1 and self._reduced.is_for_all(value):
             raise one_for_all(value)
-        reduced: Tensor = self._extended.reduce_to(op, value, self._extended.worker_devices[0])
-        return reduced
+        return self._extended.reduce_to(op, value, self._extended.worker_devices[0])
 
     def _sum_along(self, axis: int, value: Any) -> Tensor:
         return self._reduce_leaf(ReduceOp.SUM, self._each(lambda v: reduce_sum(v, axis), value))
@@ -158,8 +157,7 @@ class Strategy:
         count = self._reduce_leaf(ReduceOp.SUM, self._each(lambda v: shape(v, out_type="int64")[axis], value))
         if not (total.dtype.is_floating or total.dtype.is_complex):
             total = cast(total, "float64")
-        mean: Tensor = truediv(total, cast(count, total.dtype))
-        return mean
+        return truediv(total, cast(count, total.dtype))
 
     def _each(self, fn: Callable[[Any], Any], value: Any) -> PerReplica:
         """``fn`` of the value of each replica, on its device."""
@@ -191,8 +189,7 @@ class Strategy:
     def group(self, value: Structure, name: str | None = None) -> Operation:
         """One operation that runs everything in ``value``."""
         everything = [v for leaf in flatten(value) for v in self.experimental_local_results(leaf)]
-        operation: Operation = group(*everything, name=name)
-        return operation
+        return group(*everything, name=name)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Structure:
         """``value_fn(ValueContext)`` for each replica, regrouped."""
@@ -240,8 +237,7 @@ class Strategy:
 
     def experimental_make_numpy_dataset(self, numpy_input: Structure, session: Any = None) -> Dataset:
         """The rows of ``numpy_input`` as a dataset. ``session`` is accepted: arrays need none."""
-        dataset: Dataset = self._extended.experimental_make_numpy_dataset(numpy_input, session)
-        return dataset
+        return self._extended.experimental_make_numpy_dataset(numpy_input, session)
 
     def experimental_run(
         self, fn: Callable[..., Any], input_iterator: Any = None, steps_per_loop: int = 1

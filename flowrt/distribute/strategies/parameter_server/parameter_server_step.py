@@ -144,7 +144,7 @@ class StepBuilder:
 
         def handle(device: str) -> Tensor:
             with self._graph.control_dependencies(None), placed_on(device):
-                made: Tensor = ops.parameter_shard_op(
+                return ops.parameter_shard_op(
                     workers=policy.workers,
                     quorum=policy.quorum,
                     staleness=ops.UNBOUNDED if policy.staleness is None else policy.staleness,
@@ -154,7 +154,6 @@ class StepBuilder:
                     shared_name=f"{name} ({kind})",  # shards are separate per mode
                     name=f"shard_{server}",
                 )
-                return made
 
         shard = Shard(server, handle(self._servers.devices[server]))
         if policy.is_replicated:
@@ -172,8 +171,7 @@ class StepBuilder:
             for shard in shards:
                 with placed_on(shard.handle.device):
                     clocks.append(ops.shard_status_op(shard.handle)[FIRST_CLOCK + self._servers.worker])
-            least: Tensor = reduce_min(stack(clocks))
-            return least
+            return reduce_min(stack(clocks))
 
         with placed_on(self._servers.worker_device):
             return Variable(
@@ -241,7 +239,7 @@ class StepBuilder:
 
     def _push(self, shard: Shard, number: Tensor, tag: Tensor, update: Update) -> Tensor:
         with placed_on(shard.handle.device):
-            pushed: Tensor = ops.push_gradients_op(
+            return ops.push_gradients_op(
                 shard.handle,
                 number,
                 tag,
@@ -252,7 +250,6 @@ class StepBuilder:
                 update=update.function,
                 name="push",
             )
-            return pushed
 
     def _replicate(self, shard: Shard, version: Tensor) -> Operation:
         """Has the replica take the state with ``version``. The operation that ends when it has it."""
@@ -265,8 +262,7 @@ class StepBuilder:
             installed = ops.install_state_op(shard.replica, header, copies, values, name="install")
         shard.replica_operations += [tensor.op.name for tensor in (*copies, installed)]
         with placed_on(shard.handle.device):
-            done: Operation = ops.replicated_op(shard.handle, installed, name="replicated")
-            return done
+            return ops.replicated_op(shard.handle, installed, name="replicated")
 
 
 class Update(NamedTuple):
@@ -321,8 +317,7 @@ def _traced(optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: 
         operations.append(optimizer._finish(updates, "finish"))
     if global_step is not None:
         operations.append(global_step.assign_add(convert_to_tensor(1, global_step.dtype), read_value=False))
-    done: Operation = group(*operations)
-    return done
+    return group(*operations)
 
 
 def _tensors_of(gradient: Any, variable: Variable) -> list[Tensor]:
@@ -341,8 +336,7 @@ def _copy_handle(graph: Graph, variable: Variable) -> Tensor:
     node = variable.op.node
     with graph.control_dependencies(None):
         attrs = {key: node.attrs[key] for key in ("dtype", "shape", "container", "shared_name")}
-        handle: Tensor = var_handle_op(**attrs, name=f"{variable.op.name.rpartition('/')[2]}_replica")
-        return handle
+        return var_handle_op(**attrs, name=f"{variable.op.name.rpartition('/')[2]}_replica")
 
 
 @contextmanager

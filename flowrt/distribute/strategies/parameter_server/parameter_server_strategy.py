@@ -155,8 +155,7 @@ class ParameterServerStrategy(Strategy):
     def _told(self, op: Callable[..., Any]) -> Operation:
         """``op`` of this worker to each server."""
         worker = self._parameters.servers.worker
-        told: Operation = group(*self._of_shards(partial(op, worker=worker)))
-        return told
+        return group(*self._of_shards(partial(op, worker=worker)))
 
     def _of_shards(self, op: Callable[[Tensor], Any]) -> list[Any]:
         made = []

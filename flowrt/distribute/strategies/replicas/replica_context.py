@@ -40,8 +40,7 @@ class ReplicaContext(ABC):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        count: int = self._strategy.num_replicas_in_sync
-        return count
+        return self._strategy.num_replicas_in_sync
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -90,8 +89,7 @@ class ReplicaContext(ABC):
         return pack_as(value, [next(summed_slices if is_sparse else summed) for is_sparse in sparse])
 
     def _reduced(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
-        reduced: list[Any] = self.merge_call(_reduce_to_all, (op, list(values)))
-        return reduced
+        return self.merge_call(_reduce_to_all, (op, list(values)))
 
     def _differentiably_reduced(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
         @custom_gradient
@@ -102,8 +100,7 @@ class ReplicaContext(ABC):
             present = iter(self._reduced(op, [dy for dy in dys if dy is not None]))
             return [None if dy is None else next(present) for dy in dys]
 
-        outputs: list[Any] = reduced(*values)
-        return outputs
+        return reduced(*values)
 
     def all_gather(self, value: Structure, axis: int, options: Any = None) -> Structure:
         """The replicas' ``value`` one after the other along ``axis``, on each; they may differ in that
@@ -118,8 +115,7 @@ class ReplicaContext(ABC):
 
 def _reduce_to_all(strategy: Any, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
     extended = strategy.extended
-    reduced: list[Any] = extended.batch_reduce_to(op, [(value, extended.worker_devices) for value in values])
-    return reduced
+    return extended.batch_reduce_to(op, [(value, extended.worker_devices) for value in values])
 
 
 def _gather_to_all(strategy: Any, values: Sequence[Any], axis: int) -> list[Any]:

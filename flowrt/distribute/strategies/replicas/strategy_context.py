@@ -62,8 +62,7 @@ _DEFAULT_REPLICA = _DefaultReplica(_DEFAULT)
 def get_strategy() -> Strategy:
     """The strategy of the enclosing scope; by default one of a single replica."""
     context = distribution_context()
-    strategy: Strategy = _DEFAULT if context is None else context.strategy
-    return strategy
+    return _DEFAULT if context is None else context.strategy
 
 
 def has_strategy() -> bool:
@@ -80,8 +79,7 @@ def in_cross_replica_context() -> bool:
 def get_replica_context() -> ReplicaContext | None:
     """The replica with the function being called, the only one without a strategy; None cross-replica."""
     context = distribution_context()
-    replica: ReplicaContext | None = _DEFAULT_REPLICA if context is None else context.replica
-    return replica
+    return _DEFAULT_REPLICA if context is None else context.replica
 
 
 class _SetForGood(threading.local):

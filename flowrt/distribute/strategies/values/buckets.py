@@ -54,8 +54,7 @@ def joined(members: Sequence[Tensor]) -> Tensor:
     """The elements of all ``members`` in a row; of one member itself."""
     if len(members) == 1:
         return members[0]
-    flat: Tensor = concat([reshape(member, [-1]) for member in members], 0)
-    return flat
+    return concat([reshape(member, [-1]) for member in members], 0)
 
 
 def taken_apart(total: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

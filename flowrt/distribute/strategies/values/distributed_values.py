@@ -41,13 +41,11 @@ class DistributedValues:
         )
 
     def __flowrt_tensor__(self) -> Tensor:
-        tensor: Tensor = self._here()
-        return tensor
+        return self._here()
 
     @property
     def dtype(self) -> DType:
-        dtype: DType = self.values[0].dtype
-        return dtype
+        return self.values[0].dtype
 
     def __iter__(self) -> Iterator[Any]:
         raise InvalidArgumentError(

@@ -267,16 +267,14 @@ class SyncOnReadVariable(DistributedVariable):
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         if self._copy_number() is not None:
             return super().sparse_read(indices, name)
-        rows: Tensor = gather(self.read_value(), indices, name=name)
-        return rows
+        return gather(self.read_value(), indices, name=name)
 
     def _combined(self, values: Sequence[Tensor]) -> Tensor:
         """The value, from those of the copies."""
         op = _REDUCTIONS.get(self.aggregation)
         if op is None:
             return values[0]
-        combined: Tensor = self._strategy.extended.reduce_to(op, PerReplica(values), values[0].device)
-        return combined
+        return self._strategy.extended.reduce_to(op, PerReplica(values), values[0].device)
 
     def _as_graph_element(self) -> Tensor:
         if self._copy_number() is not None:

@@ -84,14 +84,12 @@ class PartitionedVariable(Variable):
 
     @property
     def initial_value(self) -> Tensor:
-        whole: Tensor = concat([part.initial_value for part in self._parts], 0)
-        return whole
+        return concat([part.initial_value for part in self._parts], 0)
 
     # --- reading and writing
 
     def read_value(self) -> Tensor:
-        whole: Tensor = concat([part.read_value() for part in self._parts], 0)
-        return whole
+        return concat([part.read_value() for part in self._parts], 0)
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         return embedding_lookup(self._parts, indices, "div", name=name)

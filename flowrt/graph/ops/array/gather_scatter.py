@@ -191,8 +191,7 @@ def gather(
     if axis is None:
         axis = batch_dims if batch_dims >= 0 else batch_dims + len(convert_to_tensor(indices).shape)
     if isinstance(axis, int) and axis == 0 and hasattr(params, "sparse_read"):
-        read: Tensor = params.sparse_read(indices, name=name)  # of a variable: only the rows are read
-        return read
+        return params.sparse_read(indices, name=name)  # of a variable: only the rows are read
     return gather_op(params, indices, axis, batch_dims=batch_dims, name=name)
 
 

@@ -34,8 +34,7 @@ def _paddings(s: ShapeContext) -> tuple[tuple[int | None, int | None], ...] | No
     if given is None:
         return None if count is None else ((None, None),) * count
     _refuse_negative(given)
-    known: tuple[tuple[int | None, int | None], ...] = given
-    return known
+    return given
 
 
 def _refuse_negative(paddings: Any) -> None:

@@ -147,8 +147,7 @@ def _along(axis: int, x: Tensor, function: Any) -> Tensor:
     last = -1 if dims is None else len(dims) - 1
     place = -1 if dims is None else normalize_axis(axis, len(dims))
     if place == last:
-        result: Tensor = function(x)
-        return result
+        return function(x)
     swap = list(range(last + 1))
     swap[place], swap[last] = last, place
     return transpose(function(transpose(x, swap)), swap)

@@ -303,5 +303,4 @@ def target_shape(s: ShapeContext, position: int) -> Shape:
     value = s.value(position)
     if value is None:
         return None if vector is None or vector[0] is None else (None,) * vector[0]
-    wanted: Shape = value
-    return wanted
+    return value

@@ -440,7 +440,4 @@ def _order(equation: Equation, tensors: Sequence[Tensor], optimize: Any) -> list
     import opt_einsum
 
     sizes = [tuple(NOMINAL_SIZE if d is None else d for d in dims or ()) for dims in shapes]
-    path: list[tuple[int, ...]] = opt_einsum.contract_path(
-        str(equation), *sizes, shapes=True, optimize=optimize
-    )[0]
-    return path
+    return opt_einsum.contract_path(str(equation), *sizes, shapes=True, optimize=optimize)[0]

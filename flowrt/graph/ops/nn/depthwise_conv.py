@@ -63,8 +63,7 @@ def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[i
 def _block_bytes(axes: Sequence[Axis], y: Any, dtype: Any) -> int:
     """Memory required to process one image."""
     width = math.prod(a.padded for a in axes) * y.shape[-1] + math.prod(y.shape[1:])
-    nbytes: int = width * dtype.itemsize * 2  # 2: each product is a temporary
-    return nbytes
+    return width * dtype.itemsize * 2  # 2: each product is a temporary
 
 
 def _rows_of(xp: Any, filter: Any, columns: int, dtype: Any) -> Any:

@@ -208,8 +208,7 @@ New: TypeAlias = Callable[[tuple[int, ...], Any], Any]
 
 def begin(xp: Any, workspace: Any) -> New:
     """The allocator of a kernel: its ``workspace``, or new arrays if it is None."""
-    new: New = xp.empty if workspace is None else workspace.begin()
-    return new
+    return xp.empty if workspace is None else workspace.begin()
 
 
 def pad(x: Any, axes: Sequence[Axis], dtype: Any, value: Any, new: New) -> Any:

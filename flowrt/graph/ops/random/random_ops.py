@@ -87,8 +87,7 @@ def drawn_shape(s: ShapeContext, position: int = 0) -> Shape:
         return None if vector is None or vector[0] is None else (None,) * vector[0]
     if any(d is not None and d < 0 for d in dims):
         raise InvalidArgumentError(f"shape: expected dimensions of at least 0; got {list(dims)}")
-    known: Shape = dims
-    return known
+    return dims
 
 
 def _one_drawn_shape(s: ShapeContext) -> Sequence[Shape]:

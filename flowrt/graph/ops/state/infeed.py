@@ -191,8 +191,7 @@ def _queue(kind: str, device_ordinal: Any) -> Tensor:
         with graph.name_scope(None), graph.control_dependencies(None), graph.device(None):
             with graph.device(DeviceSpec(device_index=ordinal)):
                 known.append(transfer_queue_op(capacity=CAPACITY, name=f"{kind}_queue_{ordinal}"))
-    handle: Tensor = known[0]
-    return handle
+    return known[0]
 
 
 def _give(queue: Tensor, tensors: Sequence[Tensor], name: str) -> Operation:

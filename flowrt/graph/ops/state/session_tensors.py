@@ -119,8 +119,7 @@ class TensorHandle:
         return dlpack_of(self.value(), **how)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device: tuple[int, int] = self.value().__dlpack_device__()
-        return device
+        return self.value().__dlpack_device__()
 
     @property
     def __cuda_array_interface__(self) -> Any:

@@ -129,8 +129,7 @@ class Stage:
         else:
             part = begin(partial(self._bring, deal, number))
         self._ahead = _Ahead(serial, number + 1, begin(partial(self._bring, deal, number + 1)))
-        found: list[Any] = result_of(part)
-        return found
+        return result_of(part)
 
     def _bring(self, deal: Deal, number: int) -> list[Any]:
         element = deal.element(number).result()

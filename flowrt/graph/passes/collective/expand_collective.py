@@ -228,13 +228,11 @@ class _Expansion:
         return self._joined(rank, parts)
 
     def _joined(self, rank: int, parts: Sequence[Tensor]) -> Tensor:
-        joined: Tensor = parts[0] if len(parts) == 1 else self._on(rank, concat, parts, self._axis)
-        return joined
+        return parts[0] if len(parts) == 1 else self._on(rank, concat, parts, self._axis)
 
     def _part(self, rank: int, piece: _Piece, first: int, end: int) -> Tensor:
         is_whole = (first, end) == (piece.first, piece.end)
-        part: Tensor = piece.value if is_whole else self._on(rank, self._slice, rank, piece, first, end)
-        return part
+        return piece.value if is_whole else self._on(rank, self._slice, rank, piece, first, end)
 
     def _slice(self, rank: int, piece: _Piece, first: int, end: int) -> Tensor:
         row, total = piece.first // self._row * self._row, self._total(rank)
