@@ -19,9 +19,7 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = range(12, 17)
 
 
 class Origin(NamedTuple):
-    """The task of a cluster where an error began, and whether the error is only the consequence of
-    another.
-    """
+    """The task of a cluster where an error began, and whether the error is only a consequence of another."""
 
     task: str
     is_derived: bool
@@ -136,9 +134,7 @@ class ResourceExhaustedError(OpError):
 
 
 class FailedPreconditionError(OpError, RuntimeError):
-    """The system is not in the state the call needs: uninitialised variable, closed session, finalized
-    graph.
-    """
+    """The system is not in the required state: uninitialised variable, closed session, finalized graph."""
 
     error_code = FAILED_PRECONDITION
 

@@ -161,9 +161,7 @@ def _truths(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
 
 
 def _hits(labels: Any, predictions: Any, weights: Any, of: str) -> tuple[Tensor, Tensor]:
-    """True positives, and the number they are divided by: of predicted (precision) or actual (recall)
-    positives.
-    """
+    """True positives, and what divides them: the predicted (precision) or actual (recall) positives."""
     actual, predicted = _truths(labels, predictions)
     spread = 1.0 if weights is None else cast(convert_to_tensor(weights), float32)
     both = reduce_sum(cast(logical_and(actual, predicted), float32) * spread)
@@ -227,9 +225,7 @@ def percentage_below(to: _Destination, values: Any, threshold: float, weights: A
 
 @_metric
 def mean_iou(to: _Destination, labels: Any, predictions: Any, num_classes: int, weights: Any = None) -> Pair:
-    """Intersection over union of each class that occurs, averaged over those. The update is the confusion
-    matrix.
-    """
+    """Intersection over union, averaged over the classes that occur. The update is the confusion matrix."""
     with to.scope("mean_iou"):
         total = _total("total_confusion_matrix", [num_classes, num_classes])
         flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]

@@ -39,9 +39,7 @@ def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
-    """Raises `InvalidArgumentError` for containers of different lengths or keys, `DTypeError` for different
-    types.
-    """
+    """Raises `InvalidArgumentError` for containers of other lengths or keys, `DTypeError` for other types."""
     if not same_structure(nest1, nest2):
         flat = len(flatten(nest1)) != len(flatten(nest2))
         error = InvalidArgumentError if flat or not check_types else DTypeError

@@ -176,9 +176,7 @@ class TestCase(unittest.TestCase):
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Iterator[Session]:
-        """The same as `session`, but the test's blocks share one, so that variables keep their values between
-        blocks.
-        """
+        """The same as `session`, but shared by the test's blocks, so that variables keep their values."""
         if self._cached is None:
             self._cached = Session(graph=graph, config=config)
             self.addCleanup(self._close)

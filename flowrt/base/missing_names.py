@@ -190,9 +190,7 @@ class MissingNameError(UnimplementedError, AttributeError):
 
 
 class _AbsentNameError(AttributeError):
-    """No such name. Its text is made when it is read: a hint loads the public modules, ``hasattr`` need
-    not.
-    """
+    """No such name. Its text is made when read: a hint loads the public modules, ``hasattr`` does not."""
 
     def __init__(self, namespace: str, name: str) -> None:
         super().__init__(namespace, name)
@@ -281,9 +279,7 @@ def is_public(namespace: str) -> bool:
 
 
 def _is_public(namespace: str, name: str, module: Any) -> bool:
-    """Whether scripts may use it: no helper, no library that the module imports, no module that is not
-    public.
-    """
+    """Whether scripts may use it: no helper, no library that the module imports, no private module."""
     if name.startswith("_"):
         return False
     found = getattr(module, name)

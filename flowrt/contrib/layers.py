@@ -62,9 +62,7 @@ def variance_scaling_initializer(
     seed: int | None = None,
     dtype: Any = float32,
 ) -> VarianceScaling:
-    """Truncated normal, or uniform, of variance ``factor / n``; n is FAN_IN, FAN_OUT or FAN_AVG of the
-    shape.
-    """
+    """Truncated normal, or uniform, of variance ``factor / n``; n: FAN_IN, FAN_OUT, FAN_AVG of the shape."""
     return VarianceScaling(factor, mode.lower(), "uniform" if uniform else "normal", seed, dtype)
 
 
@@ -365,9 +363,7 @@ def linear(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope`` sets the
-    name.
-    """
+    """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope``: the name."""
     scope = kwargs.pop("scope", None)
     name = getattr(layer, "__name__", "repeat")
     with variable_scope(scope, "Repeat", [inputs]):

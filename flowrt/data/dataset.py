@@ -174,9 +174,7 @@ class Dataset:
         return Dataset(pipeline.Interleave(self.node, function, node.spec, cycle, block))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """The elements for which ``predicate``, a function of tensors as in `map`, returns a true bool
-        scalar.
-        """
+        """The elements for which ``predicate``, a function of tensors as in `map`, returns a true scalar."""
         function, result = trace("predicate", predicate, self.node.spec, _traced_components)
         spec = spec_of(result)
         if (

@@ -44,9 +44,7 @@ time, and ends with up to twice the memory that is needed.
 """
 
 LEAST_GROWTH = 32
-"""Reciprocal of the minimum fraction of reserved bytes in a region, so that 22 regions or fewer double the
-memory.
-"""
+"""Reciprocal of the minimum reserved fraction of a region, so that 22 regions or fewer double the memory."""
 
 Status: TypeAlias = tuple[Hashable, int] | None
 """Status of a free chunk: None, or the stream that it waits for and the stamp which that stream must pass."""

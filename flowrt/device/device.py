@@ -1,6 +1,4 @@
-"""`Device`: a name, an executor, a pool and transfers; the executor implements CPU, GPU and simulated
-hardware.
-"""
+"""`Device`: a name, an executor, a pool and transfers; the executor is a CPU, GPU or simulated hardware."""
 
 from __future__ import annotations
 

@@ -393,9 +393,7 @@ class MemoryPool:
         return bool(free) and self._bring(round_up(nbytes), round_up(nbytes))
 
     def _bring(self, nbytes: int, least: int) -> bool:
-        """One region more, of less than ``nbytes`` if the device refuses that, but not of less than
-        ``least``.
-        """
+        """One region more, of less than ``nbytes`` if the device refuses that, but of at least ``least``."""
         while True:
             try:
                 region = self.executor.allocate(nbytes)

@@ -166,9 +166,7 @@ class StreamExecutor(ABC):
 
     @final
     def deallocate(self, memory: DeviceMemory) -> None:
-        """Free memory from `allocate`. Raises `InvalidArgumentError` for anything else, or the second
-        time.
-        """
+        """Free memory from `allocate`. Raises `InvalidArgumentError` for anything else, or a second time."""
         self._check_memory("deallocate", memory)
         if self._regions.get(memory.address) is not memory:
             raise InvalidArgumentError(

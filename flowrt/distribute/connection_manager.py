@@ -238,9 +238,7 @@ class ConnectionManager:
 
 
 def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> Peer:
-    """The result of ``connect(timeout_s)``. Raises `UnavailableError`, naming the peer, and other errors of
-    ``connect``.
-    """
+    """The result of ``connect(timeout_s)``. Raises its errors, and `UnavailableError`, naming the peer."""
     try:
         return connect(timeout_s)
     except (UnavailableError, DeadlineExceededError) as error:

@@ -1,6 +1,4 @@
-"""`FirstFrame`: determines from its first frame whether a connection is from a task, a client, or a rank of a
-group.
-"""
+"""`FirstFrame`: tells from its first frame whether a connection is of a task, a client, or a rank."""
 
 from __future__ import annotations
 

@@ -21,17 +21,13 @@ from flowrt.graph.partial_value import partial_value
 
 
 def _sizes(x: Tensor) -> list[Any]:
-    """The size of each axis: a number where it is known, a scalar tensor where it is not. Needs a known
-    rank.
-    """
+    """The size of each axis: a number if it is known, else a scalar tensor. Needs a known rank."""
     dynamic = shape(x)
     return [dynamic[i] if size is None else size for i, size in enumerate(x.shape.as_list())]
 
 
 def _numbers(value: Any, what: str) -> Any:
-    """``value`` as an integer array. Raises `InvalidArgumentError` if it is not known while the graph is
-    built.
-    """
+    """``value`` as an integer array. Raises `InvalidArgumentError` if the graph does not determine it."""
     if isinstance(value, Tensor):
         known = partial_value(get_default_graph().node, value.ref)
         if known is None or None in np.ravel(np.asarray(known, object)):

@@ -10,9 +10,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
 AT_END = "_at_end"
-"""Private attr of a read that is ordered after every other access of its step to the resource: the fetch of a
-variable.
-"""
+"""Private attr of a read ordered after all other accesses of its step to the resource: a variable's fetch."""
 
 
 class Touch(NamedTuple):

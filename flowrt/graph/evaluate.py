@@ -17,9 +17,7 @@ from flowrt.graph.partial_value import as_host_value
 
 
 def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Kernel arguments, one per input of the signature: lists grouped as tuples, host inputs as Python
-    values.
-    """
+    """Kernel arguments, one per input of the signature: lists as tuples, host inputs as Python values."""
     arguments: list[Any] = []
     position = 0
     for argument in op.inputs:

@@ -48,9 +48,7 @@ def static_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 class Source(NamedTuple):
-    """User code that created an operation, as code object and instruction; the line number is computed on
-    demand.
-    """
+    """User code that created an operation: code object and instruction; its line is computed on demand."""
 
     code: Any
     instruction: int
@@ -181,9 +179,7 @@ class Subgraph:
         yield from self.targets
 
     def consumers(self) -> dict[str, list[str]]:
-        """Map from each node's name to its consumers: nodes that read an output or have a control edge from
-        it.
-        """
+        """Map from each node's name to its consumers, which read an output or have a control edge from it."""
         found: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self:
             for name in dict.fromkeys(node.predecessors):
@@ -227,7 +223,5 @@ def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
 
 
 def site_of(node: Node) -> str:
-    """The name shared by the parts of a loop that is partitioned across devices; other nodes return their
-    own.
-    """
+    """The common name of the parts of a loop partitioned across devices; other nodes return their own."""
     return str(node.attrs.get(SITE, node.name))

@@ -482,9 +482,7 @@ def define_handle(
 
 
 def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> tuple[str, ...]:
-    """The keyword-only parameters of ``loop.build``, all of them attrs; they follow the builder and the
-    inputs.
-    """
+    """The keyword-only parameters of ``loop.build``, all of them attrs, after the builder and the inputs."""
     signature = inspect.signature(loop.build)
     named = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [parameter for parameter in named if parameter not in known]

@@ -67,9 +67,7 @@ class Traits(NamedTuple):
     reduction: str | None = None
     """The reduction of input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None
-    """Function from attrs to the axis along which each input may be split (None: a parameter); the op sums
-    over parts.
-    """
+    """Function from attrs to the axis where each input may be split (None: a parameter); sums over parts."""
     total: bool = False
     """Whether it never fails, whatever the values of its inputs, if their shapes are compatible."""
 

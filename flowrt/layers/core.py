@@ -109,9 +109,7 @@ def is_symbolic(training: Any) -> bool:
 
 
 class Flatten(Layer):
-    """``[n, ...]`` to ``[n, m]`` (``[n]`` to ``[n, 1]``); "channels_first" inputs are turned to channels last
-    before.
-    """
+    """``[n, ...]`` to ``[n, m]`` (``[n]`` to ``[n, 1]``); "channels_first" inputs are transposed before."""
 
     def __init__(self, data_format: str | None = None, name: str | None = None, **options: Any) -> None:
         super().__init__(name=name, **options)

@@ -1,6 +1,4 @@
-"""Regularizers: functions from a variable to the loss that keeps it small, for ``kernel_regularizer`` and the
-like.
-"""
+"""Regularizers: functions from a variable to a loss that keeps it small, as ``kernel_regularizer``."""
 
 from __future__ import annotations
 

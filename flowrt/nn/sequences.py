@@ -57,9 +57,7 @@ def check_structure(what: str, expected: Structure, got: Structure) -> None:
 
 
 def keep_finished(finished: Tensor, before: Structure, after: Structure) -> Structure:
-    """``before`` in the rows that are finished, ``after`` in the others; scalars and TensorArrays have no
-    rows.
-    """
+    """``before`` in the rows that are finished, else ``after``; scalars and TensorArrays have no rows."""
 
     def chosen(old: Any, new: Any) -> Any:
         if not isinstance(old, Tensor) or old.shape.ndims == 0:

@@ -23,9 +23,7 @@ _STREAM = re.compile(r"/stream:(\w+)$")
 
 
 class Output(NamedTuple):
-    """A result of an operation. ``shape`` is None where the rank is not known, a dimension is -1 where it
-    is not.
-    """
+    """A result of an operation. ``shape`` is None for an unknown rank; an unknown dimension is -1."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -93,9 +91,7 @@ class Transfer(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One traced step, from its first beginning on any device to its last end. ``stream_names`` by device and
-    number.
-    """
+    """One traced step, from its first beginning to its last end. ``stream_names`` by device and number."""
 
     operations: tuple[Operation, ...]
     transfers: tuple[Transfer, ...]

@@ -93,9 +93,7 @@ class RemoteTable(Generic[W]):
         return self._table.take(key, default)
 
     def end(self) -> Sequence[Any]:
-        """The programs of this task have ended well. Raises `InternalError` if something waits for a
-        value.
-        """
+        """The programs of this task ended well. Raises `InternalError` if something waits for a value."""
         if left := [p for p in self._table.pending() if p.waiters] or self._asked:
             raise InternalError(f"rendezvous: expected no receive at the end of a step; got {left}")
         self._end = True

@@ -362,9 +362,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     scatter_max = _scatter_method("scatter_max", variable_ops.resource_scatter_max)
 
     def set_shape(self, shape: Any) -> None:
-        """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a
-        contradiction.
-        """
+        """Add facts about the shape, for later reads. Raises `InvalidArgumentError` for a contradiction."""
         op = self.handle.op
         refined = merge(op.get_attr("shape"), as_shape(shape))
         if refined != op.get_attr("shape"):

@@ -51,9 +51,7 @@ def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
 
 
 class CreatedInScopes(type):
-    """The type of `Variable`: calls of the class itself pass through the creators, those of subclasses do
-    not.
-    """
+    """The type of `Variable`: calls of the class itself, not of subclasses, pass through the creators."""
 
     @property
     def __signature__(cls) -> inspect.Signature:

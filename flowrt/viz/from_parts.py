@@ -180,9 +180,7 @@ class _Builder:
 
 
 def _place(node: Node, owner: str) -> str:
-    """The name of a node in the drawing, in a function of ``owner``. The parts of a loop on several devices
-    are adjacent.
-    """
+    """The drawn name of a node in a function of ``owner``. A loop's parts on several devices are adjacent."""
     if node.op.name in ("_Send", "_Recv"):
         name = _end_of_transfer(node)
     else:
@@ -260,9 +258,7 @@ def _source(source: Source | None) -> str:
 
 @final
 class AttrTexts:
-    """The attributes of nodes as texts, each once: passes share those of the nodes that they leave alone, or
-    only move.
-    """
+    """The attributes of nodes as texts, each once: passes share those of nodes left alone, or only moved."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], tuple[Mapping[str, Any], dict[str, str]]] = {}

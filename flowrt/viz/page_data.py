@@ -32,9 +32,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class PageStage(NamedTuple):
-    """One stage of the compilation: ``note`` describes it in a sentence; ``is_pass``: it is one of several
-    optimizations.
-    """
+    """One stage of the compilation: ``note`` describes it in a sentence; ``is_pass``: an optimization."""
 
     name: str
     note: str
@@ -220,9 +218,7 @@ class _Tree:
 
 
 def union(views: Sequence[GraphView]) -> GraphView:
-    """The union of ``views``. An operation's deepest position counts: a scope with its name may be added
-    later.
-    """
+    """The union of ``views``. An operation's deepest position counts: a scope of its name may come later."""
     nodes: dict[str, NodeView] = {}
     groups: dict[str, GroupView] = {}
     for view in views:

@@ -77,9 +77,7 @@ def time_training(target: Target, captures: bool) -> tuple[float, float, float, 
 
 
 def network(x: Tensor, labels: Tensor, rng: np.random.Generator) -> Any:
-    """The loss of fully connected layers with ReLU between them; initial weights are normal, scaled after He
-    et al. (2015).
-    """
+    """The loss of fully connected ReLU layers; initial weights are normal, scaled after He et al. (2015)."""
     h = x
     for layer, (inputs, outputs) in enumerate(pairwise(WIDTHS), start=1):
         weights = rng.standard_normal((inputs, outputs), np.float32) * np.float32(np.sqrt(2 / inputs))

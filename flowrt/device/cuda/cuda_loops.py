@@ -42,9 +42,7 @@ COLUMNS_A_THREAD = 4
 """Minimum columns for several threads per lane: a level of a tree costs as much as an element or two."""
 
 MAX_BLOCKS, MAX_SUMMING_BLOCKS = 4096, 256
-"""Grid-size cap, for full occupancy of the largest GPU; and for lanes that each write a partial sum to be
-read again.
-"""
+"""Grid-size cap, for full occupancy of the largest GPU; each lane writes a partial sum that is read again."""
 
 INT_ELEMENTS = 1 << 30
 """A domain below this size is indexed in 32 bits, where a division takes a quarter of the time of 64."""

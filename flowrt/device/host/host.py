@@ -55,9 +55,7 @@ class _Mark:
         self.status = EventStatus.PENDING
         self.error: OpError | None = None
         self._waiting: list[Callable[[], object]] = []
-        """Wake-up functions of waiters; never raise. 0.2 us without waiters; a `threading.Event` takes
-        1.6.
-        """
+        """Wake-up functions of waiters; never raise. 0.2 us without waiters; `threading.Event` takes 1.6."""
 
     def settle(self, error: OpError | None) -> None:
         """The stream is here, or failed before with ``error``."""
@@ -160,9 +158,7 @@ class ThreadedStream(HostStream):
         self._queue: SimpleQueue[tuple[ThreadedStream, Work] | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
         self._n_issued = self._n_done = 0
-        """Numbers of work items, without marks: when an awaited mark is reached, earlier items are
-        counted.
-        """
+        """Numbers of work items, without marks: when an awaited mark is reached, earlier items count."""
 
     def put(self, work: Work) -> None:
         with self._lock:

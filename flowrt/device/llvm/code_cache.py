@@ -45,9 +45,7 @@ _ENTRY = re.compile("[0-9a-f]{64}")
 
 @cache
 def code_cache() -> CodeCache:
-    """This process's cache: in ``FLOWRT_CACHE_DIR``, where that is empty nowhere; by default in the user's
-    cache folder.
-    """
+    """This process's cache: in ``FLOWRT_CACHE_DIR`` (empty: none), by default in the user's cache folder."""
     try:
         return CodeCache(_chosen_folder(), LIMIT_BYTES)
     except RuntimeError as error:  # there is no home; Python's message is a sentence

@@ -136,9 +136,7 @@ class HostPool:
                 self._workers.pop().end()
 
     def _ready(self, n_workers: int) -> int:
-        """Start workers, not on the caller's CPU: as many, or fewer if the system cannot create more
-        threads.
-        """
+        """Start workers, not on the caller's CPU: fewer than asked if the system creates no more threads."""
         with suppress(RuntimeError):
             while len(self._workers) < n_workers:
                 self._workers.append(_Worker(self._team, len(self._workers) + 1))

@@ -187,9 +187,7 @@ class _Emitter(Writer):
         return self._variable(TYPES[instruction.dtype], start)
 
     def _emit_column(self, stage: int, column: str, found: dict[int, str], totals: dict[Output, str]) -> None:
-        """One element: ``found`` are the accumulators of reductions along the row, ``totals`` of sums that
-        are blocked.
-        """
+        """One element: ``found`` accumulates reductions along the row, ``totals`` sums that are blocked."""
         names: dict[int, str] = {}
         sinks = self._loops[stage]
         for number in sinks.needed:

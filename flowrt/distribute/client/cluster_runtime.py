@@ -135,13 +135,9 @@ class ClusterRuntime:
         self.devices: Sequence[Device] = local_devices(FEEDING)
         self._graph = SentGraph()
         self._released: deque[int] = deque()
-        """Partial runs with freed handles. A handle may be destroyed anywhere, so the next setup reports it
-        to the master.
-        """
+        """Partial runs with freed handles: a handle may die anywhere, so the next setup tells the master."""
         self._gone: deque[int] = deque()
-        """Unused callables: a session drops those it has not run for long. The next new one reports them to
-        the master.
-        """
+        """Unused callables: a session drops those not run for long. The next new one tells the master."""
         self._extension: tuple[Extension, Reply] | None = None
         """Extension sent to the master, until its reply arrives."""
         self._extending = threading.Lock()

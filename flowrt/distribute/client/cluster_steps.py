@@ -42,9 +42,7 @@ class MasterLink(Protocol):
 
 
 def run_remotely(link: MasterLink, message: Message, control: StepControl) -> Message:
-    """The reply to a request that runs a step. Ending the step by ``control``, or an interrupt, ends it in
-    all tasks.
-    """
+    """The reply to a request that runs a step. ``control``, or an interrupt, ends the step in all tasks."""
     reply = link.new_reply()
 
     def cancel(error: OpError) -> None:

@@ -54,9 +54,7 @@ def check_bind(address: str, security: Security, insecure: bool = False) -> None
 
 
 def check_dial(address: str, security: Security, insecure: bool = False) -> None:
-    """Check that the token may be sent to ``address``. Raises `PermissionDeniedError` if it could be
-    intercepted.
-    """
+    """Check that ``address`` may get the token. Raises `PermissionDeniedError` if others could read it."""
     if security.token is None or security.uses_tls or insecure or is_loopback(parse_address(address).host):
         return
     raise PermissionDeniedError(

@@ -40,9 +40,7 @@ class Liveness(NamedTuple):
 
 
 def liveness() -> Liveness:
-    """The heartbeat settings. Raises `InvalidArgumentError` if a peer would be given up before two
-    heartbeats.
-    """
+    """The heartbeat settings. Raises `InvalidArgumentError` if a peer is given up before two heartbeats."""
     found = Liveness(_seconds("FLOWRT_HEARTBEAT", HEARTBEAT_S), _seconds("FLOWRT_LOST_AFTER", LOST_S))
     if found.lost_s < 2 * found.heartbeat_s:
         raise InvalidArgumentError(

@@ -205,9 +205,7 @@ class Communicator(ABC):
 
     @final
     def close(self) -> None:
-        """Release its resources, when no call is active. The others may continue until they need this rank.
-        Idempotent.
-        """
+        """Release its resources, when no call is active. Others may go on until they need it. Idempotent."""
         self._end(CancelledError(f"{self} was closed: expected no further calls"))
         self._close()
 

@@ -50,9 +50,7 @@ def open_communicator(kind: str, membership: Membership, transport: Transport | 
 
 
 def check_kind(kind: str) -> None:
-    """Check the kind. Raises `UnavailableError` for one of `ELSEWHERE`, `InvalidArgumentError` for an unknown
-    name.
-    """
+    """Check the kind. Raises `UnavailableError` for one of `ELSEWHERE`, else `InvalidArgumentError`."""
     if kind in ELSEWHERE:
         raise UnavailableError(f"communicator {kind}: unavailable; flowrt has {', '.join(KINDS)}")
     if kind not in KINDS:

@@ -68,9 +68,7 @@ class Membership:
 
 
 class Call(NamedTuple):
-    """One collective, as all ranks have to call it: the same ``dtype`` and ``shape``, those of a rank's
-    share.
-    """
+    """One collective, as all ranks have to call it: the same ``dtype`` and ``shape``, a rank's share."""
 
     op: str
     dtype: str = ""

@@ -30,9 +30,7 @@ COPIED_BYTES = 64 << 10
 """Arrays up to this size are copied, and may be modified at once."""
 
 LINGER_S = 5.0
-"""Time that a refusing rank stays for the others: otherwise they would find no one, and wait for the full
-timeout.
-"""
+"""Time that a refusing rank stays for the others, which would otherwise wait for the full timeout."""
 
 DATA, ABORT = b"D", b"A"
 """The first byte of a frame's header."""

@@ -24,9 +24,7 @@ from flowrt.graph.collectives.cost import Link, Links, cheapest, links_of, sched
 from flowrt.graph.collectives.schedule import Schedule, Transfer, offset
 
 AT_ONCE_BYTES = 16 << 10
-"""Maximum total for sending a rank's array to every other rank at once: another round costs as much as 100
-KiB.
-"""
+"""Maximum total for sending a rank's array to all others at once: another round costs as much as 100 KiB."""
 PIECE_BYTES = 1 << 20
 """A large transfer travels in such pieces: one is joined while the next is on its way."""
 

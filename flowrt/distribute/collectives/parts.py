@@ -13,8 +13,6 @@ def part(length: int, size: int, rank: int) -> slice:
 
 
 def pieces(whole: slice, length: int) -> Iterator[slice]:
-    """``whole`` in pieces of ``length`` elements, at least 1; the last may be shorter. An empty one is one
-    empty piece.
-    """
+    """``whole`` in pieces of ``length`` elements, the last maybe shorter. An empty one is one empty piece."""
     for start in range(whole.start, max(whole.stop, whole.start + 1), length):
         yield slice(start, min(start + length, whole.stop))

@@ -46,9 +46,7 @@ def join(arrays: Sequence[Any], out: Any, reduction: str) -> None:
 
 
 def finish(reduction: str, joined: Any, size: int) -> None:
-    """Complete the result of the reduction ``joined`` of ``size`` ranks, in place. A mean of integers is
-    rounded down.
-    """
+    """Complete the reduction ``joined`` of ``size`` ranks in place. A mean of integers is rounded down."""
     if reduction == "mean":
         divide = np.floor_divide if joined.dtype.kind in "iu" else np.divide
         divide(joined, joined.dtype.type(size), out=joined)

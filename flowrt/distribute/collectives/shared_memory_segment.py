@@ -39,9 +39,7 @@ PAGE_BYTES = 4096
 
 
 class Layout(NamedTuple):
-    """Layout of a segment of ``size`` ranks with chunks of ``chunk`` bytes: lines, two slots per rank, two
-    results.
-    """
+    """Layout of a segment of ``size`` ranks with ``chunk`` bytes: lines, two slots per rank, two results."""
 
     size: int
     chunk: int

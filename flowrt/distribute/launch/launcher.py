@@ -29,9 +29,7 @@ GRACE_S = 5.0
 """Between the request to end and the kill."""
 
 CAUSE_S = 2.0
-"""Time to wait for the cause of a lost peer: a failed Python process takes up to 1 s to exit, long after its
-connections.
-"""
+"""Time to wait for the cause of a lost peer: a failed process exits up to 1 s after its connections."""
 
 LINGER_S = 5.0
 """Between the first good end and the word that others still run."""

@@ -124,9 +124,7 @@ def unknown(asked: Asked, task: str) -> Answer:
 
 
 class CompileGraph(NamedTuple):
-    """Compile the part in ``message`` of ``peer``, with its large ``constants``; `GraphCompiled` reports the
-    end.
-    """
+    """Compile the part in ``message`` of ``peer``, with its large ``constants``; ends as `GraphCompiled`."""
 
     graph: int
     session: str

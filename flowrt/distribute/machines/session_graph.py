@@ -156,9 +156,7 @@ class SessionGraph:
         return SessionGraph(self.version + 1, ordered, places)
 
     def step(self, message: Message) -> Subgraph:
-        """The subgraph for a `MakeCallable`. Raises `InvalidArgumentError` for a name that is not in the
-        graph.
-        """
+        """The subgraph for a `MakeCallable`. Raises `InvalidArgumentError` for a name not in the graph."""
         body, given = message.body, read_graph(message)
         if len(body.fed) != len(given.feeds):
             got = f"{len(given.feeds)} for {len(body.fed)} tensors"

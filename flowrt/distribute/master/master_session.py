@@ -71,9 +71,7 @@ def closed() -> OpError:
 
 
 def filtered(tasks: Sequence[str], filters: Sequence[str], own: str) -> list[str]:
-    """The tasks that a session with these device filters sees: its master's, and those that one of them
-    names.
-    """
+    """The tasks that a session with these device filters sees: its master's, and those one of them names."""
     if not filters:
         return list(tasks)
     patterns = [text.replace("/replica:0", "") for text in filters]

@@ -137,9 +137,7 @@ def begin_stage(graph: SessionGraph, message: Message) -> Stage:
 
 
 def key_of(stage: Stage, message: Message) -> CallKey:
-    """The key of a `PartialRun` in ``stage``. Raises `InvalidArgumentError` if its tensors are not those it
-    names.
-    """
+    """The key of a `PartialRun` in ``stage``. Raises `InvalidArgumentError` if it names other tensors."""
     body, fed = message.body, refs(message.body.fed)
     if len(set(fed)) != len(fed) or len(message.tensors) != len(fed):
         got = f"{len(message.tensors)} for {len(set(fed))} tensors"

@@ -121,9 +121,7 @@ class RegisteredSteps:
     def run(
         self, round_: Round, step: RegisteredStep, feeds: Sequence[Any], options: pb.RunGraph
     ) -> list[MasterAction]:
-        """Run a step with ``feeds``, ignoring those that a task takes from an earlier call. ``options``: for
-        all tasks.
-        """
+        """Run a step with ``feeds``, ignoring those taken from earlier calls. ``options``: for all tasks."""
         round_.step = self._rng.getrandbits(63) | 1
         if options.timeout_ms:
             round_.deadline = self._pending.now + options.timeout_ms / 1000 + LATE_S

@@ -13,9 +13,7 @@ from flowrt.graph.resources.parameter_shard import Policy
 @final
 @dataclass(frozen=True)
 class Sync:
-    """An update is the mean of one gradient of each worker: training as on one machine with all their
-    batches.
-    """
+    """An update is the mean of one gradient of each worker: as on one machine with all their batches."""
 
 
 @final
@@ -37,9 +35,7 @@ class StaleSynchronous:
 @final
 @dataclass(frozen=True)
 class Backup:
-    """An update is the mean of the first gradients of all but ``workers`` workers; the others' are
-    dropped.
-    """
+    """An update is the mean of the first gradients of all but ``workers`` workers; others' are dropped."""
 
     workers: int
 
@@ -74,9 +70,7 @@ def _split(value: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def policy_of(mode: Mode, workers: int, is_replicated: bool) -> Policy:
-    """The policy of a shard with ``workers`` workers. Raises `InvalidArgumentError` for too many backup
-    workers.
-    """
+    """The policy of a shard of ``workers`` workers. Raises `InvalidArgumentError` for too many backups."""
     match mode:
         case Sync() | StaleSynchronous(0):
             return Policy(workers, workers, None, is_replicated)

@@ -30,9 +30,7 @@ VARIABLES = tuple(
     for source in (flowrt_variables, tf_config, torchrun, slurm, open_mpi, kubernetes)
     for name in source.VARIABLES
 )
-"""Variables of the sources: without them a source has no value. Code that starts processes of another cluster
-removes them.
-"""
+"""The sources' variables, without which they have no value. Code that starts another cluster removes them."""
 
 ALONE = ResolvedCluster(workers([("127.0.0.1", 0)]), "worker", 0, "the default (a single process)")
 

@@ -12,9 +12,7 @@ PORT = "FLOWRT_PORT"
 """The port of the first task on each host; the others have the next ones."""
 
 FIRST, SPACING, BLOCKS = 10_000, 16, 1250
-"""Blocks of 16 ports from 10000 to 29999: above those of services, below Linux's ephemeral ports (from
-32768).
-"""
+"""Blocks of 16 ports from 10000 to 29999: above services, below Linux's ephemeral ports (from 32768)."""
 
 
 def first_port(environ: Environ, run: str) -> int:

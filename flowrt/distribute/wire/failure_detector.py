@@ -49,9 +49,7 @@ class FailureDetector:
             self._served.add(task)
 
     def lose(self, task: str, error: OpError, in_midst: bool) -> bool:
-        """Record the loss of a connection, ``in_midst`` of a session. Returns whether the task is now
-        missing.
-        """
+        """Record the loss of a connection, ``in_midst`` of a session. Returns whether the task is missing."""
         with self._lock:
             if in_midst:
                 self._served.discard(task)

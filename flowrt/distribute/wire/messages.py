@@ -54,9 +54,7 @@ _NONE: Mapping[str, Node] = MappingProxyType({})
 
 
 class Message(NamedTuple):
-    """``body`` is a message of cluster.proto. ``graph`` may read nodes in ``known``, which the other end has
-    already.
-    """
+    """``body`` is a message of cluster.proto. ``graph`` may read nodes in ``known``, which the peer has."""
 
     body: Any
     tensors: Sequence[Any] = ()

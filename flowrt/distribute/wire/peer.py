@@ -180,9 +180,7 @@ class Peer:
                 self._settle(number, None, failure)
 
     def repeat(self) -> None:
-        """Resend requests unanswered since the last call but one, two, four, eight ...; called
-        periodically.
-        """
+        """Resend requests unanswered since the last call but one, two, four, eight ...; called regularly."""
         headers: dict[bytes, None] = {}
         with self._lock:
             self._settles_now = True

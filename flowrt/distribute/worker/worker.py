@@ -108,9 +108,7 @@ class Worker:
         self._sessions: dict[str, _Session] = {}
         self._graphs: dict[int, _Graph] = {}
         self._last_graph = incarnation % 2**31 << 32
-        """Graph numbers differ between incarnations: an earlier registration cannot be confused with a new
-        one.
-        """
+        """Graph numbers differ between incarnations, so an earlier registration cannot pass for a new one."""
         self._steps: dict[int, _Step] = {}
         self._over: OrderedDict[int, OpError | None] = OrderedDict()
 

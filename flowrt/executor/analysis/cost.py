@@ -27,9 +27,7 @@ def node_cost(subgraph: Subgraph, node: Node) -> float:
 
 
 def node_seconds(subgraph: Subgraph, node: Node) -> float:
-    """Estimated time for which the node occupies its device; the attr ``seconds`` of an op that only
-    waits.
-    """
+    """Estimated time for which the node occupies its device; attr ``seconds`` of an op that only waits."""
     if "seconds" in node.attrs:
         return float(node.attrs["seconds"])
     return CALL_SECONDS + SECONDS_PER_UNIT * node_cost(subgraph, node)

@@ -79,9 +79,7 @@ def compile_partition(
     resource: Callable[[Node], Any],
     has_loops: bool = False,
 ) -> Partition:
-    """Lifetimes and the memory plan of ``subgraph``. ``resource(node)`` returns the session's object of a
-    stateful node.
-    """
+    """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
     return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
@@ -416,9 +414,7 @@ class Binder:
         return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device, own)
 
     def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function to run for a kernel: the kernel, or a simulated one on a device that does not
-        compute.
-        """
+        """The function to run for a kernel: itself, or a simulated one on a device that does not compute."""
         executor = self._device.executor
         if executor.computes:
             return function

@@ -285,9 +285,7 @@ def _bind_layer(
 
 
 def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] | None:
-    """Functions that return each fetch. None if a layer's view of a variable is fetched: its lock is
-    unknown.
-    """
+    """Functions that return each fetch; None for a layer's view of a variable: its lock is unknown."""
     counts = Counter(refs)
     fetches: list[Callable[[], Any]] = []
     registers = bound.layers[0].tensors.registers

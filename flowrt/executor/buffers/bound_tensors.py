@@ -24,9 +24,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.shapes import is_static
 
 MAX_KEPT_REGISTER = 65536
-"""Register values up to this size in bytes may stay until the step ends; larger ones are freed after their
-last reader.
-"""
+"""Register values up to this many bytes may stay until the step ends; larger ones until their last reader."""
 
 
 @final

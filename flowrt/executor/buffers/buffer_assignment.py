@@ -206,9 +206,7 @@ class _Assigner:
         return Storage.BUFFER
 
     def _storage_of_feed(self, node: Node) -> Storage:
-        """Storage class of a feed. By rule 3 a fetched feed of the host is in a register: the fed value is
-        copied.
-        """
+        """Storage class of a feed. By rule 3 a fetched host feed is in a register: the value is copied."""
         spec = node.outputs[0]
         if not _is_plain(spec):
             return Storage.REGISTER

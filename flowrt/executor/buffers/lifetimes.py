@@ -108,9 +108,7 @@ class Lifetimes:
         return any(self.root(ref) in self._sent for ref in refs)
 
     def is_overwritten(self, read: Node, position: int) -> bool:
-        """Whether the variable is written after the read, and the value that was read is used at or after
-        that.
-        """
+        """Whether the variable is written after the read, and the value read is used at or after that."""
         root = self.root((read.name, 0))
         last = NEVER if root in self._sent else self._last[root]
         return any(position < write <= last for write in self._writes.get(self.root(read.inputs[0]), ()))

@@ -24,9 +24,7 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class Fetches(NamedTuple):
-    """The tensors of a fetch structure as they occur, its operations, and the way back from values to the
-    structure.
-    """
+    """The tensors of a fetch structure as they occur, its operations, and the way back to the structure."""
 
     tensors: tuple[Tensor, ...]
     targets: tuple[Operation, ...]

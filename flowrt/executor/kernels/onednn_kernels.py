@@ -79,9 +79,7 @@ Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 def _result(op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Any], dtype: Any, out: Any) -> Array:
-    """``out``, or an array for the result of ``op``. Raises `InvalidArgumentError` for arguments that do not
-    fit.
-    """
+    """``out``, or an array for the result of ``op``. Raises `InvalidArgumentError` for other arguments."""
     seen = tuple([a.shape if isinstance(a, np.ndarray) else a for a in arguments])
     shape = _result_shape(op, tuple(attrs.items()), seen)
     return np.empty(shape, dtype) if out is None else out

@@ -77,9 +77,7 @@ def run_or_fall_back(
 
 
 def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
-    """A compiled call for ``node`` on ``arguments``, as for its kernel, and ``out``, its outputs; None if
-    there is none.
-    """
+    """A compiled call for ``node`` on ``arguments``, as for its kernel, into its outputs ``out``; or None."""
     make = _CALLS.get(node.op)
     if (
         make is None

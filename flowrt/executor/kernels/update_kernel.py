@@ -53,9 +53,7 @@ class LateArray(NamedTuple):
 
 
 def late_array(argument: Any, spec: TensorSpec) -> Any:
-    """An ``argument`` of ``spec`` that is in a register and of known shape as a `LateArray`; any other as it
-    is.
-    """
+    """An ``argument`` of ``spec`` in a register and of known shape as a `LateArray`; any other as it is."""
     if not isinstance(argument, Later) or argument.plain_slot is None or not is_static(spec.shape):
         return argument
     return LateArray(argument.plain_slot, np.empty(static_shape(spec), spec.dtype.np))

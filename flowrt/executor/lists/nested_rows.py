@@ -173,9 +173,7 @@ class TakenLists(TakenRows):
 
 
 def elements_of(value: TensorList) -> list[TensorList]:
-    """The lists in ``value``. Raises `InvalidArgumentError` if one is not set, `DTypeError` unless they are
-    lists.
-    """
+    """The lists in ``value``. Raises `InvalidArgumentError` if one is not set, `DTypeError` for others."""
     check_dtype(value, dtypes.variant)
     lists = value.elements()
     if None in lists:

@@ -16,9 +16,7 @@ from flowrt.device.device import ArrivingArray, Device
 from flowrt.graph.resources.tensor_list import AwayElement
 
 MIN_SWAPPED = 2048
-"""Minimum size in bytes of a swapped element, as in TensorFlow: otherwise copying costs more than it
-saves.
-"""
+"""Minimum size in bytes of a swapped element, as in TensorFlow: else copying costs more than it saves."""
 
 
 @final

@@ -108,9 +108,7 @@ os.register_at_fork(after_in_child=_background_of_large.begin)
 
 
 def compile_beside(work: Callable[[], object], nodes: int) -> None:
-    """Have ``work()``, which compiles a plan of so many nodes, done by another thread. What it raises is
-    logged.
-    """
+    """Have ``work()``, which compiles so many nodes, done by another thread. What it raises is logged."""
     (_background_of_large if nodes > LARGE else _background).submit(work)
 
 

@@ -32,9 +32,7 @@ def tensor_key(node: Node, frame: None) -> str: ...
 @overload
 def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]: ...
 def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]:
-    """The key of a send or receive; in a loop, a function that computes it, since ``frame`` counts the
-    iterations.
-    """
+    """The key of a send or receive; in a loop, a function that computes it: ``frame`` counts iterations."""
     ends = node.attrs
     incarnation = ends.get("send_device_incarnation", INCARNATION) % 2**64
     key = create_key(ends["send_device"], incarnation, ends["recv_device"], ends["tensor_name"], 0, 0)

@@ -233,9 +233,7 @@ class Program:
         return self.launch is not None
 
     def run_stepwise(self) -> Generator[str, Any, None]:
-        """Run like `run`, with a pause after every instruction: for schedulers that interleave programs in
-        any order.
-        """
+        """Run like `run`, with a pause after every instruction: for schedulers that interleave programs."""
         return self._step_block(self.segments)
 
     def _step_block(self, block: Block) -> Generator[str, Any, None]:

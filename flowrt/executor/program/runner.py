@@ -78,9 +78,7 @@ class StepControl:
 
 
 def run_inline(running: Sequence[Running], control: StepControl) -> None:
-    """Interleave the programs until all are done. Raises `InternalError` if all wait for tensors that are
-    never sent.
-    """
+    """Interleave the programs until all are done. Raises `InternalError` if all wait for unsent tensors."""
     last: dict[Running, str | None] = dict.fromkeys(running)
     while last:
         has_moved = False

@@ -70,9 +70,7 @@ def connect(target: str, config: ConfigProto) -> Runtime:
 
 
 class BaseSession:
-    """See `Session`. ``seed`` makes every run interleave its devices' instructions in an order
-    drawn from it.
-    """
+    """See `Session`. ``seed`` draws the order in which each run interleaves its devices' instructions."""
 
     def __init__(
         self,
@@ -155,9 +153,7 @@ class BaseSession:
         feed_dict: Mapping[Tensor, Any],
         done: frozenset[str],
     ) -> list[Any]:
-        """One call of a partial run: the values of ``tensors``; nothing waits for the operations named in
-        ``done``.
-        """
+        """One call of a partial run: the values of ``tensors``; nothing waits for the operations ``done``."""
         key = (tuple(tensors), tuple(targets), done, *feed_dict)
         self._refresh()
         request = self._requests.get(key)
@@ -167,9 +163,7 @@ class BaseSession:
         return self._execute(request, feed_dict.values(), None, None)
 
     def _refresh(self) -> None:
-        """Forget plans that a change of the graph made stale. Raises `FailedPreconditionError`
-        after `close`.
-        """
+        """Forget plans made stale by a new graph. Raises `FailedPreconditionError` after `close`."""
         self._check_open()
         if self._graph.mutations != self._mutations:
             self._forget_plans()
@@ -350,9 +344,7 @@ class BaseSession:
     # --- life
 
     def as_default(self) -> Any:
-        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session. Does
-        not close it.
-        """
+        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session; it stays open."""
         return as_default(self)
 
     @property

@@ -93,9 +93,7 @@ def _tree(p: int, root: int) -> list[list[_Edge]]:
 
 
 def _down(group: Group, chunks: int) -> Schedule:
-    """Steps from the root down the tree, with one chunk, or one per rank: then a child gets those of its
-    ranks.
-    """
+    """Steps from the root down the tree, with one chunk, or one per rank: a child then gets its ranks'."""
     steps = [
         tuple(
             Transfer(e.parent, e.child, *((0, 1) if chunks == 1 else (e.first, e.end)), False) for e in level

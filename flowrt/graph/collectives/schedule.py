@@ -81,9 +81,7 @@ def in_sequence(first: Schedule, *others: Schedule) -> Schedule:
 
 
 def at_once(schedules: Iterable[Schedule]) -> Schedule:
-    """The schedules merged step by step; no rank may take part in two. All must have the same ranks and
-    chunks.
-    """
+    """The schedules merged step by step; no rank may be in two. All must have the same ranks and chunks."""
     found = list(schedules)
     rows = itertools.zip_longest(*[schedule.steps for schedule in found], fillvalue=())
     steps = tuple(tuple(itertools.chain.from_iterable(row)) for row in rows)

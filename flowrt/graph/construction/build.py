@@ -95,9 +95,7 @@ def _signature(
     kwargs: dict[str, Any],
     source: Source | None,
 ) -> Signature:
-    """The signature of a call of ``op``, cached if the caller gave no attrs and the shape rule requested no
-    values.
-    """
+    """The signature of a call of ``op``, cached if it has no attrs and the shape rule requested no values."""
     is_plain, asked = not kwargs, set[int]()
     if is_plain and (known := _known_signature(graph, op, inputs)):
         return known
@@ -376,9 +374,7 @@ def _to_tensor(
 def constant_tensor(
     array: np.ndarray[Any, Any], name: str | None = None, source: Source | None = None
 ) -> Tensor:
-    """A Const operation that holds ``array``, which must not be modified later; ``source`` is the user's
-    line.
-    """
+    """A Const operation that holds ``array``, which must not change later; ``source`` is the user's line."""
     graph = get_default_graph()
     full_name = graph.operation_name(name or "Const")
     dtype = as_dtype(array.dtype)

@@ -31,9 +31,7 @@ def default_sessions() -> list[Any]:
 
 
 def leave_default_graph(graph: Graph) -> None:
-    """Remove the innermost entry of ``graph`` from the thread's stack: interactive scopes may end in any
-    order.
-    """
+    """Remove the thread's innermost entry of ``graph``: interactive scopes may end in any order."""
     stack = _defaults.graphs
     if graph in stack:
         del stack[len(stack) - 1 - stack[::-1].index(graph)]

@@ -153,9 +153,7 @@ class FuncGraph(Graph):
             ).outputs[0]
 
     def lift(self, op: Operation) -> None:
-        """Move ``op``, which reads only captures, out of the function: here it becomes a parameter of the
-        same name.
-        """
+        """Move ``op``, which reads only captures, out of the function: it becomes a parameter of its name."""
         outside = {inner: outer for outer, inner in self.captures.items()}
         node, outer = op.node, self.outer
         inputs = [outside[t] for t in op.inputs]
@@ -221,9 +219,7 @@ class FuncGraph(Graph):
     # --- the function as data
 
     def subgraph(self, fetches: Sequence[Tensor], targets: Sequence[Operation] = ()) -> Subgraph:
-        """The nodes needed by ``fetches``, ``targets`` and `must_run`, with all parameters as feeds, in
-        order.
-        """
+        """The nodes needed by ``fetches``, ``targets`` and `must_run`, in order, all parameters as feeds."""
         if self.must_run is not None:
             targets = list(dict.fromkeys([*targets, *self.must_run(self)]))
         roots = [*[t.op.name for t in (*self.parameters, *fetches)], *[op.name for op in targets]]
@@ -268,9 +264,7 @@ class FuncGraph(Graph):
         )
 
     def counterpart(self, tensor: Tensor) -> Tensor:
-        """The equivalent in this function of ``tensor`` of a twin; operations that were pruned are restored
-        for it.
-        """
+        """The equivalent of ``tensor`` of a twin in this function; pruned operations are restored for it."""
         missing, stack = set[Operation](), [tensor.op]
         while stack:
             op = stack.pop()

@@ -294,9 +294,7 @@ class Graph:
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
-        """Prefix new names with a unique ``name/``; ``"x/"`` re-enters an existing scope, None and "" the
-        root.
-        """
+        """Prefix new names with a unique ``name/``; ``"x/"`` re-enters a scope, None and "" the root."""
         check_scope(name or "")
         scopes = self._thread.scopes
         old = scopes.name
@@ -486,9 +484,7 @@ def get_default_graph() -> Graph:
 
 
 def reset_default_graph() -> None:
-    """Replace the global default graph by an empty one. Raises `FailedPreconditionError` inside a ``with
-    graph``.
-    """
+    """Replace the default graph by an empty one. Raises `FailedPreconditionError` inside a ``with graph``."""
     if default_graphs():
         raise FailedPreconditionError(
             "reset_default_graph(): expected no graph's 'with' block around the call"

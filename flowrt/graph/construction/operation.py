@@ -193,9 +193,7 @@ class Operation:
         self.mutate(inputs=node.inputs, attrs=node.attrs, outputs=node.outputs)
 
     def add_control_input(self, op: Operation) -> None:
-        """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends
-        on this one.
-        """
+        """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends on it."""
         if op.graph is not self.graph:
             raise self.error(InvalidArgumentError, f"control input {op.name!r} belongs to another graph")
         if depends_on(op, self):

@@ -53,9 +53,7 @@ class Scopes:
             setattr(self, name, getattr(other, name))
 
     def inherit(self, outer: Scopes) -> None:
-        """Begin a function inside a graph with these scopes, without control inputs: the function's owner has
-        them.
-        """
+        """Begin a function inside a graph with these scopes, but the control inputs stay with its owner."""
         self.name, self.container = outer.name, outer.container
         self.device, self.device_functions = outer.device, outer.device_functions
         self.gradient_overrides = outer.gradient_overrides

@@ -176,9 +176,7 @@ def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
 
 @final
 class _Branch:
-    """One side of an If: ``captured`` are the outer tensors that it reads, ``waits`` its outer control
-    inputs.
-    """
+    """One side of an If: ``captured`` are the outer tensors it reads, ``waits`` outer control inputs."""
 
     def __init__(self, nodes: Mapping[str, Node], raiser: _Raiser, predicate: Ref, side: int) -> None:
         self._nodes, self._raiser, self._condition = nodes, raiser, (predicate, side)

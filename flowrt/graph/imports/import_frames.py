@@ -65,9 +65,7 @@ def find_frames(nodes: Mapping[str, Node]) -> tuple[Frame, list[Frame]]:
 
 
 def _without_back_edges(node: Node, nodes: Mapping[str, Node]) -> Node:
-    """``node`` with only those inputs that precede it; input_map replaces tensors that are not among the
-    nodes.
-    """
+    """``node`` with only the inputs that precede it; input_map replaces tensors not among the nodes."""
     is_merge = node.op is v1_ops.MERGE
     known = [ref for ref in node.inputs if ref[0] in nodes]
     inputs = [ref for ref in known if not (is_merge and nodes[ref[0]].op is v1_ops.NEXT_ITERATION)]

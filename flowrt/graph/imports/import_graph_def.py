@@ -105,9 +105,7 @@ def _parse_input_map(graph: Graph, given: Mapping[str, Any]) -> InputMap:
 
 
 def _adopted(graph: Graph, value: Any) -> Any:
-    """A tensor of a graph enclosing the function ``graph``, as its parameter, which remains if the import
-    fails.
-    """
+    """A tensor of a graph around the function ``graph`` as its parameter, which outlives a failed import."""
     adopted = graph.adopt(value) if isinstance(value, Tensor) else None
     return value if adopted is None else adopted
 

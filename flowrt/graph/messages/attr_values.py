@@ -70,9 +70,7 @@ def kind_of_value(key: str, value: Any) -> str:
 
 
 def kind_of_message(message: Any) -> str:
-    """The kind of the value in the AttrValue ``message``; "list(string)" for an empty list, which has no
-    kind.
-    """
+    """The kind of value in the AttrValue ``message``; "list(string)" for an empty list, which has none."""
     field = message.WhichOneof("value")
     if field != "list":
         return _field_kind(field)

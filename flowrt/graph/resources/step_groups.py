@@ -31,9 +31,7 @@ Results = Mapping[int, Any]
 
 @final
 class StepGroup:
-    """The collectives of one step, by their edges. In a loop an edge is reused once a rank has taken its
-    result.
-    """
+    """The collectives of one step, by their edges: a loop reuses one once a rank has taken its result."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

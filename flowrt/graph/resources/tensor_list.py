@@ -85,9 +85,7 @@ class TensorList:
 
     @classmethod
     def of_rows(cls, spec: ListSpec, rows: Any) -> TensorList:
-        """The list of the rows of an array that will not be modified. It is split lazily: a view costs 0.1
-        us.
-        """
+        """The list of the rows of an array that will not change. It is split lazily: a view costs 0.1 us."""
         made = cls(spec)
         made._check(rows.dtype, rows.shape[1:])
         made.rows, made.length, made._elements = rows, len(rows), None
@@ -140,9 +138,7 @@ class TensorList:
         return self._changed(self.length + 1, self.length, value)
 
     def pop(self) -> tuple[TensorList, Any]:
-        """The list without its last element, and that element. Raises `InvalidArgumentError` if there is
-        none.
-        """
+        """The list without its last element, and that element. Raises `InvalidArgumentError` if empty."""
         if not self.length:
             raise InvalidArgumentError("expected a list with elements; got an empty one")
         with _lock:

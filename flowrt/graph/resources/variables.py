@@ -1,6 +1,4 @@
-"""Run-time state behind resource tensors. A session creates one object for each handle node and keeps it
-between runs.
-"""
+"""Run-time state behind resource tensors: one object per handle node, which a session keeps between runs."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ class VariableResource:
         return self.array is not None and is_static(self.shape)
 
     def pin(self, empty: Callable[[tuple[int, ...], Any], Any]) -> None:
-        """Allocate the memory for the session's lifetime with ``empty(shape, dtype)``, if the shape cannot
-        change.
-        """
+        """Allocate the memory for the session's lifetime by ``empty(shape, dtype)``, for a fixed shape."""
         if is_static(self.shape) and self.dtype.np.kind != "O":
             self.array = empty(self.shape or (), self.dtype.np)
 

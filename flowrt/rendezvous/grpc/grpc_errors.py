@@ -34,9 +34,7 @@ _REFUSALS = {
     "Hostname Verification": "TLS, its certificate is not for the dialled host",
     "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not signed by FLOWRT_TLS_CA",
 }
-"""Patterns in messages and their meaning: permanent reasons for which an end cannot be reached. The first
-match counts.
-"""
+"""Patterns in messages, the first match counts: permanent reasons why an end cannot be reached."""
 
 _REASONS = {
     "Stream removed": DIED,  # of one that was open

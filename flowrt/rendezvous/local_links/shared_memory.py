@@ -165,9 +165,7 @@ class SegmentPool:
 
 @final
 class SegmentMap:
-    """The segments of the peer, at the receiver. One thread calls; ``released`` may be called in any, also by
-    a finalizer.
-    """
+    """The receiver's segments of the peer. One thread calls; any may call ``released``, also a finalizer."""
 
     def __init__(self, released: Callable[[int], None]) -> None:
         self._released = released

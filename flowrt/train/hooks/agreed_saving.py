@@ -31,9 +31,7 @@ from flowrt.variables.variable import GraphKeys, global_variables
 
 
 def strategy_of_workers() -> Any:
-    """The strategy of the default graph's variables if each of its workers has its own graph and initializes
-    it; else None.
-    """
+    """The strategy of the graph's variables if each worker has a graph and initializes it; else None."""
     for variable in global_variables():
         strategy = getattr(variable, "strategy", None)
         if strategy is not None and strategy.extended.initializes_each_graph:

@@ -66,9 +66,7 @@ def get_or_create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def assert_global_step(global_step_tensor: Any) -> None:
-    """Raise `DTypeError` unless it is an integer variable or tensor, `InvalidArgumentError` unless it is a
-    scalar.
-    """
+    """Raise `DTypeError` unless it is an integer variable or tensor, `InvalidArgumentError` unless scalar."""
     if not hasattr(global_step_tensor, "dtype") or not global_step_tensor.dtype.is_integer:
         raise DTypeError(f"global step: expected an integer variable; got {global_step_tensor!r}")
     shape = global_step_tensor.shape

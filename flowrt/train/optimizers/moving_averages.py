@@ -1,6 +1,4 @@
-"""`ExponentialMovingAverage`: shadow variables that follow variables slowly, for evaluation instead of
-them.
-"""
+"""`ExponentialMovingAverage`: shadow variables that follow variables slowly, for evaluation."""
 
 from __future__ import annotations
 

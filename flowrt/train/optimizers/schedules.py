@@ -29,9 +29,7 @@ __all__ = [
 
 
 def _rate_and_steps(learning_rate: Any, *steps: Any) -> tuple[Any, ...]:
-    """The rate as a tensor, and the steps in its dtype. Raises `InvalidArgumentError` when the step is
-    None.
-    """
+    """The rate as a tensor, and the steps in its dtype. Raises `InvalidArgumentError` if the step is None."""
     if steps and steps[0] is None:
         raise InvalidArgumentError("global_step: expected a number, tensor or variable; got None")
     rate = convert_to_tensor(learning_rate, name="learning_rate")

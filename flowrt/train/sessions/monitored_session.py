@@ -110,9 +110,7 @@ class _MonitoredSession:
         options: RunOptions | None = None,
         run_metadata: Any = None,
     ) -> Any:
-        """`Session.run`, with the hooks around it. Raises as it, and `FailedPreconditionError` after a stop
-        was requested.
-        """
+        """`Session.run`, with the hooks around it. Also raises `FailedPreconditionError` after a stop."""
         return self._recovering(lambda session: session.run(fetches, feed_dict, options, run_metadata))
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:

@@ -161,9 +161,7 @@ class SessionManager:
         waits: bool,
         max_wait_s: float,
     ) -> str | None:
-        """Restore the checkpoint at ``prefix``, or the newest of ``directory``; its prefix, None if there is
-        none.
-        """
+        """Restore the checkpoint at ``prefix``, or the newest of ``directory``; its prefix, None for none."""
         if directory and prefix:
             raise InvalidArgumentError("expected checkpoint_dir or checkpoint_filename_with_path; got both")
         if saver is None or not (directory or prefix):
@@ -208,9 +206,7 @@ class SessionManager:
             )
 
     def _missing(self, session: Session) -> list[str]:
-        """Run the local initializers if the global variables have values; then the names of those that have
-        none.
-        """
+        """Run the local initializers if the global variables have values; the names of those without one."""
         missing = _names(session, self._ready_for_local_init_op)
         if missing:
             return missing

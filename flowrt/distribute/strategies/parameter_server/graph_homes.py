@@ -24,9 +24,7 @@ class GraphHomes:
         self._of_replica = {name: shard.server for shard in shards for name in shard.replica_operations}
 
     def move(self, homes: Mapping[int, Home]) -> None:
-        """Put each shard, by number, and its replica where its home is. Sessions made before do not see
-        it.
-        """
+        """Put each shard, by number, and its replica where its home is. Earlier sessions do not see it."""
         primaries = {self._devices[server]: self._devices[home.primary] for server, home in homes.items()}
         replicas = {server: self._devices[home.replica] for server, home in homes.items()}
         was_finalized = self._graph.finalized
@@ -44,9 +42,7 @@ class GraphHomes:
 
 
 def _moved(node: Node, primaries: Mapping[str, str]) -> Node:
-    """``node``, and those in its functions, on the device that replaces its own; the same object if nothing
-    changes.
-    """
+    """``node`` and those in its functions, on the devices that replace theirs; itself if nothing changes."""
     node = with_functions(node, functools.partial(_moved_body, primaries=primaries))
     device = primaries.get(node.device, node.device)
     return node if device == node.device else node.replace(device=device)

@@ -206,9 +206,7 @@ class StepBuilder:
         pairs: Sequence[tuple[Any, Variable]],
         global_step: Variable | None,
     ) -> Update:
-        """Update with the shard's own optimizer: slots on the variables' devices, its other variables on that
-        of the first.
-        """
+        """Update with the shard's own optimizer: slots with their variables, all others with the first."""
         own = copy.copy(optimizer)
         own._non_slots = {}
         if pairs:
@@ -266,9 +264,7 @@ class StepBuilder:
 
 
 class Update(NamedTuple):
-    """An update as data: ``function(handles, gradients, others)``. ``parts``: how many tensors each gradient
-    is.
-    """
+    """An update as data: ``function(handles, gradients, others)``. ``parts``: the tensors per gradient."""
 
     function: Subgraph
     gradients: Sequence[Tensor]

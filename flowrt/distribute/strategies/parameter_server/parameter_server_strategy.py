@@ -100,9 +100,7 @@ class ParameterServerStrategy(Strategy):
         return self._mode
 
     def update_config_proto(self, config_proto: ConfigProto) -> ConfigProto:
-        """``config_proto`` for a session that uses only the servers and this worker's task: others may join
-        and leave.
-        """
+        """``config_proto`` for a session of the servers and this worker's task: others may join and leave."""
         servers, updated = self._parameters.servers, copy.deepcopy(config_proto)
         if self._resolver.cluster_spec():
             there = [device for device in servers.devices if device not in self._parameters.lost]
@@ -131,9 +129,7 @@ class ParameterServerStrategy(Strategy):
         return MonitoredSession(creator, [worker, *hooks], max_wait_secs=max_wait_secs)
 
     def staleness_histogram(self) -> list[Tensor]:
-        """The number of gradients that were 0, 1, 2, ... versions old when applied, for each server:
-        int64.
-        """
+        """The number of gradients that were 0, 1, 2, ... versions old when applied, per server: int64."""
         return self._of_shards(ops.staleness_histogram_op)
 
     def shard_status(self) -> list[Tensor]:

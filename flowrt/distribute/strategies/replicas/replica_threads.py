@@ -67,9 +67,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside, the thread has these surroundings; its own are back afterwards, but for the names that
-        were used up.
-        """
+        """Inside, the thread has these surroundings; afterwards its own, except for the names used up."""
         open_scopes, sessions = variable_store(self.graph).current, default_sessions()
         own_scopes, own_variable_scopes = self.graph.scopes.copy(), open_scopes.copy()
         own_sessions = sessions[:]
@@ -228,9 +226,7 @@ def _advance(replicas: Sequence[_ThreadedReplica], collections: ReplicaCollectio
 
 
 def _merge(strategy: Any, replicas: Sequence[_ThreadedReplica], caller: Surroundings) -> None:
-    """Call the function of the merge call that all ``replicas`` have reached, and pass each its part of the
-    result.
-    """
+    """Call the function of the merge call that all ``replicas`` have reached; each gets its result's part."""
     calls = [replica.standing_at for replica in replicas]
     first = calls[0]
     assert first is not None

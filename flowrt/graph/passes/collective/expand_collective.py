@@ -69,9 +69,7 @@ class Expanded(NamedTuple):
 
 @lru_cache(maxsize=512)
 def expand(call: Call) -> Expanded:
-    """The expansion of ``call``. Raises `InvalidArgumentError` if values from other graphs have no static
-    shape.
-    """
+    """The expansion of ``call``. Raises `InvalidArgumentError` if other graphs' values lack static shapes."""
     with Graph() as graph:
         expansion = _Expansion(graph, call)
         results = expansion.run()
@@ -175,9 +173,7 @@ class _Expansion:
         self.sends[rank].append(self._on(rank, group_send_op, value, rank=rank, peer=transfer.target, **edge))
 
     def _receive(self, number: int, transfer: Transfer) -> Tensor:
-        """Add a receive, after the rank's earlier sends: while it blocks, other ranks may be waiting for
-        those.
-        """
+        """Add a receive, after the rank's earlier sends: while it blocks, other ranks may wait for those."""
         spec, rank = self._call.payload, transfer.target
         dims = self._chunk_shape(transfer)
         edge = self._edge(number, transfer)

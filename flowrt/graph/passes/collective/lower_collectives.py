@@ -180,9 +180,7 @@ class _Lowering:
         self._note_last(devices, last)
 
     def _put_off_nothing(self, node: Node, device: str) -> None:
-        """Defer the empty result of a graph without the root: available when its part of the collective is
-        done.
-        """
+        """Defer the empty result of a graph without the root until its part of the collective is done."""
         (spec,) = node.outputs
         attrs = {"value": np.empty(0, spec.dtype.np), "dtype": spec.dtype}
         name, controls = f"{node.name}/_nothing", self._ends[node.name]

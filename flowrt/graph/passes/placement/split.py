@@ -78,9 +78,7 @@ def _moved(node: Node, device: str, devices: Parts, part_of: PartOf) -> Node:
 
 
 class _FunctionCut(Partitioner):
-    """Partitions one function. The parameters in ``replicated`` are available on every device that reads
-    them.
-    """
+    """Partitions one function. The parameters ``replicated`` are available on each device that reads them."""
 
     def __init__(self, function: Subgraph, replicated: Collection[str], part_of: PartOf) -> None:
         super().__init__(function, part_of)

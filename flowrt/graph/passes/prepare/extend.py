@@ -136,9 +136,7 @@ def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], 
 
 
 def _is_whole(earlier: Subgraph, later: Subgraph) -> bool | None:
-    """True if ``later`` has all nodes of ``earlier``; None if fewer than half are shared, or rule 1 is
-    violated.
-    """
+    """True if ``later`` has all nodes of ``earlier``; None if under half is shared or rule 1 is violated."""
     grown = extension(earlier, later)
     if grown is None and not _agree(earlier, later):
         return None

@@ -24,9 +24,7 @@ from flowrt.graph.shapes import Shape, compatible, is_static, merge, relax
 
 
 def infer_shapes(subgraph: Subgraph) -> Subgraph:
-    """Refine every output that has no static shape yet. Raises `InvalidArgumentError` if the feeds do not
-    match.
-    """
+    """Refine every output without a static shape. Raises `InvalidArgumentError` if the feeds do not match."""
     nodes: dict[str, Node] = {}
     changed = False
     for node in subgraph:

@@ -60,9 +60,7 @@ def extract_nodes(
     fed: Mapping[Ref, Node],
     done: Collection[str] = (),
 ) -> Subgraph:
-    """`extract` from a graph as data: ``nodes`` in order of creation, ``fed`` the `feed_node` of each fed
-    tensor.
-    """
+    """`extract` of a graph as data: ``nodes`` in order of creation, ``fed`` each fed tensor's `feed_node`."""
     renamed = {ref: (node.name, 0) for ref, node in fed.items() if node.name != ref[0]}
     found: dict[str, Node] = {node.name: node for node in fed.values()}
     stack = [name for name, index in fetches if (name, index) not in fed] + list(targets)
@@ -153,9 +151,7 @@ def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
 
 
 def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
-    """``subgraph`` without the unneeded nodes among ``names``, and nodes only they needed. All others are
-    needed.
-    """
+    """``subgraph`` without the unneeded nodes among ``names``, and nodes only they needed."""
     num_readers = Counter([name for node in subgraph for name in node.predecessors])
     roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
     while stack:
