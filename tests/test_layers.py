@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "base": ("errors", "graph"),
     "distribute": (
         "errors", "version", "base.progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
-        "base.missing_names",
+        "base.closing", "base.missing_names",
     ),
 }  # fmt: skip
 FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
@@ -400,7 +400,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     ),
     "distribute": (
         "parameter_server", "cluster", "resolvers", "wire", "machines", "observe", "collectives", "master",
-        "first_frame", "connection_manager", "worker", "server", "client", "launch",
+        "connection_manager", "worker", "server", "client", "launch",
         "strategies.values", "strategies.reduce", "strategies.input", "strategies.variables",
         "strategies.core", "strategies.replicas", "strategies.parameter_server", "strategies.kinds",
     ),

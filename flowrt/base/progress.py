@@ -21,6 +21,8 @@ import time
 import weakref
 from typing import TextIO, final
 
+from flowrt.base.closing import Closing
+
 APPEARS_S = 0.5
 """Minimum duration of work for a line to appear."""
 
@@ -30,7 +32,7 @@ _ERASE = "\r\x1b[K"
 
 
 @final
-class Progress:
+class Progress(Closing):
     """The progress of ``what``: of ``total`` ``unit``, if the amount is known. A context manager that erases
     the line at its end. `update` is thread-safe.
     """
@@ -78,12 +80,6 @@ class Progress:
             return f"{done} {self._unit}".strip() if done else ""
         filled = BAR * done // max(self._total, 1)
         return f"[{'#' * filled:.<{BAR}}] {done}/{self._total} {self._unit}".rstrip()
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *ending: object) -> None:
-        self.close()
 
 
 def _draw(ref: weakref.ref[Progress], ended: threading.Event, stream: TextIO) -> None:

@@ -126,9 +126,7 @@ class _Loop:
         return self._packed(finals)
 
     def _called(self, function: Callable[..., Any], graph: FuncGraph) -> tuple[Any, Tensor | None]:
-        """Call ``function`` with the loop variables inside ``graph``; returns its result, and the counter of
-        a loop with a limit.
-        """
+        """Call ``function`` with the loop variables inside ``graph``; its result, and a limit's counter."""
         arguments, count = self._parameters(graph)
         returned = function(*arguments) if isinstance(arguments, (list, tuple)) else function(arguments)
         functions.check_returned("while_loop", function, returned)

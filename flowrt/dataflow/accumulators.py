@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.dtypes import DType, as_dtype, int64
+from flowrt.dtypes import as_dtype, int64
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
@@ -27,9 +27,9 @@ class ConditionalAccumulatorBase:
     ) -> None:
         if reduction_type not in REDUCTIONS:
             raise InvalidArgumentError(f"reduction_type: expected MEAN or SUM; got {reduction_type!r}")
-        self._dtype = as_dtype(dtype)
+        self.dtype = as_dtype(dtype)
         self._accumulator_ref: Tensor = define(
-            dtype=self._dtype,
+            dtype=self.dtype,
             shape=as_shape(shape),
             container=get_default_graph().get_container_scope(),
             shared_name=shared_name or "",
@@ -45,10 +45,6 @@ class ConditionalAccumulatorBase:
     @property
     def name(self) -> str:
         return self._accumulator_ref.op.name
-
-    @property
-    def dtype(self) -> DType:
-        return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
         """The number of gradients added since the last take: int32."""
@@ -80,14 +76,14 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         """The operation that adds ``grad``. Raises `InvalidArgumentError` for one of another shape."""
         with get_default_graph().colocate_with(self._accumulator_ref):
             return ops.accumulator_apply_gradient_op(
-                self._accumulator_ref, _as_int64(local_step), convert_to_tensor(grad, self._dtype), name=name
+                self._accumulator_ref, _as_int64(local_step), convert_to_tensor(grad, self.dtype), name=name
             )
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
         """The mean (or sum) of all gradients, once there are ``num_required``."""
         with get_default_graph().colocate_with(self._accumulator_ref):
             return ops.accumulator_take_gradient_op(
-                self._accumulator_ref, num_required, dtype=self._dtype, name=name
+                self._accumulator_ref, num_required, dtype=self.dtype, name=name
             )
 
 
@@ -128,7 +124,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
                 self._accumulator_ref,
                 _as_int64(local_step),
                 _as_int64(grad_indices),
-                convert_to_tensor(grad_values, self._dtype),
+                convert_to_tensor(grad_values, self.dtype),
                 shape,
                 name=name,
             )
@@ -137,7 +133,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         """``(indices, values, shape)`` of the mean (or sum), once there are ``num_required`` gradients."""
         with get_default_graph().colocate_with(self._accumulator_ref):
             indices, values, shape = ops.sparse_accumulator_take_gradient_op(
-                self._accumulator_ref, num_required, dtype=self._dtype, name=name
+                self._accumulator_ref, num_required, dtype=self.dtype, name=name
             )
             return indices, values, shape
 

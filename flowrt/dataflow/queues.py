@@ -36,13 +36,13 @@ class QueueBase:
         names: str | Sequence[str] | None,
         queue_ref: Tensor,
     ) -> None:
-        self._dtypes = list(dtypes)
-        self._names = [names] if isinstance(names, str) else None if names is None else list(names)
+        self.dtypes = list(dtypes)
+        self.names = [names] if isinstance(names, str) else None if names is None else list(names)
         self._shapes = [as_shape(shape) for shape in shapes]
         self._queue_ref = queue_ref
-        if self._names is not None and len(self._names) != len(dtypes):
+        if self.names is not None and len(self.names) != len(dtypes):
             raise InvalidArgumentError(
-                f"names: expected one a component, {len(dtypes)}; got {len(self._names)}"
+                f"names: expected one a component, {len(dtypes)}; got {len(self.names)}"
             )
 
     @property
@@ -55,17 +55,9 @@ class QueueBase:
         return self._queue_ref.op.name
 
     @property
-    def dtypes(self) -> list[DType]:
-        return self._dtypes
-
-    @property
     def shapes(self) -> list[TensorShape]:
         """The shapes of the components; of unknown rank if the queue accepts any."""
-        return [TensorShape(shape) for shape in self._shapes or [None] * len(self._dtypes)]
-
-    @property
-    def names(self) -> list[str] | None:
-        return self._names
+        return [TensorShape(shape) for shape in self._shapes or [None] * len(self.dtypes)]
 
     # --- operations
 
@@ -90,7 +82,7 @@ class QueueBase:
         with get_default_graph().colocate_with(self._queue_ref):
             return self._element(
                 ops.queue_dequeue_op(
-                    self._queue_ref, component_types=self._dtypes, name=name or f"{self._short_name}_Dequeue"
+                    self._queue_ref, component_types=self.dtypes, name=name or f"{self._short_name}_Dequeue"
                 )
             )
 
@@ -136,34 +128,33 @@ class QueueBase:
 
     def _components(self, vals: Any) -> list[Tensor]:
         if isinstance(vals, Mapping):
-            if self._names is None or sorted(vals) != sorted(self._names):
+            if self.names is None or sorted(vals) != sorted(self.names):
                 raise InvalidArgumentError(
-                    f"queue {self.name!r}: expected the components {self._names}; got a dict of"
-                    f" {sorted(vals)}"
+                    f"queue {self.name!r}: expected the components {self.names}; got a dict of {sorted(vals)}"
                 )
-            vals = [vals[name] for name in self._names]
-        elif self._names is not None:
-            raise DTypeError(f"queue {self.name!r}: expected a dict of {self._names}; got {vals!r}")
+            vals = [vals[name] for name in self.names]
+        elif self.names is not None:
+            raise DTypeError(f"queue {self.name!r}: expected a dict of {self.names}; got {vals!r}")
         given = list(vals) if isinstance(vals, list | tuple) else [vals]
-        if len(given) != len(self._dtypes):
+        if len(given) != len(self.dtypes):
             raise InvalidArgumentError(
-                f"queue {self.name!r}: expected {len(self._dtypes)} components; got {len(given)}"
+                f"queue {self.name!r}: expected {len(self.dtypes)} components; got {len(given)}"
             )
-        return [convert_to_tensor(value, dtype) for value, dtype in zip(given, self._dtypes, strict=True)]
+        return [convert_to_tensor(value, dtype) for value, dtype in zip(given, self.dtypes, strict=True)]
 
     def _element(self, components: Sequence[Tensor]) -> Any:
-        if self._names is not None:
-            return dict(zip(self._names, components, strict=True))
+        if self.names is not None:
+            return dict(zip(self.names, components, strict=True))
         return components[0] if len(components) == 1 else list(components)
 
     def _many(self, op: Any, n: Any, name: str) -> Any:
-        if len(self._shapes) != len(self._dtypes) or not all(map(self._stacks, self._shapes)):
+        if len(self._shapes) != len(self.dtypes) or not all(map(self._stacks, self._shapes)):
             raise InvalidArgumentError(
                 f"queue {self.name!r}: expected fully defined shapes to stack elements; got"
                 f" {[str(shape) for shape in self.shapes]}. Pass shapes= when the queue is made"
             )
         with get_default_graph().colocate_with(self._queue_ref):
-            return self._element(op(self._queue_ref, n, component_types=self._dtypes, name=name))
+            return self._element(op(self._queue_ref, n, component_types=self.dtypes, name=name))
 
 
 class FIFOQueue(QueueBase):

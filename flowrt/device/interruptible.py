@@ -16,9 +16,7 @@ NOTICED_WITHIN_S = 0.1
 
 
 def in_slices(wait: Callable[[float], bool], timeout_s: float | None) -> bool:
-    """Call ``wait(seconds)`` until it returns True, for ``timeout_s`` seconds at most; None: for ever.
-    Returns whether it did.
-    """
+    """Call ``wait(seconds)`` until it returns True, or for ``timeout_s`` seconds. Whether it did."""
     if timeout_s is None:
         while not wait(NOTICED_WITHIN_S):
             pass

@@ -118,12 +118,8 @@ class TransferManager:
         }
         """Rule 2; the copies of each stream in order."""
         self._bytes_in_flight = dict.fromkeys(names, 0)
-        self._stats = TransferStats()
+        self.stats = TransferStats()
         self._lock = threading.Lock()
-
-    @property
-    def stats(self) -> TransferStats:
-        return self._stats
 
     def to_device(self, stream: Stream, target: DeviceMemory, value: HostArray) -> None:
         """Copy the elements of ``value``, in C order, to ``target``, for later work on ``stream``. The caller
@@ -318,12 +314,12 @@ class TransferManager:
 
     def _count(self, direction: str, nbytes: int) -> None:
         transfers, total = f"transfers_{direction}", f"bytes_{direction}"
-        stats = self._stats
+        stats = self.stats
         changes = {transfers: getattr(stats, transfers) + 1, total: getattr(stats, total) + nbytes}
-        self._stats = stats._replace(**changes)
+        self.stats = stats._replace(**changes)
 
     def _count_host_copy(self) -> None:
-        self._stats = self._stats._replace(copies_on_host=self._stats.copies_on_host + 1)
+        self.stats = self.stats._replace(copies_on_host=self.stats.copies_on_host + 1)
 
 
 def _recorded(stream: Stream) -> Event:

@@ -14,7 +14,7 @@ it, and a *worker* for the masters of all tasks. ``Session("grpc://host:port").r
     cluster, resolvers                 the tasks, and which of them this process is
     wire                               messages, peers, at-most-once
     machines, master, worker           state machines, ``handle(event) -> actions``: no thread, clock, socket
-    connection_manager, first_frame    the peers of a task; purpose of a new connection
+    connection_manager                 the peers of a task
     server                             `Server`: performs the actions of the state machines
     client                             a cluster session's replacement of plans
     observe                            flight records, stalls

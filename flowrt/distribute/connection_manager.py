@@ -20,10 +20,9 @@ from flowrt.distribute.cluster.certificates import check_claim
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import liveness
-from flowrt.distribute.collectives.mesh_forming import GroupDoor
-from flowrt.distribute.first_frame import FirstFrame
+from flowrt.distribute.collectives.mesh_forming import GroupDoor, is_joining
 from flowrt.distribute.wire.messages import PROTOCOL, Message
-from flowrt.distribute.wire.peer import Done, Peer, dial
+from flowrt.distribute.wire.peer import Done, Owner, Peer, dial
 from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -33,7 +32,7 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel.channel import Connection, Transport
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Transport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -291,3 +290,28 @@ def _ask(link: Peer, message: Message, dones: Sequence[Done]) -> None:
 def _fail(dones: Sequence[Done], error: OpError) -> None:
     for done in dones:
         done(None, error)
+
+
+@final
+class FirstFrame:
+    """The `Receiver` of a connection that was accepted, until it has one: a `Peer` of ``owner``, or that of
+    the ``groups``.
+    """
+
+    def __init__(self, owner: Owner, groups: GroupDoor) -> None:
+        self._owner, self._groups = owner, groups
+        self._receiver: Receiver | None = None
+
+    def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
+        if self._receiver is None:
+            joins = is_joining(header)
+            self._receiver = self._groups.receiver(connection) if joins else Peer(connection, self._owner)
+        self._receiver.on_frame(connection, header, payload)
+
+    def on_lost(self, connection: Connection, error: UnavailableError) -> None:
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
+        if self._receiver is None:
+            connection.close()
+        else:
+            self._receiver.on_lost(connection, error)

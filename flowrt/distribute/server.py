@@ -19,7 +19,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, final
+from typing import Any, TypeVar, final
 from weakref import WeakValueDictionary
 
 import flowrt.version
@@ -58,6 +58,8 @@ CUT_S = 1.0
 """Time for a step to notice that it was cut off: a kernel in C runs to its end."""
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
 """Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
+
+T = TypeVar("T")
 
 LOCAL = "local"
 """The sessions of this process, as a client."""
@@ -334,16 +336,13 @@ class Server:
         with self._lock:
             actions = self._master.handle(event)
         for action in actions:
-            self._perform(action)
+            _PERFORM[type(action)](self, action)
 
     def _to_worker(self, event: ev.WorkerEvent) -> None:
         with self._lock:
             actions = self._worker.handle(event)
         for action in actions:
-            self._perform(action)
-
-    def _perform(self, action: ev.MasterAction | ev.WorkerAction) -> None:
-        _PERFORM[type(action)](self, action)
+            _PERFORM[type(action)](self, action)
 
     def _start_step(self, start: ev.StartStep) -> None:
         if start.part.is_short and start.trace_level == RunOptions.NO_TRACE:
@@ -393,48 +392,34 @@ class Server:
     # --- graphs
 
     def _extend(self, extend: ev.ExtendGraph) -> None:
-        graph, error = None, None
-        try:
-            graph = extend.graph.extended(extend.message)
-        except Exception as failure:  # noqa: BLE001 (raised at the client)
-            error = as_op_error(failure)
+        graph, error = _attempt(lambda: extend.graph.extended(extend.message))
         self._to_master(ev.GraphExtended(extend.token, graph, error))
 
     def _cut(self, cut: ev.CutGraph) -> None:
-        options = cut.options
-        parts: Mapping[str, ev.Part] = {}
-        placement: Mapping[str, str] = {}
-        error: OpError | None = None
-        try:
-            subgraph = cut.graph.step(cut.message)
+        def parts_and_placement() -> tuple[Mapping[str, ev.Part], Mapping[str, str]]:
+            subgraph, options = cut.graph.step(cut.message), cut.options
             if cut.client != LOCAL:
                 check_remote_graph(subgraph, self._allowed_ops)
             devices = {d.name: d.incarnation for d in cut.devices}
-            parts, placement = cut_by_task(
+            return cut_by_task(
                 subgraph, devices, cut.placement, options.allow_soft_placement, options.optimises
             )
-        except Exception as failure:  # noqa: BLE001 (raised at the client)
-            error = as_op_error(failure)
-        self._to_master(ev.GraphCut(cut.token, parts, placement, error))
+
+        made, error = _attempt(parts_and_placement)
+        self._to_master(ev.GraphCut(cut.token, *(made or ({}, {})), error))
 
     def _compile(self, action: ev.CompileGraph) -> None:
-        part, error = None, None
-        try:
+        def part() -> CompiledPart:
             subgraph = attach_constants(read_graph(action.message), action.constants)
             if action.peer != self.task:
                 check_remote_graph(subgraph, self._allowed_ops)
             resource = self._containers.of(action.session)
-            part = CompiledPart(subgraph, self._by_name, resource, action.optimises)
-        except Exception as failure:  # noqa: BLE001 (raised at the master)
-            error = as_op_error(failure)
-        self._to_worker(ev.GraphCompiled(action.graph, part, error))
+            return CompiledPart(subgraph, self._by_name, resource, action.optimises)
+
+        self._to_worker(ev.GraphCompiled(action.graph, *_attempt(part)))
 
     def _describe(self, asked: ev.DescribeParts) -> None:
-        described, error = None, None
-        try:
-            described = describe_parts(self.task, asked.parts)
-        except Exception as failure:  # noqa: BLE001 (raised at the requester)
-            error = as_op_error(failure)
+        described, error = _attempt(lambda: describe_parts(self.task, asked.parts))
         self._answer(ev.Answer(asked.peer, asked.request_id, described, error))
 
     # --- time
@@ -473,6 +458,14 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     ev.StartDraining: lambda server, _: server.on_drain(),
 }
 """Implementation of each action."""
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, OpError | None]:
+    """The result of ``work()``, or the error, to be raised at the requester."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 (see above)
+        return None, as_op_error(error)
 
 
 def _which(cluster: ClusterSpec, job: str | None, index: int | None) -> tuple[str, int]:

@@ -8,7 +8,7 @@
     Chrome trace JSON        tables by op, scope, device and line of the script
 
     always_on                FLOWRT_TRACE: the last steps are kept, and written at exit
-    size_text, text_table    byte counts as text; text in columns
+    text_table               byte counts as text; text in columns
 
 Reading is pure: it needs neither a session nor the machine of the trace.
 """

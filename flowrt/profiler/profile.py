@@ -16,8 +16,8 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.profiler import costs
 from flowrt.profiler.costs import NodeCost, Row
 from flowrt.profiler.profile_options import ProfileOptions, read_options
-from flowrt.profiler.size_text import size_text
 from flowrt.profiler.steps import read_step
+from flowrt.profiler.text_table import size_text
 
 VIEWS = ("scope", "graph", "op", "device", "code")
 

@@ -1,4 +1,4 @@
-"""Plain text in columns, and sizes that people read."""
+"""Plain text in columns, and numbers of bytes as tables, pictures and pages write them."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 def gib(nbytes: int) -> str:
     """``22.5 GiB``."""
     return f"{nbytes / 2**30:.1f} GiB"
+
+
+def size_text(nbytes: float) -> str:
+    """``512 B``, ``1.5 KiB``, ``1010 MiB``, ``2 TiB``: three digits, or all before the point."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(nbytes) < 1024:
+            return _digits(nbytes, unit)
+        nbytes /= 1024
+    return _digits(nbytes, "TiB")
+
+
+def _digits(value: float, unit: str) -> str:
+    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:.0f} {unit}"

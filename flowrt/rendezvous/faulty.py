@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, UnavailableError
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Sent, Transport
 
 FAULTS = ("drop", "duplicate", "delay", "reorder", "cut")
 MAX_HELD = 8
@@ -123,9 +123,7 @@ class _FaultyConnection(Connection):
         self._held: list[_Held] = []
         self._lock = threading.Lock()
 
-    def send(
-        self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
-    ) -> None:
+    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
         fault, frames = self._draw(self._describe(header))
         match fault:
             case "drop":

@@ -11,8 +11,8 @@ from flowrt.distribute.observe.flight_recorder import Record, What
 from flowrt.distribute.observe.missing_sender import explain, short_name
 from flowrt.profiler.costs import NodeCost, node_costs, short_device
 from flowrt.profiler.live_bytes import live_bytes
-from flowrt.profiler.size_text import size_text
 from flowrt.profiler.steps import Operation, Step
+from flowrt.profiler.text_table import size_text
 from flowrt.report import charts
 from flowrt.report.charts import Bar, Mark
 from flowrt.report.markup import Child, Markup, element, joined

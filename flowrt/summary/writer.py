@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from flowrt.base.closing import Closing
 from flowrt.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph
 from flowrt.protos.event_pb2 import Event, SessionLog, Summary, TaggedRunMetadata
 from flowrt.summary.event_file import EventFileWriter
 
 
-class FileWriter:
+class FileWriter(Closing):
     """Writes to a new event file for TensorBoard in ``logdir``, which is created if missing.
 
     ``graph`` is added immediately. Up to ``max_queue`` events are buffered, at most ``flush_secs`` seconds
@@ -45,14 +45,6 @@ class FileWriter:
         self._traced: set[str] = set()
         if graph is not None or graph_def is not None:
             self.add_graph(graph, graph_def=graph_def)
-
-    def __enter__(self) -> FileWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def get_logdir(self) -> str:
         return self.event_writer.get_logdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 from flowrt.errors import InvalidArgumentError
@@ -25,22 +24,14 @@ class name_scope:
     def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
         if name is None and values is not None and default_name is None:
             raise InvalidArgumentError("name_scope: expected a name or a default_name; got neither")
-        self._scope: AbstractContextManager[str] = get_default_graph().name_scope(
-            default_name if name is None else name
-        )
-        self._name = default_name if name is None else name
-
-    @property
-    def name(self) -> str | None:
-        return self._name
+        self.name = default_name if name is None else name
+        self._scope: AbstractContextManager[str] = get_default_graph().name_scope(self.name)
 
     def __enter__(self) -> str:
         return self._scope.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._scope.__exit__(kind, error, trace)
+    def __exit__(self, *ending: Any) -> None:
+        self._scope.__exit__(*ending)
 
 
 def op_scope(values: Any, name: str | None, default_name: str | None = None) -> name_scope:

@@ -23,8 +23,7 @@ from flowrt.graph.passes.pipeline import Observer, compile_step
 from flowrt.graph.passes.placement.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text.graph_text import labelled_functions
-from flowrt.profiler.size_text import size_text
-from flowrt.profiler.text_table import aligned
+from flowrt.profiler.text_table import aligned, size_text
 from flowrt.viz.compile_request import CompileRequest, compile_request, some, title_of
 from flowrt.viz.from_parts import line_of
 from flowrt.viz.plans import read_plan

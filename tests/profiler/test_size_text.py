@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowrt.profiler.size_text import size_text
+from flowrt.profiler.text_table import size_text
 
 
 @pytest.mark.parametrize(

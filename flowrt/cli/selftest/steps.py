@@ -55,9 +55,7 @@ def time_small_steps(target: Target) -> tuple[float, float]:
 
 
 def time_training(target: Target, captures: bool) -> tuple[float, float, float, float]:
-    """Seconds of a step with its loss fetched, seconds of the host in one with nothing fetched, the first
-    loss and the last.
-    """
+    """Seconds of a step with its loss fetched, of the host with nothing fetched, the first and last loss."""
     rng = np.random.default_rng(0)
     with Graph() as graph, device(target.name):
         x, labels = placeholder(float32, [BATCH, WIDTHS[0]]), placeholder(int64, [BATCH])

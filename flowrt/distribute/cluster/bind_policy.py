@@ -83,9 +83,7 @@ def _look_up(host: str) -> set[str]:
 
 
 def _unknown_name(address: str) -> str:
-    """Start of an error about ``address`` if its name is unknown: a misspelt name looks like another host's.
-    Empty otherwise.
-    """
+    """Start of an error about ``address`` if its name is unknown: a misspelt name looks like another host."""
     host = parse_address(address).host
     try:
         _look_up(host.strip("[]"))

@@ -22,15 +22,15 @@ Blocking calls need a dedicated thread: `CommunicatorThread`.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, ClassVar, Self, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from flowrt.base.closing import Closing
 from flowrt.distribute.collectives.membership import Call, Membership
 from flowrt.distribute.collectives.reduction import check_reduction
 from flowrt.errors import (
@@ -59,7 +59,7 @@ class Traffic:
         self.messages_sent += 1
 
 
-class Communicator(ABC):
+class Communicator(Closing):
     """One rank's end of a group of `size` ranks. If a method requires shape [n, ...], it is equal for all
     ranks.
 
@@ -208,14 +208,6 @@ class Communicator(ABC):
         """Release its resources, when no call is active. Others may go on until they need it. Idempotent."""
         self._end(CancelledError(f"{self} was closed: expected no further calls"))
         self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __str__(self) -> str:
         return f"{self.membership}, {self.kind}"

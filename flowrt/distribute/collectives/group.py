@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, final
+from typing import final
 
+from flowrt.base.closing import Closing
 from flowrt.distribute.collectives.communicator_registry import (
     check_kind,
     communicator_over,
@@ -56,7 +56,7 @@ class Group:
 
 
 @final
-class JoinedGroup:
+class JoinedGroup(Closing):
     """The ranks of this process in a group. A context manager; closing it ends them, and leaves the others
     with an `UnavailableError` when they need these ranks.
     """
@@ -69,14 +69,6 @@ class JoinedGroup:
         for rank, member in zip(self.group.ranks, self.members, strict=True):
             remove_member(self.group.key, rank)
             member.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def join(

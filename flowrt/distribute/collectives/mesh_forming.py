@@ -202,9 +202,7 @@ class GroupDoor:
 
 
 def is_joining(header: bytes) -> bool:
-    """Whether a connection's first frame is that of a rank. An Envelope never begins like that: 0 is not a
-    valid field number.
-    """
+    """Whether a connection's first frame is a rank's. An Envelope never begins so: 0 is no field number."""
     return header[:1] == JOIN
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Mapping
-from types import TracebackType
 from typing import final
 
+from flowrt.base.closing import Closing
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.resolvers.flowrt_variables import CLUSTER, TASK
@@ -27,7 +27,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 @final
-class ReservedPorts:
+class ReservedPorts(Closing):
     """Free ports of this host, reserved until `close`. A context manager."""
 
     def __init__(self, number: int, host: str = LOOPBACK) -> None:
@@ -43,14 +43,6 @@ class ReservedPorts:
 
     def close(self) -> None:
         self._sockets.close()
-
-    def __enter__(self) -> ReservedPorts:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _reserve(stack: contextlib.ExitStack, host: str) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
+from flowrt.base.closing import Closing
 from flowrt.distribute.cluster.bind_policy import check_bind
 from flowrt.distribute.cluster.cluster_spec import parse_cluster
 from flowrt.distribute.launch.local_cluster import LOOPBACK, ReservedPorts
@@ -67,7 +67,7 @@ class RayWorker:
 
 
 @final
-class RayCluster:
+class RayCluster(Closing):
     """``num_workers`` workers, each a Ray actor with ``num_cpus`` and ``num_gpus``. A context manager.
 
     ``cluster_spec`` is their cluster, ``target`` the session target of the first of them. Call ``ray.init``
@@ -99,14 +99,6 @@ class RayCluster:
             self._ray.wait([each.stop.remote() for each in actors], num_returns=len(actors), timeout=STOP_S)
         for actor in actors:
             self._ray.kill(actor)
-
-    def __enter__(self) -> RayCluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _wait(self, answers: list[Any]) -> list[Any]:
         """The results of the actors, in order."""

@@ -63,9 +63,7 @@ class SentGraph:
         self._nodes: dict[str, Node] = {}
 
     def extension(self, graph: Graph, step: Subgraph, feeds: Iterable[Tensor]) -> Extension | None:
-        """The part of ``graph`` that the master lacks for ``step``, which was extracted from it with
-        ``feeds``; None if nothing.
-        """
+        """The part of ``graph`` that the master lacks for ``step``, extracted with ``feeds``; or None."""
         operations, replaced = dict(graph.operations), set(step.feeds)
         nodes = [operations[n].node for n in step.nodes if n in operations and n not in replaced]
         new = {node.name: node for node in nodes if self._nodes.get(node.name) is not node}

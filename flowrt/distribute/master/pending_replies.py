@@ -25,9 +25,7 @@ LATE_S = 1.0
 
 @final
 class Round:
-    """``client``'s request ``request_id``, about ``session``. ``step``: the number of the step that it runs,
-    0 if it runs none.
-    """
+    """``client``'s request ``request_id``, about ``session``. ``step``: the number it runs, 0 for none."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Sources of the cluster description: one module each, in order of precedence.
 
-source, ports                            information from a source; ports that all tasks derive identically
+source                                   information from a source
 flowrt_variables, tf_config, torchrun    command line and FLOWRT_*; TF_CONFIG; torchrun
 slurm, kubernetes, open_mpi              launchers
 order                                    precedence, and consistency of sources

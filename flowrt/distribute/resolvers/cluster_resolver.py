@@ -12,8 +12,7 @@ from flowrt.base.missing_names import missing_from
 from flowrt.device.cuda.cuda import visible_devices
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.resolvers import kubernetes, slurm
-from flowrt.distribute.resolvers.ports import PORT
-from flowrt.distribute.resolvers.source import WORKER, Launch
+from flowrt.distribute.resolvers.source import PORT, WORKER, Launch
 from flowrt.distribute.resolvers.tf_config import from_tf_config, read_tf_config
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
 

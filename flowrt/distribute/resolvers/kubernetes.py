@@ -7,8 +7,7 @@ rest: a headless service with the pods' ``subdomain`` as its name (FLOWRT_SUBDOM
 
 from __future__ import annotations
 
-from flowrt.distribute.resolvers.ports import PORT, first_port
-from flowrt.distribute.resolvers.source import Environ, Launch, has, number, workers
+from flowrt.distribute.resolvers.source import PORT, Environ, Launch, first_port, has, number, workers
 
 VARIABLES = ("JOB_COMPLETION_INDEX", "FLOWRT_TASKS")
 _NEEDED = ("FLOWRT_SUBDOMAIN", PORT, "HOSTNAME")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flowrt.distribute.resolvers.ports import first_port
-from flowrt.distribute.resolvers.source import Environ, Launch, has, number, workers
+from flowrt.distribute.resolvers.source import Environ, Launch, first_port, has, number, workers
 
 VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 

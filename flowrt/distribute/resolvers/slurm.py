@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 
 from flowrt.distribute.cluster.cluster_spec import MAX_TASKS, shortened
-from flowrt.distribute.resolvers.ports import first_port
-from flowrt.distribute.resolvers.source import Environ, Launch, has, number, workers
+from flowrt.distribute.resolvers.source import Environ, Launch, first_port, has, number, workers
 from flowrt.errors import InvalidArgumentError
 
 VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NODELIST")

@@ -6,8 +6,7 @@ listens at port MASTER_PORT + 1 + r, because torchrun itself may have MASTER_POR
 
 from __future__ import annotations
 
-from flowrt.distribute.resolvers.ports import PORT, first_port
-from flowrt.distribute.resolvers.source import Environ, Launch, has, number, workers
+from flowrt.distribute.resolvers.source import PORT, Environ, Launch, first_port, has, number, workers
 
 VARIABLES = ("RANK", "WORLD_SIZE")
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")

@@ -28,14 +28,12 @@ from flowrt.distribute.strategies.input.distributed_input import DistributedIter
 from flowrt.distribute.strategies.input.distributed_input import InputContext as InputContext
 from flowrt.distribute.strategies.input.distributed_input import InputOptions as InputOptions
 from flowrt.distribute.strategies.input.distributed_input import InputReplicationMode as InputReplicationMode
-from flowrt.distribute.strategies.kinds.central_storage import (
-    CentralStorageStrategy as CentralStorageStrategy,
-)
-from flowrt.distribute.strategies.kinds.mirrored import MirroredStrategy as MirroredStrategy
 from flowrt.distribute.strategies.kinds.multi_worker import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )
-from flowrt.distribute.strategies.kinds.one_device import OneDeviceStrategy as OneDeviceStrategy
+from flowrt.distribute.strategies.kinds.one_process import CentralStorageStrategy as CentralStorageStrategy
+from flowrt.distribute.strategies.kinds.one_process import MirroredStrategy as MirroredStrategy
+from flowrt.distribute.strategies.kinds.one_process import OneDeviceStrategy as OneDeviceStrategy
 from flowrt.distribute.strategies.reduce.all_reduce_ops import (
     AllReduceCrossDeviceOps as AllReduceCrossDeviceOps,
 )

@@ -1,7 +1,8 @@
 """Binding of feeds, receives and sends.
 
 On the host the value itself is passed. It is copied to an asynchronous device, into a buffer if its shape is
-known, else into new memory; from there it is copied out, or shared with a receiver of the same type.
+known, else into new memory; from there it is copied out, or shared with a receiver of the same type. A list
+is copied element by element on each transfer: keep readers and writers of a list on one device.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flowrt import dtypes
+from flowrt.device.device import Device
 from flowrt.device.llvm.call_sequence import Call
+from flowrt.device.memory_pool import Owner
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.ends.feeds import Feed
-from flowrt.executor.lists.list_transfer import list_to_device, list_to_host
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
+from flowrt.graph.resources.tensor_list import TensorList
 
 Send: TypeAlias = Callable[[str, Any], None]
 
@@ -159,3 +162,22 @@ def _later_sender(key: str | Callable[[], str], send: Send) -> Callable[[], Call
         sender = functools.partial(send, key)
         return lambda: sender
     return lambda: functools.partial(send, key())
+
+
+def list_to_host(device: Device, value: TensorList) -> TensorList:
+    """``value``, a list of ``device``, with its arrays in host memory. Waits for the current stream."""
+    return _mapped(value, device.to_host)
+
+
+def list_to_device(device: Device, value: TensorList, owner: Owner) -> TensorList:
+    """``value``, a host list, with its arrays copied to ``device``; its current stream may read them."""
+    return _mapped(value, lambda array: device.put(array, owner))
+
+
+def _mapped(value: TensorList, move: Callable[[Any], Any]) -> TensorList:
+    def moved(element: Any) -> Any:
+        if element is None:
+            return None
+        return _mapped(element, move) if isinstance(element, TensorList) else move(element)
+
+    return TensorList(value.spec, [moved(element) for element in value.elements()])

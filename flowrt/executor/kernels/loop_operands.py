@@ -46,9 +46,7 @@ class GroupKernel(ABC):
 
     @abstractmethod
     def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Call:
-        """The call that computes ``results`` from ``inputs``, reusable when their elements change. Raises
-        errors of the compiler.
-        """
+        """The call that computes ``results`` from ``inputs``, reusable when their elements change."""
 
     @abstractmethod
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:

@@ -1,6 +1,5 @@
 """Lists of tensors in loops, and loop bodies compiled to machine code.
 
-list_transfer   lists sent to another device, element by element
 swapping        ``while_loop(swap_memory=True)``: elements swapped out to host memory
 open_lists      lists that a loop only pushes to or pops from: plain Python lists
 relocation      operands with an address that changes per step

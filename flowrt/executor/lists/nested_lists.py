@@ -75,9 +75,7 @@ def _changes_alike(found: _Lists, number: int, outer: Node) -> bool:
 
 
 def _inner_use(body: Subgraph, readers: Mapping[str, Sequence[str]], node: Node) -> tuple[str, int] | None:
-    """The loop in ``body``, and the index of its variable, for the list that ``node`` pushes or pops; None
-    for any other use.
-    """
+    """The loop in ``body``, and its variable's index, for the list that ``node`` pushes or pops; or None."""
     if is_unlimited_push(node):
         name, number = node.inputs[1]
         is_begun = body.nodes[name].op.name == "_Loop" and _begins_empty(body, name, number)

@@ -11,7 +11,6 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import call
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from flowrt.device.deadline import deadline
@@ -416,12 +415,10 @@ class Session(BaseSession):
         default_sessions().append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ending: Any) -> None:
         leave(self)
         try:
-            self._graph.__exit__(kind, error, trace)
+            self._graph.__exit__(*ending)
         finally:
             self.close()
 

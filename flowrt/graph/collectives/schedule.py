@@ -89,9 +89,7 @@ def at_once(schedules: Iterable[Schedule]) -> Schedule:
 
 
 def among(schedule: Schedule, members: Sequence[int], ranks: int, chunks: int) -> Schedule:
-    """``schedule`` between ``members`` of ``ranks`` ranks, with each of its chunks split so that there are
-    ``chunks`` in total.
-    """
+    """``schedule`` between ``members`` of ``ranks`` ranks, its chunks split into ``chunks`` in total."""
     width = chunks // schedule.chunks
     return Schedule(
         ranks,

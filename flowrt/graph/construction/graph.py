@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
-from types import TracebackType
 from typing import Any
 
 from flowrt.device.spec import format_device, merge_device_names, parse_device
@@ -22,7 +21,7 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.construction.defaults import default_graphs, default_sessions, leave_default_graph
 from flowrt.graph.construction.names import Names, check_scope
 from flowrt.graph.construction.operation import Operation, Tensor, depends_on
-from flowrt.graph.construction.rollback import Rollback
+from flowrt.graph.construction.rollback import rollback_on_error
 from flowrt.graph.construction.scopes import Controller, Scopes, ThreadScopes, apply_device_functions
 from flowrt.graph.inference import Signatures, infer_outputs
 from flowrt.graph.messages.graph_def import nodes_to_graph_def
@@ -257,9 +256,9 @@ class Graph:
             message = "the graph is finalized and can no longer be changed"
             raise FailedPreconditionError(message, source=user_line())
 
-    def rollback_on_error(self) -> Rollback:
+    def rollback_on_error(self) -> AbstractContextManager[None]:
         """A context that removes every operation added in it if it ends with an exception."""
-        return Rollback(self)
+        return rollback_on_error(self)
 
     @property
     def version(self) -> int:
@@ -457,9 +456,7 @@ class Graph:
         default_graphs().append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ending: object) -> None:
         if not default_graphs() or default_graphs()[-1] is not self:
             raise FailedPreconditionError(
                 "default graphs: expected scopes to be left in the order they were entered"

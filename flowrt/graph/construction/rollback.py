@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flowrt.graph.construction.graph import Graph
 
 
-@final
-class Rollback:
-    """Context of `Graph.rollback_on_error`; holds the graph's lock."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-
-    def __enter__(self) -> None:
-        graph = self._graph
-        graph._lock.acquire()
-        self._count = len(graph._operations)
-        self._names = graph._names.snapshot()
-        self._collections = {k: list(v) for k, v in graph._collections.items()}
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        graph = self._graph
-        if kind is not None:
-            for name in list(graph._operations)[self._count :]:
+@contextmanager
+def rollback_on_error(graph: Graph) -> Iterator[None]:
+    """See `Graph.rollback_on_error`; holds the graph's lock."""
+    with graph._lock:
+        count, names = len(graph._operations), graph._names.snapshot()
+        collections = {k: list(v) for k, v in graph._collections.items()}
+        try:
+            yield
+        except BaseException:
+            for name in list(graph._operations)[count:]:
                 del graph._operations[name]
-            graph._names.restore(self._names)
+            graph._names.restore(names)
             graph._collections.clear()  # the same object: a function shares it with the graph around it
-            graph._collections.update(self._collections)
-        graph._lock.release()
+            graph._collections.update(collections)
+            raise

@@ -52,9 +52,7 @@ _COUNTER = "_counter"
 
 
 class _Stack(NamedTuple):
-    """A list that the body pushes a value onto: its initial value outside, its parameter, and the list with
-    the value pushed.
-    """
+    """A list that the body pushes onto: its outer initial value, its parameter, the list after the push."""
 
     initial: Tensor
     parameter: Tensor

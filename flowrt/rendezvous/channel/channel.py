@@ -17,6 +17,9 @@ from flowrt.errors import UnavailableError
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 """A C-contiguous array of uint8."""
 
+Sent: TypeAlias = Callable[[], None] | None
+"""Called once when the bytes of a payload may be modified again."""
+
 
 class Receiver(Protocol):
     """Callbacks of a connection's owner, called in the connection's reader thread."""
@@ -50,9 +53,7 @@ class Connection(ABC):
     """Alternative names in the peer's certificate, for an accepted connection."""
 
     @abstractmethod
-    def send(
-        self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
-    ) -> None:
+    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
         """Send one frame; never waits for the peer.
 
         ``sent`` is called once, in any thread, possibly before `send` returns, when the bytes of ``payload``

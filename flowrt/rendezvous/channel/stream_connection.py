@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.framing import Frame, Kind
 from flowrt.rendezvous.channel.lifeline import CLOSED, DIED, Lifeline
@@ -24,9 +24,7 @@ class StreamConnection(Connection):
         self._life = Lifeline(f"connection to {self.peer} (grpc)")
         self._receiver: Receiver
 
-    def send(
-        self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
-    ) -> None:
+    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
         self._life.check()
         self._stream.send(Kind.DATA, header, payload, sent)
 

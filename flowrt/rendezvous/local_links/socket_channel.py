@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.byte_stream import ByteStream
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.frame_writer import FrameWriter, Outgoing
 from flowrt.rendezvous.channel.framing import Allocate, Frame, FrameDecoder, Kind, encode
@@ -43,9 +43,7 @@ class SocketConnection(Connection):
         """Whether the reader has written itself since it last read."""
         stream.on_end(sock.end_reading)
 
-    def send(
-        self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
-    ) -> None:
+    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
         self._life.check()
         if threading.current_thread() is self._reader:
             self._has_answered = True
@@ -137,8 +135,6 @@ class SocketConnection(Connection):
         self._socket.close()
         if self._shared is not None:
             self._shared.close()
-
-    # --- shared memory
 
     def _poke(self) -> None:
         self._writer.poke()

@@ -6,11 +6,11 @@ The stream stays open as a heartbeat: MPI does not report a dead rank. When it e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.framing import Kind, encode
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, CLOSED, Lifeline, join
@@ -33,9 +33,7 @@ class MpiConnection(Connection):
         self._reader: threading.Thread | None = None
         stream.on_end(link.end)
 
-    def send(
-        self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
-    ) -> None:
+    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
         self._life.check()
         buffers = encode(Kind.DATA, header, payload)
         if not self._link.send(buffers, sent):

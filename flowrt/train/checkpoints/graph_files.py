@@ -7,6 +7,7 @@ from typing import Any
 
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Graph
+from flowrt.train.checkpoints.durable_files import replace_file
 
 
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
@@ -22,8 +23,5 @@ def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool =
     data = str(message).encode() if as_text else message.SerializeToString()
     os.makedirs(logdir, exist_ok=True)
     path = os.path.join(logdir, name)
-    temporary = f"{path}.tmp{os.getpid()}"
-    with open(temporary, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+    replace_file(path, data)
     return path

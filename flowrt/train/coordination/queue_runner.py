@@ -47,38 +47,18 @@ class QueueRunner:
             raise InvalidArgumentError(
                 f"QueueRunner: expected a queue and enqueue_ops; got {queue!r} and {enqueue_ops!r}"
             )
-        self._queue, self._enqueue_ops = queue, list(enqueue_ops)
-        self._close_op = queue.close() if close_op is None else close_op
-        self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
-        self._closed_errors = tuple(queue_closed_exception_types or (OutOfRangeError,))
+        self.queue, self.enqueue_ops = queue, list(enqueue_ops)
+        self.close_op = queue.close() if close_op is None else close_op
+        self.cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        self.queue_closed_exception_types = tuple(queue_closed_exception_types or (OutOfRangeError,))
         self._lock = threading.Lock()
         self._running: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """Threads that fill the queue, by session."""
         self._raised: list[Exception] = []
 
     @property
-    def queue(self) -> QueueBase:
-        return self._queue
-
-    @property
-    def enqueue_ops(self) -> list[Operation]:
-        return self._enqueue_ops
-
-    @property
-    def close_op(self) -> Operation:
-        return self._close_op
-
-    @property
-    def cancel_op(self) -> Operation:
-        return self._cancel_op
-
-    @property
     def name(self) -> str:
-        return self._queue.name
-
-    @property
-    def queue_closed_exception_types(self) -> tuple[type[BaseException], ...]:
-        return self._closed_errors
+        return self.queue.name
 
     @property
     def exceptions_raised(self) -> list[Exception]:
@@ -92,9 +72,9 @@ class QueueRunner:
         with self._lock:
             if self._running.get(sess, 0) > 0:
                 return []
-            self._running[sess] = len(self._enqueue_ops)
+            self._running[sess] = len(self.enqueue_ops)
             self._raised = []
-        works = [partial(self._fill, sess, op, coord) for op in self._enqueue_ops]
+        works = [partial(self._fill, sess, op, coord) for op in self.enqueue_ops]
         if coord is not None:
             works.append(partial(self._cancel_on_stop, sess, coord))
         threads = [
@@ -115,7 +95,7 @@ class QueueRunner:
         try:
             while coord is None or not coord.should_stop():
                 sess.run(op)
-        except self._closed_errors:
+        except self.queue_closed_exception_types:
             is_last_to_close = self._count_down(sess) == 0
         except Exception as error:  # noqa: BLE001 (for the coordinator, or kept)
             self._count_down(sess)
@@ -123,7 +103,7 @@ class QueueRunner:
         else:
             self._count_down(sess)
         if is_last_to_close:
-            _run_if_open(sess, self._close_op)
+            _run_if_open(sess, self.close_op)
 
     def _count_down(self, sess: Any) -> int:
         with self._lock:
@@ -139,7 +119,7 @@ class QueueRunner:
 
     def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        _run_if_open(sess, self._cancel_op)
+        _run_if_open(sess, self.cancel_op)
 
 
 def _run_if_open(sess: Any, op: Operation) -> None:

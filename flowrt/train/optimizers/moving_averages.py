@@ -99,12 +99,8 @@ class ExponentialMovingAverage:
         zero_debias: bool = False,
         name: str = "ExponentialMovingAverage",
     ) -> None:
-        self._decay, self._num_updates, self._zero_debias, self._name = decay, num_updates, zero_debias, name
+        self._decay, self._num_updates, self._zero_debias, self.name = decay, num_updates, zero_debias, name
         self._averages: dict[Any, Variable] = {}
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def apply(self, var_list: Iterable[Any] | None = None) -> Operation:
         """An operation that updates the averages of ``var_list`` (variables and tensors; all trainable
@@ -118,7 +114,7 @@ class ExponentialMovingAverage:
         for element in elements:
             self._make_average(element)
         graph = get_default_graph()
-        with graph.name_scope(self._name) as scope:
+        with graph.name_scope(self.name) as scope:
             decay: Any = convert_to_tensor(self._decay, name="decay")
             if self._num_updates is not None:
                 updates: Any = cast(self._num_updates, decay.dtype)
@@ -131,17 +127,17 @@ class ExponentialMovingAverage:
 
     def _make_average(self, element: Any) -> None:
         if not isinstance(element, (Variable, Tensor)) or not element.dtype.is_floating:
-            raise DTypeError(f"{self._name}: expected floating variables and tensors; got {element!r}")
+            raise DTypeError(f"{self.name}: expected floating variables and tensors; got {element!r}")
         if element in self._averages:
             if _is_later_replica():
                 return
             raise InvalidArgumentError(
-                f"{self._name}: expected variables without an average; got {element.name!r} again"
+                f"{self.name}: expected variables without an average; got {element.name!r} again"
             )
         graph = get_default_graph()
         with graph.control_dependencies(None), graph.name_scope(None):
             with graph.colocate_with(element.op, ignore_existing=True):
-                name = f"{element.name.rpartition(':')[0]}/{self._name}"
+                name = f"{element.name.rpartition(':')[0]}/{self.name}"
                 self._averages[element] = Variable(_start(element), trainable=False, name=name)
         if isinstance(element, Variable):
             graph.add_to_collections(GraphKeys.MOVING_AVERAGE_VARIABLES, element)
@@ -153,7 +149,7 @@ class ExponentialMovingAverage:
     def average_name(self, var: Any) -> str:
         """The name of the average of ``var`` in checkpoints, whether it exists or not."""
         found = self._averages.get(var)
-        return f"{var.op.name}/{self._name}" if found is None else found.op.name
+        return f"{var.op.name}/{self.name}" if found is None else found.op.name
 
     def variables_to_restore(
         self, moving_avg_variables: Iterable[Variable] | None = None

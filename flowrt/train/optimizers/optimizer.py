@@ -154,7 +154,7 @@ class Optimizer:
         with graph.name_scope(name or self._name) as scope:
             self._prepare()
             updates = [
-                extended.update(variable, self._update_copy, (total,), group=False)
+                extended.update(variable, self._update, (total,), group=False)
                 for total, variable in zip(sums, variables, strict=True)
             ]
             ends = extended.non_slot_devices(variables)
@@ -167,9 +167,6 @@ class Optimizer:
         graph.add_to_collections(GraphKeys.TRAIN_OP, train_op)
         return train_op
 
-    def _update_copy(self, variable: Variable, gradient: Any) -> Operation:
-        return self._update(gradient, variable)
-
     def _apply(
         self, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None, name: str | None
     ) -> Operation:
@@ -181,7 +178,7 @@ class Optimizer:
             self._create_slots(variables)
         with graph.name_scope(name or self._name) as scope:
             self._prepare()
-            updates = [self._update(gradient, variable) for gradient, variable in pairs]
+            updates = [self._update(variable, gradient) for gradient, variable in pairs]
             if global_step is None:
                 train_op = self._finish(updates, scope)
             else:
@@ -189,7 +186,7 @@ class Optimizer:
         graph.add_to_collections(GraphKeys.TRAIN_OP, train_op)
         return train_op
 
-    def _update(self, gradient: Any, variable: Variable) -> Operation:
+    def _update(self, variable: Variable, gradient: Any) -> Operation:
         graph = variable.graph.building
         if variable.dtype not in self._valid_dtypes():
             names = ", ".join(sorted(d.name for d in self._valid_dtypes()))

@@ -32,8 +32,8 @@ class ProximalGradientDescentOptimizer(_RuleOptimizer):
         name: str = "ProximalGradientDescent",
     ) -> None:
         super().__init__(
-            use_locking,
             name,
+            use_locking,
             alpha=learning_rate,
             l1=l1_regularization_strength,
             l2=l2_regularization_strength,
@@ -87,8 +87,8 @@ class AdagradDAOptimizer(_RuleOptimizer):
         self._initial = initial_gradient_squared_accumulator_value
         _check_positive(name, "initial_gradient_squared_accumulator_value", self._initial)
         super().__init__(
-            use_locking,
             name,
+            use_locking,
             lr=learning_rate,
             l1=l1_regularization_strength,
             l2=l2_regularization_strength,

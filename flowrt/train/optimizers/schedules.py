@@ -152,9 +152,7 @@ def _half_cosine(fraction: Any) -> Any:
 def cosine_decay(
     learning_rate: Any, global_step: Any, decay_steps: Any, alpha: Any = 0.0, name: str | None = None
 ) -> Tensor:
-    """Half a cosine wave from ``learning_rate`` to ``alpha * learning_rate`` over ``decay_steps`` (Loshchilov
-    and Hutter 2017).
-    """
+    """Half a cosine wave from ``learning_rate`` to ``alpha`` times it (Loshchilov and Hutter 2017)."""
     with get_default_graph().name_scope(name or "CosineDecay"):
         rate, step, steps, floor_part = _rate_and_steps(learning_rate, global_step, decay_steps, alpha)
         wave = _half_cosine(minimum(step, steps) / steps)

@@ -38,7 +38,7 @@ class _RuleOptimizer(Optimizer):
     _slot_of: ClassVar[Mapping[str, str]] = {}
     """The slots' public names by the op's names of them, where they differ."""
 
-    def __init__(self, use_locking: bool, name: str, **hypers: Any) -> None:
+    def __init__(self, name: str, use_locking: bool = False, **hypers: Any) -> None:
         super().__init__(use_locking, name)
         self._hypers = hypers
         self._tensors: dict[str, Tensor] = {}
@@ -84,7 +84,7 @@ class GradientDescentOptimizer(_RuleOptimizer):
     _dense_op = optimizer_updates.apply_gradient_descent
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
-        super().__init__(use_locking, name, alpha=learning_rate)
+        super().__init__(name, use_locking, alpha=learning_rate)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
         steps = multiply(grad.values, self._hyper("alpha", var))
@@ -108,7 +108,7 @@ class MomentumOptimizer(_RuleOptimizer):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, momentum=momentum)
+        super().__init__(name, use_locking, lr=learning_rate, momentum=momentum)
         self._attrs["use_nesterov"] = use_nesterov
 
 
@@ -125,7 +125,7 @@ class AdagradOptimizer(_RuleOptimizer):
         use_locking: bool = False,
         name: str = "Adagrad",
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate)
+        super().__init__(name, use_locking, lr=learning_rate)
         self._initial = initial_accumulator_value
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
@@ -156,7 +156,7 @@ class AdadeltaOptimizer(_RuleOptimizer):
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, rho=rho, epsilon=epsilon)
+        super().__init__(name, use_locking, lr=learning_rate, rho=rho, epsilon=epsilon)
 
 
 class RMSPropOptimizer(_RuleOptimizer):
@@ -176,7 +176,7 @@ class RMSPropOptimizer(_RuleOptimizer):
         centered: bool = False,
         name: str = "RMSProp",
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon)
+        super().__init__(name, use_locking, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon)
         self._centered = centered
         rules = optimizer_updates
         self._dense_op, self._sparse_op = (
@@ -211,7 +211,7 @@ class AdamOptimizer(_RuleOptimizer):
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+        super().__init__(name, use_locking, lr=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         first = min(var_list, key=lambda v: v.name)
@@ -271,8 +271,8 @@ class FtrlOptimizer(_RuleOptimizer):
         name: str = "Ftrl",
     ) -> None:
         super().__init__(
-            use_locking,
             name,
+            use_locking,
             lr=learning_rate,
             l1=l1_regularization_strength,
             l2=l2_regularization_strength,
@@ -310,13 +310,7 @@ class LARSOptimizer(_RuleOptimizer):
         use_nesterov: bool = False,
     ) -> None:
         super().__init__(
-            False,
-            name,
-            lr=learning_rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            eeta=eeta,
-            epsilon=epsilon,
+            name, lr=learning_rate, momentum=momentum, weight_decay=weight_decay, eeta=eeta, epsilon=epsilon
         )
         self._skip_list = list(skip_list or ())
         self._attrs["use_nesterov"] = use_nesterov
@@ -363,13 +357,7 @@ class LAMBOptimizer(_RuleOptimizer):
         name: str = "LAMB",
     ) -> None:
         super().__init__(
-            False,
-            name,
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
+            name, lr=learning_rate, weight_decay=weight_decay, beta1=beta1, beta2=beta2, epsilon=epsilon
         )
         self._exclude = list(exclude_from_weight_decay or ())
 

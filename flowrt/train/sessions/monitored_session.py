@@ -37,7 +37,7 @@ from flowrt.errors import (
 )
 from flowrt.executor.ends.config import ConfigProto, RunOptions
 from flowrt.executor.session.session import Session
-from flowrt.graph.construction.graph import Graph, get_default_graph
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination.coordinator import GRACE_S
 from flowrt.train.hooks.agreed_saving import (
@@ -80,9 +80,9 @@ class _MonitoredSession:
     ) -> None:
         self._hooks, self._grace_s = check_hooks(hooks), stop_grace_period_secs
         self._max_wait_s = max_wait_secs
-        self._graph = get_default_graph()
+        self.graph = get_default_graph()
         self._recovers = self._may_recover and strategy_of_workers() is None
-        self._was_finalized = self._graph.finalized
+        self._was_finalized = self.graph.finalized
         self._current: HookedSession | None = None
         self._is_closed = self._was_lost = False
         self._made_at = time.monotonic()
@@ -98,10 +98,6 @@ class _MonitoredSession:
         except BaseException as error:
             self._close(error)
             raise
-
-    @property
-    def graph(self) -> Graph:
-        return self._graph
 
     def run(
         self,
@@ -218,7 +214,7 @@ class _MonitoredSession:
                     hook.end(session.session)
         finally:
             if not self._was_finalized:
-                self._graph.unfinalize()
+                self.graph.unfinalize()
             if session is not None:
                 session.close()
 

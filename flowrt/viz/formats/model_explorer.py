@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from flowrt.profiler.size_text import size_text
+from flowrt.profiler.text_table import size_text
 from flowrt.viz.formats.dot import device_colors
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, NodeView, TensorView, around

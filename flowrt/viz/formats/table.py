@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from flowrt.viz.formats.dot import encode_dot
-from flowrt.viz.formats.event_file import encode_event_file
-from flowrt.viz.formats.graph_def import encode_pb, encode_pbtxt
+from flowrt.viz.formats.graph_def import encode_event_file, encode_pb, encode_pbtxt
 from flowrt.viz.formats.json import encode_json
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer

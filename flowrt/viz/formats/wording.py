@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrt.profiler.size_text import size_text
+from flowrt.profiler.text_table import size_text
 from flowrt.viz.view import EdgeKind, EdgeView, NodeView
 
 MAX_LABEL = 40

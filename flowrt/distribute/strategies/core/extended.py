@@ -55,7 +55,7 @@ class StrategyExtended(ABC):
     first_replica_id = 0
 
     def __init__(self, strategy: Strategy, worker_devices: Sequence[str], ops: CrossDeviceOps) -> None:
-        self._strategy = strategy
+        self.strategy = strategy
         self._worker_devices = tuple(worker_devices)
         self._cross_device_ops = ops
 
@@ -76,21 +76,17 @@ class StrategyExtended(ABC):
     # --- devices
 
     @property
-    def strategy(self) -> Strategy:
-        return self._strategy
-
-    @property
     def worker_devices(self) -> tuple[str, ...]:
         return self._worker_devices
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
         """Devices of variables."""
-        return self._worker_devices
+        return self.worker_devices
 
     @property
     def num_replicas_in_sync(self) -> int:
-        return len(self._worker_devices)
+        return len(self.worker_devices)
 
     def non_slot_devices(self, var_list: Sequence[Variable]) -> tuple[str, ...]:
         """Devices of optimizer variables that belong to none of ``var_list``."""
@@ -149,7 +145,7 @@ class StrategyExtended(ABC):
     ) -> Structure:
         """See `Strategy.run`."""
         self.check_cross_replica("extended.call_for_each_replica")
-        with self._strategy.scope():
+        with self.strategy.scope():
             return self._call_for_each_replica(fn, tuple(args), kwargs or {})
 
     @contextlib.contextmanager
@@ -162,7 +158,7 @@ class StrategyExtended(ABC):
         yield
 
     def variable_created_in_scope(self, v: Any) -> bool:
-        return getattr(v, "strategy", None) is self._strategy
+        return getattr(v, "strategy", None) is self.strategy
 
     # --- values
 
@@ -204,7 +200,7 @@ class StrategyExtended(ABC):
         """
         if isinstance(value, DistributedValues):
             return value
-        count = len(self._worker_devices)
+        count = len(self.worker_devices)
         is_one_tensor = hasattr(value, "graph")
         is_zero = not is_one_tensor and not np.any(value)
         if op is ReduceOp.SUM and count > 1 and not is_zero:
@@ -237,7 +233,7 @@ class StrategyExtended(ABC):
         for _, variable in pairs:
             if not self.variable_created_in_scope(variable):
                 raise FailedPreconditionError(
-                    f"apply_gradients: variable {variable.name!r}: expected one of {self._strategy!r}; got "
+                    f"apply_gradients: variable {variable.name!r}: expected one of {self.strategy!r}; got "
                     f"{variable!r}. Make it inside strategy.scope() of this strategy"
                 )
         context = distribution_context()
@@ -286,7 +282,7 @@ class StrategyExtended(ABC):
     ) -> Any:
         results = []
         for i, device in enumerate(devices):
-            with entered_context(DistributionContext(self._strategy, updated_copy=i)), placed_on(device):
+            with entered_context(DistributionContext(self.strategy, updated_copy=i)), placed_on(device):
                 results.append(fn(*select(i, tuple(args)), **select(i, dict(kwargs))))
         regrouped = regroup(results)
-        return self._strategy.group(regrouped) if grouped else regrouped
+        return self.strategy.group(regrouped) if grouped else regrouped

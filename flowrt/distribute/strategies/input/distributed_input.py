@@ -175,9 +175,7 @@ def _can_be_staged(devices: Sequence[str], specs: Sequence[TensorSpec]) -> bool:
 
 @final
 class _Stages:
-    """A stage on each of ``devices`` for its part of the elements of ``iterator``. ``votes``: the parts are
-    preceded by a bool.
-    """
+    """A stage on each of ``devices`` for its part of ``iterator``. ``votes``: a bool precedes the parts."""
 
     def __init__(self, iterator: Iterator, devices: Sequence[str], votes: bool) -> None:
         self._iterator, self._devices, self._votes = iterator, devices, votes

@@ -1,6 +1,6 @@
 """The strategies.
 
-one_device, mirrored, central_storage  one process
-multi_worker                           the same script on every worker
-experimental                           TensorFlow's ``distribute.experimental`` names
+one_process   a replica on one device, or on each of several
+multi_worker  the same script on every worker
+experimental  TensorFlow's ``distribute.experimental`` names
 """

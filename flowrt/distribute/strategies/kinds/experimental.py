@@ -4,7 +4,7 @@ from typing import Any
 
 from flowrt.base.missing_names import missing_from
 from flowrt.distribute.strategies.kinds import multi_worker
-from flowrt.distribute.strategies.kinds.central_storage import CentralStorageStrategy
+from flowrt.distribute.strategies.kinds.one_process import CentralStorageStrategy
 from flowrt.distribute.strategies.parameter_server.parameter_server_strategy import ParameterServerStrategy
 from flowrt.distribute.strategies.values.communication_options import (
     CommunicationImplementation,

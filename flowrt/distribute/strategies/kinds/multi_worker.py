@@ -29,7 +29,7 @@ from flowrt.distribute.resolvers import ResolvedCluster, resolve
 from flowrt.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.input.distributed_input import InputContext
-from flowrt.distribute.strategies.kinds.mirrored import MirroredExtended, default_devices
+from flowrt.distribute.strategies.kinds.one_process import MirroredExtended, default_devices
 from flowrt.distribute.strategies.reduce.cross_device_ops import placed_on
 from flowrt.distribute.strategies.reduce.group_ops import GroupCrossDeviceOps
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
@@ -130,7 +130,7 @@ class MultiWorkerExtended(MirroredExtended):
             return self._reduction.from_chief(value)
 
         changed = {**arguments, "initial_value": from_chief}
-        return distributed_variable(self._strategy, self.worker_devices, next_creator, **changed)
+        return distributed_variable(self.strategy, self.worker_devices, next_creator, **changed)
 
 
 def _resolved(resolver: Any) -> ResolvedCluster:

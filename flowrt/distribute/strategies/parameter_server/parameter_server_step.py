@@ -309,7 +309,7 @@ def _traced(optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: 
     operations: list[Operation] = []
     if pairs:
         optimizer._prepare()
-        updates = [optimizer._update(gradient, variable) for gradient, variable in pairs]
+        updates = [optimizer._update(variable, gradient) for gradient, variable in pairs]
         operations.append(optimizer._finish(updates, "finish"))
     if global_step is not None:
         operations.append(global_step.assign_add(convert_to_tensor(1, global_step.dtype), read_value=False))

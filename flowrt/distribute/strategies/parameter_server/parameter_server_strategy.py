@@ -40,7 +40,7 @@ from flowrt.distribute.strategies.parameter_server.parameter_server_step import 
     begun_step,
 )
 from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneDevice, placed_on
-from flowrt.distribute.strategies.replicas.inline_replica import InlineReplica
+from flowrt.distribute.strategies.replicas.replica_context import InlineReplica
 from flowrt.distribute.strategies.variables.partitioned_variable import PartitionedVariable
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
@@ -79,13 +79,13 @@ class ParameterServerStrategy(Strategy):
     ) -> None:
         resolver = _resolver_here() if cluster_resolver is None else cluster_resolver
         place = _place_of(resolver)
-        self._resolver, self._mode = resolver, as_mode(mode)
+        self._resolver, self.mode = resolver, as_mode(mode)
         if replicas not in (1, 2) or (replicas == 2 and len(place.servers) < 2):
             raise InvalidArgumentError(
                 "ParameterServerStrategy: expected replicas=1, or 2 with several servers; got"
                 f" {replicas} with {len(place.servers)}"
             )
-        policy = policy_of(self._mode, len(place.workers), replicas == 2)
+        policy = policy_of(self.mode, len(place.workers), replicas == 2)
         servers = Servers(place.servers, place.worker, place.worker_device, place.workers, policy, timeout_s)
         _meet_servers(resolver.cluster_spec(), place)
         self._parameters = ParameterServerExtended(self, servers)
@@ -94,10 +94,6 @@ class ParameterServerStrategy(Strategy):
     @property
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
 
     def update_config_proto(self, config_proto: ConfigProto) -> ConfigProto:
         """``config_proto`` for a session of the servers and this worker's task: others may join and leave."""
@@ -162,7 +158,7 @@ class ParameterServerStrategy(Strategy):
 
     def __repr__(self) -> str:
         servers = self._parameters.servers
-        return f"<ParameterServerStrategy {self._mode} worker {servers.worker} of {servers.policy.workers}>"
+        return f"<ParameterServerStrategy {self.mode} worker {servers.worker} of {servers.policy.workers}>"
 
 
 class ParameterServerExtended(StrategyExtended):
@@ -246,9 +242,9 @@ class ParameterServerExtended(StrategyExtended):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Structure:
         graph = get_default_graph()
-        replica = InlineReplica(self._strategy)
+        replica = InlineReplica(self.strategy)
         with (
-            entered_context(DistributionContext(self._strategy, replica=replica)),
+            entered_context(DistributionContext(self.strategy, replica=replica)),
             graph.device(self.servers.worker_device),
             begun_step(graph) as begin,
         ):

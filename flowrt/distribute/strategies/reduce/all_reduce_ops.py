@@ -14,6 +14,7 @@ from typing import Any
 from flowrt.distribute.collectives import all_reduce
 from flowrt.distribute.strategies.reduce.cross_device_ops import (
     CrossDeviceOps,
+    Pairs,
     ReductionToOneDevice,
     devices_of,
     label_of,
@@ -51,17 +52,14 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
 
     def batch_reduce_implementation(
-        self,
-        reduce_op: ReduceOp,
-        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
-        options: Any,
+        self, reduce_op: ReduceOp, value_destination_pairs: Pairs, options: Any
     ) -> list[Any]:
         is_direct = [_is_wanted_everywhere(value, devices_of(to)) for value, to in value_destination_pairs]
         pairs = list(zip(value_destination_pairs, is_direct, strict=True))
         reduced = iter(self._all_reduced(reduce_op, [pair for pair, yes in pairs if yes]))
         return [next(reduced) if yes else self._others.reduce(reduce_op, *pair) for pair, yes in pairs]
 
-    def _all_reduced(self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, Any]]) -> list[Mirrored]:
+    def _all_reduced(self, op: ReduceOp, pairs: Pairs) -> list[Mirrored]:
         results = [Mirrored(value.values) for value, _ in pairs]
         for members in packs([value.values[0] for value, _ in pairs], self._num_packs):
             pack = [pairs[member] for member in members]
@@ -69,7 +67,7 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
                 results[member] = result
         return results
 
-    def _pack_reduced(self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, Any]]) -> list[Mirrored]:
+    def _pack_reduced(self, op: ReduceOp, pairs: Pairs) -> list[Mirrored]:
         """The values of ``pairs``, reduced as one buffer per replica."""
         columns = list(zip(*(value.values for value, _ in pairs), strict=True))
         devices = [devices_of(to) for _, to in pairs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from flowrt.device.spec import format_device, parse_device
 from flowrt.distribute.strategies.values.distributed_values import DistributedValues, Mirrored
@@ -21,6 +21,9 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import add_n
 from flowrt.graph.ops.elementwise.division import div
 from flowrt.variables.variable import Variable
+
+Pairs: TypeAlias = Sequence[tuple[DistributedValues, Any]]
+"""Values with their destinations."""
 
 
 def devices_of(destinations: Any, extended: Any = None) -> tuple[str, ...]:
@@ -88,10 +91,7 @@ class CrossDeviceOps(ABC):
         return self.reduce_implementation(as_reduce_op(reduce_op), per_replica_value, destinations, options)
 
     def batch_reduce(
-        self,
-        reduce_op: ReduceOp | str,
-        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
-        options: Any = None,
+        self, reduce_op: ReduceOp | str, value_destination_pairs: Pairs, options: Any = None
     ) -> list[Any]:
         """`reduce` for several values together."""
         for value, _ in value_destination_pairs:
@@ -110,10 +110,7 @@ class CrossDeviceOps(ABC):
         """See `reduce`."""
 
     def batch_reduce_implementation(
-        self,
-        reduce_op: ReduceOp,
-        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
-        options: Any,
+        self, reduce_op: ReduceOp, value_destination_pairs: Pairs, options: Any
     ) -> list[Any]:
         """See `batch_reduce`: by default one value after the other."""
         return [
@@ -183,10 +180,7 @@ class ReductionToEachDevice(CrossDeviceOps):
         return totals[0] if len(totals) == 1 else Mirrored(totals)
 
     def batch_reduce_implementation(
-        self,
-        reduce_op: ReduceOp,
-        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
-        options: Any,
+        self, reduce_op: ReduceOp, value_destination_pairs: Pairs, options: Any
     ) -> list[Any]:
         from_last = list(reversed(value_destination_pairs))
         return super().batch_reduce_implementation(reduce_op, from_last, options)[::-1]

@@ -14,6 +14,7 @@ from flowrt.distribute import collectives
 from flowrt.distribute.collectives.group import Group
 from flowrt.distribute.strategies.reduce.cross_device_ops import (
     CrossDeviceOps,
+    Pairs,
     ReductionToOneDevice,
     devices_of,
     divided,
@@ -48,10 +49,7 @@ class GroupCrossDeviceOps(CrossDeviceOps):
         return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
 
     def batch_reduce_implementation(
-        self,
-        reduce_op: ReduceOp,
-        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
-        options: Any,
+        self, reduce_op: ReduceOp, value_destination_pairs: Pairs, options: Any
     ) -> list[Any]:
         pairs = value_destination_pairs
         sums = [self._local.reduce(ReduceOp.SUM, value, self._device) for value, _ in pairs]

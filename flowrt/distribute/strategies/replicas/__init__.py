@@ -2,5 +2,5 @@
 
 replica_context, strategy_context  a script's queries for its context
 replica_collections                collections per replica
-inline_replica, replica_threads    one replica; several
+replica_threads                    several replicas
 """

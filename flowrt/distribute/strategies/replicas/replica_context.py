@@ -1,4 +1,6 @@
-"""`ReplicaContext`: the interface of a strategy for a function that runs once per replica."""
+"""`ReplicaContext`: the interface of a strategy for a function that runs once per replica; `InlineReplica`:
+without a thread, as its function is called as it is, and a merge has nothing to wait for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from flowrt.errors import FailedPreconditionError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.derivatives.custom_gradient import custom_gradient
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.variables.distribution_context import distribution_context
+from flowrt.variables.distribution_context import DistributionContext, distribution_context, entered_context
 
 
 class ReplicaContext(ABC):
@@ -24,7 +26,7 @@ class ReplicaContext(ABC):
 
     def __init__(self, strategy: Any, replica_id_in_sync_group: int, local_replica_id: int) -> None:
         self._strategy = strategy
-        self._replica_id, self._local_id = replica_id_in_sync_group, local_replica_id
+        self._replica_id, self.local_replica_id = replica_id_in_sync_group, local_replica_id
 
     @property
     def strategy(self) -> Any:
@@ -35,17 +37,13 @@ class ReplicaContext(ABC):
         return self._replica_id
 
     @property
-    def local_replica_id(self) -> int:
-        return self._local_id
-
-    @property
     def num_replicas_in_sync(self) -> int:
-        return self._strategy.num_replicas_in_sync
+        return self.strategy.num_replicas_in_sync
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The device on which the replica's operations are, in a tuple."""
-        return (self._strategy.extended.worker_devices[self._local_id],)
+        return (self.strategy.extended.worker_devices[self.local_replica_id],)
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -110,7 +108,7 @@ class ReplicaContext(ABC):
         return pack_as(value, self.merge_call(_gather_to_all, (tensors, axis)))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._replica_id} of {self.num_replicas_in_sync}>"
+        return f"<{type(self).__name__} {self.replica_id_in_sync_group} of {self.num_replicas_in_sync}>"
 
 
 def _reduce_to_all(strategy: Any, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
@@ -121,3 +119,14 @@ def _reduce_to_all(strategy: Any, op: ReduceOp, values: Sequence[Any]) -> list[A
 def _gather_to_all(strategy: Any, values: Sequence[Any], axis: int) -> list[Any]:
     extended = strategy.extended
     return [extended.gather_to(value, extended.worker_devices, axis) for value in values]
+
+
+class InlineReplica(ReplicaContext):
+    """The only replica of ``strategy``."""
+
+    def __init__(self, strategy: Any) -> None:
+        super().__init__(strategy, 0, 0)
+
+    def _merge(self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with entered_context(DistributionContext(self.strategy)):
+            return merge_fn(self.strategy, *args, **kwargs)

@@ -148,7 +148,7 @@ class _ThreadedReplica(ReplicaContext):
 
     def _called(self) -> Any:
         graph = self._caller.graph
-        context = DistributionContext(self._strategy, replica=self)
+        context = DistributionContext(self.strategy, replica=self)
         with self._caller.entered(), entered_context(context), graph.device(self._device):
             with graph.name_scope(self._name_scope(graph.get_name_scope())):
                 result = self._call()
@@ -158,8 +158,8 @@ class _ThreadedReplica(ReplicaContext):
     def _name_scope(self, outer: str) -> str:
         """``outer`` itself for the first replica, a nested scope for every other."""
         parts = [outer] if outer else []
-        if self._local_id > 0:
-            parts.append(f"replica_{self._local_id}")
+        if self.local_replica_id > 0:
+            parts.append(f"replica_{self.local_replica_id}")
         return "".join(f"{part}/" for part in parts)
 
     def _merge(self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

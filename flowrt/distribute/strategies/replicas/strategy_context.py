@@ -11,8 +11,7 @@ from flowrt.base.structure import Structure
 from flowrt.distribute.strategies.core.extended import StrategyExtended
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneDevice
-from flowrt.distribute.strategies.replicas.inline_replica import InlineReplica
-from flowrt.distribute.strategies.replicas.replica_context import ReplicaContext
+from flowrt.distribute.strategies.replicas.replica_context import InlineReplica, ReplicaContext
 from flowrt.distribute.strategies.values.reduce_op import ReduceOp
 from flowrt.errors import FailedPreconditionError
 from flowrt.variables.distribution_context import distribution_context
@@ -39,7 +38,7 @@ class _DefaultExtended(StrategyExtended):
         return next_creator(**arguments)
 
     def variable_created_in_scope(self, v: Any) -> bool:
-        return getattr(v, "strategy", self._strategy) is self._strategy
+        return getattr(v, "strategy", self.strategy) is self.strategy
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -51,6 +51,9 @@ from flowrt.variables.distribution_context import DistributionContext, distribut
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
 _REDUCTIONS = {VariableAggregation.SUM: ReduceOp.SUM, VariableAggregation.MEAN: ReduceOp.MEAN}
+Values = tuple[Any, ...]
+"""The values that a write takes after the handle."""
+
 _ADDITIVE = (assign_add_variable_op, assign_sub_variable_op)
 _ADDITIVE_SCATTERS = (resource_scatter_add, resource_scatter_sub)
 
@@ -71,7 +74,7 @@ class DistributedVariable(Variable):
         synchronization: VariableSynchronization,
         aggregation: VariableAggregation,
     ) -> None:
-        self._strategy, self._copies = strategy, tuple(copies)
+        self.strategy, self._copies = strategy, tuple(copies)
         self._dtype = copies[0].dtype
         self.trainable, self.constraint = trainable, constraint
         self.synchronization, self.aggregation = synchronization, aggregation
@@ -79,10 +82,6 @@ class DistributedVariable(Variable):
             name = f"{copies[0].op.name}/initializers/"
             self._initializer = group(*(copy.initializer for copy in copies), name=name)
             self._is_initialized = reduce(logical_and, (copy.is_initialized() for copy in copies))
-
-    @property
-    def strategy(self) -> Any:
-        return self._strategy
 
     @property
     def copies(self) -> Sequence[Variable]:
@@ -99,7 +98,7 @@ class DistributedVariable(Variable):
         """The thread's context, or cross-replica where that is of no strategy or of another one."""
         context = distribution_context()
         return (
-            context if context and context.strategy is self._strategy else DistributionContext(self._strategy)
+            context if context and context.strategy is self.strategy else DistributionContext(self.strategy)
         )
 
     def _copy_number(self) -> int | None:
@@ -128,17 +127,17 @@ class DistributedVariable(Variable):
 
     def check_updated_here(self) -> None:
         context = self._context()
-        is_only = len(self._copies) == self._strategy.extended.input_context.num_input_pipelines == 1
+        is_only = len(self._copies) == self.strategy.extended.input_context.num_input_pipelines == 1
         if is_only or context.replica is not None or context.updated_copy is not None:
             return
         raise FailedPreconditionError(
             f"variable {self.name!r}: expected updates to be applied in strategy.run() or merge_call() of "
-            f"{self._strategy!r}; got one outside, which would change only one copy. Call minimize() or "
+            f"{self.strategy!r}; got one outside, which would change only one copy. Call minimize() or "
             "apply_gradients() in the function given to strategy.run(), or write all copies by assign()",
             op=self.op.name,
         )
 
-    def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+    def _write(self, op: Any, values: Values, name: str, read_value: bool) -> Any:
         context = self._context()
         if context.updated_copy is not None:
             return super()._write(op, select(context.updated_copy, values), name, read_value)
@@ -147,20 +146,18 @@ class DistributedVariable(Variable):
         return _first(self._write_cross_replica(op, values, name, read_value))
 
     @abstractmethod
-    def _write_in_replica(
-        self, replica: Any, op: Any, values: tuple[Any, ...], name: str, read_value: bool
-    ) -> Any:
+    def _write_in_replica(self, replica: Any, op: Any, values: Values, name: str, read_value: bool) -> Any:
         """``op`` with ``values`` of this replica."""
 
     @abstractmethod
-    def _write_cross_replica(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+    def _write_cross_replica(self, op: Any, values: Values, name: str, read_value: bool) -> Any:
         """``op`` with ``values`` for all copies: the new value on each copy's device, or the operation."""
 
-    def _write_copies(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+    def _write_copies(self, op: Any, values: Values, name: str, read_value: bool) -> Any:
         """``op`` on each copy with its part of ``values``; a value is read when all are written."""
         writes = []
         for number in range(len(self._copies)):
-            with entered_context(DistributionContext(self._strategy, updated_copy=number)):
+            with entered_context(DistributionContext(self.strategy, updated_copy=number)):
                 writes.append(super()._write(op, select(number, values), name, False))
         written = writes[0] if len(writes) == 1 else group(*writes, name=name)
         if not read_value:
@@ -194,30 +191,28 @@ class DistributedVariable(Variable):
 class MirroredVariable(DistributedVariable):
     """Variable with copies that are equal after every write: synchronization ON_WRITE."""
 
-    def _write_in_replica(
-        self, replica: Any, op: Any, values: tuple[Any, ...], name: str, read_value: bool
-    ) -> Any:
+    def _write_in_replica(self, replica: Any, op: Any, values: Values, name: str, read_value: bool) -> Any:
         if self.aggregation is VariableAggregation.NONE:
             raise self._expected_aggregation(op)
         given = tuple(values[:-1]) + (convert_to_tensor(values[-1], self.dtype),)
         return replica.merge_call(self._write_merged, (op, given, name, read_value))
 
-    def _write_merged(self, _: Any, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+    def _write_merged(self, _: Any, op: Any, values: Values, name: str, read_value: bool) -> Any:
         """A write that all replicas make, with the values of all."""
         aggregated = self._aggregated(values[0]) if len(values) == 1 else self._rows(op, values)
         return self._write_cross_replica(op, aggregated, name, read_value)
 
     def _aggregated(self, value: Any) -> tuple[Any, ...]:
-        extended = self._strategy.extended
+        extended = self.strategy.extended
         if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             return (extended.broadcast_to(select(0, value), self),)
         if not isinstance(value, DistributedValues):  # the same tensor in each replica
             value = PerReplica([value] * len(extended.worker_devices))
         return (extended.reduce_to(_REDUCTIONS[self.aggregation], value, self),)
 
-    def _rows(self, op: Any, values: tuple[Any, ...]) -> tuple[Any, Any]:
+    def _rows(self, op: Any, values: Values) -> tuple[Any, Any]:
         """The (indices, updates) of all replicas as one."""
-        extended = self._strategy.extended
+        extended = self.strategy.extended
         if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             indices, updates = (extended.broadcast_to(select(0, value), self) for value in values)
             return indices, updates
@@ -232,7 +227,7 @@ class MirroredVariable(DistributedVariable):
         parts = total.values if isinstance(total, Mirrored) else (total,)
         return _spread([part.indices for part in parts]), _spread([part.values for part in parts])
 
-    def _write_cross_replica(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+    def _write_cross_replica(self, op: Any, values: Values, name: str, read_value: bool) -> Any:
         return self._write_copies(op, values, name, read_value)
 
     def value_for_copies(self, value: Any) -> Sequence[Any]:
@@ -274,7 +269,7 @@ class SyncOnReadVariable(DistributedVariable):
         op = _REDUCTIONS.get(self.aggregation)
         if op is None:
             return values[0]
-        return self._strategy.extended.reduce_to(op, PerReplica(values), values[0].device)
+        return self.strategy.extended.reduce_to(op, PerReplica(values), values[0].device)
 
     def _as_graph_element(self) -> Tensor:
         if self._copy_number() is not None:
@@ -284,13 +279,11 @@ class SyncOnReadVariable(DistributedVariable):
 
     # --- writing
 
-    def _write_in_replica(
-        self, replica: Any, op: Any, values: tuple[Any, ...], name: str, read_value: bool
-    ) -> Any:
-        with entered_context(DistributionContext(self._strategy, updated_copy=replica.local_replica_id)):
+    def _write_in_replica(self, replica: Any, op: Any, values: Values, name: str, read_value: bool) -> Any:
+        with entered_context(DistributionContext(self.strategy, updated_copy=replica.local_replica_id)):
             return self._write(op, values, name, read_value)
 
-    def _write_cross_replica(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+    def _write_cross_replica(self, op: Any, values: Values, name: str, read_value: bool) -> Any:
         is_sum = self.aggregation is VariableAggregation.SUM
         if op is not assign_variable_op and (is_sum or op not in _ADDITIVE):
             raise FailedPreconditionError(
@@ -310,19 +303,19 @@ class SyncOnReadVariable(DistributedVariable):
         """One value per copy: with the copies of other workers they add up to ``value``. They are equal
         except for the remainder of integers, which the first replica of all gets.
         """
-        count = self._strategy.extended.num_replicas_in_sync
+        count = self.strategy.extended.num_replicas_in_sync
         share: Any = div(value, count)
         return _spread(self._with_rest(share, value - share * (count - 1)))
 
     def _with_rest(self, share: Any, rest: Any) -> list[Any]:
-        has_first = self._strategy.extended.first_replica_id == 0 and self.dtype.is_integer
+        has_first = self.strategy.extended.first_replica_id == 0 and self.dtype.is_integer
         return [rest if has_first else share] + [share] * (len(self._copies) - 1)
 
     # --- saving and restoring
 
     @property
     def shared_value(self) -> Tensor | None:
-        has_all = len(self._copies) == self._strategy.extended.num_replicas_in_sync
+        has_all = len(self._copies) == self.strategy.extended.num_replicas_in_sync
         return None if has_all or self.aggregation not in _REDUCTIONS else self._snapshot
 
     def value_of_copies(self, values: Sequence[Any]) -> Any:
@@ -336,7 +329,7 @@ class SyncOnReadVariable(DistributedVariable):
     def value_for_copies(self, value: Any) -> Sequence[Any]:
         if self.aggregation is not VariableAggregation.SUM:
             return [value] * len(self._copies)
-        value, count = np.asarray(value, self.dtype.np), self._strategy.extended.num_replicas_in_sync
+        value, count = np.asarray(value, self.dtype.np), self.strategy.extended.num_replicas_in_sync
         share = value // count if self.dtype.is_integer else (value / count).astype(value.dtype)
         return self._with_rest(share, value - share * (count - 1))
 
