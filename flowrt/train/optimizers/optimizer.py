@@ -17,12 +17,11 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
-from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.train.optimizers.slot_creator import create_slot, zeros_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
-from flowrt.variables.variable_scope import get_variable_scope
 
 
 class Optimizer:
@@ -253,31 +252,19 @@ class Optimizer:
         )
 
     def _zeros_slot(self, var: Variable, slot_name: str, op_name: str) -> Variable:
-        def initial() -> Tensor:
-            shape = var.shape
-            return (
-                zeros(shape, var.dtype) if shape.is_fully_defined() else zeros_like(var.initialized_value())
-            )
-
-        return self._get_or_make_slot(var, initial, slot_name, op_name)
+        return self._get_or_make_slot(var, lambda: zeros_of(var), slot_name, op_name)
 
     def _get_or_make_slot(
         self, var: Variable, val: Callable[[], Any] | Any, slot_name: str, op_name: str
     ) -> Variable:
-        """The slot, created on first use: colocated with ``var``, and named after it and ``op_name`` in the
-        variable scope.
-        """
+        """The slot, created on first use: colocated with ``var`` and named after it and ``op_name``."""
         slots = self._slots.setdefault(slot_name, {})
         if var not in slots:
-            name = "/".join(filter(None, (get_variable_scope().name, var.op.name, op_name)))
-            with var.graph.colocate_with(var.op, ignore_existing=True), var.graph.name_scope(None):
-                slots[var] = Variable(
-                    val, trainable=False, name=name, validate_shape=var.shape.is_fully_defined()
-                )
+            slots[var] = create_slot(var, val, op_name)
         return slots[var]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Variable) -> Variable:
-        """A variable of the optimizer's own, one a graph."""
+        """A variable shared by all slots, such as the power of Adam's beta1; one per graph."""
         graph = colocate_with.graph
         if (name, graph) not in self._non_slots:
             with graph.colocate_with(colocate_with.op, ignore_existing=True):
