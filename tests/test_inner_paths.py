@@ -120,7 +120,7 @@ def test_deprecated_functions_and_arguments_warn() -> None:
         h(z=2)
     with warnings.catch_warnings(action="error"):
         assert h(y=3, z=1) == 3
-    with pytest.raises(tf.errors.InvalidArgumentError, match="expected y or x .deprecated.; got both"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected y or x .deprecated.; got both"):
         deprecation.deprecated_argument_lookup("y", 1, "x", 2)
 
 
@@ -187,7 +187,7 @@ def test_writers_of_layers_find_tensorflows_helpers() -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("flowrt.keras.layers", "flowrt.keras: there is no Keras. Nearest: flowrt.layers"),
+        ("flowrt.keras.layers", "flowrt.keras: there is no Keras. Instead: flowrt.layers"),
         ("flowrt.laayers", "flowrt.laayers: flowrt has no such name. Nearest: layers"),
         ("flowrt.contrib.slimm", "flowrt.contrib.slimm: flowrt has no such name. Nearest: contrib.slim"),
     ],

@@ -423,8 +423,8 @@ def test_a_generator_that_fails(error, kind):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("config.experimental.get_memory_info", r"separate pools\. Nearest: Session\.devices"),
-        ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
+        ("config.experimental.get_memory_info", r"separate pools\. Instead: Session\.devices"),
+        ("config.experimental.set_virtual_device_configuration", r"Instead: .*virtual_devices"),
         ("contrib.tpu.shard", "there are no TPUs"),
         ("config.experimental.set_memory_groth", r"Nearest: config\.experimental\.set_memory_growth$"),
         ("contrib.tpu.infeed_enque", r"no such name\. Nearest: contrib\.tpu\.infeed_enqueue,"),
@@ -606,7 +606,7 @@ def test_handles_of_iterators_are_not_there():
     iterator = tf.data.Dataset.range(3).make_one_shot_iterator()
     for use in (iterator.string_handle, lambda: tf.data.Iterator.from_string_handle("h", tf.int64)):
         with pytest.raises(
-            tf.errors.UnimplementedError, match=r"handles to feed\. Nearest: Iterator\.from_struc"
+            tf.errors.UnimplementedError, match=r"handles to feed\. Instead: Iterator\.from_struc"
         ):
             use()
 

@@ -60,14 +60,14 @@ class Iterator:
     ) -> Iterator:
         """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
         raise UnimplementedError(
-            "Iterator.from_string_handle: iterators have no handles to feed. Nearest: "
+            "Iterator.from_string_handle: iterators have no handles to feed. Instead: "
             "Iterator.from_structure, whose make_initializer() changes the dataset"
         )
 
     def string_handle(self, name: str | None = None) -> Tensor:
         """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
         raise UnimplementedError(
-            "Iterator.string_handle: iterators have no handles to feed. Nearest: Iterator.from_structure"
+            "Iterator.string_handle: iterators have no handles to feed. Instead: Iterator.from_structure"
         )
 
     @property

@@ -398,7 +398,7 @@ def test_bad_inputs_are_typed_errors() -> None:
         cells.MultiRNNCell([cells.GRUCell(2), cells.GRUCell(2)])(tf.zeros([1, 2]), (tf.zeros([1, 2]),))
     with pytest.raises(DTypeError, match=r"activation: expected a function of flowrt\.nn; got 'tahn'"):
         cells.GRUCell(3, activation="tahn")
-    with pytest.raises(UnimplementedError, match=r"contrib\.rnn\.NASCell: .*Nearest: nn\.rnn_cell\.LSTMCell"):
+    with pytest.raises(UnimplementedError, match=r"contrib\.rnn\.NASCell: .*Instead: nn\.rnn_cell\.LSTMCell"):
         _ = contrib.NASCell
 
 
