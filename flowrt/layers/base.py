@@ -255,9 +255,14 @@ def activation_function(activation: Any) -> Callable[..., Any] | None:
     found = getattr(nn, activation, None) if isinstance(activation, str) else activation
     if found is None and activation is not None:
         hint = nearest(activation, dir(nn))
-        raise DTypeError(f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}")
+        raise DTypeError(
+            f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}", source=user_line()
+        )
     if found is not None and not callable(found):
-        raise DTypeError(f"activation: expected a function or the name of one in flowrt.nn; got {found!r}")
+        raise DTypeError(
+            f"activation: expected a function or the name of one in flowrt.nn; got {found!r}",
+            source=user_line(),
+        )
     return found
 
 

@@ -272,6 +272,8 @@ def _attr_value(key: str, attr: Attr, value: Any) -> Any:
         return None
     try:
         return _ATTR_FORMS[attr.kind](value)
+    except InvalidArgumentError as error:
+        raise type(error)(f"attribute {key!r}: {error.message}") from None
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidArgumentError(
             f"attribute {key!r}: expected {attr.kind}; got {value!r} ({error})"
@@ -330,10 +332,10 @@ def convert_to_tensor(
     try:
         return _to_tensor(value, None if dtype is None else as_dtype(dtype), name, hint)
     except InvalidArgumentError as error:
-        raise _in_scope(error, name or "") from error.__cause__
+        raise in_scope(error, name or "") from error.__cause__
 
 
-def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
+def in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
     """``error`` with the user's line and with the name that the tensor ``name`` would have had, which begins
     with the name of the operation that needed it.
     """

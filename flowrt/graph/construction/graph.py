@@ -281,8 +281,10 @@ class Graph:
     def operation_name(self, name: str) -> str:
         """The full name of a new operation requested as ``name``; a trailing ``/`` means that it is complete.
 
-        Raises `InvalidArgumentError` for characters that names must not contain.
+        Raises `DTypeError` for another type, `InvalidArgumentError` for characters not allowed in names.
         """
+        if not isinstance(name, str):
+            raise DTypeError(f"operation name: expected a string; got {name!r}", source=user_line())
         if name.endswith("/"):
             full = name[:-1]
             if full in self._operations:

@@ -14,6 +14,7 @@ from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import minimum, subtract
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import user_line
 from flowrt.train.optimizers.optimizer import on_device_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import (
@@ -138,12 +139,15 @@ class ExponentialMovingAverage:
 
     def _make_average(self, element: Any) -> None:
         if not isinstance(element, (Variable, Tensor)) or not element.dtype.is_floating:
-            raise DTypeError(f"{self._name}: expected floating variables and tensors; got {element!r}")
+            raise DTypeError(
+                f"{self._name}: expected floating variables and tensors; got {element!r}", source=user_line()
+            )
         if element in self._averages:
             if _is_later_replica():
                 return
             raise InvalidArgumentError(
-                f"{self._name}: expected variables without an average; got {element.name!r} again"
+                f"{self._name}: expected variables without an average; got {element.name!r} again",
+                source=user_line(),
             )
         graph = get_default_graph()
         with graph.control_dependencies(None), graph.name_scope(None):

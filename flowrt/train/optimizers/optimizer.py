@@ -19,6 +19,7 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_defaul
 from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import user_line
 from flowrt.train.optimizers.slot_creator import create_slot, zeros_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
@@ -34,7 +35,7 @@ class Optimizer:
 
     def __init__(self, use_locking: bool, name: str) -> None:
         if not name:
-            raise InvalidArgumentError("Optimizer: expected a name; got an empty one")
+            raise InvalidArgumentError("Optimizer: expected a name; got an empty one", source=user_line())
         self._use_locking, self._name = use_locking, name
         self._slots: dict[str, dict[Variable, Variable]] = {}
         self._non_slots: dict[tuple[str, Graph], Variable] = {}
@@ -71,7 +72,7 @@ class Optimizer:
             message = (
                 f"minimize: expected a loss that depends on a variable; {loss!r} depends on none of {names}"
             )
-            raise InvalidArgumentError(message)
+            raise InvalidArgumentError(message, source=user_line())
         return self.apply_gradients(pairs, global_step=global_step, name=name)
 
     def compute_gradients(
@@ -91,14 +92,18 @@ class Optimizer:
         """
         loss = convert_to_tensor(loss() if callable(loss) else loss)
         if not loss.dtype.is_floating:
-            raise DTypeError(f"compute_gradients: expected a floating loss; got {loss!r}")
+            raise DTypeError(f"compute_gradients: expected a floating loss; got {loss!r}", source=user_line())
         chosen: Any = trainable_variables() if var_list is None else var_list
         variables = [chosen] if isinstance(chosen, Variable) else list(chosen)
         if not variables:
-            raise InvalidArgumentError("compute_gradients: expected variables to train; got none")
+            raise InvalidArgumentError(
+                "compute_gradients: expected variables to train; got none", source=user_line()
+            )
         for variable in variables:
             if not isinstance(variable, Variable):
-                raise DTypeError(f"compute_gradients: expected variables; got {variable!r}")
+                raise DTypeError(
+                    f"compute_gradients: expected variables; got {variable!r}", source=user_line()
+                )
         found = gradients(
             loss,
             variables,
@@ -125,14 +130,17 @@ class Optimizer:
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
-            raise InvalidArgumentError("apply_gradients: expected at least one gradient; got none")
+            raise InvalidArgumentError(
+                "apply_gradients: expected at least one gradient; got none", source=user_line()
+            )
         context = distribution_context()
         if context is None:
             return self._apply(pairs, global_step, name)
         if context.replica is None:
             raise FailedPreconditionError(
                 "apply_gradients: expected to be called in a replica; got a call cross-replica. Call it in "
-                "the function given to strategy.run()"
+                "the function given to strategy.run()",
+                source=user_line(),
             )
         extended = context.strategy.extended
         applied: Operation = extended.apply_gradients(self, pairs, global_step, name)
@@ -193,7 +201,9 @@ class Optimizer:
         graph = variable.graph.building
         if variable.dtype not in self._valid_dtypes():
             names = ", ".join(sorted(d.name for d in self._valid_dtypes()))
-            raise DTypeError(f"apply_gradients: expected variables of {names}; got {variable!r}")
+            raise DTypeError(
+                f"apply_gradients: expected variables of {names}; got {variable!r}", source=user_line()
+            )
         sparse = isinstance(gradient, IndexedSlices)
         if not sparse:
             gradient = convert_to_tensor(gradient, variable.dtype)
@@ -224,7 +234,7 @@ class Optimizer:
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         raise UnimplementedError(
-            f"{type(self).__name__}: expected an optimizer with _apply_dense; it has none"
+            f"{type(self).__name__}: expected an optimizer with _apply_dense; it has none", source=user_line()
         )
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:

@@ -9,6 +9,7 @@ from flowrt.dtypes import int64
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.state import optimizer_updates
+from flowrt.graph.source import user_line
 from flowrt.train.optimizers.standard_optimizers import AdagradOptimizer, _constant_like, _RuleOptimizer
 from flowrt.variables.variable import Variable
 
@@ -110,4 +111,4 @@ class AdagradDAOptimizer(_RuleOptimizer):
 
 def _check_positive(name: str, what: str, value: float) -> None:
     if value <= 0.0:
-        raise InvalidArgumentError(f"{name}: expected a positive {what}; got {value}")
+        raise InvalidArgumentError(f"{name}: expected a positive {what}; got {value}", source=user_line())

@@ -12,7 +12,7 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, rank_of
-from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.build import convert_to_tensor, in_scope
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
@@ -108,10 +108,13 @@ def _filled(shape: Any, number: int, dtype: DType, name: str) -> Tensor:
     value = np.array(b"" if dtype is dtypes.string else number, dtype.np)
     if isinstance(shape, Tensor) or not _is_plain_shape(shape):
         return fill(shape, value, name=name)
-    dims = as_shape(shape)
-    count = num_elements(dims)
-    if dims is None or count is None:
-        raise InvalidArgumentError(f"{name}: expected a fully defined shape; got {format_shape(dims)}")
+    try:
+        dims = as_shape(shape)
+        count = num_elements(dims)
+        if dims is None or count is None:
+            raise InvalidArgumentError(f"expected a fully defined shape; got {format_shape(dims)}")
+    except InvalidArgumentError as error:
+        raise in_scope(error, name) from None
     if count < CONSTANT_LIMIT:
         return constant(np.full(dims, value, dtype.np), name=name)
     return fill(as_array(dims), value, name=name)

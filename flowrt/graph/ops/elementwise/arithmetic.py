@@ -357,7 +357,12 @@ def _power(xp: Any, x: Any, y: Any, out: Any = None, workspace: Any = None) -> A
         fast = _POWERS.get(complex(y))
         if fast is not None and (fast.of_integers or x.dtype.kind not in "iu"):
             return fast.on_arrays(xp, x, xp.empty if workspace is None else workspace.begin(), out)
-    return xp.power(x, y, out)
+    try:
+        return xp.power(x, y, out)
+    except ValueError:
+        if x.dtype.kind not in "iu" or not (y < 0).any():
+            raise
+        raise InvalidArgumentError(f"expected powers of at least 0 for integers; got {y.min()}") from None
 
 
 def _power_in_loop(b: Any, x: Any, y: Any) -> Any:

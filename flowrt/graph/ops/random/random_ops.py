@@ -37,6 +37,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.source import user_line
 
 __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
 
@@ -265,7 +266,9 @@ def random_uniform(
     """
     dtype = as_dtype(dtype)
     if dtype.is_integer and maxval is None:
-        raise InvalidArgumentError(f"random_uniform: expected maxval, as dtype is {dtype.name}; got None")
+        raise InvalidArgumentError(
+            f"random_uniform: expected maxval, as dtype is {dtype.name}; got None", source=user_line()
+        )
     maxval = 1 if maxval is None else maxval
     with get_default_graph().name_scope(name or "random_uniform") as scope:
         if dtype.is_integer:
