@@ -636,7 +636,11 @@ def test_units_may_come_of_a_division():
     ("fetches", "feed_dict", "message"),
     [
         ("z:0", None, "fetches: expected the name of a tensor of the graph; got 'z:0'"),
-        ("totl:0", None, "fetches: expected the name of a tensor of the graph; got 'totl:0'. Nearest: total:0"),
+        (
+            "totl:0",
+            None,
+            "fetches: expected the name of a tensor of the graph; got 'totl:0'. Nearest: total:0",
+        ),
         (
             ["totl"],
             None,

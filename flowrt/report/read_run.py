@@ -92,7 +92,7 @@ def read_run(directory: Path, skip_damaged: bool = False) -> Run:
     offset, for a damaged event file or flight record.
     """
     if not directory.is_dir():
-        what = "a file" if directory.exists() else "nothing"
+        what = "a file" if directory.exists() else "no such directory"
         raise NotFoundError(f"{directory}: expected the directory of a run; got {what}")
     run = Run(directory, skip_damaged)
     for path in sorted(_files_below(run), key=lambda path: (len(path.parts), path)):

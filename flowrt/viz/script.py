@@ -29,7 +29,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
     the script raised: with the script's line and the error.
     """
     if not Path(path).is_file():
-        raise NotFoundError(f"{path}: expected a Python file; there is none")
+        raise NotFoundError(f"{path}: expected a Python file; got no such file")
     heard: list[CompileRequest] = []
 
     def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
@@ -99,9 +99,10 @@ def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -
     """
     fitting = [one for one in asked if {*fetches} <= set(_names(one))]
     if not fitting:
-        known = "; ".join(dict.fromkeys(map(title_of, asked)))
+        steps = "; ".join(dict.fromkeys(map(title_of, asked)))
         raise NotFoundError(
-            f"fetch: expected what a step of the script computes; got {fetches}. It has {known}"
+            f"fetch: expected names that one step of the script fetches; got {', '.join(fetches)}. The script"
+            f" runs {steps}"
         )
     return max(fitting, key=_weight)
 

@@ -285,7 +285,7 @@ def _without_line(node: Node) -> Node:
 
 
 def _read_bytes(path: str) -> bytes:
-    with typed_os_errors(f"{path}: cannot read it"):
+    with typed_os_errors(f"{path}: cannot read the file"):
         size = os.stat(path).st_size
         if size > MAX_FILE_BYTES:
             raise ResourceExhaustedError(f"{path}: expected at most {MAX_FILE_BYTES} bytes; got {size}")

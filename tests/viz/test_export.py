@@ -216,7 +216,7 @@ def test_a_missing_file_and_a_missing_directory_are_one_line(stored, tmp_path, c
 
 def test_a_place_that_cannot_be_written_is_named_once(stored, capsys):
     err = complaint(capsys, [stored / "net.pb", "--out", "/proc/x.dot"], stored)
-    assert err == "flowrt export: /proc/x.dot: cannot write it: [Errno 2] No such file or directory\n"
+    assert err == "flowrt export: /proc/x.dot: cannot write it: No such file or directory\n"
 
 
 def test_what_is_no_file_is_not_replaced(stored, tmp_path, capsys):

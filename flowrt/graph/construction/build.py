@@ -17,7 +17,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, ForeignElementError, InvalidArgumentError
 from flowrt.graph.construction.array_values import NUMBERS, as_array
 from flowrt.graph.construction.conversions import converted, is_registered
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
@@ -121,7 +121,7 @@ def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
         return adopted
     if tensor.op.graph.root is graph.root:
         raise tensor.op.graph.foreign(tensor)
-    raise InvalidArgumentError(
+    raise ForeignElementError(
         f"input {tensor.name!r} belongs to another graph than the inputs before it or the default one"
     )
 

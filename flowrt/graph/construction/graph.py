@@ -18,7 +18,13 @@ from typing import Any
 
 from flowrt.device.spec import format_device, merge_device_names, parse_device
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    ForeignElementError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from flowrt.graph.construction.defaults import default_graphs, default_sessions, leave_default_graph
 from flowrt.graph.construction.names import Names, check_scope
 from flowrt.graph.construction.operation import Operation, Tensor, depends_on
@@ -227,11 +233,11 @@ class Graph:
         """The tensor of the outermost graph that is equivalent to ``tensor`` of this graph."""
         return tensor
 
-    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+    def foreign(self, element: Tensor | Operation) -> ForeignElementError:
         """The error for an element of this graph that was passed to another."""
         message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
         op = element.op if isinstance(element, Tensor) else element
-        error: InvalidArgumentError = op.error(InvalidArgumentError, message)
+        error: ForeignElementError = op.error(ForeignElementError, message)
         return error
 
     @property
