@@ -40,7 +40,7 @@ class HParams:
         kind, many = self._type(name)
         if isinstance(value, (list, tuple)) is not many:
             raise InvalidArgumentError(
-                f"HParams: expected {'a' if many else 'no'} list for {name!r}; got {value!r}"
+                f"HParams: expected {'a list' if many else 'one value'} for {name!r}; got {value!r}"
             )
         setattr(self, name, [_cast(name, kind, v) for v in value] if many else _cast(name, kind, value))
 
@@ -50,13 +50,13 @@ class HParams:
         delattr(self, name)
 
     def parse(self, values: str) -> HParams:
-        """Set from ``"name=value,list=[1,2],list[0]=3"``. Returns itself."""
+        """Set values from ``"name=value,list=[1,2],list[0]=3"``. Returns the object itself."""
         new = self.values()
         for name, index, items, single in _pairs(values):
             kind, many = self._type(name)
             if (index is None and many is (items is None)) or (index is not None and not many):
                 raise InvalidArgumentError(
-                    f"HParams: {name!r} is {'a' if many else 'no'} list; got {values!r}"
+                    f"HParams: expected {'a list' if many else 'one value'} for {name!r}; got {values!r}"
                 )
             if index is not None:
                 new[name] = list(new[name])

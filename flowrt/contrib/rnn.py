@@ -272,7 +272,7 @@ def _layers(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any) -> lis
     given = [cells_fw, cells_bw, states_fw or [None] * len(cells_fw), states_bw or [None] * len(cells_bw)]
     if not cells_fw or len({len(one) for one in given}) > 1:
         raise InvalidArgumentError(
-            "stack_bidirectional_rnn: expected equally many cells and states forwards and backwards; got "
+            "stack_bidirectional_rnn: expected equal numbers of forward and backward cells and states; got "
             f"{[len(one) for one in given]}",
             source=user_line(),
         )

@@ -137,14 +137,14 @@ def divide_batches(node: Node, count: int) -> Node:
         size = known_int(node.batch_size)
         if size is None or size % count:
             raise InvalidArgumentError(
-                f"distributed dataset: expected a batch size that {count} workers divide; got "
-                f"{size or 'a tensor'}"
+                f"distributed dataset: expected a batch size divisible by {count}, the number of workers;"
+                f" got {size or 'a tensor'}"
             )
         return dataclasses.replace(node, batch_size=size // count)
     below = getattr(node, "input", None)
     if not isinstance(below, Node):
         raise InvalidArgumentError(
-            "distributed dataset: expected a dataset with batch(); got one whose batches another function "
-            "makes. Use distribute_datasets_from_function()"
+            "distributed dataset: expected a dataset with batch(); got one batched in another "
+            "function. Use distribute_datasets_from_function()"
         )
     return _with_inputs(node, lambda batches: divide_batches(batches, count))

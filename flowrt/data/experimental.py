@@ -77,7 +77,7 @@ def group_by_window(
     """
     if (window_size is None) == (window_size_func is None):
         raise InvalidArgumentError(
-            "group_by_window: expected one of window_size and window_size_func; got "
+            "group_by_window: expected either window_size or window_size_func; got "
             f"{window_size!r} and {window_size_func!r}"
         )
 
@@ -121,7 +121,7 @@ def bucket_by_sequence_length(
     boundaries, sizes = tuple(map(int, bucket_boundaries)), tuple(map(int, bucket_batch_sizes))
     if not boundaries or any(a >= b for a, b in pairwise(boundaries)) or len(sizes) != len(boundaries) + 1:
         raise InvalidArgumentError(
-            "bucket_by_sequence_length: expected rising bucket_boundaries and one batch size more; got "
+            "bucket_by_sequence_length: expected increasing bucket_boundaries and one more batch size; got "
             f"{list(boundaries)} and {list(sizes)}"
         )
 

@@ -61,7 +61,7 @@ class Iterator:
         """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
         raise UnimplementedError(
             "Iterator.from_string_handle: iterators have no handles to feed. Instead: "
-            "Iterator.from_structure, whose make_initializer() changes the dataset"
+            "Iterator.from_structure, and its make_initializer() to change the dataset"
         )
 
     def string_handle(self, name: str | None = None) -> Tensor:

@@ -185,7 +185,7 @@ def _strings(value: Any) -> Array:
 
 def _encoded(text: Any) -> bytes:
     if not isinstance(text, str | bytes):
-        raise TypeError(f"{type(text).__name__} is no text")
+        raise TypeError(f"{type(text).__name__} is not a string")
     return text.encode() if isinstance(text, str) else text
 
 

@@ -26,7 +26,7 @@ def compute_average_loss(
     losses: Any = convert_to_tensor(per_example_loss)
     if losses.shape.ndims == 0:
         raise InvalidArgumentError(
-            "compute_average_loss: expected a loss an example; got a scalar", source=user_line()
+            "compute_average_loss: expected one loss per example; got a scalar", source=user_line()
         )
     if sample_weight is not None:
         losses = multiply(losses, cast(convert_to_tensor(sample_weight), losses.dtype))

@@ -235,7 +235,7 @@ def _check_alike(sequences: list[Tensor]) -> None:
     for other in sequences[1:]:
         if not shape.is_compatible_with(other.shape[:2]):
             raise InvalidArgumentError(
-                f"dynamic_rnn: expected inputs of one time and batch; got {sequences[0]!r} and {other!r}",
+                f"dynamic_rnn: expected inputs of equal time and batch; got {sequences[0]!r} and {other!r}",
                 source=user_line(),
             )
 

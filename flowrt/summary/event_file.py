@@ -107,7 +107,7 @@ def _read(
     if len(data) < wanted:
         raise DataLossError(
             f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(left, wanted)}. "
-            "Its writer is still at work or was killed; all records before it are whole."
+            "Its writer is still running or was killed; all earlier records are intact."
         )
     return data
 

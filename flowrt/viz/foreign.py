@@ -48,8 +48,7 @@ def read_foreign(graph_def: GraphDef) -> Subgraph:
         nodes = join_parts(nodes)
     if (count := _num_nodes(Subgraph(nodes), {})) > MAX_NODES:
         raise ResourceExhaustedError(
-            f"GraphDef: expected at most {MAX_NODES} nodes, those of a function for each of its owners;"
-            f" got {count}"
+            f"GraphDef: expected at most {MAX_NODES} nodes, those of a function once per owner; got {count}"
         )
     return with_specs(Subgraph(nodes))
 
@@ -123,7 +122,7 @@ class _Reader:
         for node_def in node_defs:
             name = node_def.name
             if name in seen or not name.isprintable() or not name:
-                message = f"node name: expected printable ones that are all different; got {name[:200]!r}"
+                message = f"node name: expected a unique printable name; got {name[:200]!r}"
                 raise InvalidArgumentError(message)
             seen.add(name)
             yield self._node(node_def, parse, outputs.get(name, {}))

@@ -301,7 +301,7 @@ def _parsed(path: str, data: bytes) -> GraphDef:
         return protos.graph_pb2.GraphDef.FromString(data)
     except DecodeError as error:
         raise InvalidArgumentError(
-            f"{path}: expected a GraphDef; got {len(data)} bytes that are none, or only the beginning of one"
+            f"{path}: expected a GraphDef; got {len(data)} bytes of something else, or a truncated one"
             f" ({error})"
         ) from None
 

@@ -211,7 +211,7 @@ def test_users_own_cells_work_and_share_one_variable(make: Any, scope: str) -> N
 
 
 def test_a_cell_without_sizes_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="RNNCell: a cell has a state_size"):
+    with pytest.raises(NotImplementedError, match="RNNCell: expected a state_size"):
         cells.RNNCell().zero_state(2, tf.float32)
 
 

@@ -148,7 +148,7 @@ def slice_input_producer(
         counts = {tensor.spec.shape[0] for tensor in tensors if tensor.spec.shape}
         if not tensors or len(counts - {None}) > 1:
             raise InvalidArgumentError(
-                "slice_input_producer: expected tensors with as many rows each; got"
+                "slice_input_producer: expected tensors with equal numbers of rows; got"
                 f" {[format_shape(tensor.spec.shape) for tensor in tensors]}"
             )
         rows = shape(tensors[0])[0]

@@ -157,7 +157,9 @@ class Supervisor:
     def start_standard_services(self, sess: Session) -> list[threading.Thread]:
         """Start the threads that save. Raises `FailedPreconditionError` for a task that is not the chief."""
         if not self.is_chief:
-            raise FailedPreconditionError("Supervisor: expected the chief to start the services; got another")
+            raise FailedPreconditionError(
+                "Supervisor: expected the chief to start the services; got another task"
+            )
         started = []
         if self.summary_writer is not None:
             log = SessionLog(status=SessionLog.START)

@@ -155,7 +155,7 @@ class StopAtStepHook(SessionRunHook):
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         if (num_steps is None) == (last_step is None):
             raise InvalidArgumentError(
-                f"StopAtStepHook: expected num_steps or last_step; got {num_steps} and {last_step}"
+                f"StopAtStepHook: expected either num_steps or last_step; got {num_steps} and {last_step}"
             )
         self._num_steps, self._last_step = num_steps, last_step
 

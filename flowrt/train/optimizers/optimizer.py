@@ -138,8 +138,8 @@ class Optimizer:
             return self._apply(pairs, global_step, name)
         if context.replica is None:
             raise FailedPreconditionError(
-                "apply_gradients: expected to be called in a replica; got a call cross-replica. Call it in "
-                "the function given to strategy.run()",
+                "apply_gradients: expected a call in a replica context; got one in the cross-replica context."
+                " Call it in the function that is passed to strategy.run()",
                 source=user_line(),
             )
         extended = context.strategy.extended

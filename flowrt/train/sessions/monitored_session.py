@@ -193,7 +193,7 @@ class _MonitoredSession:
         return time.monotonic() + RETRY_S > self._made_at + connect_timeout_s()
 
     def _give_up(self, error: OpError) -> None:
-        LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
+        LOGGER.warning("creating a new session, because a task of the cluster was lost: %s", error)
         self._was_lost = True
         session, self._current = self._current, None
         if session is not None:
@@ -205,7 +205,7 @@ class _MonitoredSession:
             self._first_failure = now
         elif now - self._first_failure > self._max_wait_s:
             raise DeadlineExceededError(
-                f"no run has succeeded for {self._max_wait_s:g} s, whatever session was made: {error.message}"
+                f"no run has succeeded for {self._max_wait_s:g} s, in any new session: {error.message}"
             ) from error
         time.sleep(RETRY_S)
 
