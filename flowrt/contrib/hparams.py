@@ -1,4 +1,4 @@
-"""Hyperparameters by name, each of one type that stays, read from text as ``"rate=0.1,sizes=[3,4]"``."""
+"""Hyperparameters by name, each with a fixed type, read from text as ``"rate=0.1,sizes=[3,4]"``."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _read(name: str, kind: type, text: str) -> Any:
 
 
 def _cast(name: str, kind: type, value: Any, from_text: bool = False) -> Any:
-    """``value`` as ``kind``, where nothing is lost by it."""
+    """``value`` as ``kind``, if the conversion is lossless."""
     if value is None or issubclass(kind, Callable):  # type: ignore[arg-type]
         return value
     is_text, is_bool = isinstance(value, (str, bytes)), isinstance(value, bool)

@@ -223,8 +223,8 @@ def stack_bidirectional_dynamic_rnn(
     scope: Any = None,
     swap_memory: bool = False,
 ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """``(outputs, states_fw, states_bw)`` of layers of `bidirectional_dynamic_rnn`, each reading both outputs
-    of the one below side by side. Raises `InvalidArgumentError` for lists of different lengths.
+    """``(outputs, states_fw, states_bw)`` of layers of `bidirectional_dynamic_rnn`, each reading the
+    concatenated outputs of the one below. Raises `InvalidArgumentError` for lists of different lengths.
     """
     states: tuple[list[Any], list[Any]] = ([], [])
     layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)

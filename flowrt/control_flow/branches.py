@@ -1,4 +1,4 @@
-"""``cond``, ``case``, ``switch_case``: of several functions one runs."""
+"""``cond``, ``case``, ``switch_case``: one of several functions runs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from flowrt.graph.shapes import format_shape
 @final
 @dataclass(frozen=True, eq=False)
 class Batch(Node):
-    """Every ``batch_size`` elements stacked to one; the last may be smaller, or is dropped."""
+    """Every ``batch_size`` elements stacked into one; the last batch may be smaller, or is dropped."""
 
     input: Node
     batch_size: Any

@@ -48,7 +48,7 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors: Structure) -> Dataset:
-        """One element a row of ``tensors``, which have equally many.
+        """One element per row of ``tensors``, which have the same number of rows.
 
         Raises `InvalidArgumentError` for scalars and differing row counts.
         """
@@ -89,7 +89,7 @@ class Dataset:
 
     @staticmethod
     def zip(datasets: Structure) -> Dataset:
-        """Elements of a structure of datasets side by side; the shortest ends it."""
+        """Corresponding elements of a structure of datasets; ends with the shortest."""
         return Dataset(pipeline.Zip(map_structure(lambda dataset: _node("zip", dataset), datasets)))
 
     # --- transformations
@@ -207,7 +207,7 @@ class Dataset:
         return Dataset(pipeline.Shuffle(self.node, size, seeds, reshuffle_each_iteration is not False))  # type: ignore[arg-type]
 
     def repeat(self, count: Any = None) -> Dataset:
-        """The elements ``count`` times; without end when None or -1."""
+        """The elements ``count`` times; endlessly when None or -1."""
         return Dataset(
             pipeline.Repeat(self.node, None if count is None else _integer("repeat: count", count))
         )
@@ -252,7 +252,7 @@ class Dataset:
         return Dataset(pipeline.Cache(self.node))
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """The elements, computed ahead by a thread, ``buffer_size`` of them at most."""
+        """The elements, at most ``buffer_size`` of them computed ahead by a thread."""
         return Dataset(pipeline.Prefetch(self.node, _integer("prefetch: buffer_size", buffer_size)))
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:

@@ -35,7 +35,7 @@ __all__ = [
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[[Dataset], Dataset]:
     """Elements computed ahead by a thread, at most ``buffer_size`` of them, and delivered on ``device``.
 
-    It must be the last transformation: later ones have their elements on the host again. The iterator must be
+    It must be the last transformation: later ones move the elements back to the host. The iterator must be
     created from the dataset, not by `Iterator.from_structure`. Raises `DTypeError` for strings, which exist
     only on the host.
     """
@@ -44,7 +44,7 @@ def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[
 
 
 def copy_to_device(target_device: str, source_device: str = HOST) -> Callable[[Dataset], Dataset]:
-    """Elements given out on ``target_device``. At most a `Dataset.prefetch` may follow.
+    """Elements delivered on ``target_device``. Only a `Dataset.prefetch` may follow.
 
     Raises `InvalidArgumentError` unless ``source_device`` is a CPU, and `DTypeError` for strings.
     """

@@ -31,7 +31,7 @@ class _FreshSeed:
 
 
 FRESH_SEED: Final = _FreshSeed()
-"""A leaf of a dataset tree that is another random number each time the dataset is opened."""
+"""A leaf of a dataset tree that is replaced by a new random number each time the dataset is opened."""
 
 
 class Traced(ABC):

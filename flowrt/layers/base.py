@@ -271,8 +271,8 @@ def layer_function(
 ) -> Callable[..., Tensor]:
     """The function that makes a ``layer`` and applies it: ``inputs``, then the layer's arguments.
 
-    ``training``, which a call takes, and ``reuse`` stand beside the layer's ``trainable`` and ``name``: last,
-    or ahead of its argument ``before``.
+    ``training``, an argument of a call, and ``reuse`` come next to the layer's ``trainable`` and ``name``:
+    last, or before its argument ``before``.
     """
     own = {p.name: p for p in parameters_of(layer) if p.kind is p.POSITIONAL_OR_KEYWORD}
     last = [own.pop(name) for name in ("trainable", "name") if name in own]

@@ -12,7 +12,7 @@ _FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
 def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
-    """``value``, one positive number or one a spatial dimension, as a tuple. Raises
+    """``value``, one positive number or one per spatial dimension, as a tuple. Raises
     `InvalidArgumentError`.
     """
     given = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank

@@ -1,5 +1,5 @@
-"""Regularizers: functions from a variable to the loss that keeps it small, for ``kernel_regularizer`` and the
-like.
+"""Regularizers: functions from a variable to the loss that keeps it small, for ``kernel_regularizer`` and
+similar arguments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recurrent networks as a loop of the graph: one step of the cell is traced, and run once a time step."""
+"""Recurrent networks as a loop of the graph: one step of the cell is traced, and run once per time step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def dynamic_rnn(
     scope: Any = None,
 ) -> tuple[Structure, Structure]:
     """``(outputs, final_state)`` of ``cell`` over ``inputs``: ``[batch, time, depth]``, or ``[time, batch,
-    depth]`` if ``time_major``, or a structure of such. A loop in the graph, so any number of time steps.
+    depth]`` if ``time_major``, or a structure of such tensors. A loop in the graph, so any number of time
+    steps.
 
     ``sequence_length`` is an integer vector ``[batch]``. The cell starts with ``initial_state``, or with
     zeros of ``dtype``. Outputs have the shape of the inputs with the cell's output size instead of the depth.

@@ -1,4 +1,4 @@
-"""Recurrent networks unrolled: the graph has the cell once a time step."""
+"""Recurrent networks unrolled: the graph has the cell once per time step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def static_rnn(
     scope: Any = None,
 ) -> tuple[list[Structure], Structure]:
     """``(outputs, final_state)`` of ``cell`` over a list of time steps, each ``[batch, depth]`` or a
-    structure of such: the graph contains the cell once per step.
+    structure of such tensors: the graph contains the cell once per step.
 
     ``sequence_length`` and ``initial_state`` as for `dynamic_rnn`; variables are created in the scope "rnn".
     Raises the errors of that, and for inputs that are not a list (`DTypeError`) or an empty one.
@@ -65,9 +65,8 @@ def static_rnn(
 def _step_within(
     cell: Any, inputs: Structure, time: int, lengths: Tensor, zero_output: Structure, state: Structure
 ) -> tuple[Structure, Structure]:
-    """One step, for the sequences that are so long; none of it runs past the end of the longest.
-
-    The first one always runs, because it makes the variables.
+    """One step, for the sequences that have not ended; it does not run past the end of the longest. The first
+    step always runs, because it creates the variables.
     """
 
     def step() -> tuple[Structure, Structure]:

@@ -50,7 +50,7 @@ class Trace(NamedTuple):
 
 @dataclass
 class Run:
-    """All that is to be shown."""
+    """The contents of a report."""
 
     directory: Path
     skip_damaged: bool = False
@@ -82,7 +82,7 @@ class _Source:
     curves: dict[str, list[Point]] = field(default_factory=dict)
     peaks: dict[str, list[Point]] = field(default_factory=dict)
     restart: int = 0
-    """The step from which a session resumes, if the file says so."""
+    """The step from which a session resumes, if the file has it."""
 
 
 def read_run(directory: Path, skip_damaged: bool = False) -> Run:
@@ -156,7 +156,7 @@ def _read_events(run: Run, path: Path) -> None:
 
 
 def _take_damage(run: Run, error: OpError, note: str) -> None:
-    """Raises ``error`` where the run has to be whole."""
+    """Raises ``error`` unless damaged files are skipped."""
     if isinstance(error, DataLossError) and not run.skip_damaged:
         raise error
     run.notes.append(_inside(run, note))

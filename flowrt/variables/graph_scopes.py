@@ -20,7 +20,7 @@ __all__ = [
 class name_scope:
     """``with name_scope("layer") as scope:`` prefixes the names of new operations with a fresh ``layer/``.
 
-    With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for TensorFlow's sake.
+    With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for compatibility.
     """
 
     def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
@@ -68,7 +68,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 def container(container_name: str) -> AbstractContextManager[None]:
     """See `Graph.container`. `Session.reset` empties containers of a cluster; a session without a target owns
-    its variables whatever their container.
+    all its variables.
     """
     return get_default_graph().container(container_name)
 

@@ -204,7 +204,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
-        """Place new operations on the variable's device, whatever device scope is open."""
+        """Place new operations on the variable's device, ignoring the open device scope."""
         graph = self._building
         with graph.device(None), graph.device(self.handle.op.device or None):
             yield
@@ -308,7 +308,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     @property
     def shared_value(self) -> Tensor | None:
-        """The value, where other workers have parts of it: all of them have to run it at the same time. None
+        """The value, where other workers have parts of it: all of them must run it at the same time. None
         where `copies` are all there is.
         """
         return None

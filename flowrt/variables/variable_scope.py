@@ -176,7 +176,7 @@ class VariableStore:
         self.lock = threading.RLock()
 
 
-_STORE = object()  # a collection's name that scripts cannot meet
+_STORE = object()  # a collection name that scripts cannot use
 
 
 def variable_store(graph: Graph | None = None) -> VariableStore:
@@ -305,7 +305,7 @@ def _extend(
 
 @contextlib.contextmanager
 def _jump(current: _Current, target: VariableScope, changes: dict[str, Any]) -> Iterator[VariableScope]:
-    """Re-enter ``target``, whatever the open scope; names opened meanwhile do not count afterwards."""
+    """Re-enter ``target`` from any open scope; names opened meanwhile do not count afterwards."""
     outer, counts = current.scope, dict(current.counts)
     scope = target.derive(target.name, target.original_name_scope, **changes)
     current.open(target.name)
@@ -328,7 +328,7 @@ def variable_op_scope(
 
 @contextlib.contextmanager
 def unscoped(name: str, custom_getter: Any = None) -> Iterator[VariableScope]:
-    """A variable scope without a name scope: variables are named, operations are not."""
+    """A variable scope without a name scope: it prefixes names of variables, not of operations."""
     store = variable_store()
     graph = get_default_graph()
     with _extend(store.current, name, graph.get_name_scope(), {"custom_getter": custom_getter}) as scope:

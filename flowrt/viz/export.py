@@ -1,4 +1,4 @@
-"""`export`: a graph as a file that a viewer opens, whole or not at all."""
+"""`export`: a graph as a file for a viewer, written atomically."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_export(
     focus: str | None,
     radius: int,
 ) -> Format:
-    """The format of an `export` with these arguments. Raises as that, before there is a graph."""
+    """The format of an `export` with these arguments. Raises its errors before there is a graph."""
     name = format or format_for(path)
     chosen = _chosen(name)
     if view not in VIEWS:

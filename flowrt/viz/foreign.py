@@ -205,7 +205,7 @@ class _Reader:
 
 
 def _left_out(attrs: dict[str, Any]) -> tuple[OpDef, dict[str, Any]]:
-    """A constant without its value, or of a dtype that flowrt has not."""
+    """A constant without its value, or of a dtype that flowrt lacks."""
     dtype = attrs.get("dtype")
     return placeholder_op, {**attrs, "dtype": dtype if isinstance(dtype, DType) else UNKNOWN, "shape": None}
 
@@ -218,7 +218,7 @@ def _parameter(arg: Any, attrs: Any) -> Node:
 def _dtype(number: int) -> DType:
     try:
         return decode_type(number)
-    except OpError:  # any type, or one that flowrt has not
+    except OpError:  # any type, or one that flowrt lacks
         return UNKNOWN
 
 

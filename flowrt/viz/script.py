@@ -45,7 +45,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
         try:
             runpy.run_path(path, run_name="__main__")
         except KeyboardInterrupt:
-            pass  # the user has seen enough
+            pass  # Ctrl-C: use what has been recorded
         except SystemExit as end:
             ended_with = end.code
         except Exception as error:  # a script may raise anything
@@ -81,7 +81,7 @@ def _line(text: object) -> str:
 
 @contextmanager
 def _program(words: Sequence[str]) -> Iterator[None]:
-    """The process as the script expects it: its own words, its directory first in the path."""
+    """The process as the script expects it: its arguments, its directory first in the path."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = list(words)
     sys.path.insert(0, str(Path(words[0]).resolve().parent))

@@ -136,7 +136,7 @@ class Foreign:
         self.title, self.graph, self.reason = title, graph, reason
 
     def parts(self, view: str) -> Parts:
-        """Raises `InvalidArgumentError` for a device that has no device's name."""
+        """Raises `InvalidArgumentError` for an invalid device name."""
         if view == "logical":
             return {"": self.graph}
         placed = on_its_devices(self.graph)
@@ -191,8 +191,8 @@ def source_of(
     fetches: Any = None,
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Source:
-    """The source of ``what``: a session, a graph, a question, a GraphDef's path (``.pb``, ``.pbtxt``), an
-    event file's, or a running worker's address, ``grpc://host:port``. ``fetches``, ``feed_dict``: see
+    """The source of ``what``: a session, a graph, a CompileRequest, a GraphDef's path (``.pb``, ``.pbtxt``),
+    an event file's, or a running worker's address, ``grpc://host:port``. ``fetches``, ``feed_dict``: see
     `compile_request`.
 
     Raises the errors of `compile_request` and `read_source`, and `UnavailableError` if no worker answers.

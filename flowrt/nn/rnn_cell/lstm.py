@@ -126,7 +126,7 @@ class LSTMCell(_LSTM):
     With ``use_peepholes`` the gates see the memory, through the vectors w_f_diag, w_i_diag and w_o_diag.
     ``num_proj`` projects the output to that size, by projection/kernel. ``cell_clip`` and ``proj_clip`` bound
     the absolute values of memory and projected output. ``num_unit_shards`` and ``num_proj_shards`` are
-    accepted: variables are kept whole. ``initializer`` is for all but the bias.
+    accepted: variables are not partitioned. ``initializer`` is for all but the bias.
     """
 
     def __init__(

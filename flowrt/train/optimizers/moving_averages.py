@@ -1,6 +1,4 @@
-"""`ExponentialMovingAverage`: shadow variables that follow variables slowly, for evaluation instead of
-them.
-"""
+"""`ExponentialMovingAverage`: averages of variables, for use in their place in evaluation."""
 
 from __future__ import annotations
 

@@ -153,7 +153,9 @@ class Optimizer:
         global_step: Variable | None,
         name: str | None,
     ) -> Operation:
-        """`apply_gradients` of all replicas of ``strategy``, cross-replica: the gradients differ."""
+        """`apply_gradients` for all replicas of ``strategy``, in the cross-replica context: the gradients
+        differ.
+        """
         extended, graph = strategy.extended, get_default_graph()
         variables = [v for _, v in pairs]
         sums = extended.batch_reduce_to("SUM", pairs)
@@ -287,7 +289,7 @@ class Optimizer:
 
 @contextlib.contextmanager
 def on_device_of(variable: Variable) -> Iterator[None]:
-    """Place new operations on the variable's device, whatever device scope is open."""
+    """Place new operations on the variable's device, ignoring the open device scope."""
     graph = variable.graph.building
     with graph.device(None), graph.device(variable.device or None):
         yield

@@ -67,7 +67,7 @@ class ProximalAdagradOptimizer(AdagradOptimizer):
 
 class AdagradDAOptimizer(_RuleOptimizer):
     """Adagrad by dual averaging: a variable is a function of the sums of all its gradients and of their
-    squares, so it starts at zero whatever its initializer (Duchi et al. 2011).
+    squares, so it starts at zero, ignoring its initializer (Duchi et al. 2011).
 
     ``global_step`` counts the steps: pass it to `minimize` too. Raises `InvalidArgumentError` unless
     ``initial_gradient_squared_accumulator_value`` is positive.

@@ -180,7 +180,7 @@ def cosine_decay_restarts(
     alpha: Any = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """`cosine_decay` again and again, each time ``t_mul`` times as long and from ``m_mul`` times as high
+    """`cosine_decay` repeated, each time ``t_mul`` times as long and starting ``m_mul`` times as high
     (Loshchilov and Hutter 2017). ``t_mul`` must be at least 1.
     """
     with get_default_graph().name_scope(name or "SGDRDecay"):

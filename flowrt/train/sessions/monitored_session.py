@@ -149,7 +149,7 @@ class _MonitoredSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """The end of data (`OutOfRangeError`) and StopIteration are the end of the loop, not errors."""
+        """The end of data (`OutOfRangeError`) and StopIteration end the loop and are not errors."""
         is_end = kind is None or issubclass(kind, OutOfRangeError | StopIteration)
         self._close(None if is_end else error)
         return is_end
@@ -157,7 +157,7 @@ class _MonitoredSession:
     # --- recovery
 
     def _recovering(self, work: Callable[[HookedSession], Result]) -> Result:
-        """``work`` with a session; with another one when that is lost."""
+        """``work`` with the session, repeated with a new one if the session is lost."""
         if self._is_closed:
             raise FailedPreconditionError("run: the monitored session is closed")
         while True:

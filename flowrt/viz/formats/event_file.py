@@ -14,7 +14,7 @@ from flowrt.viz.formats.picture import Picture
 
 
 def encode_event_file(picture: Picture) -> bytes:
-    """A whole event file: its version, and ``picture.parts`` as a GraphDef."""
+    """An event file: its version, and ``picture.parts`` as a GraphDef."""
     now = time.time()
     graph = graph_def_of(picture.parts).SerializeToString(deterministic=True)
     events = [Event(wall_time=now, file_version=FILE_VERSION), Event(wall_time=now, graph_def=graph)]
