@@ -140,14 +140,6 @@ def _one(dtype: Any) -> Any:
     return 1
 
 
-def _lowest(dtype: Any) -> Any:
-    return dtypes.as_dtype(dtype).min
-
-
-def _highest(dtype: Any) -> Any:
-    return dtypes.as_dtype(dtype).max
-
-
 # --- gradients
 
 
@@ -187,10 +179,6 @@ def expand(scalar: Tensor) -> Tensor:
 
 def _others(op: Operation) -> list[None]:
     return [None] * (len(op.inputs) - 1)
-
-
-def _sum_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    return [_spread(op, dy), *_others(op)]
 
 
 def _mean_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -258,10 +246,10 @@ class _Fold(NamedTuple):
     """The value that the fold begins with."""
 
 
-_SUM = _Fold("add", "NUMERIC", _sum_vjp, LINEAR)
+_SUM = _Fold("add", "NUMERIC", lambda op, dy: [_spread(op, dy), *_others(op)], LINEAR)
 _PROD = _Fold("multiply", "NUMERIC", _prod_vjp, low=1, empty=_one)
-_MAX = _Fold("maximum", "REAL", _extreme_vjp, empty=_lowest)
-_MIN = _Fold("minimum", "REAL", _extreme_vjp, empty=_highest)
+_MAX = _Fold("maximum", "REAL", _extreme_vjp, empty=lambda dtype: dtypes.as_dtype(dtype).min)
+_MIN = _Fold("minimum", "REAL", _extreme_vjp, empty=lambda dtype: dtypes.as_dtype(dtype).max)
 
 
 def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -> OpDef[Tensor]:

@@ -26,10 +26,6 @@ def _left_shift_loop(b: Any, x: Any, y: Any) -> Any:
     return _shift_loop(b, x, y, "shl", 0)
 
 
-def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
-    return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
-
-
 def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef[Tensor]:
     return elementwise_op(
         name,
@@ -69,7 +65,7 @@ right_shift = _bitwise(
     "RightShift",
     "right_shift",
     "x / 2**y, rounded down, for 0 <= y < the number of bits.",
-    loop=Loop(_right_shift_loop),
+    loop=Loop(lambda b, x, y: _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))),
 )
 
 invert = elementwise_op(

@@ -157,10 +157,6 @@ def _feature_gradient(op: Operation, dloss: Tensor | None, dbackprop: Tensor | N
     return second if first is None else add(first, second)
 
 
-def _sparse_vjp(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> list[Tensor | None]:
-    return [_feature_gradient(op, dloss, dbackprop), None]
-
-
 def _dense_vjp(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> list[Tensor | None]:
     features, labels = op.inputs
     by_features = _feature_gradient(op, dloss, dbackprop)
@@ -213,7 +209,7 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "features: T in FLOATING, labels: Tlabels in INDEX -> loss: T, backprop: T",
     shape=_sparse_shape,
     kernel=_sparse_cross_entropy,
-    vjp=_sparse_vjp,
+    vjp=lambda op, dloss, dbackprop: [_feature_gradient(op, dloss, dbackprop), None],
     samples=_class_numbers,
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),

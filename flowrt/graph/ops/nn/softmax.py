@@ -15,7 +15,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
-from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
@@ -74,14 +74,6 @@ def softmax_derivative(y: Tensor, d: Tensor) -> Tensor:
     return subtract(product, multiply(reduce_sum(product, -1, keepdims=True), y))
 
 
-def _log_softmax_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
-    return [subtract(dy, multiply(reduce_sum(dy, -1, keepdims=True), exp(op.outputs[0])))]
-
-
-def _log_softmax_jvp(op: Operation, dx: Tensor) -> list[Tensor]:
-    return [subtract(dx, reduce_sum(multiply(exp(op.outputs[0]), dx), -1, keepdims=True))]
-
-
 def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(rng.standard_normal((2, 4)))
     yield sample(rng.standard_normal((2, 1, 3)))
@@ -111,8 +103,8 @@ log_softmax_op: OpDef[Tensor] = define_op(
     "logits: T in FLOATING -> logsoftmax: T",
     shape=_vector_shape,
     kernel=_log_softmax,
-    vjp=_log_softmax_vjp,
-    jvp=_log_softmax_jvp,
+    vjp=lambda op, dy: [subtract(dy, multiply(reduce_sum(dy, -1, keepdims=True), exp(op.outputs[0])))],
+    jvp=lambda op, dx: [subtract(dx, reduce_sum(multiply(exp(op.outputs[0]), dx), -1, keepdims=True))],
     samples=_samples,
     loop=Loop(_log_softmax_loop, LoopPattern.ALONG_ROWS),
     batch=leading,
