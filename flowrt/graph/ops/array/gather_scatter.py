@@ -30,7 +30,7 @@ from flowrt.graph.ops.base.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.base.identities import cast, static_value, target_shape, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.indexing import check_range, places_of, put_rows, take, take_slices
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.math import negative
@@ -322,7 +322,7 @@ def _scatter(xp: Any, ufunc: str | None, target: Any, indices: Any, updates: Any
 
 
 def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None) -> Any:
-    wide = np.float32 if updates.dtype.itemsize == 2 and updates.dtype.kind not in "iu" else updates.dtype
+    wide = accumulator(updates)
     is_direct = out is not None and out.dtype == wide and out.flags.c_contiguous
     target = out if is_direct else xp.empty(shape, wide)
     target[...] = 0

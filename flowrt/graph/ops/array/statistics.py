@@ -15,7 +15,6 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import (
-    accumulator,
     reduce,
     reduce_max,
     reduce_mean,
@@ -25,7 +24,7 @@ from flowrt.graph.ops.array.reductions import (
     with_kept_dims,
 )
 from flowrt.graph.ops.base.identities import cast, stop_gradient
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import not_equal, where_v2

@@ -198,9 +198,7 @@ def _broadcast_to_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _broadcast_to(xp: Any, input: Any, shape: Any, out: Any = None) -> Any:
     if out is None:
-        return xp.array(
-            xp.broadcast_to(input, shape)
-        )  # its own memory: the view is read-only and has zero strides
+        return xp.array(xp.broadcast_to(input, shape))  # the view is read-only and has zero strides
     xp.copyto(out, input)
     return out
 

@@ -31,6 +31,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits, Vjp
+from flowrt.graph.ops.base.kernel_output import copies
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
 
@@ -88,19 +89,11 @@ stop_gradient = _identity_op(
 )
 
 
-def _copies(xp: Any, inputs: Sequence[Any], out: Any = None) -> Any:
-    if out is None:
-        return [x.copy() for x in inputs]
-    for place, x in zip(out, inputs, strict=True):
-        xp.copyto(place, x)
-    return out
-
-
 identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T in ANY -> *T",
     shape=lambda s: s.shapes,
-    kernel=_copies,
+    kernel=lambda xp, inputs, out=None: copies(inputs, out),
     vjp=lambda op, *dys: list(dys),
     jvp=lambda op, *dxs: list(dxs),
     samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],

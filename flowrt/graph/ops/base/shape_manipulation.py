@@ -444,6 +444,21 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
         return transpose(tensor, perm, conjugate=conjugate)
 
 
+def swapped_with_last(x: Tensor, axis: int, what: str) -> list[int] | None:
+    """The permutation of ``x``'s dimensions that swaps ``axis`` and the last, or None if they are the same.
+
+    Raises `InvalidArgumentError` for an axis out of range, or if this depends on an unknown rank.
+    """
+    if x.spec.shape is None:
+        if axis == -1:
+            return None
+        raise InvalidArgumentError(f"axis: expected -1 for {what} of unknown rank; got {axis}")
+    axes = list(range(len(x.spec.shape)))
+    axis = normalize_axis(axis, len(axes))
+    axes[axis], axes[-1] = axes[-1], axes[axis]
+    return None if axis == axes[axis] else axes
+
+
 def _invert_permutation(xp: Any, x: Any, out: Any = None) -> Any:
     inverse = xp.full(x.shape, -1, x.dtype) if out is None else out
     if xp is np and x.size and (x.min() < 0 or x.max() >= x.size):

@@ -21,6 +21,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -113,11 +114,6 @@ Compute: TypeAlias = Callable[[Any, Any, Any, Any, Sequence[Axis], Any], None]
 """``compute(xp, x, filter, y, axes, workspace)``, channels last, writes one of the three from the others."""
 
 
-def working_dtype(dtype: Any) -> Any:
-    """The dtype to multiply and add in: float32 for those of 16 bits."""
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
-
-
 def _by_group(compute: Compute) -> Compute:
     """``compute`` on the channels of the input, filter and output that belong together."""
 
@@ -133,7 +129,7 @@ def _by_group(compute: Compute) -> Compute:
 
 def _convolve(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
     """Write the convolution of ``x`` into ``y``, of one group."""
-    dtype, new = working_dtype(y.dtype), begin(xp, workspace)
+    dtype, new = accumulator(y), begin(xp, workspace)
     matrix = Parts(filter, dtype, new)[...].reshape(-1, filter.shape[-1])
     directly, product = y.dtype == dtype and y.flags.c_contiguous, None
     for block, seen in patches(xp, x, axes, dtype, new):
@@ -168,7 +164,7 @@ def _scatter(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspa
     if turned is not None:
         _convolve(xp, y, turned_filter(filter), x, turned, workspace)
         return
-    dtype, new = working_dtype(x.dtype), begin(xp, workspace)
+    dtype, new = accumulator(x), begin(xp, workspace)
     outputs, channels, parts = [a.outputs for a in axes], x.shape[-1], Parts(y, dtype, new)
     matrices = Parts(filter.swapaxes(-1, -2), dtype, new)[...]
     blocks = list(image_blocks(x.shape[0], math.prod(outputs) * channels * dtype.itemsize * 4))
@@ -186,7 +182,7 @@ def _scatter(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspa
 
 def _correlate(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
     """Write the gradient of the filter into ``filter``, from input and output gradient, of one group."""
-    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
+    dtype, new = accumulator(filter), begin(xp, workspace)
     parts = Parts(y, dtype, new)
     total, product = (new((math.prod(filter.shape[:-1]), filter.shape[-1]), dtype) for _ in range(2))
     total[...] = 0

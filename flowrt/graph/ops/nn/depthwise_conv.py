@@ -16,7 +16,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.ops.nn.conv import ATTRS_2D, define_convolution, spatial_steps, working_dtype
+from flowrt.graph.ops.base.kernel_output import accumulator
+from flowrt.graph.ops.nn.conv import ATTRS_2D, define_convolution, spatial_steps
 from flowrt.graph.ops.nn.windows import (
     Axis,
     Parts,
@@ -82,7 +83,7 @@ def _sum_of_filters(y: Any, multiplier: int) -> Any:
 
 
 def _forward(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
-    dtype, new = working_dtype(y.dtype), begin(xp, workspace)
+    dtype, new = accumulator(y), begin(xp, workspace)
     filter = filter.astype(dtype, copy=False)
     room: Any = None
     for block, padded in padded_blocks(x, axes, dtype, _block_bytes(axes, y, dtype), new):
@@ -96,7 +97,7 @@ def _forward(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspa
 
 
 def _backprop_input(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
-    dtype, new = working_dtype(x.dtype), begin(xp, workspace)
+    dtype, new = accumulator(x), begin(xp, workspace)
     rows, parts, room = _rows_of(xp, filter, y.shape[-2], dtype), Parts(y, dtype, new), None
     for block in image_blocks(y.shape[0], _block_bytes(axes, y, dtype)):
         dy = parts[block]
@@ -110,7 +111,7 @@ def _backprop_input(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], 
 
 
 def _backprop_filter(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
-    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
+    dtype, new = accumulator(filter), begin(xp, workspace)
     *taps, channels, multiplier = filter.shape
     total = xp.zeros((*taps, channels * multiplier), dtype)
     parts, room = Parts(y, dtype, new), None

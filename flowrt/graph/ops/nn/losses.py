@@ -21,12 +21,12 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.concat_and_split import concat
-from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.indexing import is_within
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less_equal, logical_and, where_v2

@@ -206,9 +206,8 @@ def random_gamma(
         rate = convert_to_tensor(1 if beta is None else beta, dtype, "beta")
         alphas = multiply(convert_to_tensor(alpha, dtype, "alpha"), ones_like(rate))
         drawn = random_gamma_op(shape, alphas, **seed_attrs(seed))
-        smallest = np.array(np.finfo(drawing_dtype(dtype)).tiny).astype(
-            dtype.np
-        )  # tiny alphas underflow to 0
+        # tiny alphas underflow to 0
+        smallest = np.array(np.finfo(drawing_dtype(dtype)).tiny).astype(dtype.np)
         return maximum(smallest, realdiv(drawn, rate), name=scope)
 
 

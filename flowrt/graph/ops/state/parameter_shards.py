@@ -131,16 +131,9 @@ def check_alike(given: Sequence[Gradients]) -> None:
 
 
 def _push(
-    xp: Any,
-    shard: ShardService,
-    clock: int,
-    tag: int,
-    variables: Sequence[VariableResource],
-    arguments: Sequence[Any],
-    worker: int,
-    parts: Sequence[int],
-    update: Subgraph,
-) -> Any:
+    xp: Any, shard: ShardService, clock: int, tag: int, variables: Sequence[VariableResource],
+    arguments: Sequence[Any], worker: int, parts: Sequence[int], update: Subgraph,
+) -> Any:  # fmt: skip
     count = sum(parts)
     gradients, others = arguments[:count], arguments[count:]
     if shard.policy.quorum > 1:  # kept until others arrive, unlike the step's own arrays
