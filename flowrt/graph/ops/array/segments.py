@@ -18,7 +18,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Rule, Sample, ShapeContext, define_op, op_def, sample
 from flowrt.graph.op_facets import Kernel, Vjp
-from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.filling import fill, ones, ones_like, zeros_like
@@ -253,7 +253,7 @@ def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -
         vjp=fold.vjp,
         jvp=fold.jvp,
         samples=_sorted_samples(fold.low),
-        batch=batching_indices.segments,
+        batch=batch_axis.segments,
         doc=doc + " Ids ascend; the result has one row for each id up to the last.",
     )
 
@@ -268,7 +268,7 @@ def _unsorted_op(name: str, fold: _Fold, doc: str) -> OpDef[Tensor]:
         vjp=fold.vjp,
         jvp=fold.jvp,
         samples=_unsorted_samples(fold.low),
-        batch=batching_indices.segments,
+        batch=batch_axis.segments,
         doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
     )
 

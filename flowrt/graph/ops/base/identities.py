@@ -298,3 +298,12 @@ def target_shape(s: ShapeContext, position: int) -> Shape:
         return None if vector is None or vector[0] is None else (None,) * vector[0]
     wanted: Shape = value
     return wanted
+
+
+def result_shape(s: ShapeContext, position: int = 0) -> Shape:
+    """`target_shape` of an op that makes such a result. Raises `InvalidArgumentError` below 0."""
+    dims = target_shape(s, position)
+    if dims is not None and any(d is not None and d < 0 for d in dims):
+        name = s.op.inputs[position].name
+        raise InvalidArgumentError(f"{name}: expected dimensions of at least 0; got {list(dims)}")
+    return dims

@@ -55,7 +55,7 @@ def matrix_shape(dims: Shape, *, square: bool = False) -> Shape:
     return dims
 
 
-def _diagonal_length(dims: tuple[int | None, ...]) -> int | None:
+def diagonal_length(dims: tuple[int | None, ...]) -> int | None:
     rows, columns = dims[-2:]
     return None if rows is None or columns is None else min(rows, columns)
 
@@ -107,7 +107,7 @@ def matrix_diag(diagonal: Any, name: str = "diag") -> Tensor:
 
 def _matrix_diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
     dims = matrix_shape(s.shapes[0])
-    return [None if dims is None else (*dims[:-2], _diagonal_length(dims))]
+    return [None if dims is None else (*dims[:-2], diagonal_length(dims))]
 
 
 matrix_diag_part_op: OpDef[Tensor] = define_op(
@@ -141,7 +141,7 @@ def _matrix_set_diag_shape(s: ShapeContext) -> Sequence[Shape]:
     if dims is None or diagonal is None:
         return [dims]
     batch = merge(dims[:-2], diagonal[:-1])
-    merge((_diagonal_length(dims),), diagonal[-1:])
+    merge((diagonal_length(dims),), diagonal[-1:])
     assert batch is not None
     return [(*batch, *dims[-2:])]
 

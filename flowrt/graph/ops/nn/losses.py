@@ -341,9 +341,7 @@ def sigmoid_cross_entropy_with_logits(
     """
     _check_named("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
-        x = convert_to_tensor(logits)
-        z = convert_to_tensor(labels, x.dtype)
-        _check_same_shape("sigmoid_cross_entropy_with_logits", z, x)
+        z, x = _of_one_shape("sigmoid_cross_entropy_with_logits", labels, logits)
         # max(x, 0) - x * z + log(1 + exp(-|x|)), with selects in place of max and abs, since their gradients
         # at 0 would give -z, not 0.5 - z
         zero = number(0, x)
@@ -358,22 +356,22 @@ def weighted_cross_entropy_with_logits(
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` with the part of the positive class times ``pos_weight``."""
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
-        x = convert_to_tensor(logits)
-        z = convert_to_tensor(labels, x.dtype)
-        _check_same_shape("weighted_cross_entropy_with_logits", z, x)
+        z, x = _of_one_shape("weighted_cross_entropy_with_logits", labels, logits)
         one = number(1, x)
         weight = add(one, multiply(subtract(convert_to_tensor(pos_weight, x.dtype), one), z))
         return add(multiply(subtract(one, z), x), multiply(weight, softplus(neg(x))), name=scope)
 
 
-def _check_same_shape(where: str, labels: Tensor, logits: Tensor) -> None:
+def _of_one_shape(where: str, labels: Any, logits: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors. Raises `InvalidArgumentError` unless they have one shape."""
+    x = convert_to_tensor(logits)
+    z = convert_to_tensor(labels, x.dtype)
     try:
-        merge(labels.spec.shape, logits.spec.shape)
+        merge(z.spec.shape, x.spec.shape)
     except InvalidArgumentError:
-        message = (
-            f"{where}: expected labels and logits of the same shape; got {labels.shape} and {logits.shape}"
-        )
+        message = f"{where}: expected labels and logits of the same shape; got {z.shape} and {x.shape}"
         raise InvalidArgumentError(message) from None
+    return z, x
 
 
 def log_poisson_loss(
@@ -386,9 +384,7 @@ def log_poisson_loss(
     in log_input.
     """
     with get_default_graph().name_scope(name or "log_poisson_loss") as scope:
-        x = convert_to_tensor(log_input)
-        z = convert_to_tensor(targets, x.dtype)
-        _check_same_shape("log_poisson_loss", z, x)
+        z, x = _of_one_shape("log_poisson_loss", targets, log_input)
         if not compute_full_loss:
             return subtract(exp(x), multiply(x, z), name=scope)
         loss = subtract(exp(x), multiply(x, z))

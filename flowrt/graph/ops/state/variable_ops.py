@@ -16,7 +16,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
-from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
@@ -189,7 +189,7 @@ resource_gather = define_op(
     vjp=_gather_vjp,
     effects=Effects(Effect.READ),
     loop=Loop(_gather_loop, LoopPattern.GATHER),
-    batch=batching_indices.gather_of_variable,
+    batch=batch_axis.gather_of_variable,
     doc="Rows of a variable, read without reading the rest; on a GPU zeros for an index out of range.",
 )
 
