@@ -13,8 +13,8 @@ from flowrt.dtypes import float32, int64
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
-from flowrt.graph.ops.array.counting import confusion_matrix
 from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.array.statistics import confusion_matrix
 from flowrt.graph.ops.base.filling import ones_like, zeros
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape

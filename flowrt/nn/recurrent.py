@@ -175,7 +175,9 @@ def raw_rnn(
         inputs, state = map_structure(convert_to_tensor, first_input), map_structure(convert_to_tensor, state)
         check_structure("a first state of the cell's state_size", cell.state_size, state)
         zero_row = _zero_emits(cell, row, rows_of(flatten(inputs)[0]), flatten(state)[0].dtype)
-        emitted = map_structure(_growing_array, zero_row)
+        emitted = map_structure(
+            lambda zero: TensorArray(zero.dtype, 0, dynamic_size=True, element_shape=zero.shape), zero_row
+        )
         has_loop_state = loop_state is not None
 
         def body(time: Any, done: Any, given: Any, arrays: Any, before: Any, loop: Any) -> tuple[Any, ...]:
@@ -214,10 +216,6 @@ def _zero_emits(cell: Any, row: Structure, batch_size: Any, dtype: DType) -> Str
         return map_structure(lambda size: zeros_of(size, batch_size, dtype), cell.output_size)
     rows = map_structure(convert_to_tensor, row)
     return map_structure(lambda one: zeros_of(one.shape, batch_size, one.dtype), rows)
-
-
-def _growing_array(zero: Tensor) -> TensorArray:
-    return TensorArray(zero.dtype, 0, dynamic_size=True, element_shape=zero.shape)
 
 
 def transpose_batch_time(x: Tensor) -> Tensor:

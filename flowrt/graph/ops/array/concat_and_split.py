@@ -6,7 +6,7 @@ Joins and splits are each other's gradients. Their kernels copy: only ``alias`` 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, defin
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity, static_value
+from flowrt.graph.ops.base.kernel_output import copies
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
 from flowrt.graph.shapes import (
@@ -42,21 +43,9 @@ def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
         return None
     parts: list[Any] = []
     for dims, value in zip(s.shapes, values, strict=False):
-        parts.append(_nothing_known(dims) if value is None else np.array(value, object).reshape(dims))
+        nothing = np.empty(dims, object)  # type: ignore[arg-type]
+        parts.append(nothing if value is None else np.array(value, object).reshape(dims))
     return as_host_value(join(parts))
-
-
-def _nothing_known(dims: Any) -> Any:
-    return np.empty(dims, object)  # of None
-
-
-def _copied(parts: Iterable[Any], out: Any) -> list[Any]:
-    """Copies of views, in ``out`` if it is given."""
-    if out is None:
-        return [part.copy() for part in parts]
-    for target, part in zip(out, parts, strict=True):
-        target[...] = part
-    return list(out)
 
 
 # --- concat
@@ -350,7 +339,7 @@ def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
     rows = xp.moveaxis(value, axis, 0)
     if len(rows) != num:
         raise InvalidArgumentError(f"expected a dimension of {num} to unstack; got {len(rows)}")
-    return _copied((rows[i, ...] for i in range(num)), out)
+    return copies((rows[i, ...] for i in range(num)), out)
 
 
 unpack: OpDef[list[Tensor]] = define_op(

@@ -28,7 +28,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits
-from flowrt.graph.ops.base.identities import NUMBERS_AND_BOOL, arrays, target_shape, unchanged
+from flowrt.graph.ops.base.identities import NUMBERS_AND_BOOL, arrays, result_shape, target_shape, unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.shapes import Shape, TensorShape, as_shape, broadcast, format_shape, is_static, num_elements
@@ -57,10 +57,7 @@ def _fill(xp: Any, dims: Any, value: Any, T: DType, out: Any = None) -> Any:
 def _fill_shape(s: ShapeContext) -> Sequence[Shape]:
     if s.shapes[1] not in (None, ()):
         raise InvalidArgumentError(f"value: expected a scalar; got shape {format_shape(s.shapes[1])}")
-    dims = target_shape(s, 0)
-    if dims is not None and any(d is not None and d < 0 for d in dims):
-        raise InvalidArgumentError(f"dims: expected dimensions of at least 0; got {list(dims)}")
-    return [dims]
+    return [result_shape(s)]
 
 
 MAX_KNOWN = 1024
@@ -201,9 +198,7 @@ def _broadcast_to_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _broadcast_to(xp: Any, input: Any, shape: Any, out: Any = None) -> Any:
     if out is None:
-        return xp.array(
-            xp.broadcast_to(input, shape)
-        )  # its own memory: the view is read-only and has zero strides
+        return xp.array(xp.broadcast_to(input, shape))  # the view is read-only and has zero strides
     xp.copyto(out, input)
     return out
 

@@ -21,12 +21,12 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.concat_and_split import concat
-from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.indexing import is_within
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less_equal, logical_and, where_v2
@@ -158,10 +158,6 @@ def _feature_gradient(op: Operation, dloss: Tensor | None, dbackprop: Tensor | N
     return second if first is None else add(first, second)
 
 
-def _sparse_vjp(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> list[Tensor | None]:
-    return [_feature_gradient(op, dloss, dbackprop), None]
-
-
 def _dense_vjp(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> list[Tensor | None]:
     features, labels = op.inputs
     by_features = _feature_gradient(op, dloss, dbackprop)
@@ -214,7 +210,7 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "features: T in FLOATING, labels: Tlabels in INDEX -> loss: T, backprop: T",
     shape=_sparse_shape,
     kernel=_sparse_cross_entropy,
-    vjp=_sparse_vjp,
+    vjp=lambda op, dloss, dbackprop: [_feature_gradient(op, dloss, dbackprop), None],
     samples=_class_numbers,
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
@@ -351,9 +347,7 @@ def sigmoid_cross_entropy_with_logits(
     """
     _check_named("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
-        x = convert_to_tensor(logits)
-        z = convert_to_tensor(labels, x.dtype)
-        _check_same_shape("sigmoid_cross_entropy_with_logits", z, x)
+        z, x = _of_one_shape("sigmoid_cross_entropy_with_logits", labels, logits)
         # max(x, 0) - x * z + log(1 + exp(-|x|)), with selects in place of max and abs, since their gradients
         # at 0 would give -z, not 0.5 - z
         zero = number(0, x)
@@ -368,22 +362,22 @@ def weighted_cross_entropy_with_logits(
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` with the part of the positive class times ``pos_weight``."""
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
-        x = convert_to_tensor(logits)
-        z = convert_to_tensor(labels, x.dtype)
-        _check_same_shape("weighted_cross_entropy_with_logits", z, x)
+        z, x = _of_one_shape("weighted_cross_entropy_with_logits", labels, logits)
         one = number(1, x)
         weight = add(one, multiply(subtract(convert_to_tensor(pos_weight, x.dtype), one), z))
         return add(multiply(subtract(one, z), x), multiply(weight, softplus(neg(x))), name=scope)
 
 
-def _check_same_shape(where: str, labels: Tensor, logits: Tensor) -> None:
+def _of_one_shape(where: str, labels: Any, logits: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors. Raises `InvalidArgumentError` unless they have one shape."""
+    x = convert_to_tensor(logits)
+    z = convert_to_tensor(labels, x.dtype)
     try:
-        merge(labels.spec.shape, logits.spec.shape)
+        merge(z.spec.shape, x.spec.shape)
     except InvalidArgumentError:
-        message = (
-            f"{where}: expected labels and logits of the same shape; got {labels.shape} and {logits.shape}"
-        )
+        message = f"{where}: expected labels and logits of the same shape; got {z.shape} and {x.shape}"
         raise InvalidArgumentError(message, source=user_line()) from None
+    return z, x
 
 
 def log_poisson_loss(
@@ -396,9 +390,7 @@ def log_poisson_loss(
     in log_input.
     """
     with get_default_graph().name_scope(name or "log_poisson_loss") as scope:
-        x = convert_to_tensor(log_input)
-        z = convert_to_tensor(targets, x.dtype)
-        _check_same_shape("log_poisson_loss", z, x)
+        z, x = _of_one_shape("log_poisson_loss", targets, log_input)
         if not compute_full_loss:
             return subtract(exp(x), multiply(x, z), name=scope)
         loss = subtract(exp(x), multiply(x, z))

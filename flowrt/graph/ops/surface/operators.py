@@ -66,21 +66,21 @@ def _bits_or_truth(of_bits: Function, of_truth: Function) -> Function:
     return function
 
 
-_BINARY: dict[str, tuple[Function, str]] = {
-    "add": (add_v2, "add"),
-    "sub": (subtract, "sub"),
-    "mul": (multiply, "mul"),
-    "truediv": (truediv, "truediv"),
-    "div": (div, "div"),
-    "floordiv": (floor_div, "floordiv"),
-    "mod": (floormod, "mod"),
-    "pow": (power, "pow"),
-    "matmul": (matmul, "matmul"),
-    "and": (_bits_or_truth(bitwise_and, logical_and), "and"),
-    "or": (_bits_or_truth(bitwise_or, logical_or), "or"),
-    "xor": (_bits_or_truth(bitwise_xor, logical_xor), "xor"),
+_BINARY: dict[str, Function] = {
+    "add": add_v2,
+    "sub": subtract,
+    "mul": multiply,
+    "truediv": truediv,
+    "div": div,
+    "floordiv": floor_div,
+    "mod": floormod,
+    "pow": power,
+    "matmul": matmul,
+    "and": _bits_or_truth(bitwise_and, logical_and),
+    "or": _bits_or_truth(bitwise_or, logical_or),
+    "xor": _bits_or_truth(bitwise_xor, logical_xor),
 }
-"""Map from method names without underscores to the function and the name of its operations."""
+"""Map from method names without underscores, which operations have too, to functions."""
 
 _COMPARISONS: dict[str, tuple[Function, str]] = {
     "__lt__": (less, "Less"),
@@ -166,9 +166,9 @@ def _setitem(self: Any, key: Any, value: Any) -> NoReturn:
 
 def overload_operators(cls: type[Any]) -> None:
     """Give ``cls``, which is `Tensor` or converts to one, Python's operators and indexing."""
-    for key, (function, name) in _BINARY.items():
-        setattr(cls, f"__{key}__", _forward(function, name, f"__r{key}__"))
-        setattr(cls, f"__r{key}__", _reflected(function, name))
+    for key, function in _BINARY.items():
+        setattr(cls, f"__{key}__", _forward(function, key, f"__r{key}__"))
+        setattr(cls, f"__r{key}__", _reflected(function, key))
     for method, (function, name) in _COMPARISONS.items():
         setattr(cls, method, _forward(function, name, method))
     others: dict[str, Function] = {
