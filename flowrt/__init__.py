@@ -45,7 +45,6 @@ from flowrt.graph.derivatives.forward_mode import forward_gradients
 from flowrt.graph.derivatives.gradients import RegisterGradient, UnconnectedGradients, gradients
 from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.ops.array.concat_and_split import concat, split, stack, unstack
-from flowrt.graph.ops.array.counting import bincount, confusion_matrix, histogram_fixed_width
 from flowrt.graph.ops.array.gather_scatter import *
 from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.ranges import lin_space, linspace, one_hot, range, sequence_mask
@@ -55,7 +54,15 @@ from flowrt.graph.ops.array.segments import *
 from flowrt.graph.ops.array.selection import *
 from flowrt.graph.ops.array.slicing import slice, strided_slice
 from flowrt.graph.ops.array.sorting import argsort, searchsorted, setdiff1d, sort, unique, unique_with_counts
-from flowrt.graph.ops.array.statistics import argmax, argmin, count_nonzero, reduce_logsumexp
+from flowrt.graph.ops.array.statistics import (
+    argmax,
+    argmin,
+    bincount,
+    confusion_matrix,
+    count_nonzero,
+    histogram_fixed_width,
+    reduce_logsumexp,
+)
 from flowrt.graph.ops.array.tile_and_reverse import *
 from flowrt.graph.ops.base.filling import *
 from flowrt.graph.ops.base.identities import *
@@ -125,8 +132,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 # What a first import need not pay for.
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "flags", "gfile", "graph_util",
-    "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler", "python", "summary",
-    "test", "train", "viz",
+    "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler", "python",
+    "resource_loader", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_MESSAGES = {
     "graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),

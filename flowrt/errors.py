@@ -99,6 +99,10 @@ class DTypeError(InvalidArgumentError, TypeError):
     """An argument has a wrong dtype or Python type."""
 
 
+class ForeignElementError(InvalidArgumentError):
+    """A tensor or operation of another graph was used."""
+
+
 class TracerWarning(RuntimeWarning):
     """A traced function used the value of a tensor: the trace contains the resulting Python path only."""
 

@@ -29,6 +29,7 @@ from flowrt.graph.ops.linalg.decompositions import qr
 from flowrt.graph.ops.linalg.matrix_parts import diag_part, eye
 from flowrt.graph.ops.random import random_ops
 from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line
 from flowrt.variables.variable import global_variables_initializer as global_variables
 from flowrt.variables.variable import local_variables_initializer as local_variables
 from flowrt.variables.variable import variables_initializer as variables
@@ -49,7 +50,9 @@ class Initializer:
         found = as_dtype(dtype)
         if found not in self.allowed:
             names = ", ".join(sorted(d.name for d in self.allowed))
-            raise DTypeError(f"{type(self).__name__}: expected a dtype of {names}; got {found.name}")
+            raise DTypeError(
+                f"{type(self).__name__}: expected a dtype of {names}; got {found.name}", source=user_line()
+            )
         return found
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Tensor:
@@ -57,7 +60,8 @@ class Initializer:
         known = as_shape(shape)
         if known is None or None in known:
             raise InvalidArgumentError(
-                f"{type(self).__name__}: expected a shape without unknown dimensions; got {shape}"
+                f"{type(self).__name__}: expected a shape without unknown dimensions; got {shape}",
+                source=user_line(),
             )
         return self._make([int(d or 0) for d in known], self.dtype if dtype is None else self._checked(dtype))
 
@@ -109,7 +113,8 @@ class Constant(Initializer):
             or (size and not given.size)
         ):
             raise InvalidArgumentError(
-                f"Constant: expected a value for shape {shape}; got shape {list(given.shape)}"
+                f"Constant: expected a value for shape {shape}; got shape {list(given.shape)}",
+                source=user_line(),
             )
         flat = given.reshape(-1)
         if flat.size < size:
@@ -181,15 +186,17 @@ class VarianceScaling(Initializer):
         distribution = distribution.lower()
         distribution = "truncated_normal" if distribution == "normal" else distribution
         if scale <= 0:
-            raise InvalidArgumentError(f"VarianceScaling: expected a positive scale; got {scale}")
+            raise InvalidArgumentError(
+                f"VarianceScaling: expected a positive scale; got {scale}", source=user_line()
+            )
         if mode not in ("fan_in", "fan_out", "fan_avg"):
             raise InvalidArgumentError(
-                f"VarianceScaling: expected mode fan_in, fan_out or fan_avg; got {mode!r}"
+                f"VarianceScaling: expected mode fan_in, fan_out or fan_avg; got {mode!r}", source=user_line()
             )
         if distribution not in ("truncated_normal", "untruncated_normal", "uniform"):
             expected = "truncated_normal, untruncated_normal or uniform"
             raise InvalidArgumentError(
-                f"VarianceScaling: expected distribution {expected}; got {distribution!r}"
+                f"VarianceScaling: expected distribution {expected}; got {distribution!r}", source=user_line()
             )
         self.scale, self.mode, self.distribution, self.seed = scale, mode, distribution, seed
 
@@ -273,7 +280,7 @@ class Orthogonal(Initializer):
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         if len(shape) < 2:
             raise InvalidArgumentError(
-                f"Orthogonal: expected a shape of at least two dimensions; got {shape}"
+                f"Orthogonal: expected a shape of at least two dimensions; got {shape}", source=user_line()
             )
         rows, columns = math.prod(shape[:-1]), shape[-1]
         drawn = random_ops.random_normal(
@@ -294,7 +301,9 @@ class Identity(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         if len(shape) != 2:
-            raise InvalidArgumentError(f"Identity: expected a shape of two dimensions; got {shape}")
+            raise InvalidArgumentError(
+                f"Identity: expected a shape of two dimensions; got {shape}", source=user_line()
+            )
         return multiply(eye(shape[0], shape[1], dtype=dtype), self.gain)
 
 

@@ -1,7 +1,6 @@
 """``flowrt.math``: TensorFlow's names of this namespace."""
 
 from flowrt.base.missing_names import missing_from
-from flowrt.graph.ops.array.counting import bincount, confusion_matrix
 from flowrt.graph.ops.array.reductions import *
 from flowrt.graph.ops.array.scans import cumprod, cumsum, cumulative_logsumexp
 from flowrt.graph.ops.array.segments import *
@@ -9,6 +8,8 @@ from flowrt.graph.ops.array.sorting import top_k
 from flowrt.graph.ops.array.statistics import (
     argmax,
     argmin,
+    bincount,
+    confusion_matrix,
     count_nonzero,
     reduce_euclidean_norm,
     reduce_logsumexp,

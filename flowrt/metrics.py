@@ -13,8 +13,8 @@ from flowrt.dtypes import float32, int64
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
-from flowrt.graph.ops.array.counting import confusion_matrix
 from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.array.statistics import confusion_matrix
 from flowrt.graph.ops.base.filling import ones_like, zeros
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape
@@ -24,6 +24,7 @@ from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.division import div_no_nan
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.ops.linalg.matrix_parts import diag_part
+from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
@@ -124,7 +125,8 @@ def accuracy(to: _Destination, labels: Any, predictions: Any, weights: Any = Non
     if None not in ranks and len(ranks) > 1:
         if predictions.shape.num_elements() not in (None, labels.shape.num_elements()):
             raise InvalidArgumentError(
-                f"accuracy: expected predictions of shape {labels.shape}; got {predictions.shape}"
+                f"accuracy: expected predictions of shape {labels.shape}; got {predictions.shape}",
+                source=user_line(),
             )
         predictions = reshape(predictions, labels.shape.as_list())
     hits = cast(equal(cast(predictions, labels.dtype), labels), float32)
@@ -262,7 +264,8 @@ def auc(
     """
     if curve != "ROC" or summation_method != "trapezoidal":
         raise UnimplementedError(
-            f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}"
+            f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}",
+            source=user_line(),
         )
     steps = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else thresholds
     limits = np.array([-1e-7, *sorted(steps), 1 + 1e-7], np.float32)

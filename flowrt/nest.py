@@ -12,7 +12,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 
 __all__ = [
     "assert_same_structure", "flatten", "flatten_up_to", "is_nested", "is_sequence", "map_structure",
-    "pack_sequence_as",
+    "map_structure_up_to", "pack_sequence_as",
 ]  # fmt: skip
 
 
@@ -36,6 +36,15 @@ def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
     for other in structure[1:]:
         assert_same_structure(structure[0], other)
     return _map(func, *structure)
+
+
+def map_structure_up_to(shallow_tree: Any, func: Callable[..., Any], *inputs: Any) -> Any:
+    """``func`` of the parts of ``inputs`` at the leaves of ``shallow_tree``, packed like it.
+
+    Raises `InvalidArgumentError` for an input that lacks a container of ``shallow_tree``.
+    """
+    parts = [flatten_up_to(shallow_tree, value) for value in inputs]
+    return pack_as(shallow_tree, [func(*leaves) for leaves in zip(*parts, strict=True)])
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:

@@ -753,7 +753,9 @@ def with_an_assignment_expression(x):
     ],
 )
 def test_what_is_not_converted_runs_as_it_is_and_says_where(program, what, reason):
-    with pytest.warns(RuntimeWarning, match=rf"{what} \(.*test_autograph\.py:\d+\) runs as it is: {reason}"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"{what} \(.*test_autograph\.py:\d+\) is not converted: {reason}"
+    ):
         y = tf.function(program, autograph=True)(tf.constant(2.0))
     assert run(y) == 6
 
@@ -762,7 +764,7 @@ def test_source_that_cannot_be_read_falls_back():
     namespace: dict[str, Any] = {}
     code = compile("def f(x):\n    return x + 1\n", "nowhere.py", "exec")
     type(test_source_that_cannot_be_read_falls_back)(code, namespace)()
-    with pytest.warns(RuntimeWarning, match=r"f \(nowhere\.py:1\) runs as it is"):
+    with pytest.warns(RuntimeWarning, match=r"f \(nowhere\.py:1\) is not converted"):
         y = tf.function(namespace["f"], autograph=True)(tf.constant(1.0))
     assert run(y) == 2
 

@@ -124,6 +124,19 @@ def test_stack_and_repeat_name_their_layers(images: Any) -> None:
     assert weights == ["fc/fc_1/weights", "fc/fc_2/weights", "conv/conv_1/weights", "conv/conv_2/weights"]
 
 
+def test_relu_and_its_relatives_are_layers(images: Any) -> None:
+    flat = layers.flatten(images)
+    for layer, least, most in ((layers.relu, 0, np.inf), (layers.relu6, 0, 6), (layers.elu, -1, np.inf)):
+        value = run(layer(flat * 100, 8))
+        assert value.shape[-1] == 8
+        assert value.min() == least
+        assert value.max() <= most
+    assert run(layers.linear(flat, 8)).min() < -1e-3
+    layers.stack(flat, layers.relu, [8, 4])
+    names = [v.op.name for v in tf.trainable_variables() if v.op.name.endswith("weights")]
+    assert names[-2:] == ["Stack/fully_connected_1/weights", "Stack/fully_connected_2/weights"]
+
+
 def test_apply_regularization_sums_and_collects() -> None:
     weights = [tf.constant([3.0, 4.0]), tf.constant([1.0])]
     total = layers.apply_regularization(layers.l2_regularizer(2.0), weights)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +17,12 @@ from flowrt.compat import v1
 from flowrt.python import pywrap_tensorflow, source_names
 from flowrt.python.client import device_lib, timeline
 from flowrt.python.framework import dtypes, errors_impl, ops, tensor_shape, tensor_util
+from flowrt.python.lib.io import file_io
 from flowrt.python.ops import control_flow_ops, init_ops, math_ops, nn_ops, rnn, variable_scope
 from flowrt.python.ops.rnn_cell import GRUCell
-from flowrt.python.platform import gfile, tf_logging
-from flowrt.python.training import moving_averages, optimizer
-from flowrt.python.util import nest
+from flowrt.python.platform import gfile, resource_loader, tf_logging
+from flowrt.python.training import moving_averages, optimizer, slot_creator
+from flowrt.python.util import deprecation, nest
 
 
 def test_the_paths_have_the_public_objects() -> None:
@@ -57,6 +61,67 @@ def test_a_path_as_its_attribute_is_the_module_that_is_imported() -> None:
 
     assert flowrt.python.ops.state_ops.assign is tf.assign
     assert flowrt.python.summary.summary.scalar is tf.summary.scalar
+
+
+def test_helpers_that_scripts_import_from_inner_paths_work(tmp_path: Path) -> None:
+    assert nest.map_structure_up_to([0, 0], len, [[1, 2], (3,)]) == [2, 1]
+    assert nest.flatten_up_to([0, (0,)], [[1], ([2, 3],)]) == [[1], [2, 3]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected 2 items; got 1"):
+        nest.map_structure_up_to([0, 0], len, [[1]])
+    assert tensor_shape.unknown_shape(2).as_list() == [None, None]
+    assert tensor_shape.unknown_shape().ndims is None
+    path = tmp_path / "text"
+    file_io.write_string_to_file(path, "two\n")
+    with file_io.FileIO(path, "a") as file:
+        file.write("lines")
+    assert file_io.read_file_to_string(path) == "two\nlines"
+    assert file_io.read_file_to_string(path, binary_mode=True) == b"two\nlines"
+    assert file_io.file_exists(path)
+    assert file_io.get_matching_files(tmp_path / "t*") == [str(path)]
+    assert resource_loader.get_data_files_path() == str(Path(__file__).parent)
+    assert resource_loader.get_path_to_datafile("a") == str(Path(__file__).parent / "a")
+    assert (
+        resource_loader.load_resource("__init__.py") == Path(__file__).with_name("__init__.py").read_bytes()
+    )
+
+
+def test_slots_and_dependencies_of_inner_paths_run() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        weights = tf.Variable([1.0, 2.0], name="weights")
+        zeros = slot_creator.create_zeros_slot(weights, "momentum")
+        counts = slot_creator.create_zeros_slot(weights, "count", tf.int32, colocate_with_primary=False)
+        copied = slot_creator.create_slot(weights, weights.initialized_value(), "copy")
+        assert [v.op.name for v in (zeros, copied)] == ["weights/momentum", "weights/copy"]
+        assert tf.trainable_variables() == [weights]
+        added = control_flow_ops.with_dependencies([zeros.assign_add([1.0, 1.0])], tf.constant(3.0))
+        session.run(tf.global_variables_initializer())
+        assert session.run(added) == 3.0
+        np.testing.assert_array_equal(session.run(zeros), [1, 1])
+        np.testing.assert_array_equal(session.run(counts), np.zeros(2, np.int32))
+        np.testing.assert_array_equal(session.run(copied), [1, 2])
+
+
+def test_deprecated_functions_and_arguments_warn() -> None:
+    @deprecation.deprecated("2030-01-01", "Use g.")
+    def f(x: int) -> int:
+        return x
+
+    @deprecation.deprecated_args(None, "Use y.", "x", ("z", 1))
+    def h(x: Any = None, y: Any = None, z: int = 1) -> Any:
+        return deprecation.deprecated_argument_lookup("y", y, "x", x)
+
+    with pytest.warns(
+        DeprecationWarning, match="f is deprecated and will be removed after 2030-01-01. Use g"
+    ):
+        assert f(1) == 1
+    with pytest.warns(DeprecationWarning, match="argument x of .*h is deprecated .* in a future version"):
+        assert h(x=2) == 2
+    with pytest.warns(DeprecationWarning, match="argument z"):
+        h(z=2)
+    with warnings.catch_warnings(action="error"):
+        assert h(y=3, z=1) == 3
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected y or x .deprecated.; got both"):
+        deprecation.deprecated_argument_lookup("y", 1, "x", 2)
 
 
 def test_a_missing_name_or_path_says_where_and_what_is_near() -> None:
@@ -122,7 +187,7 @@ def test_writers_of_layers_find_tensorflows_helpers() -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("flowrt.keras.layers", "flowrt.keras: there is no Keras. Nearest: flowrt.layers"),
+        ("flowrt.keras.layers", "flowrt.keras: there is no Keras. Instead: flowrt.layers"),
         ("flowrt.laayers", "flowrt.laayers: flowrt has no such name. Nearest: layers"),
         ("flowrt.contrib.slimm", "flowrt.contrib.slimm: flowrt has no such name. Nearest: contrib.slim"),
     ],

@@ -72,11 +72,28 @@ def test_no_helper_leaks_at_the_top_level() -> None:
     "name", [f"{space}.{name}".strip(".") for space, names in _REASONS.items() for name in names]
 )
 def test_a_name_that_only_tensorflow_has_says_what_to_use(name: str) -> None:
-    with pytest.raises(AttributeError, match=r"Nearest: \w") as caught:
+    with pytest.raises(AttributeError, match=r": \w.+\. Instead: \w") as caught:
         look_up(name)
     assert isinstance(caught.value, UnimplementedError)
     space, _, last = name.rpartition(".")
     assert not hasattr(look_up(space) if space else tf, last)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("io.parse_example", "data.Dataset.from_generator"),
+        ("io.TFRecordWriter", "data.Dataset.from_generator"),
+        ("python.ops.parsing_ops.parse_example", "data.Dataset.from_generator"),
+        ("strings.split", "str.split in a py_func"),
+        ("user_ops", "py_func"),
+        ("manip", "reshape"),
+        ("compat.v2", "compat.v1"),
+    ],
+)
+def test_a_name_of_tensorflows_is_not_taken_for_a_misspelt_one(name: str, instead: str) -> None:
+    with pytest.raises(UnimplementedError, match=rf"flowrt\.{name}: .* Instead: .*{instead}"):
+        look_up(name)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +158,7 @@ def test_every_hint_is_a_name_that_there_is() -> None:
 def test_an_import_of_an_absent_name_is_an_import_error_with_the_hint() -> None:
     with pytest.raises(ImportError, match=r"flowrt\.linalg\.invv: .* Nearest: linalg\.inv$"):
         from flowrt.linalg import invv  # noqa: F401
-    with pytest.raises(ImportError, match=r"flowrt\.keras: there is no Keras\. Nearest"):
+    with pytest.raises(ImportError, match=r"flowrt\.keras: there is no Keras\. Instead"):
         from flowrt import keras  # noqa: F401
 
 

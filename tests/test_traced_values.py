@@ -40,7 +40,7 @@ def test_a_trace_keeps_the_way_of_its_call_and_warns_once_a_line(session):
     assert [(w.filename, w.lineno) for w in caught] == [(__file__, first + 1), (__file__, first + 3)]
     message = str(caught[0].message)
     assert f"({__file__}:{first + 1}): function halves(x): tensor " in message
-    assert "is True in the call that is traced" in message
+    assert "is True in the traced call" in message
     assert "also for calls with other values" in message
     assert "flowrt.cond()" in message
     assert "autograph=True" in message

@@ -34,8 +34,75 @@ def graph():
 @pytest.mark.parametrize("make", [tf.constant, tf.Variable])
 def test_a_numpy_function_of_a_tensor(make, call):
     t = make([1.0, 4.0], name="x")
-    with pytest.raises(DTypeError, match=r"'x:0' has no value yet: expected an array.* run it in a session"):
+    with pytest.raises(DTypeError, match=rf"{HERE}.* 'x:0' has no value yet: .* [rR]un it in a session"):
         call(t)
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (np.sum, r"Use flowrt\.reduce_sum\(\), or run it"),
+        (np.max, r"Use flowrt\.reduce_max\(\), or run it"),
+        (np.add.accumulate, r"Use flowrt\.cumsum\(\), or run it"),
+        (np.log1p, r"Use flowrt\.log1p\(\), or run it"),
+        (np.cbrt, r"expected an array\. Run it"),
+        (np.mean, r"Use flowrt's functions in place of NumPy's, or run it"),
+    ],
+)
+def test_the_advice_for_a_numpy_function_is_a_function_that_there_is(call, advice):
+    with pytest.raises(DTypeError, match=advice):
+        call(tf.constant([1.0]))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tf.nn.relu(tf.constant(1.0), 3),
+        lambda: tf.constant(1.0, name=3),
+        lambda: tf.placeholder(tf.float32, [], 3),
+        lambda: tf.Variable(1.0, name=3),
+        lambda: tf.name_scope(3).__enter__(),
+    ],
+)
+def test_a_name_that_is_not_a_string(call):
+    with pytest.raises(
+        DTypeError, match=rf"\({HERE}\): (operation name|name scope): expected a string; got 3"
+    ):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: tf.constant([[1], [2, 3]], name="c"),
+            r"'c' \(HERE\): expected nested lists of equal lengths",
+        ),
+        (
+            lambda: tf.constant([1, 2], shape=[1]),
+            r"'Const' \(HERE\): expected values of shape \[1\]; got shape \[2\]",
+        ),
+        (lambda: tf.constant(1.5, tf.int32), r"'Const' \(HERE\): expected int32; got 1\.5"),
+        (
+            lambda: tf.placeholder(tf.float32, "a"),
+            r"Placeholder 'Placeholder' \(HERE\): attribute 'shape': expected",
+        ),
+        (lambda: tf.zeros(["a"]), r"'zeros' \(HERE\): expected a dimension"),
+        (
+            lambda: tf.pad([1], [[1, 1]], "EDGE"),
+            r"\(HERE\): pad: expected mode CONSTANT, REFLECT or SYMMETRIC",
+        ),
+        (
+            lambda: tf.layers.conv2d(tf.zeros([1, 3, 3, 1]), 2, 3, padding="full"),
+            r"\(HERE\): padding: expected valid",
+        ),
+        (lambda: tf.losses.mean_squared_error([1], [1, 2]), r"\(HERE\): mean_squared_error: expected labels"),
+        (lambda: tf.get_variable("v"), r"\(HERE\): variable 'v': expected a shape"),
+    ],
+)
+def test_an_error_of_an_argument_names_the_line(call, message):
+    with pytest.raises(InvalidArgumentError, match=message.replace("HERE", HERE)):
+        call()
 
 
 def branch(t):
@@ -423,8 +490,8 @@ def test_a_generator_that_fails(error, kind):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("config.experimental.get_memory_info", r"separate pools\. Nearest: Session\.devices"),
-        ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
+        ("config.experimental.get_memory_info", r"separate pools\. Instead: Session\.devices"),
+        ("config.experimental.set_virtual_device_configuration", r"Instead: .*virtual_devices"),
         ("contrib.tpu.shard", "there are no TPUs"),
         ("config.experimental.set_memory_groth", r"Nearest: config\.experimental\.set_memory_growth$"),
         ("contrib.tpu.infeed_enque", r"no such name\. Nearest: contrib\.tpu\.infeed_enqueue,"),
@@ -454,7 +521,7 @@ def test_a_matrix_of_another_dtype_is_told_with_operation_and_line():
 @pytest.mark.parametrize("make", [tf.Variable, tf.convert_to_tensor, tf.stack])
 def test_a_ragged_list_is_told_with_the_line(make):
     with pytest.raises(
-        InvalidArgumentError, match=rf"\({HERE}\): expected a rectangular nested sequence; got"
+        InvalidArgumentError, match=rf"\({HERE}\): expected nested lists of equal lengths; got"
     ):
         make([[1, 2], [3]])
 
@@ -569,7 +636,11 @@ def test_units_may_come_of_a_division():
     ("fetches", "feed_dict", "message"),
     [
         ("z:0", None, "fetches: expected the name of a tensor of the graph; got 'z:0'"),
-        ("totl:0", None, "fetches: expected the name of a tensor of the graph; got 'totl:0'. Nearest: total"),
+        (
+            "totl:0",
+            None,
+            "fetches: expected the name of a tensor of the graph; got 'totl:0'. Nearest: total:0",
+        ),
         (
             ["totl"],
             None,
@@ -583,7 +654,7 @@ def test_units_may_come_of_a_division():
         (
             "total:0",
             {"inptu:0": 1},
-            "feed_dict: expected the name of a tensor of the graph; got 'inptu:0'. Nearest: input",
+            "feed_dict: expected the name of a tensor of the graph; got 'inptu:0'. Nearest: input:0",
         ),
         (
             "total:0",
@@ -606,7 +677,7 @@ def test_handles_of_iterators_are_not_there():
     iterator = tf.data.Dataset.range(3).make_one_shot_iterator()
     for use in (iterator.string_handle, lambda: tf.data.Iterator.from_string_handle("h", tf.int64)):
         with pytest.raises(
-            tf.errors.UnimplementedError, match=r"handles to feed\. Nearest: Iterator\.from_struc"
+            tf.errors.UnimplementedError, match=r"handles to feed\. Instead: Iterator\.from_struc"
         ):
             use()
 

@@ -119,7 +119,7 @@ class _If:
         return value
 
     def _check(self, first: State, second: State) -> None:
-        """Raises unless every variable is one thing after both branches."""
+        """Raises unless every variable has one form after both branches."""
         for position, (name, a, b) in enumerate(zip(self._names, first, second, strict=True)):
             missing = [isinstance(value, UndefinedReturnValue) for value in (a, b)]
             if missing[0] != missing[1]:
@@ -205,7 +205,7 @@ _TOTAL = frozenset((add_v2, subtract, multiply, neg, abs_op, minimum, maximum, c
 
 
 def _is_harmless(function: Subgraph) -> bool:
-    """Whether it costs little and cannot fail, so that no branch has to keep it from running."""
+    """Whether it is cheap and cannot fail, so that it may run without a branch."""
     return all(_is_harmless_node(node) for node in function)
 
 

@@ -213,7 +213,7 @@ def _check_spec(name: str, was: TensorSpec, now: TensorSpec, has_dtype: bool) ->
     if was.dtype is not dtypes.variant and relax(now.shape, was.shape) != was.shape:
         raise InvalidArgumentError(
             f"{WHAT}: expected variable {name!r} to keep the shape {format_shape(was.shape)}; got"
-            f" {format_shape(now.shape)} after an iteration. Say the shape of all of them first in the loop:"
+            f" {format_shape(now.shape)} after an iteration. First in the loop, set a shape for all of them:"
             f" flowrt.autograph.experimental.set_loop_options(shape_invariants=[({name}, shape)])",
             source=user_line(),
         )

@@ -136,6 +136,6 @@ def _put(cell: types.CellType, value: Any) -> None:
 
 
 def _global_names(function: Any) -> set[str]:
-    """The names in the code of ``function`` that its module has; attributes of such names do no harm."""
+    """The names in the code of ``function`` that its module has; attributes with these names are harmless."""
     codes = [function.__code__, *functions_in(function.__code__)]
     return {name for code in codes for name in code.co_names if name in function.__globals__}

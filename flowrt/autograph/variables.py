@@ -106,7 +106,7 @@ _NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether both are one thing already, so that nothing has to choose."""
+    """Whether both are equal, so that no branch is needed."""
     if a is b:
         return not is_symbolic(a)
     if isinstance(a, (Undefined, UndefinedReturnValue)):
@@ -125,7 +125,7 @@ def spec_of(leaf: Any) -> TensorSpec:
 
 
 def zeros(spec: TensorSpec) -> Tensor:
-    """Nobody reads them; unknown dimensions are 1."""
+    """Placeholder values, never read; unknown dimensions are 1."""
     shape = [1 if d is None else d for d in as_shape(spec.shape) or ()]
     return convert_to_tensor(np.zeros(shape, spec.dtype.np))
 

@@ -1,4 +1,4 @@
-"""Names that TensorFlow has and flowrt lacks, each with flowrt's nearest alternative.
+"""Names that TensorFlow has and flowrt lacks, each with what to use instead.
 
 `missing_from` creates a public module's ``__getattr__``: its error is an `UnimplementedError` if the name is
 TensorFlow's, so that a script's author learns what to use instead; it is always an ``AttributeError`` too, so
@@ -18,127 +18,141 @@ from typing import Any, NoReturn
 from flowrt.errors import UnimplementedError
 
 _MISSING = """\
-there is no Keras. Nearest: flowrt.layers
+there is no Keras. Instead: flowrt.layers
     keras
-there are no estimators. Nearest: a training loop over Session.run with flowrt.data
+there are no estimators. Instead: a training loop over Session.run with flowrt.data
     estimator feature_column contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
     contrib.learn contrib.estimator contrib.tpu.TPUEstimator contrib.tpu.TPUEstimatorSpec
     contrib.tpu.RunConfig contrib.tpu.TPUConfig
-there is no such module. Nearest: FIFOQueue and the other queues
+the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
-TensorFlow's tutorials and their data are not included. Nearest: flowrt.data, over arrays as those of \
+TensorFlow's tutorials and their data are not included. Instead: flowrt.data, over arrays such as those of \
 sklearn.datasets.load_digits (examples/digits.py)
     examples
-there are no sparse tensors. Nearest: gather and IndexedSlices, or dense tensors
+there are no sparse tensors. Instead: gather and IndexedSlices, or dense tensors
     SparseTensor SparseTensorValue sparse_placeholder sparse_tensor_dense_matmul sparse_reduce_sum
     sparse_tensor_to_dense sparse SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets
     convert_to_tensor_or_sparse_tensor edit_distance deserialize_many_sparse serialize_many_sparse
     serialize_sparse sparse_add sparse_concat sparse_fill_empty_rows sparse_mask sparse_matmul sparse_maximum
     sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
     sparse_reorder sparse_reset_shape sparse_reshape sparse_retain sparse_slice sparse_softmax sparse_split
-    sparse_to_indicator sparse_transpose string_split nn.embedding_lookup_sparse
+    sparse_to_indicator sparse_transpose nn.embedding_lookup_sparse
     nn.safe_embedding_lookup_sparse nn.ctc_loss nn.ctc_beam_search_decoder nn.ctc_greedy_decoder
     train.sdca_fprint train.sdca_optimizer train.sdca_shrink_l1
-there are no lookup tables. Nearest: a dict through flowrt.data.Dataset.map or py_func
+a split of strings is ragged, and there are no ragged tensors. Instead: str.split in a py_func
+    string_split strings.split strings.bytes_split strings.ngrams strings.unicode_decode
+    strings.unicode_decode_with_offsets strings.unicode_split strings.unicode_split_with_offsets
+there are no conversions of Unicode. Instead: str.encode or bytes.decode in a py_func
+    strings.unicode_encode strings.unicode_script strings.unicode_transcode unicode_script unicode_transcode
+there are no lookup tables. Instead: a dict through flowrt.data.Dataset.map or py_func
     lookup hash_table contrib.lookup
-there are no parsers of records. Nearest: flowrt.data.Dataset.from_generator
+records are not parsed. Instead: flowrt.data.Dataset.from_generator
     parse_example parse_single_example FixedLenFeature VarLenFeature TFRecordReader WholeFileReader
     TextLineReader python_io decode_csv FixedLenSequenceFeature FixedLengthRecordReader IdentityReader
     LMDBReader ReaderBase decode_compressed decode_json_example parse_single_sequence_example parse_tensor
     serialize_tensor train.SequenceExample train.FeatureList train.FeatureLists train.Example train.Features
     train.Feature train.Int64List train.FloatList train.BytesList data.TFRecordDataset
-    data.FixedLengthRecordDataset
-there are no image operations. Nearest: py_func, or the map of a flowrt.data.Dataset
-    image
-no operation reads or writes files. Nearest: gfile.GFile in a py_func, or flowrt.data
+    data.FixedLengthRecordDataset io.TFRecordWriter io.TFRecordOptions io.TFRecordCompressionType
+    io.tf_record_iterator io.parse_sequence_example io.match_filenames_once
+there are no image operations. Instead: py_func, or the map of a flowrt.data.Dataset
+    image io.decode_and_crop_jpeg io.decode_bmp io.decode_gif io.decode_image io.decode_jpeg io.decode_png
+    io.encode_jpeg io.encode_png io.extract_jpeg_shape io.is_jpeg
+no operation reads or writes files. Instead: gfile.GFile in a py_func, or flowrt.data
     read_file write_file
-no operation lists files. Nearest: gfile.Glob
+no operation lists files. Instead: gfile.Glob
     matching_files train.match_filenames_once
-there are no distributions. Nearest: flowrt.random_normal and other random ops
+there are no distributions. Instead: flowrt.random_normal and other random ops
     distributions
-variables cannot be partitioned. Nearest: train.replica_device_setter, which spreads them over servers
+variables cannot be partitioned. Instead: train.replica_device_setter, which spreads them over servers
     fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner
     create_partitioned_variables
-there is no combined gather and segment sum. Nearest: segment_sum of gather
+there is no combined gather and segment sum. Instead: segment_sum of gather
     sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum
-there are no quantized dtypes. Nearest: round, clip_by_value and cast
+there are no quantized dtypes. Instead: round, clip_by_value and cast
     QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantization quantize quantize_v2 quantized_concat
     dequantize fake_quant_with_min_max_args fake_quant_with_min_max_args_gradient fake_quant_with_min_max_vars
     fake_quant_with_min_max_vars_gradient fake_quant_with_min_max_vars_per_channel
     fake_quant_with_min_max_vars_per_channel_gradient nn.quantized_avg_pool nn.quantized_conv2d
     nn.quantized_max_pool nn.quantized_relu_x train.do_quantize_training_on_graphdef
-there is no such operation. Nearest: NumPy's or SciPy's in a py_func
+there is no such operation. Instead: NumPy's or SciPy's in a py_func
     audio betainc bitcast decode_base64 encode_base64 extract_volume_patches fft fft2d fft3d
     histogram_fixed_width_bins ifft ifft2d ifft3d igamma igammac lbeta matrix_solve_ls matrix_square_root
     signal spectral zeta nn.dilation2d nn.erosion2d nn.fractional_avg_pool nn.fractional_max_pool
-there are no hashes of strings. Nearest: hashlib in a py_func
+there are no hashes of strings. Instead: hashlib in a py_func
     fingerprint string_to_hash_bucket string_to_hash_bucket_fast string_to_hash_bucket_strong
-compiled operations cannot be loaded. Nearest: py_func, custom_gradient
-    load_op_library load_library load_file_system_library
-TensorFlow's formats are not supported. Nearest: train.Saver, train.write_graph
+    strings.to_hash_bucket strings.to_hash_bucket_fast strings.to_hash_bucket_strong
+compiled operations cannot be loaded. Instead: py_func, custom_gradient
+    load_op_library load_library load_file_system_library user_ops sysconfig
+its functions are at the top level. Instead: reshape, reverse, roll, tile, gather_nd, scatter_nd
+    manip
+operations are created by public functions only. Instead: the functions of flowrt and flowrt.nn
+    raw_ops
+TensorFlow 2 is not supported. Instead: compat.v1
+    compat.v2
+TensorFlow's formats are not supported. Instead: train.Saver, train.write_graph
     MetaGraphDef TensorInfo lite saved_model train.export_meta_graph train.import_meta_graph
-there are no TPUs. Nearest: distribute.MirroredStrategy
+there are no TPUs. Instead: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
     distribute.cluster_resolver.TPUClusterResolver contrib.distribute.TPUStrategy
     contrib.distribute.initialize_tpu_system contrib.tpu.shard contrib.tpu.replicate
     contrib.tpu.batch_parallel contrib.tpu.rewrite contrib.tpu.cross_replica_sum
     contrib.tpu.CrossShardOptimizer
-functions are traced. Nearest: function
+functions are always traced. Instead: function
     wrap_function
-there is no eager execution. Nearest: Session.run
+there is no eager execution. Instead: Session.run
     GradientTape contrib.eager Module
-there are no state savers. Nearest: nn.static_rnn with initial_state
+there are no state savers. Instead: nn.static_rnn with initial_state
     nn.static_state_saving_rnn contrib.rnn.static_state_saving_rnn
-this sampler is not there. Nearest: nn.uniform_candidate_sampler
+this sampler is not supported. Instead: nn.uniform_candidate_sampler
     nn.all_candidate_sampler nn.fixed_unigram_candidate_sampler nn.learned_unigram_candidate_sampler
-the positions of maxima are not returned. Nearest: nn.max_pool, argmax
+max pooling does not return positions. Instead: nn.max_pool, argmax
     nn.max_pool_with_argmax
-Nearest: nn.conv2d_transpose
+only the two-dimensional one is supported. Instead: nn.conv2d_transpose
     nn.conv1d_transpose nn.conv_transpose nn.atrous_conv2d_transpose
-layers check inputs in build. Nearest: layers.Layer
+layers check their inputs in build. Instead: layers.Layer
     layers.InputSpec
-there is no such loop. Nearest: train.MonitoredTrainingSession
+there is no such loop. Instead: train.MonitoredTrainingSession
     train.basic_train_loop train.LooperThread
-checkpoints are those of savers. Nearest: train.Saver, train.latest_checkpoint
+only savers write checkpoints. Instead: train.Saver, train.latest_checkpoint
     train.Checkpoint train.CheckpointManager train.SaverDef train.checkpoints_iterator
     train.init_from_checkpoint train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
     train.get_checkpoint_mtimes
-Nearest: train.linear_cosine_decay
+there is no schedule with noise. Instead: train.linear_cosine_decay
     train.noisy_linear_cosine_decay
-there are no cluster messages. Nearest: train.ClusterSpec
+there are no cluster messages. Instead: train.ClusterSpec
     train.ClusterDef train.JobDef train.ServerDef
-datasets have no options. Nearest: the arguments of Dataset.map
+datasets have no options. Instead: the arguments of Dataset.map
     data.Options
-this strategy is among the experimental ones. Nearest: distribute.experimental.CentralStorageStrategy
+this strategy is among the experimental ones. Instead: distribute.experimental.CentralStorageStrategy
     distribute.CentralStorageStrategy
-this strategy is among the experimental ones. Nearest: distribute.experimental.ParameterServerStrategy
+this strategy is among the experimental ones. Instead: distribute.experimental.ParameterServerStrategy
     distribute.ParameterServerStrategy
-this is the earlier name. Nearest: distribute.MultiWorkerMirroredStrategy
+this name was replaced. Instead: distribute.MultiWorkerMirroredStrategy
     distribute.CollectiveAllReduceStrategy distribute.experimental.CollectiveAllReduceStrategy
-it is not experimental. Nearest: distribute.MirroredStrategy
+it is not experimental. Instead: distribute.MirroredStrategy
     distribute.experimental.MirroredStrategy
-it is not experimental. Nearest: distribute.OneDeviceStrategy
+it is not experimental. Instead: distribute.OneDeviceStrategy
     distribute.experimental.OneDeviceStrategy
-cloud APIs are not queried. Nearest: distribute.cluster_resolver.SimpleClusterResolver
+cloud APIs are not supported. Instead: distribute.cluster_resolver.SimpleClusterResolver
     distribute.cluster_resolver.GCEClusterResolver
-pods are found from inside, or by a client. Nearest: KubernetesClusterResolver(override_client=...)
+pods are found from inside the cluster or by a client. Instead: KubernetesClusterResolver(override_client=...)
     distribute.cluster_resolver.KubernetesExecutableLocation
-a step is called as a function. Nearest: Strategy.experimental_run(fn, iterator, steps_per_loop)
+there are no step objects. Instead: Strategy.experimental_run(fn, iterator, steps_per_loop)
     contrib.distribute.Monitor contrib.distribute.StandardInputStep contrib.distribute.StandardSingleLossStep
     contrib.distribute.Step
-there are no decoders. Nearest: nn.raw_rnn
+there are no decoders. Instead: nn.raw_rnn
     contrib.seq2seq.AttentionWrapper contrib.seq2seq.BasicDecoder contrib.seq2seq.dynamic_decode
-this cell is not there. Nearest: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell
+this cell is not supported. Instead: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell
     contrib.cudnn_rnn contrib.rnn.NASCell contrib.rnn.UGRNNCell contrib.rnn.PhasedLSTMCell
     contrib.rnn.GridLSTMCell contrib.rnn.GLSTMCell contrib.rnn.AttentionCellWrapper
     contrib.rnn.CoupledInputForgetGateLSTMCell contrib.rnn.LSTMBlockFusedCell contrib.rnn.GRUBlockCell
     contrib.rnn.GRUBlockCellV2
-devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count
+devices belong to a session. Instead: GPUOptions.experimental.virtual_devices, device_count
     config.list_logical_devices config.set_logical_device_configuration config.set_visible_devices
     config.experimental.list_logical_devices config.experimental.set_virtual_device_configuration
     config.experimental.get_virtual_device_configuration config.experimental.VirtualDeviceConfiguration
     config.experimental.set_visible_devices
-each session's devices have separate pools. Nearest: Session.devices and their pool.stats()
+each session's devices have separate pools. Instead: Session.devices and their pool.stats()
     config.experimental.get_memory_info config.experimental.get_memory_usage
     config.experimental.reset_memory_stats
 """
@@ -163,12 +177,12 @@ _REASONS = _reasons()
 
 _PUBLIC = """
 nn train layers losses metrics math linalg strings random debugging bitwise data initializers summary
-nn.rnn_cell data.experimental io gfile graph_util logging app flags nest test profiler config
+nn.rnn_cell data.experimental io gfile graph_util logging app flags nest resource_loader test profiler config
 config.experimental distribute distribute.experimental distribute.cluster_resolver autograph contrib
 contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
 contrib.distribute
 """
-"""The modules that a hint may name, the likeliest first; the top level is before all."""
+"""The modules that a hint may name, most likely first, after the top level."""
 
 _MEANT = {
     "sum": "reduce_sum", "mean": "reduce_mean", "max": "reduce_max", "min": "reduce_min",
@@ -186,11 +200,13 @@ _MEANT = {
 
 
 class MissingNameError(UnimplementedError, AttributeError):
-    """TensorFlow has this name; flowrt has not."""
+    """TensorFlow has this name, but flowrt does not support it."""
 
 
-class _AbsentNameError(AttributeError):
-    """No such name. Its text is made when read: a hint loads the public modules, ``hasattr`` does not."""
+class UnknownNameError(AttributeError):
+    """flowrt has no such name. The text is made on demand: its hint needs all public modules, which
+    ``hasattr`` should not import.
+    """
 
     def __init__(self, namespace: str, name: str) -> None:
         super().__init__(namespace, name)
@@ -203,7 +219,7 @@ class _AbsentNameError(AttributeError):
 
 
 def missing_from(namespace: str) -> Callable[[str], NoReturn]:
-    """The ``__getattr__`` of the module ``flowrt.namespace``, in which all names are."""
+    """The ``__getattr__`` of the module ``flowrt.namespace``."""
 
     def __getattr__(name: str) -> NoReturn:
         raise missing_name(namespace, name)
@@ -212,12 +228,12 @@ def missing_from(namespace: str) -> Callable[[str], NoReturn]:
 
 
 def missing_name(namespace: str, name: str) -> AttributeError | ImportError:
-    """The error for ``name``, which ``flowrt.namespace`` has not: an ``ImportError`` for
-    ``from flowrt.namespace import name``, in which Python drops the text of any other.
+    """The error for ``name``, missing in ``flowrt.namespace``: an ``ImportError`` for
+    ``from flowrt.namespace import name``, because Python drops the text of any other error there.
     """
-    reason = _REASONS.get(namespace, {}).get(name)
+    reason = _REASONS.get(namespace, {}).get(name) or _REASONS[""].get(name)  # TensorFlow repeats top names
     full = ".".join(filter(None, ("flowrt", namespace, name)))
-    error = _AbsentNameError(namespace, name) if reason is None else MissingNameError(f"{full}: {reason}")
+    error = UnknownNameError(namespace, name) if reason is None else MissingNameError(f"{full}: {reason}")
     if full not in sys.modules and _is_imported_from():
         return ImportError(str(error))
     return error
@@ -257,7 +273,7 @@ def _plain(name: str) -> str:
 
 @functools.cache
 def _public_names() -> dict[str, str]:
-    """The module of each public name; of several, the likeliest."""
+    """The path of each public name; the most likely one if several modules have it."""
     found = dict[str, str]()
     for namespace in ("", *_PUBLIC.split()):
         for name in _names_of(namespace):
@@ -279,7 +295,7 @@ def is_public(namespace: str) -> bool:
 
 
 def _is_public(namespace: str, name: str, module: Any) -> bool:
-    """Whether scripts may use it: no helper, no library that the module imports, no private module."""
+    """Whether scripts may use it: not a helper, an imported library or an internal module."""
     if name.startswith("_"):
         return False
     found = getattr(module, name)
@@ -289,7 +305,7 @@ def _is_public(namespace: str, name: str, module: Any) -> bool:
 
 
 class _MissingModules:
-    """The last finder: an import of a module of flowrt that does not exist says why, or what is near."""
+    """The last finder: an import of a missing module of flowrt raises an error with the reason or a hint."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:

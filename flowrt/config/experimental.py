@@ -1,4 +1,4 @@
-"""``flowrt.config.experimental``: settings of the process, under TensorFlow's names where it has one."""
+"""``flowrt.config.experimental``: settings of the process, under TensorFlow's names where they exist."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def get_float32_matmul_precision() -> str:
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
     """TensorFlow's name for the precision ``high`` (True) and ``highest`` (False) of
-    `set_float32_matmul_precision`. Off until it is called, where TensorFlow's is on.
+    `set_float32_matmul_precision`. Off by default, unlike in TensorFlow.
 
     Raises `DTypeError` for anything but True and False.
     """

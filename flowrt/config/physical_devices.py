@@ -9,7 +9,9 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 
 
 class PhysicalDevice(NamedTuple):
-    """One device of the machine, of which a session may make several: ``/physical_device:GPU:0``, ``GPU``."""
+    """One device of the machine, which a session may divide into several: ``/physical_device:GPU:0``,
+    ``GPU``.
+    """
 
     name: str
     device_type: str

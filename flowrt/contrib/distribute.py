@@ -40,7 +40,7 @@ class MirroredStrategy(strategies.MirroredStrategy):
         counts = [each for each in (num_gpus, num_gpus_per_worker) if each is not None]
         if len(counts) + (devices is not None) > 1:
             raise InvalidArgumentError(
-                "contrib.distribute.MirroredStrategy: expected one of devices, num_gpus and "
+                "contrib.distribute.MirroredStrategy: expected at most one of devices, num_gpus and "
                 f"num_gpus_per_worker; got devices={devices}, num_gpus={num_gpus}, "
                 f"num_gpus_per_worker={num_gpus_per_worker}"
             )
@@ -66,7 +66,7 @@ class CollectiveAllReduceStrategy(strategies.MultiWorkerMirroredStrategy):
         if num_gpus_per_worker not in (0, len(devices)):
             raise InvalidArgumentError(
                 f"contrib.distribute.CollectiveAllReduceStrategy: expected {num_gpus_per_worker} GPUs; got "
-                f"{', '.join(devices)}. CUDA_VISIBLE_DEVICES says which a worker has"
+                f"{', '.join(devices)}. CUDA_VISIBLE_DEVICES selects the GPUs of a worker"
             )
 
 

@@ -1,4 +1,4 @@
-"""Hyperparameters by name, each of one type that stays, read from text as ``"rate=0.1,sizes=[3,4]"``."""
+"""Hyperparameters by name, each with a fixed type, read from text as ``"rate=0.1,sizes=[3,4]"``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HParams:
         kind, many = self._type(name)
         if isinstance(value, (list, tuple)) is not many:
             raise InvalidArgumentError(
-                f"HParams: expected {'a' if many else 'no'} list for {name!r}; got {value!r}"
+                f"HParams: expected {'a list' if many else 'one value'} for {name!r}; got {value!r}"
             )
         setattr(self, name, [_cast(name, kind, v) for v in value] if many else _cast(name, kind, value))
 
@@ -50,13 +50,13 @@ class HParams:
         delattr(self, name)
 
     def parse(self, values: str) -> HParams:
-        """Set from ``"name=value,list=[1,2],list[0]=3"``. Returns itself."""
+        """Set values from ``"name=value,list=[1,2],list[0]=3"``. Returns the object itself."""
         new = self.values()
         for name, index, items, single in _pairs(values):
             kind, many = self._type(name)
             if (index is None and many is (items is None)) or (index is not None and not many):
                 raise InvalidArgumentError(
-                    f"HParams: {name!r} is {'a' if many else 'no'} list; got {values!r}"
+                    f"HParams: expected {'a list' if many else 'one value'} for {name!r}; got {values!r}"
                 )
             if index is not None:
                 new[name] = list(new[name])
@@ -135,7 +135,7 @@ def _read(name: str, kind: type, text: str) -> Any:
 
 
 def _cast(name: str, kind: type, value: Any, from_text: bool = False) -> Any:
-    """``value`` as ``kind``, where nothing is lost by it."""
+    """``value`` as ``kind``, if the conversion is lossless."""
     if value is None or issubclass(kind, Callable):  # type: ignore[arg-type]
         return value
     is_text, is_bool = isinstance(value, (str, bytes)), isinstance(value, bool)

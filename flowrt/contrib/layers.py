@@ -7,6 +7,7 @@ instead of biases if there is one, then ``activation_fn``, and takes defaults fr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from flowrt.base.missing_names import missing_from
@@ -27,8 +28,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import add_n, multiply
 from flowrt.graph.ops.elementwise.comparison import where
 from flowrt.graph.ops.linalg.matmul import matmul, tensordot
-from flowrt.graph.ops.nn import bias, pooling
-from flowrt.graph.ops.nn.activations import relu
+from flowrt.graph.ops.nn import activations, bias, pooling
 from flowrt.graph.ops.nn.conv_functions import conv2d_transpose as deconvolve
 from flowrt.graph.ops.nn.conv_functions import convolution
 from flowrt.graph.ops.nn.moments import batch_normalization as normalize
@@ -46,10 +46,10 @@ from flowrt.variables.variable_scope import variable_scope
 __all__ = [
     "OPTIMIZER_CLS_NAMES", "OPTIMIZER_SUMMARIES", "adaptive_clipping_fn", "apply_regularization",
     "avg_pool2d", "batch_norm", "bias_add", "conv2d", "conv2d_transpose", "convolution2d",
-    "convolution2d_transpose", "dropout", "embed_sequence", "flatten", "fully_connected", "l1_l2_regularizer",
-    "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d", "one_hot_encoding",
-    "optimize_loss", "relu", "repeat", "softmax", "stack", "sum_regularizer", "variance_scaling_initializer",
-    "xavier_initializer", "xavier_initializer_conv2d",
+    "convolution2d_transpose", "dropout", "elu", "embed_sequence", "flatten", "fully_connected",
+    "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d",
+    "one_hot_encoding", "optimize_loss", "relu", "relu6", "repeat", "softmax", "stack", "sum_regularizer",
+    "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
 ]  # fmt: skip
 
 XAVIER = xavier_initializer()
@@ -122,7 +122,7 @@ def _pair(size: Any) -> list[int]:
 
 @add_arg_scope
 def fully_connected(
-    inputs: Any, num_outputs: int, activation_fn: Any = relu, normalizer_fn: Any = None,
+    inputs: Any, num_outputs: int, activation_fn: Any = activations.relu, normalizer_fn: Any = None,
     normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
     variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
@@ -147,8 +147,9 @@ def fully_connected(
 @add_arg_scope
 def conv2d(
     inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = relu, normalizer_fn: Any = None,
-    normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activations.relu,
+    normalizer_fn: Any = None, normalizer_params: Any = None, weights_initializer: Any = XAVIER,
+    weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
     variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
     scope: Any = None,
@@ -177,7 +178,7 @@ def conv2d(
 @add_arg_scope
 def conv2d_transpose(
     inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str = "NHWC", activation_fn: Any = relu, normalizer_fn: Any = None,
+    data_format: str = "NHWC", activation_fn: Any = activations.relu, normalizer_fn: Any = None,
     normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
     variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
@@ -185,7 +186,9 @@ def conv2d_transpose(
 ) -> Tensor:  # fmt: skip
     """The gradient of `conv2d` as a layer: images grow by ``stride``. Only NHWC."""
     if data_format != "NHWC":
-        raise InvalidArgumentError(f"conv2d_transpose: expected data_format NHWC; got {data_format!r}")
+        raise InvalidArgumentError(
+            f"conv2d_transpose: expected data_format NHWC; got {data_format!r}", source=user_line()
+        )
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
         if inputs.shape.rank != 4:
@@ -248,7 +251,9 @@ def batch_norm(
     Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not
     supported."""
     if batch_weights is not None or zero_debias_moving_mean:
-        raise InvalidArgumentError("batch_norm: expected no batch_weights and no zero_debias_moving_mean")
+        raise InvalidArgumentError(
+            "batch_norm: expected no batch_weights and no zero_debias_moving_mean", source=user_line()
+        )
     inputs = convert_to_tensor(inputs)
     graph = get_default_graph()
     initializers, regularizers = param_initializers or {}, param_regularizers or {}
@@ -354,9 +359,10 @@ def embed_sequence(
         return embedding_lookup(table, ids)
 
 
-def linear(*args: Any, **kwargs: Any) -> Tensor:
-    """`fully_connected` without an activation."""
-    return fully_connected(*args, **{"activation_fn": None, **kwargs})
+linear = partial(fully_connected, activation_fn=None)
+relu = partial(fully_connected, activation_fn=activations.relu)
+relu6 = partial(fully_connected, activation_fn=activations.relu6)
+elu = partial(fully_connected, activation_fn=activations.elu)
 
 
 # --- several layers in one call
@@ -365,7 +371,7 @@ def linear(*args: Any, **kwargs: Any) -> Tensor:
 def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope``: the name."""
     scope = kwargs.pop("scope", None)
-    name = getattr(layer, "__name__", "repeat")
+    name = _name_of(layer, "repeat")
     with variable_scope(scope, "Repeat", [inputs]):
         outputs = inputs
         for i in range(repetitions):
@@ -376,13 +382,19 @@ def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any,
 def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **kwargs: Any) -> Any:
     """Apply ``layer`` in a row with the arguments ``stack_args[0]``, ``stack_args[1]``, ..."""
     scope = kwargs.pop("scope", None)
-    name = getattr(layer, "__name__", "stack")
+    name = _name_of(layer, "stack")
     with variable_scope(scope, "Stack", [inputs]):
         outputs = inputs
         for i, given in enumerate(stack_args):
             arguments = given if isinstance(given, (list, tuple)) else [given]
             outputs = layer(outputs, *arguments, **{**kwargs, "scope": f"{scope or name}_{i + 1}"})
         return outputs
+
+
+def _name_of(layer: Any, default: str) -> str:
+    """The name of a layer's function, also of a `partial` such as `linear`."""
+    name: str = getattr(getattr(layer, "func", layer), "__name__", default)
+    return name
 
 
 # --- regularizers

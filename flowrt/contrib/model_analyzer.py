@@ -1,4 +1,4 @@
-"""``slim.model_analyzer``: how many numbers the variables and the operations of a model have."""
+"""``slim.model_analyzer``: the sizes of a model's variables and operations."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.bias import bias_add, dropout
 from flowrt.graph.ops.nn.normalization import layer_norm as normalize
+from flowrt.graph.source import user_line
 from flowrt.initializers import Constant, RandomUniform, Zeros
 from flowrt.nest import flatten
 from flowrt.nn.recurrent import bidirectional_dynamic_rnn, transpose_batch_time
@@ -163,7 +164,8 @@ class EmbeddingWrapper(_Around):
         if embedding_classes <= 0 or embedding_size <= 0:
             raise InvalidArgumentError(
                 "EmbeddingWrapper: expected embedding_classes and embedding_size above 0; got "
-                f"{embedding_classes} and {embedding_size}"
+                f"{embedding_classes} and {embedding_size}",
+                source=user_line(),
             )
         self._shape, self._initializer = [embedding_classes, embedding_size], initializer
 
@@ -221,8 +223,8 @@ def stack_bidirectional_dynamic_rnn(
     scope: Any = None,
     swap_memory: bool = False,
 ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """``(outputs, states_fw, states_bw)`` of layers of `bidirectional_dynamic_rnn`, each reading both outputs
-    of the one below side by side. Raises `InvalidArgumentError` for lists of different lengths.
+    """``(outputs, states_fw, states_bw)`` of layers of `bidirectional_dynamic_rnn`, each reading the
+    concatenated outputs of the one below. Raises `InvalidArgumentError` for lists of different lengths.
     """
     states: tuple[list[Any], list[Any]] = ([], [])
     layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
@@ -270,8 +272,9 @@ def _layers(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any) -> lis
     given = [cells_fw, cells_bw, states_fw or [None] * len(cells_fw), states_bw or [None] * len(cells_bw)]
     if not cells_fw or len({len(one) for one in given}) > 1:
         raise InvalidArgumentError(
-            "stack_bidirectional_rnn: expected equally many cells and states forwards and backwards; got "
-            f"{[len(one) for one in given]}"
+            "stack_bidirectional_rnn: expected equal numbers of forward and backward cells and states; got "
+            f"{[len(one) for one in given]}",
+            source=user_line(),
         )
     return list(zip(*given, strict=True))
 

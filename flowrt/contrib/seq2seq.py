@@ -15,6 +15,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.division import div_no_nan
 from flowrt.graph.ops.nn.losses import sparse_softmax_cross_entropy_with_logits
+from flowrt.graph.source import user_line
 
 __all__ = ["sequence_loss"]
 
@@ -45,7 +46,9 @@ def sequence_loss(
             ("batch", average_across_batch and sum_over_batch),
         ):
             if both:
-                raise InvalidArgumentError(f"sequence_loss: expected {axis} averaged or summed; got both")
+                raise InvalidArgumentError(
+                    f"sequence_loss: expected {axis} averaged or summed; got both", source=user_line()
+                )
         sizes: Any = shape(logits)
         function = softmax_loss_function or sparse_softmax_cross_entropy_with_logits
         flat = function(labels=reshape(targets, [-1]), logits=reshape(logits, [-1, sizes[2]]))
@@ -64,7 +67,9 @@ def sequence_loss(
 def _check_ranks(**expected: tuple[Tensor, int]) -> None:
     for name, (tensor, rank) in expected.items():
         if tensor.shape.rank not in (None, rank):
-            raise InvalidArgumentError(f"sequence_loss: expected {name} of rank {rank}; got {tensor.shape}")
+            raise InvalidArgumentError(
+                f"sequence_loss: expected {name} of rank {rank}; got {tensor.shape}", source=user_line()
+            )
 
 
 __getattr__ = missing_from("contrib.seq2seq")

@@ -1,4 +1,4 @@
-"""``cond``, ``case``, ``switch_case``: of several functions one runs."""
+"""``cond``, ``case``, ``switch_case``: one of several functions runs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _indexed(branch_fns: Any) -> dict[int, Callable[[], Any]]:
     for index, function in pairs:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0 or index in found:
             raise InvalidArgumentError(
-                f"switch_case: expected different indices from 0 on; got {index!r}", source=user_line()
+                f"switch_case: expected distinct indices from 0 on; got {index!r}", source=user_line()
             )
         check_callable("switch_case", f"branch {index}", function)
         found[index] = function

@@ -1,4 +1,4 @@
-"""``while_loop``: a body runs again and again, as long as a condition holds."""
+"""``while_loop``: a body is repeated while a condition holds."""
 
 from __future__ import annotations
 
@@ -212,7 +212,9 @@ class _Loop:
 
 
 def _as_items(structure: Any, returned: Any) -> Any:
-    """``returned`` as a list of loop variables like ``structure``: one may come without its list."""
+    """``returned`` as a list of loop variables like ``structure``; a single one may be returned without a
+    list.
+    """
     if not isinstance(returned, (list, tuple)):
         return [returned]
     is_one_nested = len(structure) == 1 and is_nested(structure[0])
@@ -220,7 +222,7 @@ def _as_items(structure: Any, returned: Any) -> Any:
 
 
 def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
-    """One shape a leaf of ``structure``; lists of dimensions are shapes where it has a leaf."""
+    """One shape per leaf of ``structure``; a list of dimensions at a leaf is a shape."""
     if isinstance(structure, Mapping):
         fits = isinstance(shapes, Mapping) and shapes.keys() == structure.keys()
         pairs = [(structure[key], shapes[key]) for key in sorted(structure)] if fits else []

@@ -22,7 +22,7 @@ class Difference(NamedTuple):
 
 
 def difference(first: Structure, second: Structure, place: str = "") -> Difference | None:
-    """The first place where the structures part; None if they do not. A list and a tuple count as the same,
+    """The first place where the structures differ; None if they do not. A list and a tuple count as the same,
     as in TensorFlow; None is a leaf.
     """
     keys = _keys(first)

@@ -88,9 +88,9 @@ class _Observer:
 
     def _warn(self, line: str, tensor: Tensor, value: Any) -> None:
         warnings.warn(
-            f"({line}): function {self._text}: tensor {tensor.name!r} is {value!r} in the call that is"
-            " traced. The trace keeps what Python does with that, also for calls with other values: use"
-            " flowrt.cond() or while_loop(), or flowrt.functions.function(autograph=True), to keep both ways",
+            f"({line}): function {self._text}: tensor {tensor.name!r} is {value!r} in the traced call. The"
+            " trace contains only the Python path for that value, also for calls with other values: use"
+            " flowrt.cond() or while_loop(), or flowrt.functions.function(autograph=True), to keep all paths",
             TracerWarning,
             stacklevel=4,
         )

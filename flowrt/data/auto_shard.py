@@ -56,7 +56,7 @@ def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node |
 
 
 def _is_random(node: Node) -> bool:
-    """Whether the order of ``node`` is another one in each process."""
+    """Whether the order of ``node`` differs between processes."""
     if isinstance(node, Shuffle) and any(part is FRESH_SEED for part in node.seed):
         return True
     return any(_is_random(child) for child in _inputs(node))
@@ -86,7 +86,7 @@ def _fields(node: Node) -> list[str]:
 
 
 def _at_files(node: Node, count: int, index: int) -> Node | None:
-    """``node`` with every ``count``-th of its files from number ``index`` on; None if they are too few."""
+    """``node`` with every ``count``-th of its files, starting at ``index``; None if there are too few."""
     if isinstance(node, TextLines):
         if isinstance(node.filenames, np.ndarray) and node.filenames.size < count:
             return None
@@ -105,7 +105,7 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
 
 
 def _reads_files(function: Any) -> bool:
-    """Whether the datasets that ``function`` makes of elements are of files."""
+    """Whether ``function`` maps elements to datasets of files."""
     return isinstance(function, TracedDataset) and _has_files(function.node)
 
 
@@ -132,19 +132,19 @@ def _at_records(node: Node, count: int, index: int) -> Node:
 
 
 def divide_batches(node: Node, count: int) -> Node:
-    """``node`` with the last of its batchings made for ``count`` workers. Raises `InvalidArgumentError`."""
+    """``node`` with its last batch size divided by ``count``. Raises `InvalidArgumentError`."""
     if isinstance(node, Batch | PaddedBatch):
         size = known_int(node.batch_size)
         if size is None or size % count:
             raise InvalidArgumentError(
-                f"distributed dataset: expected a batch size that {count} workers divide; got "
-                f"{size or 'a tensor'}"
+                f"distributed dataset: expected a batch size divisible by {count}, the number of workers;"
+                f" got {size or 'a tensor'}"
             )
         return dataclasses.replace(node, batch_size=size // count)
     below = getattr(node, "input", None)
     if not isinstance(below, Node):
         raise InvalidArgumentError(
-            "distributed dataset: expected a dataset with batch(); got one whose batches another function "
-            "makes. Use distribute_datasets_from_function()"
+            "distributed dataset: expected a dataset with batch(); got one batched in another "
+            "function. Use distribute_datasets_from_function()"
         )
     return _with_inputs(node, lambda batches: divide_batches(batches, count))

@@ -125,7 +125,7 @@ def _stop(stopped: threading.Event, buffer: Buffer[Element], thread: threading.T
     thread.join(CLOSE_S)
     if thread.is_alive():
         warnings.warn(
-            f"prefetch: closed, but {CLOSE_S:g} s later its thread still computes an element; then it ends",
+            f"prefetch: {CLOSE_S:g} s after closing, its thread still computes an element; then it ends",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -21,7 +21,7 @@ from flowrt.graph.shapes import format_shape
 @final
 @dataclass(frozen=True, eq=False)
 class Batch(Node):
-    """Every ``batch_size`` elements stacked to one; the last may be smaller, or is dropped."""
+    """Every ``batch_size`` elements stacked into one; the last batch may be smaller, or is dropped."""
 
     input: Node
     batch_size: Any
@@ -117,7 +117,7 @@ class Unbatch(Node):
                 if len({len(component) for component in element}) > 1:
                     shapes = ", ".join(format_shape(component.shape) for component in element)
                     raise InvalidArgumentError(
-                        f"unbatch: expected equally many rows everywhere; got {shapes}"
+                        f"unbatch: expected the same number of rows in all components; got {shapes}"
                     )
                 for i in range(len(element[0])):
                     yield tuple([component[i, ...] for component in element])
@@ -140,7 +140,7 @@ def _stack(values: Sequence[Any], path: str) -> Array:
     for i, value in enumerate(values):
         if value.shape != shape:
             raise InvalidArgumentError(
-                f"batch: component{path}: expected shape {format_shape(shape)}, as the first has; "
+                f"batch: component{path}: expected shape {format_shape(shape)}, like the first element; "
                 f"got {format_shape(value.shape)} at position {i}. Use padded_batch()?"
             )
         stacked[i, ...] = value  # the ellipsis: an object array would keep a 0-d array as such

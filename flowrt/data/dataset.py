@@ -28,6 +28,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line
 
 _INT64_MAX = 2**63 - 1
 
@@ -47,7 +48,7 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors: Structure) -> Dataset:
-        """One element a row of ``tensors``, which have equally many.
+        """One element per row of ``tensors``, which have the same number of rows.
 
         Raises `InvalidArgumentError` for scalars and differing row counts.
         """
@@ -68,7 +69,8 @@ class Dataset:
         """
         if not callable(generator):
             raise DTypeError(
-                f"from_generator: expected a function that returns an iterable; got {generator!r}"
+                f"from_generator: expected a function that returns an iterable; got {generator!r}",
+                source=user_line(),
             )
         shapes = output_shapes if output_shapes is not None else map_structure(lambda _: None, output_types)
         pair = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
@@ -79,13 +81,15 @@ class Dataset:
     def range(*args: Any) -> Dataset:
         """int64 scalars: ``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``."""
         if not 1 <= len(args) <= 3:
-            raise InvalidArgumentError(f"range: expected 1 to 3 arguments; got {len(args)}")
+            raise InvalidArgumentError(
+                f"range: expected 1 to 3 arguments; got {len(args)}", source=user_line()
+            )
         numbers = [_integer("range", arg) for arg in args]
         return Dataset(Range(0, *numbers) if len(numbers) == 1 else Range(*numbers))
 
     @staticmethod
     def zip(datasets: Structure) -> Dataset:
-        """Elements of a structure of datasets side by side; the shortest ends it."""
+        """Corresponding elements of a structure of datasets; ends with the shortest."""
         return Dataset(pipeline.Zip(map_structure(lambda dataset: _node("zip", dataset), datasets)))
 
     # --- transformations
@@ -183,7 +187,8 @@ class Dataset:
             or spec.shape not in ((), None)
         ):
             raise DTypeError(
-                f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}"
+                f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}",
+                source=user_line(),
             )
         return Dataset(pipeline.Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
 
@@ -200,7 +205,7 @@ class Dataset:
         return Dataset(pipeline.Shuffle(self.node, size, seeds, reshuffle_each_iteration is not False))  # type: ignore[arg-type]
 
     def repeat(self, count: Any = None) -> Dataset:
-        """The elements ``count`` times; without end when None or -1."""
+        """The elements ``count`` times; endlessly when None or -1."""
         return Dataset(
             pipeline.Repeat(self.node, None if count is None else _integer("repeat: count", count))
         )
@@ -239,12 +244,13 @@ class Dataset:
         """
         if filename:
             raise UnimplementedError(
-                f"cache: expected no filename; got {filename!r}. Elements are cached in memory"
+                f"cache: expected no filename; got {filename!r}. Elements are cached in memory",
+                source=user_line(),
             )
         return Dataset(pipeline.Cache(self.node))
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """The elements, computed ahead by a thread, ``buffer_size`` of them at most."""
+        """The elements, at most ``buffer_size`` of them computed ahead by a thread."""
         return Dataset(pipeline.Prefetch(self.node, _integer("prefetch: buffer_size", buffer_size)))
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
@@ -297,7 +303,7 @@ class TextLineDataset(Dataset):
     ) -> None:
         names = _component(os.fspath(filenames) if isinstance(filenames, os.PathLike) else filenames)
         if as_dtype(names.dtype) is not as_dtype("string"):
-            raise DTypeError(f"TextLineDataset: expected filenames; got {filenames!r}")
+            raise DTypeError(f"TextLineDataset: expected filenames; got {filenames!r}", source=user_line())
         super().__init__(TextLines(names, compression_type or ""))
 
 
@@ -333,19 +339,21 @@ def _integer(where: str, value: Any) -> Any:
     try:
         return operator.index(value)
     except TypeError:
-        raise DTypeError(f"{where}: expected an integer; got {value!r}") from None
+        raise DTypeError(f"{where}: expected an integer; got {value!r}", source=user_line()) from None
 
 
 def _node(where: str, dataset: Any) -> Node:
     if not isinstance(dataset, Dataset):
-        raise DTypeError(f"{where}: expected a Dataset; got {dataset!r}")
+        raise DTypeError(f"{where}: expected a Dataset; got {dataset!r}", source=user_line())
     return dataset.node
 
 
 def _padded_shape(shape: Any) -> tuple[int | None, ...]:
     dims = as_shape(shape.tolist() if isinstance(shape, np.ndarray) else shape)
     if dims is None:
-        raise InvalidArgumentError("padded_batch: expected padded_shapes of known rank; got an unknown one")
+        raise InvalidArgumentError(
+            "padded_batch: expected padded_shapes of known rank; got an unknown one", source=user_line()
+        )
     return dims
 
 

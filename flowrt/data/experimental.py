@@ -35,7 +35,7 @@ __all__ = [
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[[Dataset], Dataset]:
     """Elements computed ahead by a thread, at most ``buffer_size`` of them, and delivered on ``device``.
 
-    It must be the last transformation: later ones have their elements on the host again. The iterator must be
+    It must be the last transformation: later ones move the elements back to the host. The iterator must be
     created from the dataset, not by `Iterator.from_structure`. Raises `DTypeError` for strings, which exist
     only on the host.
     """
@@ -44,7 +44,7 @@ def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[
 
 
 def copy_to_device(target_device: str, source_device: str = HOST) -> Callable[[Dataset], Dataset]:
-    """Elements given out on ``target_device``. At most a `Dataset.prefetch` may follow.
+    """Elements delivered on ``target_device``. Only a `Dataset.prefetch` may follow.
 
     Raises `InvalidArgumentError` unless ``source_device`` is a CPU, and `DTypeError` for strings.
     """
@@ -77,7 +77,7 @@ def group_by_window(
     """
     if (window_size is None) == (window_size_func is None):
         raise InvalidArgumentError(
-            "group_by_window: expected one of window_size and window_size_func; got "
+            "group_by_window: expected either window_size or window_size_func; got "
             f"{window_size!r} and {window_size_func!r}"
         )
 
@@ -121,7 +121,7 @@ def bucket_by_sequence_length(
     boundaries, sizes = tuple(map(int, bucket_boundaries)), tuple(map(int, bucket_batch_sizes))
     if not boundaries or any(a >= b for a, b in pairwise(boundaries)) or len(sizes) != len(boundaries) + 1:
         raise InvalidArgumentError(
-            "bucket_by_sequence_length: expected rising bucket_boundaries and one batch size more; got "
+            "bucket_by_sequence_length: expected increasing bucket_boundaries and one more batch size; got "
             f"{list(boundaries)} and {list(sizes)}"
         )
 

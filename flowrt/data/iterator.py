@@ -40,7 +40,7 @@ class Iterator:
     def from_structure(
         output_types: Structure, output_shapes: Structure = None, shared_name: str | None = None
     ) -> Iterator:
-        """An iterator without a dataset: `make_initializer` gives it one, or replaces it.
+        """An iterator without a dataset: `make_initializer` sets or replaces it.
 
         Without ``output_shapes`` the shapes are unknown.
         """
@@ -58,16 +58,16 @@ class Iterator:
         output_shapes: Structure = None,
         output_classes: Structure = None,
     ) -> Iterator:
-        """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
+        """Raises `UnimplementedError`: iterators have no string handles."""
         raise UnimplementedError(
-            "Iterator.from_string_handle: iterators have no handles to feed. Nearest: "
-            "Iterator.from_structure, whose make_initializer() changes the dataset"
+            "Iterator.from_string_handle: iterators have no handles to feed. Instead: "
+            "Iterator.from_structure, and its make_initializer() to change the dataset"
         )
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
+        """Raises `UnimplementedError`: iterators have no string handles."""
         raise UnimplementedError(
-            "Iterator.string_handle: iterators have no handles to feed. Nearest: Iterator.from_structure"
+            "Iterator.string_handle: iterators have no handles to feed. Instead: Iterator.from_structure"
         )
 
     @property
@@ -103,7 +103,7 @@ class Iterator:
             return iterators.make_iterator(self._resource, tensors_in(node), _opening(node, tensors_in(node)))
 
     def get_next(self, name: str | None = None) -> Structure:
-        """The next element: one tensor a component. One call in the script serves all steps.
+        """The next element: one tensor per component. One call in the script serves all steps.
 
         When run, raises `OutOfRangeError` at the end and `FailedPreconditionError` before the initializer has
         run.
@@ -155,7 +155,7 @@ def get_output_classes(dataset_or_iterator: Any) -> Structure:
 
 
 def make_one_shot_iterator(dataset: Any) -> Iterator:
-    """An iterator over ``dataset`` without initializer, for one pass. A distributed dataset makes its own.
+    """An iterator over ``dataset`` without initializer, for one pass. A distributed dataset creates its own.
 
     Tensors among the dataset's sources are computed when it starts. Raises `InvalidArgumentError` if they
     depend on a placeholder, a variable or other state, which needs `make_initializable_iterator`;
@@ -189,7 +189,7 @@ def make_initializable_iterator(dataset: Any, shared_name: str | None = None) ->
 
 
 def _maker(name: str, dataset: Any) -> Any:
-    """The method of a dataset that makes its own iterators, as a strategy's does."""
+    """The iterator method of a dataset that has one, such as a strategy's."""
     if not hasattr(dataset, name):
         raise DTypeError(f"{name}: expected a dataset; got {dataset!r}")
     return getattr(dataset, name)

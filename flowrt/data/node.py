@@ -58,7 +58,9 @@ class Node(ABC):
 
     @property
     def rows(self) -> Rows | None:
-        """The same elements as rows of arrays, when they are that: then a batch is a slice, or one gather."""
+        """The same elements as rows of arrays, or None if they are not: a batch of rows is a slice or one
+        gather.
+        """
         return None
 
 
@@ -100,7 +102,7 @@ class Rows:
                 yield tuple([array[i, ...] for array in self.arrays])
 
     def open_batched(self, iteration: Iteration, size: int, drop_remainder: bool) -> Stream[Element]:
-        """Batches: views where the rows follow each other, otherwise one gather a component."""
+        """Batches: views where the rows are contiguous, otherwise one gather per component."""
         with closing(self.indices(iteration)) as indices:
             while chosen := list(islice(indices, size)):
                 if len(chosen) < size and drop_remainder:
@@ -131,7 +133,7 @@ class ElementIterator(Iterator[Element]):
     def __next__(self) -> Element:
         with self._lock:
             if self._failure is not None:
-                raise self._failure.with_traceback(None)  # its first raise had the whole one
+                raise self._failure.with_traceback(None)  # the first raise had the full traceback
             if self._closed.is_set():
                 raise CancelledError("dataset iterator: expected an open iterator; got a closed one")
             try:

@@ -39,7 +39,7 @@ class Reordering(Node):
 
     @abstractmethod
     def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
-        """The items of ``open_input(iteration)`` that this dataset has, in its order."""
+        """The items of ``open_input(iteration)`` that this dataset selects, in its order."""
 
     @property
     def spec(self) -> Structure:
@@ -92,7 +92,7 @@ class Shuffle(Reordering):
 
 
 def _uniform(generator: np.random.Generator) -> Iterator[float]:
-    """Floats in [0, 1), drawn by the thousand: a single draw costs 0.5 us, one of a block 0.02."""
+    """Floats in [0, 1), drawn in blocks: a single draw costs 0.5 us, one from a block 0.02."""
     while True:
         yield from generator.random(1024).tolist()
 
@@ -100,7 +100,7 @@ def _uniform(generator: np.random.Generator) -> Iterator[float]:
 @final
 @dataclass(frozen=True, eq=False)
 class Repeat(Reordering):
-    """The input ``count`` times, or without end when it is None or negative; an empty input ends it."""
+    """The input ``count`` times, or endlessly when it is None or negative; ends if the input is empty."""
 
     input: Node
     count: Any = None
@@ -247,7 +247,7 @@ class OnDevice(Node):
 class Map(Node):
     """``fn(*components)``, a tuple of components that fit ``returns``, for every element.
 
-    With ``num_parallel_calls`` the calls run on that many threads; the order stays.
+    With ``num_parallel_calls`` the calls run on that many threads; the order is kept.
     """
 
     input: Node
@@ -352,7 +352,7 @@ def _close_all(streams: list[Stream[Element] | None]) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class Zip(Node):
-    """Corresponding elements of a nested structure of datasets side by side; the shortest one ends it."""
+    """Corresponding elements of a nested structure of datasets; ends with the shortest."""
 
     inputs: Structure
 

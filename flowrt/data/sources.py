@@ -24,7 +24,7 @@ from flowrt.graph.shapes import compatible, format_shape
 @final
 @dataclass(frozen=True, eq=False)
 class Tensors(Node):
-    """One element: the tensors as they are."""
+    """One element: the tensors unchanged."""
 
     tensors: Structure
 
@@ -39,7 +39,9 @@ class Tensors(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class TensorSlices(Node):
-    """One element a row (index of the first dimension) of the tensors, which must have equally many."""
+    """One element per row (index of the first dimension) of the tensors, which must have equal numbers of
+    rows.
+    """
 
     tensors: Structure
 
@@ -129,7 +131,7 @@ class FromGenerator(Node):
 
 
 def _as_argument(value: Any) -> Any:
-    """A scalar as a Python function gets it in TensorFlow, too: one of NumPy's, or bytes."""
+    """A scalar in the form that Python functions get in TensorFlow, too: NumPy's, or bytes."""
     return value[()] if isinstance(value, np.ndarray) else value
 
 
@@ -185,7 +187,7 @@ def _strings(value: Any) -> Array:
 
 def _encoded(text: Any) -> bytes:
     if not isinstance(text, str | bytes):
-        raise TypeError(f"{type(text).__name__} is no text")
+        raise TypeError(f"{type(text).__name__} is not a string")
     return text.encode() if isinstance(text, str) else text
 
 

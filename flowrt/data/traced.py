@@ -20,7 +20,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.base.structure import Structure, flatten, pack_as
 from flowrt.data.node import Element, Node, bind
-from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.errors import ForeignElementError, UnimplementedError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
@@ -31,7 +31,7 @@ class _FreshSeed:
 
 
 FRESH_SEED: Final = _FreshSeed()
-"""A leaf of a dataset tree that is another random number each time the dataset is opened."""
+"""A leaf of a dataset tree that is replaced by a new random number each time the dataset is opened."""
 
 
 class Traced(ABC):
@@ -143,19 +143,12 @@ def trace(
             # a plain tuple is an argument list; other structures are one argument
             result = func(*arguments) if type(arguments) is tuple else func(arguments)
             outputs, other = convert(result)
-        except InvalidArgumentError as error:
-            raise _explained(what, error) from error
+        except ForeignElementError as error:
+            raise _captured(what, error.message) from error
     for output in outputs:
         if output.graph is not graph:
             raise _captured(what, output.name)
     return TracedFunction(tuple(inputs), tuple(outputs)), other
-
-
-_FOREIGN = ("belongs to another graph", "is not an element of this graph")
-
-
-def _explained(what: str, error: InvalidArgumentError) -> Exception:
-    return _captured(what, error.message) if any(words in error.message for words in _FOREIGN) else error
 
 
 def _captured(what: str, found: str) -> UnimplementedError:

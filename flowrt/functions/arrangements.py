@@ -39,7 +39,7 @@ def _numbers(value: Any, what: str) -> Any:
 def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
     """``[n, *space, *rest]`` cut into blocks: the positions within a block become part of the batch.
 
-    ``block_shape`` has one number a space axis, ``paddings`` a pair of them; the padded axes must be
+    ``block_shape`` has one number per spatial axis, ``paddings`` a pair of them; the padded axes must be
     multiples of the block's.
     """
     blocks = _numbers(block_shape, "space_to_batch").reshape(-1).tolist()

@@ -183,7 +183,7 @@ class _Call:
 def _leaves_like(what: str, items: Sequence[Structure], values: Any) -> list[Any]:
     """The parts of ``values`` at the leaves of ``items``; a None applies to each leaf below it."""
     if not isinstance(values, (list, tuple)) or len(values) != len(items):
-        message = f"{what}: expected a list or tuple of {len(items)}, one an argument; got {values!r}"
+        message = f"{what}: expected a list or tuple of {len(items)}, one per argument; got {values!r}"
         raise InvalidArgumentError(message, source=user_line())
     found: list[Any] = []
     for item, value in zip(items, values, strict=True):

@@ -89,7 +89,7 @@ class Function:
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results of the Python function. Adds one operation to the graph."""
+        """Add one operation to the graph; returns the results of the Python function."""
         arguments = self._signature.bind(args, kwargs)
         return self._concrete(arguments).call(arguments.tensors)
 
@@ -173,7 +173,7 @@ class _BeingTraced(threading.local):
 
 _being_traced = _BeingTraced()
 
-_TABLE = object()  # a collection's name that scripts cannot meet
+_TABLE = object()  # a collection name that scripts cannot use
 
 
 def _tables(root: Graph) -> list[Any]:
@@ -202,7 +202,9 @@ class _Traces:
         self._found: dict[Hashable, list[ConcreteFunction]] = {}
 
     def find(self, key: Hashable, arguments: Arguments, graph: Graph) -> ConcreteFunction | None:
-        """A trace that can be called with ``arguments`` in ``graph``: the one for these very shapes first."""
+        """A trace that can be called with ``arguments`` in ``graph``: preferably the one for exactly these
+        shapes.
+        """
         usable = [
             traced
             for traced in self._found.get(key, ())

@@ -104,7 +104,7 @@ class TensorArray:
             )
         if flow is not None and not (isinstance(flow, Tensor) and flow.dtype is dtypes.variant):
             raise DTypeError(
-                f"TensorArray: expected flow to be that of another one; got {flow!r}", source=user_line()
+                f"TensorArray: expected the flow of another TensorArray; got {flow!r}", source=user_line()
             )
         self._elements = _Elements(as_dtype(dtype), as_shape(element_shape), infer_shape)
         self._is_dynamic = bool(dynamic_size)
@@ -255,7 +255,7 @@ class TensorArray:
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> Any:
         raise UnimplementedError(
-            "TensorArray.grad: a gradient is no array of its own. Use flowrt.gradients()", source=user_line()
+            "TensorArray.grad: gradients are not TensorArrays. Use flowrt.gradients()", source=user_line()
         )
 
     def __repr__(self) -> str:

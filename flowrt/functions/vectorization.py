@@ -42,7 +42,7 @@ def vectorized_map(
         row_function = lambda *row: fn(pack_as(elems, row))  # noqa: E731
         found: Structure = vectorize(row_function, rows.tensors, rows.length, each)
     if looped and warn:
-        message = f"vectorized_map: run in a loop over the rows: {', '.join(looped)}"
+        message = f"vectorized_map: these operations run in a loop over the rows: {', '.join(looped)}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
     return found
 
@@ -121,7 +121,7 @@ def _allowing(looped: dict[str, None]) -> Each:
 
 def _refuse(ops: Sequence[Operation], *_: Any) -> list[Tensor]:
     names = ", ".join(dict.fromkeys(_without_rule(ops)))
-    message = f"vectorized_map: expected operations that can be done for all rows at once; got {names}. Use"
+    message = f"vectorized_map: expected operations that can be vectorized; got {names}. Use"
     message += " fallback_to_while_loop=True"
     raise InvalidArgumentError(message, op=ops[0].name, op_type=ops[0].type, source=user_line())
 

@@ -306,6 +306,11 @@ class TensorShape:
         return text if self.rank != 1 else f"{text[:-1]},)"
 
 
+def unknown_shape(rank: int | None = None) -> TensorShape:
+    """A shape of ``rank`` unknown dimensions, or of unknown rank."""
+    return TensorShape(None if rank is None else [None] * rank)
+
+
 def concat(parts: Sequence[Shape]) -> Shape:
     """Concatenation of shapes; unknown if any rank is unknown."""
     whole: tuple[int | None, ...] = ()

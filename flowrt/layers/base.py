@@ -255,9 +255,14 @@ def activation_function(activation: Any) -> Callable[..., Any] | None:
     found = getattr(nn, activation, None) if isinstance(activation, str) else activation
     if found is None and activation is not None:
         hint = nearest(activation, dir(nn))
-        raise DTypeError(f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}")
+        raise DTypeError(
+            f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}", source=user_line()
+        )
     if found is not None and not callable(found):
-        raise DTypeError(f"activation: expected a function or the name of one in flowrt.nn; got {found!r}")
+        raise DTypeError(
+            f"activation: expected a function or the name of one in flowrt.nn; got {found!r}",
+            source=user_line(),
+        )
     return found
 
 
@@ -266,8 +271,8 @@ def layer_function(
 ) -> Callable[..., Tensor]:
     """The function that makes a ``layer`` and applies it: ``inputs``, then the layer's arguments.
 
-    ``training``, which a call takes, and ``reuse`` stand beside the layer's ``trainable`` and ``name``: last,
-    or ahead of its argument ``before``.
+    ``training``, an argument of a call, and ``reuse`` come next to the layer's ``trainable`` and ``name``:
+    last, or before its argument ``before``.
     """
     own = {p.name: p for p in parameters_of(layer) if p.kind is p.POSITIONAL_OR_KEYWORD}
     last = [own.pop(name) for name in ("trainable", "name") if name in own]

@@ -41,7 +41,7 @@ class KernelLayer(Layer):
         self.bias: Variable | None = None
 
     def _build(self, kernel: Sequence[int], outputs: int) -> None:
-        """Make a kernel of that shape, and the bias of as many outputs."""
+        """Create a kernel of that shape and a bias for its outputs."""
         self.kernel = self._add_parameter("kernel", kernel, "kernel")
         self._build_bias(outputs)
 

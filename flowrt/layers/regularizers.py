@@ -1,4 +1,6 @@
-"""Regularizers: functions from a variable to a loss that keeps it small, as ``kernel_regularizer``."""
+"""Regularizers: functions from a variable to the loss that keeps it small, for ``kernel_regularizer`` and
+similar arguments.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.nn.losses import l2_loss
+from flowrt.graph.source import user_line
 
 
 def _checked(scale: Any, name: str) -> float:
     if not isinstance(scale, (int, float)) or isinstance(scale, bool) or scale < 0:
-        raise InvalidArgumentError(f"{name}: expected a number of at least 0; got {scale!r}")
+        raise InvalidArgumentError(
+            f"{name}: expected a number of at least 0; got {scale!r}", source=user_line()
+        )
     return float(scale)
 
 

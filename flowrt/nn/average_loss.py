@@ -12,6 +12,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.source import user_line
 from flowrt.variables.distribution_context import distribution_context
 
 
@@ -24,7 +25,9 @@ def compute_average_loss(
     """
     losses: Any = convert_to_tensor(per_example_loss)
     if losses.shape.ndims == 0:
-        raise InvalidArgumentError("compute_average_loss: expected a loss an example; got a scalar")
+        raise InvalidArgumentError(
+            "compute_average_loss: expected one loss per example; got a scalar", source=user_line()
+        )
     if sample_weight is not None:
         losses = multiply(losses, cast(convert_to_tensor(sample_weight), losses.dtype))
     size: Any = shape(losses)[0] * _replicas() if global_batch_size is None else global_batch_size

@@ -1,4 +1,4 @@
-"""Recurrent networks as a loop of the graph: one step of the cell is traced, and run once a time step."""
+"""Recurrent networks as a loop of the graph: one step of the cell is traced, and run once per time step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def dynamic_rnn(
     scope: Any = None,
 ) -> tuple[Structure, Structure]:
     """``(outputs, final_state)`` of ``cell`` over ``inputs``: ``[batch, time, depth]``, or ``[time, batch,
-    depth]`` if ``time_major``, or a structure of such. A loop in the graph, so any number of time steps.
+    depth]`` if ``time_major``, or a structure of such tensors. A loop in the graph, so any number of time
+    steps.
 
     ``sequence_length`` is an integer vector ``[batch]``. The cell starts with ``initial_state``, or with
     zeros of ``dtype``. Outputs have the shape of the inputs with the cell's output size instead of the depth.
@@ -174,7 +175,9 @@ def raw_rnn(
         inputs, state = map_structure(convert_to_tensor, first_input), map_structure(convert_to_tensor, state)
         check_structure("a first state of the cell's state_size", cell.state_size, state)
         zero_row = _zero_emits(cell, row, rows_of(flatten(inputs)[0]), flatten(state)[0].dtype)
-        emitted = map_structure(_growing_array, zero_row)
+        emitted = map_structure(
+            lambda zero: TensorArray(zero.dtype, 0, dynamic_size=True, element_shape=zero.shape), zero_row
+        )
         has_loop_state = loop_state is not None
 
         def body(time: Any, done: Any, given: Any, arrays: Any, before: Any, loop: Any) -> tuple[Any, ...]:
@@ -215,10 +218,6 @@ def _zero_emits(cell: Any, row: Structure, batch_size: Any, dtype: DType) -> Str
     return map_structure(lambda one: zeros_of(one.shape, batch_size, one.dtype), rows)
 
 
-def _growing_array(zero: Tensor) -> TensorArray:
-    return TensorArray(zero.dtype, 0, dynamic_size=True, element_shape=zero.shape)
-
-
 def transpose_batch_time(x: Tensor) -> Tensor:
     return transpose(x, [1, 0, *range(2, x.shape.ndims or 0)])
 
@@ -235,7 +234,7 @@ def _check_alike(sequences: list[Tensor]) -> None:
     for other in sequences[1:]:
         if not shape.is_compatible_with(other.shape[:2]):
             raise InvalidArgumentError(
-                f"dynamic_rnn: expected inputs of one time and batch; got {sequences[0]!r} and {other!r}",
+                f"dynamic_rnn: expected inputs of equal time and batch; got {sequences[0]!r} and {other!r}",
                 source=user_line(),
             )
 

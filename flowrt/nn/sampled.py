@@ -58,7 +58,7 @@ def _draw(
     """A sample of the classes 0, 1, ..., of the probabilities ``chances``."""
     if not 0 < num_sampled <= (len(chances) if unique else num_sampled):
         raise InvalidArgumentError(
-            f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}"
+            f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}", source=user_line()
         )
     with get_default_graph().name_scope(name):
         true_classes = cast(convert_to_tensor(true_classes), int64)

@@ -29,8 +29,8 @@ def lengths_of(where: str, lengths: Any, batch_size: Any) -> Tensor | None:
     known = batch_size if isinstance(batch_size, int) else None
     if not vector.shape.is_compatible_with([known]):
         raise InvalidArgumentError(
-            f"{where}: expected sequence_length to be a vector, one length a row of {known or 'the batch'}; "
-            f"got shape {vector.shape}",
+            f"{where}: expected sequence_length to be a vector, one length per row of {known or 'the batch'};"
+            f" got shape {vector.shape}",
             source=user_line(),
         )
     return vector

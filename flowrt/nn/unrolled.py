@@ -1,4 +1,4 @@
-"""Recurrent networks unrolled: the graph has the cell once a time step."""
+"""Recurrent networks unrolled: the graph has the cell once per time step."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flowrt.graph.ops.array.concat_and_split import concat, stack, unstack
 from flowrt.graph.ops.array.reductions import reduce_max
 from flowrt.graph.ops.array.tile_and_reverse import reverse_sequence
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less
+from flowrt.graph.source import user_line
 from flowrt.nest import flatten, map_structure, pack_sequence_as
 from flowrt.nn.rnn_cell.base import Structure, check_cell, rows_of, zeros_of
 from flowrt.nn.sequences import check_structure, first_state, keep_finished, lengths_of, output_dtype
@@ -28,16 +29,20 @@ def static_rnn(
     scope: Any = None,
 ) -> tuple[list[Structure], Structure]:
     """``(outputs, final_state)`` of ``cell`` over a list of time steps, each ``[batch, depth]`` or a
-    structure of such: the graph contains the cell once per step.
+    structure of such tensors: the graph contains the cell once per step.
 
     ``sequence_length`` and ``initial_state`` as for `dynamic_rnn`; variables are created in the scope "rnn".
     Raises the errors of that, and for inputs that are not a list (`DTypeError`) or an empty one.
     """
     check_cell("static_rnn", cell)
     if not isinstance(inputs, (list, tuple)):
-        raise DTypeError(f"static_rnn: expected a list of time steps; got {inputs!r}. Use unstack()?")
+        raise DTypeError(
+            f"static_rnn: expected a list of time steps; got {inputs!r}. Use unstack()?", source=user_line()
+        )
     if not inputs:
-        raise InvalidArgumentError("static_rnn: expected at least one time step; got none")
+        raise InvalidArgumentError(
+            "static_rnn: expected at least one time step; got none", source=user_line()
+        )
     with variable_scope(scope or "rnn") as opened:
         steps = [map_structure(convert_to_tensor, step) for step in inputs]
         batch_size = rows_of(flatten(steps)[0])
@@ -60,9 +65,8 @@ def static_rnn(
 def _step_within(
     cell: Any, inputs: Structure, time: int, lengths: Tensor, zero_output: Structure, state: Structure
 ) -> tuple[Structure, Structure]:
-    """One step, for the sequences that are so long; none of it runs past the end of the longest.
-
-    The first one always runs, because it makes the variables.
+    """One step, for the sequences that have not ended; it does not run past the end of the longest. The first
+    step always runs, because it creates the variables.
     """
 
     def step() -> tuple[Structure, Structure]:

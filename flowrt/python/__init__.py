@@ -15,7 +15,7 @@ from typing import Any
 
 from flowrt.base.missing_names import missing_from, missing_name
 from flowrt.config import device_listing
-from flowrt.tf1 import layer_arguments
+from flowrt.tf1 import deprecation, file_io, layer_arguments
 
 _PATHS = """
 client: session client_lib -> flowrt
@@ -39,14 +39,15 @@ framework: versions -> compat.v1
 layers: base convolutional core layers normalization pooling -> layers
 layers: utils -> tf1.layer_arguments
 lib: ->
-lib.io: file_io -> gfile io
+lib.io: file_io -> tf1.file_io gfile io
 lib.io: python_io tf_record -> python_io io
-ops: array_grad array_ops check_ops clip_ops confusion_matrix control_flow_ops data_flow_ops
-    functional_ops gen_array_ops gen_control_flow_ops gen_data_flow_ops gen_logging_ops gen_state_ops
-    gen_string_ops gradients gradients_impl gradients_util histogram_ops io_ops logging_ops manip_ops map_fn
-    parsing_ops partitioned_variables resource_variable_ops script_ops session_ops state_ops template
-    tensor_array_ops variable_scope variables while_v2 -> flowrt
+ops: array_grad array_ops check_ops clip_ops confusion_matrix data_flow_ops functional_ops gen_array_ops
+    gen_control_flow_ops gen_data_flow_ops gen_logging_ops gen_state_ops gen_string_ops gradients
+    gradients_impl gradients_util histogram_ops io_ops logging_ops manip_ops map_fn parsing_ops
+    partitioned_variables resource_variable_ops script_ops session_ops state_ops template tensor_array_ops
+    variable_scope variables while_v2 -> flowrt
 ops: math_ops gen_math_ops -> flowrt math
+ops: control_flow_ops -> flowrt graph.ops.text.python_calls
 ops: batch_norm_util candidate_sampling_ops ctc_ops embedding_ops gen_nn_ops nn nn_grad nn_impl nn_ops rnn
     sparse_ops -> nn flowrt sparse
 ops: rnn_cell rnn_cell_impl -> nn.rnn_cell contrib.rnn
@@ -65,6 +66,7 @@ platform: app -> app
 platform: benchmark googletest test -> test
 platform: flags -> flags
 platform: gfile -> gfile
+platform: resource_loader -> resource_loader
 platform: tf_logging -> logging
 profiler: model_analyzer option_builder profiler -> profiler
 saved_model: builder constants loader signature_constants signature_def_utils tag_constants -> saved_model
@@ -74,10 +76,12 @@ summary.writer: writer writer_cache -> summary
 training: adadelta adagrad adagrad_da adam basic_session_run_hooks checkpoint_management checkpoint_utils
     coordinator device_setter ftrl gradient_descent input learning_rate_decay momentum monitored_session
     optimizer proximal_adagrad proximal_gradient_descent queue_runner queue_runner_impl rmsprop saver
-    server_lib session_manager session_run_hook slot_creator supervisor sync_replicas_optimizer training
+    server_lib session_manager session_run_hook supervisor sync_replicas_optimizer training
     training_util -> train
+training: slot_creator -> train.optimizers.slot_creator
 training: moving_averages -> train.optimizers.moving_averages train
 util: compat -> compat
+util: deprecation -> tf1.deprecation
 util: nest -> nest
 """
 """A line ``package: modules -> sources`` for modules of the same sources: paths below flowrt in the order of

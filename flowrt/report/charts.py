@@ -27,7 +27,7 @@ MIN_SMOOTHED = 100
 """Minimum number of points for a noisy curve to be overlaid with its exponential moving average."""
 
 NOISE = 3.0
-"""The length of a noisy curve's way, over its range: a curve that falls has 1."""
+"""Length of the path of a noisy curve, relative to its range: a monotonic curve has 1."""
 
 ROW = 22
 LABELS = 130
@@ -35,7 +35,7 @@ LABELS = 130
 
 
 class Frame(NamedTuple):
-    """A chart's plane: ``x`` and ``y`` map values into its box."""
+    """A chart's plot area: ``x`` and ``y`` map values to positions in it."""
 
     width: float
     height: float
@@ -91,7 +91,7 @@ class Bar(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment of a row."""
+    """A point in time in a row."""
 
     at: float
     kind: str
@@ -156,7 +156,7 @@ def peaks(pairs: Sequence[tuple[float, float]], limit: int = MAX_STEPS) -> list[
 
 
 def is_noisy(values: Sequence[float]) -> bool:
-    """Whether the way up and down is much longer than from the lowest to the highest."""
+    """Whether the sum of all changes is much larger than the range."""
     way = sum(abs(after - before) for before, after in pairwise(values))
     return way > NOISE * (max(values) - min(values))
 

@@ -39,7 +39,7 @@ def write_report(directory: Path, target: Path, skip_damaged: bool = False) -> P
 def write_page(run: Run, target: Path) -> Path:
     """Write the report of ``run`` to ``target``, as `write_report`."""
     check_target(target)
-    write_target(target, make_page(run).encode("utf-8", "replace"))  # names of files may be no text
+    write_target(target, make_page(run).encode("utf-8", "replace"))  # file names may not be valid text
     return target
 
 

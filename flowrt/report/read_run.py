@@ -50,7 +50,7 @@ class Trace(NamedTuple):
 
 @dataclass
 class Run:
-    """All that is to be shown."""
+    """The contents of a report."""
 
     directory: Path
     skip_damaged: bool = False
@@ -82,7 +82,7 @@ class _Source:
     curves: dict[str, list[Point]] = field(default_factory=dict)
     peaks: dict[str, list[Point]] = field(default_factory=dict)
     restart: int = 0
-    """The step from which a session resumes, if the file says so."""
+    """The step from which a session resumes, if the file has it."""
 
 
 def read_run(directory: Path, skip_damaged: bool = False) -> Run:
@@ -92,7 +92,7 @@ def read_run(directory: Path, skip_damaged: bool = False) -> Run:
     offset, for a damaged event file or flight record.
     """
     if not directory.is_dir():
-        what = "a file" if directory.exists() else "nothing"
+        what = "a file" if directory.exists() else "no such directory"
         raise NotFoundError(f"{directory}: expected the directory of a run; got {what}")
     run = Run(directory, skip_damaged)
     for path in sorted(_files_below(run), key=lambda path: (len(path.parts), path)):
@@ -156,7 +156,7 @@ def _read_events(run: Run, path: Path) -> None:
 
 
 def _take_damage(run: Run, error: OpError, note: str) -> None:
-    """Raises ``error`` where the run has to be whole."""
+    """Raises ``error`` unless damaged files are skipped."""
     if isinstance(error, DataLossError) and not run.skip_damaged:
         raise error
     run.notes.append(_inside(run, note))

@@ -9,7 +9,7 @@ NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 class Scale(NamedTuple):
-    """Values from ``low`` to ``high`` on paper from ``start`` to ``end``."""
+    """A linear scale from the values ``low`` to ``high`` to the positions ``start`` to ``end``."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ def byte_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def padded(low: float, high: float, part: float = 0.05) -> tuple[float, float]:
-    """A little more to both sides; something around a single value."""
+    """The range, slightly enlarged; an interval around a single value."""
     margin = (high - low) * part or abs(low) * part or 1.0
     return low - margin, high + margin
 

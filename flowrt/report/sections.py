@@ -58,7 +58,7 @@ def notes(run: Run) -> Markup:
 
 
 def curves(run: Run) -> Markup:
-    """The scalars, a chart a tag."""
+    """The scalars, one chart per tag."""
     if not run.curves:
         return _missing("Curves", "no scalars", "Write summary.scalar with a FileWriter.")
     figures = []
@@ -94,7 +94,7 @@ def step_times(run: Run) -> Markup:
 
 
 def slowest_ops(run: Run) -> Markup:
-    """The nodes that took most."""
+    """The nodes that took the most time."""
     if not run.traces:
         return _missing("Slowest operations", "no traced steps", TRACES_BY)
     steps = _steps(run)
@@ -128,7 +128,7 @@ def sent(run: Run) -> Markup:
 
 
 def memory(run: Run) -> Markup:
-    """Live tensors: the most of each traced step, and those during the last; and the pool's peak."""
+    """Live tensors: the peak of each traced step, those during the last one, and the pool's peak."""
     if not run.traces:
         return _missing("Memory", "no traced steps", TRACES_BY)
     step = run.traces[-1].step
@@ -291,7 +291,7 @@ def _marks(record: Record) -> list[Mark]:
 
 
 def _aborts(records: Iterable[Record]) -> Markup:
-    """A row a step that was aborted: the first error, and the tasks that it reached."""
+    """One row per aborted step: the first error, and the tasks that it reached."""
     steps: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     for record in records:
         for event in record.events:

@@ -16,7 +16,7 @@ its reader, ``idle`` is the rest of the step.
 
 
 class Activity(NamedTuple):
-    """A stream of a device: nanoseconds of a step, on the average, by activity."""
+    """A stream of a device: mean nanoseconds per step by activity."""
 
     stream: str
     nanos: dict[str, float]
@@ -32,7 +32,7 @@ class Traffic(NamedTuple):
 
 
 def activities(steps: Sequence[Step]) -> list[Activity]:
-    """One for each stream. A step is from the first beginning on any device to the last end."""
+    """One for each stream. A step lasts from the first start on any device to the last end."""
     totals: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(ACTIVITIES, 0.0))
     for step in steps:
         for operation in step.operations:
@@ -75,7 +75,7 @@ def traffic(steps: Sequence[Step]) -> list[Traffic]:
 
 
 def mean_span(steps: Sequence[Step]) -> float:
-    """Nanoseconds from the beginning of a step to its end, on the average."""
+    """Mean nanoseconds from the beginning of a step to its end."""
     return sum(step.end - step.start for step in steps) / max(1, len(steps))
 
 

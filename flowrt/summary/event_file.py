@@ -8,9 +8,9 @@ An event file is a TFRecord file of encoded `Event` messages. One record is
     crc      uint32, masked CRC-32C of the payload
 
 Rules: the first event carries the file version; a file is only appended to, and a name is never used twice,
-so that a reader may follow a live file; a flush writes whole records, in one write, of which a reader may
+so that a reader may follow a live file; a flush writes complete records, in one write, of which a reader may
 briefly see a part; no event that `add_event` accepted is lost in an orderly exit, even without `close`; a
-reader yields whole records only and names the byte at which a file is damaged.
+reader yields complete records only and names the byte at which a file is damaged.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def decode_records(
     its start. ``reaches(end)``: whether the file has since grown to ``end`` bytes.
 
     Raises DataLossError at a record that is damaged or incomplete, after all records before it; the error
-    calls the file ``name``. Memory is bounded by the file's size, whatever a length field claims.
+    calls the file ``name``. Memory is bounded by the file's size, also for an invalid length field.
     """
     offset = 0
     while offset < size:
@@ -107,7 +107,7 @@ def _read(
     if len(data) < wanted:
         raise DataLossError(
             f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(left, wanted)}. "
-            "Its writer is still at work or was killed; all records before it are whole."
+            "Its writer is still running or was killed; all earlier records are intact."
         )
     return data
 
@@ -129,7 +129,7 @@ def read_events(path: str | os.PathLike[str], patience_s: float = 0.0) -> Iterat
     still being written, wait for it until the file has not changed for ``patience_s`` seconds.
 
     Raises NotFoundError if there is no such file, and DataLossError, with the byte offset of the record, if
-    the file is damaged or ends within a record: all events before it have been yielded by then. An empty file
+    the file is damaged or ends within a record, after yielding all events before it. An empty file
     has no events.
     """
     name = os.fspath(path)
@@ -171,7 +171,7 @@ def _decode_event(payload: bytes, name: str, offset: int) -> Event:
 
 
 class _EventFile:
-    """An open event file and the bytes it has not been given yet. Not locked."""
+    """An open event file and the bytes not yet written to it. Not locked."""
 
     def __init__(self, logdir: str, suffix: str) -> None:
         self.file = _create(logdir, suffix)
@@ -195,7 +195,7 @@ class _EventFile:
 
 
 def _create(logdir: str, suffix: str) -> io.FileIO:
-    """A file of a new name. Where a second is taken the next free one serves, which keeps names sorted."""
+    """A file with a new name: the current second, or the next free one, which keeps names sorted."""
     try:
         os.makedirs(logdir, exist_ok=True)
         for second in itertools.count(int(time.time())):

@@ -89,7 +89,7 @@ class FileWriter(Closing):
         self._add(Event(tagged_run_metadata=tagged), global_step)
 
     def add_event(self, event: Event) -> None:
-        """Add a whole `Event` message as it is."""
+        """Add an `Event` message unchanged."""
         self.event_writer.add_event(event)
 
     def flush(self) -> None:
@@ -129,7 +129,7 @@ def _decode_summary(summary: Any) -> Summary:
 
 
 class FileWriterCache:
-    """One writer a directory."""
+    """One writer per directory."""
 
     _writers: ClassVar[dict[str, FileWriter]] = {}
     _lock = threading.Lock()

@@ -156,7 +156,7 @@ def verify_tensor_all_finite(
 
 
 def init_scope() -> AbstractContextManager[None]:
-    """New operations wait for nothing: the control dependencies of the enclosing blocks do not hold."""
+    """New operations ignore the control dependencies of the enclosing blocks."""
     return get_default_graph().control_dependencies(None)
 
 
@@ -216,7 +216,7 @@ def enable_eager_execution(*_: Any, **__: Any) -> None:
 
 
 def enable_resource_variables() -> None:
-    """Variables are resource variables always."""
+    """Does nothing: all variables are resource variables."""
 
 
 def enable_v2_behavior() -> None:
@@ -252,11 +252,11 @@ def disable_tensor_equality() -> None:
 
 
 def disable_control_flow_v2() -> None:
-    """Accepted: control flow is structured always."""
+    """Does nothing: control flow stays structured."""
 
 
 def enable_control_flow_v2() -> None:
-    """Control flow is structured always."""
+    """Does nothing: control flow is always structured."""
 
 
 def no_gradient(op_type: str) -> None:

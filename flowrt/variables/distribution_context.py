@@ -37,7 +37,7 @@ def distribution_context() -> DistributionContext | None:
 
 @contextlib.contextmanager
 def entered_context(context: DistributionContext | None) -> Iterator[None]:
-    """Inside, the thread builds in ``context``."""
+    """A context in which the thread builds for ``context``."""
     outer, _thread.context = _thread.context, context
     try:
         yield

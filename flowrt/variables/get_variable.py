@@ -18,6 +18,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.shapes import as_shape, compatible, format_shape
+from flowrt.graph.source import user_line
 from flowrt.initializers import GlorotUniform, Zeros
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, VariableStore, nested_getter, variable_store
@@ -43,18 +44,19 @@ def get_variable(
     """The variable ``name`` of the current variable scope: a new one, or with the scope's ``reuse`` the
     existing one.
 
-    ``initializer`` is an initializer, a function without arguments, or a value (then ``shape`` must be left
-    away); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is added
-    to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called in place
-    of the making. ``partitioner`` is not supported. Raises `InvalidArgumentError` when the variable exists or
-    does not, against ``reuse``, and for a shape or dtype that is not that of the shared one; the messages
-    name the line that made it.
+    ``initializer`` is an initializer, a function without arguments, or a value (then ``shape`` must not be
+    given); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is added
+    to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called instead of
+    creating the variable. ``partitioner`` is not supported. Raises `InvalidArgumentError` when the variable
+    exists or does not, against ``reuse``, and for a shape or dtype that is not that of the shared one; the
+    messages name the line that made it.
     """
     store = variable_store()
     scope = store.current.scope
     if partitioner is not None or scope.partitioner is not None:
         raise UnimplementedError(
-            f"get_variable {name!r}: expected no partitioner; got one: variables are not partitioned"
+            f"get_variable {name!r}: expected no partitioner; got one: variables are not partitioned",
+            source=user_line(),
         )
     options: dict[str, Any] = {
         "name": f"{scope.name}/{name}" if scope.name else name,
@@ -100,7 +102,7 @@ def _requested_dtype(name: str, dtype: Any, initializer: Any, scope: VariableSco
         message = (
             f"get_variable {name!r}: expected an initializer of dtype {as_dtype(dtype).name}; got {own.name}"
         )
-        raise InvalidArgumentError(message)
+        raise InvalidArgumentError(message, source=user_line())
     return own
 
 
@@ -125,7 +127,8 @@ def _get(
         if reuse is True:
             raise InvalidArgumentError(
                 f"variable {name!r}: expected one made by get_variable, as reuse is True; got none. "
-                "Use reuse=AUTO_REUSE to make it when it is missing"
+                "Use reuse=AUTO_REUSE to make it when it is missing",
+                source=user_line(),
             )
         variable = Variable(
             _initial_value(name, shape, as_dtype(dtype), initializer), name=name, dtype=dtype, **options
@@ -141,17 +144,20 @@ def _check_shared(variable: Variable, name: str, shape: Any, dtype: Any, reuse: 
     if not reuse:
         raise InvalidArgumentError(
             f"variable {name!r}: expected a new name; it exists already. To share it use reuse=True or "
-            f"reuse=AUTO_REUSE in variable_scope. {made}"
+            f"reuse=AUTO_REUSE in variable_scope. {made}",
+            source=user_line(),
         )
     if not compatible(as_shape(shape), as_shape(variable.shape)):
         expected, got = format_shape(as_shape(variable.shape)), format_shape(as_shape(shape))
         raise InvalidArgumentError(
-            f"variable {name!r}: expected its shape {expected} to share it; got {got}. {made}"
+            f"variable {name!r}: expected its shape {expected} to share it; got {got}. {made}",
+            source=user_line(),
         )
     if as_dtype(dtype) is not variable.dtype:
         expected, got = variable.dtype.name, as_dtype(dtype).name
         raise InvalidArgumentError(
-            f"variable {name!r}: expected its dtype {expected} to share it; got {got}. {made}"
+            f"variable {name!r}: expected its dtype {expected} to share it; got {got}. {made}",
+            source=user_line(),
         )
 
 
@@ -160,14 +166,16 @@ def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any
     if initializer is None:
         if not (dtype.is_floating or dtype.is_integer or dtype is bool_):
             message = f"variable {name!r}: expected an initializer, as its dtype is {dtype.name}; got None"
-            raise InvalidArgumentError(message)
+            raise InvalidArgumentError(message, source=user_line())
         initializer = GlorotUniform(dtype=dtype) if dtype.is_floating else Zeros(dtype=dtype)
     initializer = initializer() if inspect.isclass(initializer) else initializer
     if not callable(initializer):
         own = as_shape(initializer.shape) if hasattr(initializer, "shape") else np.shape(initializer)
         if not compatible(as_shape(shape), own):
             expected, got = format_shape(as_shape(shape)), format_shape(own)
-            raise InvalidArgumentError(f"variable {name!r}: expected a value of shape {expected}; got {got}")
+            raise InvalidArgumentError(
+                f"variable {name!r}: expected a value of shape {expected}; got {got}", source=user_line()
+            )
         return initializer
     known = None if shape is None else as_shape(shape)
     if known is not None and None not in known:
@@ -178,7 +186,7 @@ def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any
     message = (
         f"variable {name!r}: expected a shape without unknown dimensions for its initializer; got {given}"
     )
-    raise InvalidArgumentError(message)
+    raise InvalidArgumentError(message, source=user_line())
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.source import user_line
 
 __all__ = [
     "add_to_collection", "add_to_collections", "colocate_with", "container", "control_dependencies", "device",
@@ -18,12 +19,14 @@ __all__ = [
 class name_scope:
     """``with name_scope("layer") as scope:`` prefixes the names of new operations with a fresh ``layer/``.
 
-    With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for TensorFlow's sake.
+    With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for compatibility.
     """
 
     def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
         if name is None and values is not None and default_name is None:
-            raise InvalidArgumentError("name_scope: expected a name or a default_name; got neither")
+            raise InvalidArgumentError(
+                "name_scope: expected a name or a default_name; got neither", source=user_line()
+            )
         self.name = default_name if name is None else name
         self._scope: AbstractContextManager[str] = get_default_graph().name_scope(self.name)
 
@@ -56,7 +59,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 def container(container_name: str) -> AbstractContextManager[None]:
     """See `Graph.container`. `Session.reset` empties containers of a cluster; a session without a target owns
-    its variables whatever their container.
+    all its variables.
     """
     return get_default_graph().container(container_name)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.source import user_line
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable_scope import VariableScope, unique_scope_name, unscoped, variable_scope
 
@@ -24,7 +25,7 @@ class Template:
         custom_getter: Any,
     ) -> None:
         if not name:
-            raise InvalidArgumentError(f"make_template: expected a name; got {name!r}")
+            raise InvalidArgumentError(f"make_template: expected a name; got {name!r}", source=user_line())
         self.name, self.func = name, func
         self._unique_name, self._custom_getter = unique_name, custom_getter
         self._scope: VariableScope | None = None
@@ -51,7 +52,8 @@ class Template:
             names = ", ".join(v.name for v in trainable[before:])
             raise InvalidArgumentError(
                 f"template {self.name!r}: expected no new variables after the first call; got {names}. "
-                "Make them with get_variable"
+                "Make them with get_variable",
+                source=user_line(),
             )
         self._called = True
         return result

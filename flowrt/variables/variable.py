@@ -31,6 +31,7 @@ from flowrt.graph.ops.state import variable_ops
 from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.graph.source import user_line
 from flowrt.variables.variable_creators import CreatedInScopes
 
 __all__ = [
@@ -146,10 +147,11 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         shape: Any = None,
     ) -> None:
         if initial_value is None:
-            raise InvalidArgumentError("Variable: expected an initial_value; got None")
+            raise InvalidArgumentError("Variable: expected an initial_value; got None", source=user_line())
         if trainable and synchronization is VariableSynchronization.ON_READ:
             raise InvalidArgumentError(
-                "Variable: expected trainable=False with synchronization ON_READ; got True"
+                "Variable: expected trainable=False with synchronization ON_READ; got True",
+                source=user_line(),
             )
         graph, container = get_default_graph().root, get_default_graph().get_container_scope()
         self.synchronization, self.aggregation = synchronization, aggregation
@@ -172,7 +174,8 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
             if validate_shape and known is None:
                 raise InvalidArgumentError(
                     f"Variable {full_name!r}: expected an initial value of known shape; got "
-                    f"{self._initial_value!r}. Pass validate_shape=False if its shape may vary"
+                    f"{self._initial_value!r}. Pass validate_shape=False if its shape may vary",
+                    source=user_line(),
                 )
             handle_shape = known if validate_shape else None
             self._dtype = self._initial_value.dtype
@@ -201,7 +204,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
-        """Place new operations on the variable's device, whatever device scope is open."""
+        """Place new operations on the variable's device, ignoring the open device scope."""
         graph = self._building
         with graph.device(None), graph.device(self.handle.op.device or None):
             yield
@@ -305,7 +308,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     @property
     def shared_value(self) -> Tensor | None:
-        """The value, where other workers have parts of it: all of them have to run it at the same time. None
+        """The value, where other workers have parts of it: all of them must run it at the same time. None
         where `copies` are all there is.
         """
         return None
@@ -391,7 +394,9 @@ def _at_root() -> Iterator[None]:
 
 def _default_session() -> Any:
     if not default_sessions():
-        raise FailedPreconditionError("expected a session; got none. Pass session=, or use 'with Session():'")
+        raise FailedPreconditionError(
+            "expected a session; got none. Pass session=, or use 'with Session():'", source=user_line()
+        )
     return default_sessions()[-1]
 
 

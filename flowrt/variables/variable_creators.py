@@ -31,7 +31,7 @@ def variable_creators() -> tuple[Creator, ...]:
 
 @contextlib.contextmanager
 def variable_creators_set(creators: tuple[Creator, ...]) -> Iterator[None]:
-    """Inside, the thread has these creators and no others."""
+    """A context in which the thread has exactly these creators."""
     outer, _thread.creators = _thread.creators, creators
     try:
         yield

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from flowrt.dtypes import as_dtype, float32
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
+from flowrt.graph.source import user_line
 from flowrt.variables.variable import GraphKeys, Variable
 
 __all__ = [
@@ -175,7 +176,7 @@ class VariableStore:
         self.lock = threading.RLock()
 
 
-_STORE = object()  # a collection's name that scripts cannot meet
+_STORE = object()  # a collection name that scripts cannot use
 
 
 def variable_store(graph: Graph | None = None) -> VariableStore:
@@ -222,18 +223,22 @@ def variable_scope(
     """
     if name_or_scope is None and default_name is None:
         raise InvalidArgumentError(
-            "variable_scope: expected name_or_scope or default_name; got None for both"
+            "variable_scope: expected name_or_scope or default_name; got None for both", source=user_line()
         )
     if reuse not in (None, False, True, AUTO_REUSE):
         raise InvalidArgumentError(
-            f"variable_scope: expected reuse True, False, None or AUTO_REUSE; got {reuse!r}"
+            f"variable_scope: expected reuse True, False, None or AUTO_REUSE; got {reuse!r}",
+            source=user_line(),
         )
     if name_or_scope is None and reuse:
         raise InvalidArgumentError(
-            "variable_scope: expected name_or_scope with reuse; got None: default names are new ones"
+            "variable_scope: expected name_or_scope with reuse; got None: default names are new ones",
+            source=user_line(),
         )
     if name_or_scope is not None and not isinstance(name_or_scope, (str, VariableScope)):
-        raise DTypeError(f"variable_scope: expected a name or a VariableScope; got {name_or_scope!r}")
+        raise DTypeError(
+            f"variable_scope: expected a name or a VariableScope; got {name_or_scope!r}", source=user_line()
+        )
     changes = {
         "initializer": initializer,
         "regularizer": regularizer,
@@ -299,7 +304,7 @@ def _extend(
 
 @contextlib.contextmanager
 def _jump(current: _Current, target: VariableScope, changes: dict[str, Any]) -> Iterator[VariableScope]:
-    """Re-enter ``target``, whatever the open scope; names opened meanwhile do not count afterwards."""
+    """Re-enter ``target`` from any open scope; names opened meanwhile do not count afterwards."""
     outer, counts = current.scope, dict(current.counts)
     scope = target.derive(target.name, target.original_name_scope, **changes)
     current.open(target.name)
@@ -322,7 +327,7 @@ def variable_op_scope(
 
 @contextlib.contextmanager
 def unscoped(name: str, custom_getter: Any = None) -> Iterator[VariableScope]:
-    """A variable scope without a name scope: variables are named, operations are not."""
+    """A variable scope without a name scope: it prefixes names of variables, not of operations."""
     store = variable_store()
     graph = get_default_graph()
     with _extend(store.current, name, graph.get_name_scope(), {"custom_getter": custom_getter}) as scope:

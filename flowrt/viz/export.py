@@ -1,4 +1,4 @@
-"""`export`: a graph as a file that a viewer opens, whole or not at all."""
+"""`export`: a graph as a file for a viewer, written atomically."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def check_export(
     focus: str | None,
     radius: int,
 ) -> Format:
-    """The format of an `export` with these arguments. Raises as that, before there is a graph."""
+    """The format of an `export` with these arguments. Raises its errors before there is a graph."""
     name = format or format_for(path)
     chosen = _chosen(name)
     if view not in VIEWS:
         raise NotFoundError(f"view: expected one of {', '.join(VIEWS)}; got {view!r}.{nearest(view, VIEWS)}")
     if name == "tensorboard" and "tfevents" not in Path(path).name:
         raise InvalidArgumentError(
-            f"{os.fspath(path)}: expected a name with 'tfevents' in it: TensorBoard opens no others"
+            f"{os.fspath(path)}: expected a name with 'tfevents' in it: TensorBoard ignores other files"
         )
     if not chosen.has_view and (depth is not None or focus is not None):
-        raise InvalidArgumentError(f"format {name}: it has every operation; depth and focus are for drawings")
+        raise InvalidArgumentError(f"format {name}: expected no depth or focus: it contains every operation")
     if depth is not None:
         _check_least("depth", depth, 1)
     _check_least("radius", radius, 0)
@@ -137,7 +137,7 @@ def picture(
     if 0 < format.max_boxes < len(drawn.nodes):
         raise ResourceExhaustedError(
             f"expected at most {format.max_boxes} boxes in a drawing of this format; got {len(drawn.nodes)}."
-            " A smaller depth, or a focus, makes it smaller"
+            " Reduce depth, or set focus"
         )
     title = f"{source.title}, {view}" if format.has_view else source.title
     return Picture(title, view, parts, drawn, source.stages, source.code)

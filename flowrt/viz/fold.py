@@ -19,7 +19,7 @@ from flowrt.viz.view import (
 )
 
 MIN_SERIES = 3
-"""Scopes of one make that are worth one box."""
+"""Minimum number of similar scopes to draw as one box."""
 
 _KINDS = list(EdgeKind)
 _COUNTED = (GroupKind.SCOPE, GroupKind.FUNCTION)

@@ -48,8 +48,7 @@ def read_foreign(graph_def: GraphDef) -> Subgraph:
         nodes = join_parts(nodes)
     if (count := _num_nodes(Subgraph(nodes), {})) > MAX_NODES:
         raise ResourceExhaustedError(
-            f"GraphDef: expected at most {MAX_NODES} nodes, those of a function for each of its owners;"
-            f" got {count}"
+            f"GraphDef: expected at most {MAX_NODES} nodes, those of a function once per owner; got {count}"
         )
     return with_specs(Subgraph(nodes))
 
@@ -123,7 +122,7 @@ class _Reader:
         for node_def in node_defs:
             name = node_def.name
             if name in seen or not name.isprintable() or not name:
-                message = f"node name: expected printable ones that are all different; got {name[:200]!r}"
+                message = f"node name: expected a unique printable name; got {name[:200]!r}"
                 raise InvalidArgumentError(message)
             seen.add(name)
             yield self._node(node_def, parse, outputs.get(name, {}))
@@ -206,7 +205,7 @@ class _Reader:
 
 
 def _left_out(attrs: dict[str, Any]) -> tuple[OpDef, dict[str, Any]]:
-    """A constant without its value, or of a dtype that flowrt has not."""
+    """A constant without its value, or of a dtype that flowrt lacks."""
     dtype = attrs.get("dtype")
     return placeholder_op, {**attrs, "dtype": dtype if isinstance(dtype, DType) else UNKNOWN, "shape": None}
 
@@ -219,7 +218,7 @@ def _parameter(arg: Any, attrs: Any) -> Node:
 def _dtype(number: int) -> DType:
     try:
         return decode_type(number)
-    except OpError:  # any type, or one that flowrt has not
+    except OpError:  # any type, or one that flowrt lacks
         return UNKNOWN
 
 

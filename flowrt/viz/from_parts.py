@@ -68,7 +68,7 @@ def view_of(parts: Parts, texts: AttrTexts | None = None) -> GraphView:
 
 @final
 class _Builder:
-    """A view that is being made."""
+    """A view under construction."""
 
     def __init__(self, texts: AttrTexts) -> None:
         self._texts = texts
@@ -258,7 +258,9 @@ def _source(source: Source | None) -> str:
 
 @final
 class AttrTexts:
-    """The attributes of nodes as texts, each once: passes share those of nodes left alone, or only moved."""
+    """The attributes of nodes as texts, each once: passes share those of nodes that they leave unchanged or
+    only move.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], tuple[Mapping[str, Any], dict[str, str]]] = {}

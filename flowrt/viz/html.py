@@ -3,8 +3,8 @@
     stages -> page_data -> JSON -> gzip -> base64
     page/*.js, style.css, template.html -> one script, one style, their hashes -> the file
 
-The page's content security policy allows only the two inline texts, by hash: whatever a name contains,
-nothing is loaded or run. Names are strings in the data, decoded there and set as text.
+The page's content security policy allows only the two inline texts, by hash: no name can cause anything to be
+loaded or run. Names are strings in the data, decoded there and set as text.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ def load_igraph() -> Any:
         import igraph
     except ImportError as error:
         raise FailedPreconditionError(
-            f"html: expected igraph, which lays the graph out; got {error}. "
-            "Install it with: pip install 'flowrt[viz]'"
+            f"html: expected igraph, for the layout; got {error}. Install it with: pip install 'flowrt[viz]'"
         ) from None
     return igraph
 

@@ -29,7 +29,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
     the script raised: with the script's line and the error.
     """
     if not Path(path).is_file():
-        raise NotFoundError(f"{path}: expected a Python file; there is none")
+        raise NotFoundError(f"{path}: expected a Python file; got no such file")
     heard: list[CompileRequest] = []
 
     def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
@@ -45,7 +45,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
         try:
             runpy.run_path(path, run_name="__main__")
         except KeyboardInterrupt:
-            pass  # the user has seen enough
+            pass  # Ctrl-C: use what has been recorded
         except SystemExit as end:
             ended_with = end.code
         except Exception as error:  # a script may raise anything
@@ -81,7 +81,7 @@ def _line(text: object) -> str:
 
 @contextmanager
 def _program(words: Sequence[str]) -> Iterator[None]:
-    """The process as the script expects it: its own words, its directory first in the path."""
+    """The process as the script expects it: its arguments, its directory first in the path."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = list(words)
     sys.path.insert(0, str(Path(words[0]).resolve().parent))
@@ -99,9 +99,10 @@ def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -
     """
     fitting = [one for one in asked if {*fetches} <= set(_names(one))]
     if not fitting:
-        known = "; ".join(dict.fromkeys(map(title_of, asked)))
+        steps = "; ".join(dict.fromkeys(map(title_of, asked)))
         raise NotFoundError(
-            f"fetch: expected what a step of the script computes; got {fetches}. It has {known}"
+            f"fetch: expected names that one step of the script fetches; got {', '.join(fetches)}. The script"
+            f" runs {steps}"
         )
     return max(fitting, key=_weight)
 

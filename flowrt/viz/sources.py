@@ -136,7 +136,7 @@ class Foreign:
         self.title, self.graph, self.reason = title, graph, reason
 
     def parts(self, view: str) -> Parts:
-        """Raises `InvalidArgumentError` for a device that has no device's name."""
+        """Raises `InvalidArgumentError` for an invalid device name."""
         if view == "logical":
             return {"": self.graph}
         placed = on_its_devices(self.graph)
@@ -191,8 +191,8 @@ def source_of(
     fetches: Any = None,
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Source:
-    """The source of ``what``: a session, a graph, a question, a GraphDef's path (``.pb``, ``.pbtxt``), an
-    event file's, or a running worker's address, ``grpc://host:port``. ``fetches``, ``feed_dict``: see
+    """The source of ``what``: a session, a graph, a CompileRequest, a GraphDef's path (``.pb``, ``.pbtxt``),
+    an event file's, or a running worker's address, ``grpc://host:port``. ``fetches``, ``feed_dict``: see
     `compile_request`.
 
     Raises the errors of `compile_request` and `read_source`, and `UnavailableError` if no worker answers.
@@ -285,7 +285,7 @@ def _without_line(node: Node) -> Node:
 
 
 def _read_bytes(path: str) -> bytes:
-    with typed_os_errors(f"{path}: cannot read it"):
+    with typed_os_errors(f"{path}: cannot read the file"):
         size = os.stat(path).st_size
         if size > MAX_FILE_BYTES:
             raise ResourceExhaustedError(f"{path}: expected at most {MAX_FILE_BYTES} bytes; got {size}")
@@ -301,7 +301,7 @@ def _parsed(path: str, data: bytes) -> GraphDef:
         return protos.graph_pb2.GraphDef.FromString(data)
     except DecodeError as error:
         raise InvalidArgumentError(
-            f"{path}: expected a GraphDef; got {len(data)} bytes that are none, or only the beginning of one"
+            f"{path}: expected a GraphDef; got {len(data)} bytes of something else, or a truncated one"
             f" ({error})"
         ) from None
 

@@ -82,7 +82,7 @@ def stages_of(asked: CompileRequest, pipeline: Sequence[passes.Stage] = PIPELINE
 
 
 def built(graph: Graph) -> Subgraph:
-    """All of ``graph``, as it was made."""
+    """All of ``graph``, as it was built."""
     return Subgraph({op.name: op.node for op in graph.get_operations()})
 
 
@@ -120,7 +120,7 @@ def _nodes(parts: Parts) -> dict[str, Node]:
 
 
 def _is_same(a: Node, b: Node) -> bool:
-    """Passes share the nodes that they leave alone; some make an equal one."""
+    """Passes share unchanged nodes; some create equal ones."""
     if a is b:
         return True
     if a.attrs is not b.attrs:

@@ -54,7 +54,7 @@ class NodeView(NamedTuple):
 
 
 class EdgeKind(StrEnum):
-    """Ordered: of the edges that a fold makes one of, the last kind is the kind of all."""
+    """Ordered: edges that folding merges get the last of their kinds."""
 
     CONTROL = "control"
     DATA = "data"
@@ -82,7 +82,7 @@ class GroupKind(StrEnum):
     FUNCTION = "function"
     DEVICE = "device"
     SERIES = "series"
-    """Scopes of one make, ``layer_0`` to ``layer_11``."""
+    """Scopes of the same structure, ``layer_0`` to ``layer_11``."""
 
 
 class GroupView(NamedTuple):

@@ -120,10 +120,10 @@ def test_off_leaves_the_records_and_divides_the_batches() -> None:
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        (lambda: Dataset.range(9).shuffle(3).batch(5), "2 workers divide; got 5"),
+        (lambda: Dataset.range(9).shuffle(3).batch(5), "divisible by 2, the number of workers; got 5"),
         (
             lambda: Dataset.range(9).shuffle(3).map(lambda x: tf.stack([x, x])),
-            "batches another function makes",
+            "got one batched in another function",
         ),
     ],
 )

@@ -278,7 +278,7 @@ def test_components_with_different_row_counts_are_refused():
     with pytest.raises(InvalidArgumentError, match="got a scalar"):
         Unbatch(Range(0, 3))
     ragged = generated([([1, 2], [1, 2, 3])], (TensorSpec((None,), dtypes.int64),) * 2)
-    with pytest.raises(InvalidArgumentError, match=r"equally many rows.*\[2\], \[3\]"):
+    with pytest.raises(InvalidArgumentError, match=r"same number of rows in all components.*\[2\], \[3\]"):
         elements(Unbatch(ragged))
 
 

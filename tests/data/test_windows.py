@@ -65,7 +65,7 @@ def test_what_group_by_window_refuses() -> None:
     numbers = tf.data.Dataset.range(4)
     group = experimental.group_by_window
     with pytest.raises(
-        InvalidArgumentError, match="one of window_size and window_size_func; got None and None"
+        InvalidArgumentError, match="either window_size or window_size_func; got None and None"
     ):
         group(lambda x: x, lambda key, window: window)
     with pytest.raises(DTypeError, match="key_func: expected it to return an integer scalar"):
@@ -165,7 +165,7 @@ def test_the_report_of_nothing_says_so() -> None:
 def test_bad_boundaries_are_refused() -> None:
     for boundaries, sizes in (([], [1]), ([5, 5], [1, 1, 1]), ([5], [1])):
         with pytest.raises(
-            InvalidArgumentError, match="expected rising bucket_boundaries and one batch size"
+            InvalidArgumentError, match="expected increasing bucket_boundaries and one more batch size"
         ):
             experimental.bucket_by_sequence_length(lambda n: n, boundaries, sizes)
 

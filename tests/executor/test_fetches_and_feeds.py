@@ -168,7 +168,7 @@ def test_an_array_of_objects_may_have_texts(session):
     same, longer = session.run(fetched, {texts: np.array(["a", b"b"], object)})
     assert same.tolist() == [b"a", b"b"]
     assert longer.tolist() == [b"a.", b"b."]
-    with pytest.raises(tf.errors.DTypeError, match="got 1 of int"):
+    with pytest.raises(tf.errors.DTypeError, match="got 1 of type int"):
         session.run(fetched, {texts: np.array(["a", 1], object)})
 
 

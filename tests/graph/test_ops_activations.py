@@ -271,9 +271,14 @@ def test_the_gradient_of_dropout_is_zero_where_the_value_is() -> None:
     ("arguments", "error", "message"),
     [
         (dict(rate=1.0), InvalidArgumentError, r"rate in \[0, 1\)"),
-        (dict(keep_prob=0.0), InvalidArgumentError, r"rate in \[0, 1\)"),
-        (dict(), InvalidArgumentError, "one of keep_prob and rate"),
-        (dict(rate=0.5, keep_prob=0.5), InvalidArgumentError, "one of keep_prob and rate"),
+        (dict(keep_prob=0.0), InvalidArgumentError, r"keep_prob in \(0, 1\]; got 0\.0"),
+        (
+            dict(keep_prob=1.5),
+            InvalidArgumentError,
+            r"\.py:\d+\): dropout: .* keep_prob in \(0, 1\]; got 1\.5",
+        ),
+        (dict(), InvalidArgumentError, "either keep_prob or rate"),
+        (dict(rate=0.5, keep_prob=0.5), InvalidArgumentError, "either keep_prob or rate"),
     ],
 )
 def test_wrong_rates_are_errors(arguments: dict[str, float], error: type[Exception], message: str) -> None:

@@ -19,7 +19,6 @@ from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.array.counting import bincount, confusion_matrix, histogram_fixed_width
 from flowrt.graph.ops.array.segments import (
     segment_max,
     segment_mean,
@@ -41,6 +40,7 @@ from flowrt.graph.ops.array.sorting import (
     unique,
     unique_with_counts,
 )
+from flowrt.graph.ops.array.statistics import bincount, confusion_matrix, histogram_fixed_width
 from tests.graph.evaluation import value_of, values_of
 
 X = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)

@@ -208,7 +208,7 @@ def test_py_func_cannot_change_its_inputs_and_may_change_its_results_later() -> 
         (lambda: (1, 2), ["int32"], "2 values"),
         (lambda: None, "float32", "got None"),
         (lambda: 1, ["int32", "int32"], "expected .*lambda.* to return int32, int32; got 1 values"),
-        (lambda: [[[1], [1, 2]]], "int32", "rectangular"),
+        (lambda: [[[1], [1, 2]]], "int32", "lists of equal lengths"),
         (lambda: [1, 2], "int32", "2 values"),
     ],
 )

@@ -486,7 +486,7 @@ class Forgetful(Identity):
         ),
         (
             lambda c: tf.nn.dynamic_rnn(c, X, [[1, 2, 3]], dtype=tf.float64),
-            "expected sequence_length to be a vector, one length a row of 3; got shape",
+            "expected sequence_length to be a vector, one length per row of 3; got shape",
         ),
         (
             lambda c: tf.nn.dynamic_rnn(c, X, [1, 2], dtype=tf.float64),
@@ -494,7 +494,7 @@ class Forgetful(Identity):
         ),
         (
             lambda c: tf.nn.dynamic_rnn(c, (X, X[:, :2]), dtype=tf.float64),
-            rf"^\({HERE}\): dynamic_rnn: expected inputs of one time and batch",
+            rf"^\({HERE}\): dynamic_rnn: expected inputs of equal time and batch",
         ),
         (
             lambda c: tf.nn.dynamic_rnn(Forgetful(DEPTH), X, initial_state=(X[:, 0], X[:, 0])),

@@ -211,7 +211,7 @@ def test_users_own_cells_work_and_share_one_variable(make: Any, scope: str) -> N
 
 
 def test_a_cell_without_sizes_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="RNNCell: a cell has a state_size"):
+    with pytest.raises(NotImplementedError, match="RNNCell: expected a state_size"):
         cells.RNNCell().zero_state(2, tf.float32)
 
 
@@ -398,7 +398,7 @@ def test_bad_inputs_are_typed_errors() -> None:
         cells.MultiRNNCell([cells.GRUCell(2), cells.GRUCell(2)])(tf.zeros([1, 2]), (tf.zeros([1, 2]),))
     with pytest.raises(DTypeError, match=r"activation: expected a function of flowrt\.nn; got 'tahn'"):
         cells.GRUCell(3, activation="tahn")
-    with pytest.raises(UnimplementedError, match=r"contrib\.rnn\.NASCell: .*Nearest: nn\.rnn_cell\.LSTMCell"):
+    with pytest.raises(UnimplementedError, match=r"contrib\.rnn\.NASCell: .*Instead: nn\.rnn_cell\.LSTMCell"):
         _ = contrib.NASCell
 
 

@@ -390,11 +390,11 @@ def test_a_worker_says_what_the_chief_has_not_initialized():
     with servers(ps=1, worker=1) as (_, worker):
         between_graph(worker.cluster, 0)
         with pytest.raises(
-            DeadlineExceededError, match=r"got none for global_step, total\. Does the chief run"
+            DeadlineExceededError, match=r"still uninitialized: global_step, total\. Is the chief running"
         ):
             MonitoredTrainingSession(worker.target, is_chief=False, max_wait_secs=0.1)
         creator = WorkerSessionCreator(master=worker.target, max_wait_secs=0.1)
-        with pytest.raises(DeadlineExceededError, match=r"values within 0\.1 s"):
+        with pytest.raises(DeadlineExceededError, match=r"variables within 0\.1 s"):
             creator.create_session()
 
 

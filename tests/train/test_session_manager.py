@@ -89,7 +89,7 @@ def test_init_fn_and_feeds_take_part(v):
 
 def test_what_is_not_initialized_is_named(v):
     tf.get_variable("other", [2])
-    with pytest.raises(FailedPreconditionError, match="after the init operations; got none for other"):
+    with pytest.raises(FailedPreconditionError, match="after the init operations; uninitialized: other"):
         manager().prepare_session("", v.initializer)
     with pytest.raises(
         FailedPreconditionError, match="expected a checkpoint, init_op, init_fn or local_init_op"
@@ -101,7 +101,7 @@ def test_what_a_checkpoint_leaves_is_named(v, tmp_path):
     save(v, tmp_path, 2.0, 1)
     saver = Saver([v])
     tf.get_variable("other", [2])
-    with pytest.raises(FailedPreconditionError, match=r"after restoring .*model-1; got none for other"):
+    with pytest.raises(FailedPreconditionError, match=r"after restoring .*model-1; uninitialized: other"):
         manager().prepare_session("", tf.no_op(), saver, str(tmp_path))
     session, is_ready = manager().recover_session("", saver, str(tmp_path))
     with session:
@@ -123,7 +123,8 @@ def test_recover_says_whether_a_checkpoint_made_it_ready(v, tmp_path):
 def test_waiting_ends_with_the_names_of_what_is_missing(v):
     tf.get_variable("w", [2])
     with pytest.raises(
-        DeadlineExceededError, match=r"values within 0.1 s; got none for v, w\. Does the chief run"
+        DeadlineExceededError,
+        match=r"variables within 0.1 s; still uninitialized: v, w\. Is the chief running",
     ):
         manager().wait_for_session("", max_wait_secs=0.1)
 

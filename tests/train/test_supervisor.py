@@ -71,7 +71,7 @@ def test_what_is_none_is_not_made():
     counting()
     sv = Supervisor(saver=None, summary_op=None, init_op=tf.no_op(), ready_op=None)
     assert (sv.saver, sv.summary_op, sv.ready_op, sv.summary_writer) == (None, None, None, None)
-    with pytest.raises(FailedPreconditionError, match="got none for global_step, total"):
+    with pytest.raises(FailedPreconditionError, match="uninitialized: global_step, total"):
         sv.prepare_or_wait_for_session()
     with pytest.raises(FailedPreconditionError, match="got no writer"):
         sv.summary_computed(None, b"")

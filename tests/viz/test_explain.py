@@ -209,13 +209,17 @@ def test_a_script_may_end_itself(tmp_path, own_graph):
     assert len(asked) == 2
     assert [op.name for op in main_request(asked).targets] == ["step"]
     assert main_request(asked, ["init"]) is asked[0]
-    with pytest.raises(NotFoundError, match=r"got \['no'\]\. It has step: init; step: step"):
+    with pytest.raises(NotFoundError, match=r"got no\. The script runs step: init; step: step"):
         main_request(asked, ["no"])
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("nowhere.py", "expected a Python file"), ("nowhere.pb", "cannot read it"), ("quiet.py", "it ran none")],
+    [
+        ("nowhere.py", "expected a Python file; got no such file\n"),
+        ("nowhere.pb", "cannot read the file: No such file or directory\n"),
+        ("quiet.py", "it ran none"),
+    ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, own_graph, source, words):
     (tmp_path / "quiet.py").write_text("")
@@ -302,7 +306,7 @@ def test_passes_runs_only_the_stages_that_are_named(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("source", "passes", "message"),
     [
-        (str(SCRIPT), "extract, plce", "did you mean 'place'?"),
+        (str(SCRIPT), "extract, plce", "got 'plce'. Nearest: place"),
         ("grpc://127.0.0.1:1", "all", "expected a script or a GraphDef that runs here"),
     ],
 )

@@ -145,7 +145,7 @@ BAD = {
         "view: expected one of logical, placed, partitioned; got",
     ),
     "suffix": (["--out", "x.docx"], "expected a name that ends in one of .html, .dot"),
-    "depth": (["--out", "x.pb", "--depth", "1"], "it has every operation; depth and focus are for drawings"),
+    "depth": (["--out", "x.pb", "--depth", "1"], "expected no depth or focus: it contains every operation"),
     "focus": (["--out", "x.dot", "--focus", "layr_1"], r"got 'layr_1'\. Nearest: layer_1"),
     "fetch": (["--out", "x.dot", "--fetch", "nobody:0"], "nobody"),
     "events": (["--out", "x.pb", "--format", "tensorboard"], "expected a name with 'tfevents' in it"),
@@ -192,7 +192,7 @@ def test_a_cut_between_two_nodes_is_noticed_by_what_they_read(stored, tmp_path, 
     ("content", "name", "what"),
     [
         (b"", "empty.pb", "got one without nodes"),
-        (b"\x00" * 100, "zeros.pb", "expected a GraphDef; got 100 bytes that are none"),
+        (b"\x00" * 100, "zeros.pb", "expected a GraphDef; got 100 bytes of something else"),
         (b"\xff\xfe", "bytes.pbtxt", "expected a GraphDef as text"),
         (b"", "x.tfevents", "expected an event file with a graph; got none in it"),
     ],
@@ -216,7 +216,7 @@ def test_a_missing_file_and_a_missing_directory_are_one_line(stored, tmp_path, c
 
 def test_a_place_that_cannot_be_written_is_named_once(stored, capsys):
     err = complaint(capsys, [stored / "net.pb", "--out", "/proc/x.dot"], stored)
-    assert err == "flowrt export: /proc/x.dot: cannot write it: [Errno 2] No such file or directory\n"
+    assert err == "flowrt export: /proc/x.dot: cannot write it: No such file or directory\n"
 
 
 def test_what_is_no_file_is_not_replaced(stored, tmp_path, capsys):

@@ -163,7 +163,7 @@ def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys, text, said):
 
 
 def test_a_name_that_is_no_name_is_refused():
-    with pytest.raises(InvalidArgumentError, match="printable ones that are all different"):
+    with pytest.raises(InvalidArgumentError, match="a unique printable name"):
         read_foreign(parsed('node { name: "a\\nb" op: "F" }'))
 
 

@@ -18,16 +18,20 @@ def named_element(graph: Graph, item: Any, argument: str, allow_operation: bool 
     try:
         return graph.as_graph_element(item, allow_operation=allow_operation)
     except NotFoundError:
-        kind = "a tensor" if ":" in item or not allow_operation else "an operation"
+        is_tensor = ":" in item or not allow_operation
+        kind = "a tensor" if is_tensor else "an operation"
         expected = f"{argument}: expected the name of {kind} of the graph; got {item!r}"
-        hint = _hint(graph, item)
+        hint = _hint(graph, item, is_tensor)
         raise NotFoundError(f"{expected}.{hint}" if hint else expected) from None
     except DTypeError as error:
         raise DTypeError(f"{argument}: {error.message}") from None
 
 
-def _hint(graph: Graph, name: str) -> str:
-    """The outputs of the operation that ``name`` begins with, or the operations of nearly that name."""
-    op_name = name.rpartition(":")[0] or name
+def _hint(graph: Graph, name: str, is_tensor: bool) -> str:
+    """Tensors with names similar to ``name``, first of the operation that it begins with, or operations."""
+    op_name, _, index = name.rpartition(":") if ":" in name else (name, "", "0")
     op = graph.operations.get(op_name)
-    return nearest(op_name, graph.operations) if op is None else nearest(name, [t.name for t in op.outputs])
+    if op is None and not is_tensor:
+        return nearest(name, graph.operations)
+    producers = graph.get_operations() if op is None else [op]
+    return nearest(f"{op_name}:{index}", (t.name for producer in producers for t in producer.outputs))

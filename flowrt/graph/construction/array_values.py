@@ -68,10 +68,8 @@ def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     try:
         array = np.array(value)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"expected a rectangular nested sequence; got {_brief(value)} ({error})"
-        ) from None
+    except ValueError:
+        raise InvalidArgumentError(f"expected nested lists of equal lengths; got {_brief(value)}") from None
     except OverflowError:
         raise InvalidArgumentError(f"expected numbers of at most 64 bits; got {_brief(value)}") from None
     if array.dtype.kind == "O" and any(isinstance(v, Dimension) for v in array.ravel()):
@@ -83,7 +81,7 @@ def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
             array = exact
     if array.dtype.kind in "SUO":
         if array.dtype.kind == "O" and any(isinstance(v, (list, tuple)) for v in array.ravel()):
-            raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)}")
+            raise InvalidArgumentError(f"expected nested lists of equal lengths; got {_brief(value)}")
         return _strings(array, dtype)
     own = as_dtype(array.dtype)
     if dtype is not None:
@@ -125,14 +123,13 @@ def _kind(dtype: DType) -> str:
 def _strings(array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype not in (None, dtypes.string):
         assert dtype is not None
-        raise DTypeError(f"expected {dtype.name}; got {_brief(array)} of strings or objects")
+        raise DTypeError(f"expected {dtype.name}; got strings or objects: {_brief(array.tolist())}")
     result = np.empty(array.shape, object)
     flat = result.reshape(-1)
     for i, item in enumerate(array.reshape(-1)):
         if not isinstance(item, (str, bytes)):
-            raise DTypeError(
-                f"expected a value that converts to a tensor; got {_brief(item)} of {type(item).__name__}"
-            )
+            expected = "a string" if dtype is dtypes.string else "a value that converts to a tensor"
+            raise DTypeError(f"expected {expected}; got {_brief(item)} of type {type(item).__name__}")
         flat[i] = item.encode() if isinstance(item, str) else bytes(item)
     return result
 

@@ -28,7 +28,7 @@ class Value(NamedTuple):
 
 class BatchBuilder(Protocol):
     """Interface through which rules add operations, implemented by `Batching`; for the axes see
-    `flowrt.graph.ops.array.batching_axes`.
+    `flowrt.graph.ops.array.batch_axis`.
     """
 
     size: Any

@@ -17,7 +17,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, ForeignElementError, InvalidArgumentError
 from flowrt.graph.construction.array_values import NUMBERS, as_array
 from flowrt.graph.construction.conversions import converted, is_registered
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
@@ -119,7 +119,7 @@ def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
         return adopted
     if tensor.op.graph.root is graph.root:
         raise tensor.op.graph.foreign(tensor)
-    raise InvalidArgumentError(
+    raise ForeignElementError(
         f"input {tensor.name!r} belongs to another graph than the inputs before it or the default one"
     )
 
@@ -270,6 +270,8 @@ def _attr_value(key: str, attr: Attr, value: Any) -> Any:
         return None
     try:
         return _ATTR_FORMS[attr.kind](value)
+    except InvalidArgumentError as error:
+        raise type(error)(f"attribute {key!r}: {error.message}") from None
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidArgumentError(
             f"attribute {key!r}: expected {attr.kind}; got {value!r} ({error})"
@@ -328,10 +330,10 @@ def convert_to_tensor(
     try:
         return _to_tensor(value, None if dtype is None else as_dtype(dtype), name, hint)
     except InvalidArgumentError as error:
-        raise _in_scope(error, name or "") from error.__cause__
+        raise in_scope(error, name or "") from error.__cause__
 
 
-def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
+def in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
     """``error`` with the user's line and with the name that the tensor ``name`` would have had, which begins
     with the name of the operation that needed it.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
-from flowrt.graph.construction.build import constant_tensor
+from flowrt.graph.construction.build import constant_tensor, in_scope
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import BY_EXECUTOR, Effect, Effects, OpDef, PartialValue, ShapeContext, define_op
@@ -56,22 +56,22 @@ def constant(
     `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
     ``shape`` holds, or with ``verify_shape`` when the shapes differ.
     """
-    array = as_array(value, None if dtype is None else as_dtype(dtype))
-    return constant_tensor(
-        array if shape is None else _fill_shape(array, as_shape(shape), verify_shape), name
-    )
+    try:
+        array = as_array(value, None if dtype is None else as_dtype(dtype))
+        array = array if shape is None else _fill_shape(array, as_shape(shape), verify_shape)
+    except InvalidArgumentError as error:
+        raise in_scope(error, name) from None
+    return constant_tensor(array, name)
 
 
 def _fill_shape(array: np.ndarray[Any, Any], shape: Shape, verify_shape: bool) -> np.ndarray[Any, Any]:
     count = num_elements(shape)
     if shape is None or count is None:
-        raise InvalidArgumentError(f"constant: expected a fully defined shape; got {shape}")
+        raise InvalidArgumentError(f"expected a fully defined shape; got {shape}")
     if array.shape == shape:
         return array
     if verify_shape or array.size > count or (array.size == 0 and count > 0):
-        raise InvalidArgumentError(
-            f"constant: expected values of shape {list(shape)}; got shape {list(array.shape)}"
-        )
+        raise InvalidArgumentError(f"expected values of shape {list(shape)}; got shape {list(array.shape)}")
     flat = np.empty(count, array.dtype)
     flat[: array.size] = array.ravel()
     if array.size < count:
@@ -97,7 +97,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
 
     ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
     """
-    return placeholder_op(dtype=dtype, shape=as_shape(shape), name=name or "Placeholder")
+    return placeholder_op(dtype=dtype, shape=shape, name=name or "Placeholder")
 
 
 def _default_shape(s: ShapeContext) -> list[Shape]:

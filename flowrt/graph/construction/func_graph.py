@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import ForeignElementError, InvalidArgumentError
 from flowrt.graph.construction.constant import KNOWN, feed_op
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.construction.operation import Operation, Tensor
@@ -276,11 +276,11 @@ class FuncGraph(Graph):
                 self._restore(op.node)
         return self.tensor(tensor.ref)
 
-    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+    def foreign(self, element: Tensor | Operation) -> ForeignElementError:
         """The error for an element of this function that was passed to code outside it."""
         op = element.op if isinstance(element, Tensor) else element
         kind, made = type(element).__name__.lower(), f" (made at {op.source})" if op.source else ""
-        return InvalidArgumentError(
+        return ForeignElementError(
             f"{kind} {element.name!r}{made} is inside {self.what} and cannot be used outside. Return it "
             "from there",
             op=op.name,

@@ -17,7 +17,13 @@ from typing import Any
 
 from flowrt.device.spec import format_device, merge_device_names, parse_device
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    ForeignElementError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from flowrt.graph.construction.defaults import default_graphs, default_sessions, leave_default_graph
 from flowrt.graph.construction.names import Names, check_scope
 from flowrt.graph.construction.operation import Operation, Tensor, depends_on
@@ -226,11 +232,11 @@ class Graph:
         """The tensor of the outermost graph that is equivalent to ``tensor`` of this graph."""
         return tensor
 
-    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+    def foreign(self, element: Tensor | Operation) -> ForeignElementError:
         """The error for an element of this graph that was passed to another."""
         message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
         op = element.op if isinstance(element, Tensor) else element
-        return op.error(InvalidArgumentError, message)
+        return op.error(ForeignElementError, message)
 
     @property
     def seed_position(self) -> int:
@@ -279,8 +285,10 @@ class Graph:
     def operation_name(self, name: str) -> str:
         """The full name of a new operation requested as ``name``; a trailing ``/`` means that it is complete.
 
-        Raises `InvalidArgumentError` for characters that names must not contain.
+        Raises `DTypeError` for another type, `InvalidArgumentError` for characters not allowed in names.
         """
+        if not isinstance(name, str):
+            raise DTypeError(f"operation name: expected a string; got {name!r}", source=user_line())
         if name.endswith("/"):
             full = name[:-1]
             if full in self._operations:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import final
 
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.source import user_line
 
 _OPERATION = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
@@ -41,7 +42,7 @@ class Names:
         self._counts.setdefault(name.lower(), 1)
 
     def check_operation(self, name: str) -> None:
-        """Raise `InvalidArgumentError` for characters not allowed in operation names."""
+        """Raises `InvalidArgumentError` for characters not allowed in operation names."""
         if name not in self._valid:
             if not _OPERATION.fullmatch(name):
                 raise InvalidArgumentError(
@@ -62,6 +63,10 @@ class Names:
 
 
 def check_scope(name: str) -> None:
-    """Raise `InvalidArgumentError` for characters not allowed in scope names."""
+    """Raises `DTypeError` unless ``name`` is a string, `InvalidArgumentError` for characters not allowed in
+    scope names.
+    """
+    if not isinstance(name, str):
+        raise DTypeError(f"name scope: expected a string; got {name!r}", source=user_line())
     if not _SCOPE.fullmatch(name):
         raise InvalidArgumentError(f"name scope: expected letters, digits and _.\\->/ ; got {name!r}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from flowrt.dtypes import DType
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.errors import FailedPreconditionError, ForeignElementError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.defaults import default_sessions
 from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
@@ -195,7 +195,7 @@ class Operation:
     def add_control_input(self, op: Operation) -> None:
         """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends on it."""
         if op.graph is not self.graph:
-            raise self.error(InvalidArgumentError, f"control input {op.name!r} belongs to another graph")
+            raise self.error(ForeignElementError, f"control input {op.name!r} belongs to another graph")
         if depends_on(op, self):
             raise self.error(
                 InvalidArgumentError,

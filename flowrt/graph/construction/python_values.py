@@ -66,7 +66,11 @@ class Symbolic:
         raise value_error(self, "has no len(): use .shape, or flowrt.shape() for the run-time value")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise value_error(self, "has no value yet: expected an array. Run it in a session first")
+        raise value_error(
+            self,
+            "has no value yet: expected an array. Use flowrt's functions in place of NumPy's, or run it in a"
+            " session first",
+        )
 
 
 def value_error(tensor: Symbolic, message: str) -> DTypeError:

@@ -35,7 +35,7 @@ from flowrt.graph.derivatives.gradients import apply_vjp
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.node import COLOCATION, Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect, OpDef
-from flowrt.graph.ops.array import batching_axes as axes
+from flowrt.graph.ops.array import batch_axis as axes
 from flowrt.graph.ops.array.ranges import range as range_
 from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import identity_n

@@ -39,6 +39,7 @@ from flowrt.graph.ops.lists.stacked_lists import tensor_list_concat
 from flowrt.graph.ops.lists.tensor_lists import (
     STACK,
     empty_tensor_list,
+    format_element_shape,
     swapping,
     tensor_list_pop_back,
     tensor_list_push_back,
@@ -167,7 +168,10 @@ class _Loop:
         parameter = graph.parameter(TensorSpec(dtypes.variant, tensor.spec.shape), "kept")
         with graph, graph.control_dependencies(None):
             rest, value = tensor_list_pop_back(
-                parameter, _element_shape(tensor), element_dtype=tensor.dtype, **self._swapping
+                parameter,
+                format_element_shape(tensor.spec.shape),
+                element_dtype=tensor.dtype,
+                **self._swapping,
             )
         self._popped[tensor] = _Popped(parameter, rest)
         return value
@@ -175,7 +179,9 @@ class _Loop:
     def _new_stack(self, tensor: Tensor) -> _Stack:
         outside = self._op.graph
         with outside, outside.control_dependencies(None), outside.name_scope(f"{self._op.name}/"):
-            initial = empty_tensor_list(_element_shape(tensor), -1, element_dtype=tensor.dtype, name="stack")
+            initial = empty_tensor_list(
+                format_element_shape(tensor.spec.shape), -1, element_dtype=tensor.dtype, name="stack"
+            )
         forward = self._forward
         parameter = forward.parameter(initial.spec, "stack")
         with forward, forward.control_dependencies(None):
@@ -303,7 +309,7 @@ class _Sum:
     def keep(self, graph: Gradient, parts: Sequence[Tensor]) -> None:
         """Save ``parts`` of each iteration in lists."""
         for part in parts:
-            shape = _element_shape(part)
+            shape = format_element_shape(part.spec.shape)
             self.initial.append(empty_tensor_list(shape, -1, element_dtype=part.dtype))
             parameter = graph.parameter(TensorSpec(dtypes.variant, part.spec.shape), "parts")
             self.parameters.append(parameter)
@@ -378,11 +384,6 @@ def _joined(handle: Tensor, part: Tensor) -> Tensor:
     """The elements of a list, concatenated."""
     tail = [-1 if d is None else d for d in (part.spec.shape or ())[1:]]
     return tensor_list_concat(handle, [-1, *tail], [], element_dtype=part.dtype)[0]
-
-
-def _element_shape(tensor: Tensor) -> Any:
-    shape = tensor.spec.shape
-    return -1 if shape is None else [-1 if d is None else d for d in shape]
 
 
 def _reached(roots: Sequence[Tensor]) -> set[Ref]:

@@ -10,7 +10,6 @@ stages, which `parse_pipeline` reads from a text such as ``"extract, lower, plac
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from flowrt.device.spec import DeviceSpec
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.collectives.cost import Links, links_of
 from flowrt.graph.node import Node, Subgraph, with_functions
-from flowrt.graph.op_def import Effect
+from flowrt.graph.op_def import Effect, nearest
 from flowrt.graph.passes.collective.lower_collectives import lower_collectives
 from flowrt.graph.passes.fusion.fuse import fuse
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small
@@ -333,8 +332,8 @@ _STAGE = re.compile(r"\s*(\w+)\s*(?:\(([\w\s,]*)\)\s*)?(?:,|$)")
 def parse_pipeline(text: str) -> tuple[Stage, ...]:
     """The stages that ``text`` names, in its order, with all of their passes or with those in parentheses.
 
-    Raises `InvalidArgumentError` for a name that is none, for a stage in front of one that it needs, and
-    for one that would undo the work of an earlier one, as `optimise` does behind `place`.
+    Raises `InvalidArgumentError` for an unknown name, for a stage before one that it needs, and for one that
+    would undo the work of an earlier one, as `optimise` after `place` would.
 
     >>> print(format_pipeline(parse_pipeline("extract, optimise(fold_constants), place")))
     extract, optimise(fold_constants), place
@@ -356,7 +355,8 @@ def parse_pipeline(text: str) -> tuple[Stage, ...]:
 
 
 def _stage(name: str, passes: str | None, before: Sequence[Stage]) -> Stage:
-    stage = _named(name, {stage.name: stage for stage in PIPELINE}, "stage")
+    stage = _named(name, {stage.name: stage for stage in PIPELINE}, "a stage")
+    chosen = stage if passes is None else _with_passes(stage, passes)
     if stage.needs and stage.needs not in [earlier.name for earlier in before]:
         raise InvalidArgumentError(f"passes: {name!r} needs {stage.needs!r}, which must come before it")
     order = list(State)
@@ -366,19 +366,23 @@ def _stage(name: str, passes: str | None, before: Sequence[Stage]) -> Stage:
         raise InvalidArgumentError(
             f"passes: expected {name!r} before {before[-1].name!r}: the step is {before[-1].state.value} then"
         )
-    if passes is None:
-        return stage
+    return chosen
+
+
+def _with_passes(stage: Stage, passes: str) -> Stage:
+    """``stage`` with only ``passes`` of its own, names between commas."""
     if not stage.passes:
-        raise InvalidArgumentError(f"passes: {name!r} is made of no passes; got {name}({passes})")
+        raise InvalidArgumentError(
+            f"passes: {stage.name!r} has no passes to choose; got {stage.name}({passes})"
+        )
     names = [word.strip() for word in passes.split(",") if word.strip()]
     if not names:
-        raise InvalidArgumentError(f"passes: expected passes of {name!r} in the parentheses; got none")
-    return replace(stage, passes={n: _named(n, stage.passes, f"pass of {name!r}") for n in names})
+        raise InvalidArgumentError(f"passes: expected passes of {stage.name!r} in the parentheses; got none")
+    return replace(stage, passes={n: _named(n, stage.passes, f"a pass of {stage.name!r}") for n in names})
 
 
 def _named(name: str, table: Mapping[str, T], kind: str) -> T:
     if name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InvalidArgumentError(f"passes: {name!r} is no {kind}{hint}. There are: {', '.join(table)}")
+    expected = f"passes: expected {kind}: {', '.join(table)}"
+    raise InvalidArgumentError(f"{expected}; got {name!r}.{nearest(name, table)}")

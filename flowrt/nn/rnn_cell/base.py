@@ -38,11 +38,11 @@ class RNNCell(Layer):
     @property
     def state_size(self) -> Structure:
         """The size of the state: an int, a `TensorShape`, or a structure of them."""
-        raise NotImplementedError(f"{type(self).__name__}: a cell has a state_size")
+        raise NotImplementedError(f"{type(self).__name__}: expected a state_size")
 
     @property
     def output_size(self) -> Structure:
-        raise NotImplementedError(f"{type(self).__name__}: a cell has an output_size")
+        raise NotImplementedError(f"{type(self).__name__}: expected an output_size")
 
     def __call__(self, inputs: Structure, state: Structure, scope: Any = None) -> tuple[Any, Any]:
         """One step. ``scope`` is a variable scope, or the name of one, to make the variables in.

@@ -15,7 +15,7 @@ from flowrt.variables.variable import Variable
 
 
 class _OneStateCell(LayerRNNCell):
-    """A cell of ``num_units``, with ``activation`` (None: tanh) and ``reuse`` as that of a variable scope."""
+    """A cell of ``num_units``, with ``activation`` (tanh if None) and ``reuse`` as in a variable scope."""
 
     def __init__(
         self,

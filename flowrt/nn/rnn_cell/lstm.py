@@ -22,7 +22,6 @@ from flowrt.initializers import Zeros
 from flowrt.layers.base import activation_function
 from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
-from flowrt.variables.variable import Variable
 
 
 class LSTMStateTuple(NamedTuple):
@@ -41,20 +40,20 @@ class LSTMStateTuple(NamedTuple):
 
 
 class _LSTM(LayerRNNCell):
-    """Base of the LSTM cells: the sizes, and a state that is a tuple or one tensor."""
+    """Base of the LSTM cells. Its state is a tuple or one tensor."""
 
     def __init__(
-        self,
-        num_units: int,
-        state_is_tuple: bool,
-        activation: Any,
-        num_proj: int | None = None,
-        **kwargs: Any,
-    ) -> None:
+        self, num_units: int, forget_bias: float, state_is_tuple: bool, activation: Any, *,
+        use_peepholes: bool = False, cell_clip: float | None = None, initializer: Any = None,
+        num_proj: int | None = None, proj_clip: float | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self._num_units, self._state_is_tuple = int(num_units), state_is_tuple
         self._output_units = self._num_units if num_proj is None else int(num_proj)
         self._activation = activation_function(activation) or tanh
+        self._use_peepholes, self._project = use_peepholes, num_proj is not None
+        self._cell_clip, self._proj_clip = cell_clip, proj_clip
+        self._initializer, self._forget_bias = initializer, forget_bias
 
     @property
     def state_size(self) -> Any:
@@ -78,84 +77,10 @@ class _LSTM(LayerRNNCell):
     def _packed(self, c: Tensor, h: Tensor) -> Any:
         return LSTMStateTuple(c, h) if self._state_is_tuple else concat([c, h], 1)
 
-    def _gates_kernel(self, input_shape: TensorShape, initializer: Any = None) -> Variable:
-        depth = self._known(input_shape, -1) + self._output_units
-        return self.add_weight("kernel", [depth, 4 * self._num_units], initializer=initializer)
-
-
-class BasicLSTMCell(_LSTM):
-    """An LSTM without peepholes, clipping or projection.
-
-    ``forget_bias`` is added to the forget gate, so that the memory persists at the beginning of training.
-    ``activation`` is tanh if None.
-    """
-
-    def __init__(
-        self,
-        num_units: int,
-        forget_bias: float = 1.0,
-        state_is_tuple: bool = True,
-        activation: Any = None,
-        reuse: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            num_units, state_is_tuple, activation, _reuse=reuse, name=name, dtype=dtype, **kwargs
-        )
-        self._forget_bias = forget_bias
-
-    def build(self, input_shape: TensorShape) -> None:
-        self._kernel = self._gates_kernel(input_shape)
-        self._bias = self.add_weight("bias", [4 * self._num_units], initializer=Zeros())
-
-    def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        c, h = self._unpacked(state)
-        i, j, f, o = split(affine([inputs, h], self._kernel, self._bias), 4, axis=1)
-        new_c = c * sigmoid(f + self._forget_bias) + sigmoid(i) * self._activation(j)
-        new_h = self._activation(new_c) * sigmoid(o)
-        return new_h, self._packed(new_c, new_h)
-
-
-class LSTMCell(_LSTM):
-    """An LSTM with options: Sak et al., "Long short-term memory recurrent neural network architectures for
-    large scale acoustic modeling" (2014).
-
-    With ``use_peepholes`` the gates see the memory, through the vectors w_f_diag, w_i_diag and w_o_diag.
-    ``num_proj`` projects the output to that size, by projection/kernel. ``cell_clip`` and ``proj_clip`` bound
-    the absolute values of memory and projected output. ``num_unit_shards`` and ``num_proj_shards`` are
-    accepted: variables are kept whole. ``initializer`` is for all but the bias.
-    """
-
-    def __init__(
-        self,
-        num_units: int,
-        use_peepholes: bool = False,
-        cell_clip: float | None = None,
-        initializer: Any = None,
-        num_proj: int | None = None,
-        proj_clip: float | None = None,
-        num_unit_shards: int | None = None,
-        num_proj_shards: int | None = None,
-        forget_bias: float = 1.0,
-        state_is_tuple: bool = True,
-        activation: Any = None,
-        reuse: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            num_units, state_is_tuple, activation, num_proj, _reuse=reuse, name=name, dtype=dtype, **kwargs
-        )
-        self._use_peepholes, self._project = use_peepholes, num_proj is not None
-        self._cell_clip, self._proj_clip = cell_clip, proj_clip
-        self._initializer, self._forget_bias = initializer, forget_bias
-
     def build(self, input_shape: TensorShape) -> None:
         units, initializer = self._num_units, self._initializer
-        self._kernel = self._gates_kernel(input_shape, initializer)
+        depth = self._known(input_shape, -1) + self._output_units
+        self._kernel = self.add_weight("kernel", [depth, 4 * units], initializer=initializer)
         self._bias = self.add_weight("bias", [4 * units], initializer=Zeros())
         if self._use_peepholes:
             self._w_f_diag, self._w_i_diag, self._w_o_diag = (
@@ -179,6 +104,64 @@ class LSTMCell(_LSTM):
         if self._project:
             new_h = _clipped(matmul(new_h, self._proj_kernel), self._proj_clip)
         return new_h, self._packed(new_c, new_h)
+
+
+class BasicLSTMCell(_LSTM):
+    """An LSTM without peepholes, clipping or projection.
+
+    ``forget_bias`` is added to the forget gate, so that the memory persists at the beginning of training.
+    ``activation`` is tanh if None.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        state_is_tuple: bool = True,
+        activation: Any = None,
+        reuse: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_units, forget_bias, state_is_tuple, activation, _reuse=reuse, name=name, dtype=dtype, **kwargs
+        )
+
+
+class LSTMCell(_LSTM):
+    """An LSTM with options: Sak et al., "Long short-term memory recurrent neural network architectures for
+    large scale acoustic modeling" (2014).
+
+    With ``use_peepholes`` the gates see the memory, through the vectors w_f_diag, w_i_diag and w_o_diag.
+    ``num_proj`` projects the output to that size, by projection/kernel. ``cell_clip`` and ``proj_clip`` bound
+    the absolute values of memory and projected output. ``num_unit_shards`` and ``num_proj_shards`` are
+    accepted: variables are not partitioned. ``initializer`` is for all but the bias.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        use_peepholes: bool = False,
+        cell_clip: float | None = None,
+        initializer: Any = None,
+        num_proj: int | None = None,
+        proj_clip: float | None = None,
+        num_unit_shards: int | None = None,
+        num_proj_shards: int | None = None,
+        forget_bias: float = 1.0,
+        state_is_tuple: bool = True,
+        activation: Any = None,
+        reuse: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_units, forget_bias, state_is_tuple, activation, use_peepholes=use_peepholes,
+            cell_clip=cell_clip, initializer=initializer, num_proj=num_proj, proj_clip=proj_clip,
+            _reuse=reuse, name=name, dtype=dtype, **kwargs,
+        )  # fmt: skip
 
 
 def _clipped(value: Tensor, bound: float | None) -> Tensor:

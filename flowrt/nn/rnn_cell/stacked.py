@@ -34,7 +34,7 @@ class MultiRNNCell(RNNCell):
             check_cell(f"MultiRNNCell: cells[{number}]", cell)
         if len({id(cell) for cell in cells}) < len(cells):
             logging.getLogger("flowrt").warning(
-                "MultiRNNCell: one cell stands twice: its layers share weights"
+                "MultiRNNCell: the same cell is given twice: its layers share weights"
             )
         if not state_is_tuple and any(is_nested(cell.state_size) for cell in cells):
             raise InvalidArgumentError(

@@ -26,7 +26,7 @@ from flowrt.variables.variable import Variable
 
 
 class CellWrapper(RNNCell):
-    """Base of the wrappers: as ``cell`` in everything."""
+    """Base of the wrappers: forwards everything to ``cell``."""
 
     def __init__(self, cell: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)

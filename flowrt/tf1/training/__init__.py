@@ -1,7 +1,7 @@
 """Training loops of older programs.
 
 input_producers          queues filled with the parts of a tensor
-input_batches            `batch`, `shuffle_batch` and their like
+input_batches            `batch`, `shuffle_batch` and their variants
 supervisor               `Supervisor`
 sync_replicas_optimizer  `SyncReplicasOptimizer`
 """

@@ -1,12 +1,12 @@
-"""Batches of what a graph makes one at a time, or several: threads run the graph into a queue.
+"""Batches of elements that a graph computes: threads run the graph and enqueue its results.
 
     batch, shuffle_batch             num_threads threads run one graph
-    batch_join, shuffle_batch_join   a thread each runs one of several
-    maybe_...                        the same, with a tensor that says what is kept
+    batch_join, shuffle_batch_join   one thread for each of several graphs
+    maybe_...                        the same, with a tensor that selects what is kept
 
 Elements are a tensor, a list of tensors, or a dict; so are batches. The threads are started by
-`start_queue_runners`; when the data is used up (`OutOfRangeError`) the queue is closed, and gives out what it
-has left.
+`start_queue_runners`; when the data is used up (`OutOfRangeError`) the queue is closed, and its remaining
+elements can still be dequeued.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _batches(
     shapes: Any,
     threads: int = 1,
 ) -> Any:
-    """Batches of the elements ``sources``, each of which ``threads`` threads give to the queue. Raises
+    """Batches of the elements ``sources``, each enqueued by ``threads`` threads. Raises
     `InvalidArgumentError` for a queue without room and for batches of nothing.
     """
     _check_positive(what.name, "batch_size", what.size)
@@ -221,14 +221,14 @@ def _components(source: Any) -> list[Any]:
 
 
 def _as_source(source: Any, taken: Any) -> Any:
-    """A batch as a dict, if elements are."""
+    """A batch as a dict, if the elements are dicts."""
     if not isinstance(source, Mapping):
         return taken
     return dict(zip(sorted(source), taken if isinstance(taken, list) else [taken], strict=True))
 
 
 def _common_types(elements: Sequence[Sequence[Tensor]]) -> list[DType]:
-    """Raises `InvalidArgumentError` unless all elements have the same."""
+    """The dtypes of the components. Raises `InvalidArgumentError` unless all elements have the same."""
     kinds = [[tensor.dtype for tensor in element] for element in elements]
     if any(kind != kinds[0] for kind in kinds):
         names = ["(" + ", ".join(dtype.name for dtype in kind) + ")" for kind in kinds]

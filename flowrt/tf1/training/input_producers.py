@@ -1,7 +1,7 @@
 """Queues that a thread fills with the parts of a tensor, epoch after epoch: file names, rows, numbers.
 
-    limit_epochs   a tensor that can be had a number of times; then the data is used up (`OutOfRangeError`)
-    queue          which a `QueueRunner` fills with its rows, in a new order in each epoch
+    limit_epochs   a tensor that can be evaluated a number of times; then the step raises `OutOfRangeError`
+    queue          filled by a `QueueRunner` with the tensor's rows, shuffled in each epoch
 
 The threads are started by `start_queue_runners`. With a number of epochs there is a local variable that
 counts them: ``local_variables_initializer``.
@@ -148,7 +148,7 @@ def slice_input_producer(
         counts = {tensor.spec.shape[0] for tensor in tensors if tensor.spec.shape}
         if not tensors or len(counts - {None}) > 1:
             raise InvalidArgumentError(
-                "slice_input_producer: expected tensors with as many rows each; got"
+                "slice_input_producer: expected tensors with equal numbers of rows; got"
                 f" {[format_shape(tensor.spec.shape) for tensor in tensors]}"
             )
         rows = shape(tensors[0])[0]

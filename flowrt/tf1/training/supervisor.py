@@ -26,7 +26,7 @@ from flowrt.train.optimizers.global_step import get_global_step
 from flowrt.train.sessions.session_manager import MAX_WAIT_S, RECOVERY_WAIT_S, SessionManager
 
 USE_DEFAULT = 0
-"""Value of an argument that was not given; None disables the thing instead."""
+"""Value of an argument that was not given; None disables the feature instead."""
 
 
 @final
@@ -98,8 +98,8 @@ class Supervisor:
         max_wait_secs: float = MAX_WAIT_S,
         start_standard_services: bool = True,
     ) -> Session:
-        """A session that is ready: the chief makes it so, the others wait, ``max_wait_secs`` at most. Raises
-        as `SessionManager`.
+        """A session with initialized variables: the chief initializes them, the others wait,
+        ``max_wait_secs`` at most. Raises as `SessionManager`.
         """
         self.coord.clear_stop()
         if not self.is_chief:
@@ -157,7 +157,9 @@ class Supervisor:
     def start_standard_services(self, sess: Session) -> list[threading.Thread]:
         """Start the threads that save. Raises `FailedPreconditionError` for a task that is not the chief."""
         if not self.is_chief:
-            raise FailedPreconditionError("Supervisor: expected the chief to start the services; got another")
+            raise FailedPreconditionError(
+                "Supervisor: expected the chief to start the services; got another task"
+            )
         started = []
         if self.summary_writer is not None:
             log = SessionLog(status=SessionLog.START)
@@ -245,7 +247,7 @@ class Supervisor:
 
 
 def _scaffold(*given: Any) -> Scaffold:
-    """The pieces that were given; those that are `USE_DEFAULT` are found or made, and None stays None."""
+    """The given pieces; those that are `USE_DEFAULT` are found or created, and None stays None."""
     names = "ready_op", "ready_for_local_init_op", "init_op", "local_init_op", "summary_op", "saver"
     pieces = dict(zip(names, given, strict=True))
     scaffold = Scaffold(

@@ -161,12 +161,12 @@ class SyncReplicasOptimizer(Optimizer):
         return _SyncReplicasHook(self, is_chief, num_tokens)
 
     def local_step_init_op(self) -> Operation:
-        """A worker begins where the others are."""
+        """Sets the worker's local step to the global step."""
         applied = self._after_apply()
         return applied.local_step.assign(applied.global_step.read_value(), read_value=False)
 
     def chief_init_op(self) -> Operation:
-        """`local_step_init_op`, and the accumulators begin there too."""
+        """`local_step_init_op`, and the same for the accumulators."""
         applied = self._after_apply()
         return group(self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step))
 
@@ -180,8 +180,8 @@ class SyncReplicasOptimizer(Optimizer):
 
 
 def _local_step_like(global_step: Variable) -> Variable:
-    """A worker's own step, where its other operations are: a device setter puts variables on servers, and
-    there all workers would share it.
+    """A worker's local step, placed with its other operations: a device setter would place the variable on a
+    server, shared by all workers.
     """
     graph = get_default_graph()
     here = no_op(name="local_step_device").device

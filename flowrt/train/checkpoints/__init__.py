@@ -1,9 +1,9 @@
-"""Variables made ready, saved and restored.
+"""Initializing, saving and restoring variables.
 
-durable_files      files that are whole or absent
-checkpoint_format  manifest and shards; pure
-checkpoint         the store
-checkpoint_state   which checkpoints a directory has
+durable_files      files written atomically
+checkpoint_format  manifest and shards, without file access
+checkpoint         the checkpoint store
+checkpoint_state   the list of a directory's checkpoints
 graph_files        `write_graph`
 saver              `Saver`
 scaffold           `Scaffold`: init ops, local init ops, saver

@@ -160,7 +160,7 @@ def _lock(file: IO[bytes]) -> None:
 
 def _abandon(prefix: str, save_id: str) -> None:
     pending = _pending_path(prefix, save_id)
-    if not os.path.exists(pending):  # renamed: the save counts, whatever was raised afterwards
+    if not os.path.exists(pending):  # renamed: the save is committed, even if something was raised afterwards
         return
     with suppress(OSError):
         for path in (*_shards_by_save(prefix).get(save_id, ()), pending):  # the lock's file last
@@ -206,7 +206,7 @@ def _in_progress(prefix: str, save_id: str) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:  # locked, or no telling
+    except OSError:  # locked, or unknown
         return True
     return False
 
@@ -249,7 +249,7 @@ def why_absent(prefix: str) -> str:
 
 
 def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dict[str, Array]:
-    """The tensors ``names`` (all of them where None), by name, all of one and the same save.
+    """The tensors ``names`` (all of them where None), by name, all from the same save.
 
     Raises as `CheckpointReader` does. When a save replaces the checkpoint meanwhile, the new one is read.
     """
@@ -262,7 +262,7 @@ def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dic
             newer = CheckpointReader(prefix)
             if newer.save_id == reader.save_id:
                 raise
-            reader = newer  # the shards were swept while we read; for another turn, a whole save has to end
+            reader = newer  # the shards were swept while we read, which only another save can repeat
 
 
 def _read_all(reader: CheckpointReader, names: Sequence[str]) -> dict[str, Array]:

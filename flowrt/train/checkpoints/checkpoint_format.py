@@ -203,7 +203,7 @@ class _Schema:
 def check_tensor(name: object, array: object) -> None:
     """Raise `InvalidArgumentError` or `DTypeError` unless this array can be saved under this name."""
     if not isinstance(name, str) or name == RESERVED_NAME or not _is_text(name):
-        raise InvalidArgumentError(f"checkpoint: {name!r} cannot be a tensor's name: expected other text")
+        raise InvalidArgumentError(f"checkpoint: expected text that can be a tensor's name; got {name!r}")
     if not isinstance(array, np.ndarray | np.generic):
         raise DTypeError(f"checkpoint: tensor {name!r}: expected a NumPy array; got {type(array).__name__}")
     try:

@@ -117,7 +117,8 @@ def get_checkpoint_state(
 ) -> CheckpointState | None:
     """The directory's checkpoint state, relative paths joined to ``checkpoint_dir``; None if absent.
 
-    Raises `DataLossError` for a damaged file (TensorFlow returns None, and a script then starts afresh).
+    Raises `DataLossError` for a damaged file (TensorFlow returns None, and a script then starts from
+    scratch).
     """
     directory = path_string(checkpoint_dir, "checkpoint_dir")
     path = _state_path(directory, latest_filename)
@@ -138,7 +139,7 @@ def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = No
     """The prefix of the directory's newest checkpoint, or None. Raises `DataLossError`.
 
     A checkpoint saved by TensorFlow counts, since restoring it raises an error that says what to do; with
-    None a script would start afresh.
+    None a script would start from scratch.
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     prefix = None if state is None else state.model_checkpoint_path

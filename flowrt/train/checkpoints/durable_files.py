@@ -41,7 +41,7 @@ def typed_os_errors(where: str) -> Iterator[None]:
         yield
     except OSError as error:
         number = errno.ENOENT if isinstance(error, FileNotFoundError) else error.errno or 0
-        raise _TYPE_OF.get(number, UnknownError)(f"{where}: {error}") from error
+        raise _TYPE_OF.get(number, UnknownError)(f"{where}: {error.strerror or error}") from error
 
 
 def path_string(path: object, what: str) -> str:

@@ -47,7 +47,7 @@ class Coordinator:
             self._stop.set()
 
     def clear_stop(self) -> None:
-        """Forget the request and its error: begin again."""
+        """Clear the stop request and its error."""
         with self._lock:
             self._stop.clear()
             self._error = None

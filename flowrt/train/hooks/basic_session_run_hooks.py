@@ -93,7 +93,7 @@ class LoggingTensorHook(SessionRunHook):
     ``at_end``.
 
     ``tensors``: a dict of tags to tensors or names, or a list of them. ``formatter`` converts the dict of
-    tags to values to text. Raises `InvalidArgumentError` if the intervals do not say when.
+    tags to values to text. Raises `InvalidArgumentError` unless an interval or ``at_end`` is given.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StopAtStepHook(SessionRunHook):
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         if (num_steps is None) == (last_step is None):
             raise InvalidArgumentError(
-                f"StopAtStepHook: expected num_steps or last_step; got {num_steps} and {last_step}"
+                f"StopAtStepHook: expected either num_steps or last_step; got {num_steps} and {last_step}"
             )
         self._num_steps, self._last_step = num_steps, last_step
 
@@ -211,8 +211,8 @@ class NanTensorHook(SessionRunHook):
 
 @final
 class GlobalStepWaiterHook(SessionRunHook):
-    """Holds the first run back until the global step is ``wait_until_step``: workers that begin one after the
-    other disturb each other less. Raises `DeadlineExceededError` after ``max_wait_secs``.
+    """Holds the first run back until the global step is ``wait_until_step``: workers that start one after the
+    other interfere less. Raises `DeadlineExceededError` after ``max_wait_secs``.
     """
 
     def __init__(self, wait_until_step: int, *, max_wait_secs: float = 7200.0) -> None:

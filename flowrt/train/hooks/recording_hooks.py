@@ -1,4 +1,4 @@
-"""Hooks that write files during training: checkpoints, summaries, steps a second."""
+"""Hooks that write files during training: checkpoints, summaries, steps per second."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class CheckpointSaverHook(SessionRunHook):
 
 @final
 class StepCounterHook(SessionRunHook):
-    """Logs how many steps a second are made, each ``every_n_steps`` steps or ``every_n_secs`` seconds, and
+    """Logs the number of steps per second, each ``every_n_steps`` steps or ``every_n_secs`` seconds, and
     writes it as the summary "global_step/sec".
     """
 

@@ -10,6 +10,7 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import user_line
 from flowrt.train.optimizers.optimizer import Optimizer, densified
 from flowrt.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
@@ -62,7 +63,8 @@ class GradientAccumulator:
         """
         if not self._sums:
             raise FailedPreconditionError(
-                "GradientAccumulator.apply_gradients: expected accumulate() to be called first; it was not"
+                "GradientAccumulator.apply_gradients: expected accumulate() to be called first; it was not",
+                source=user_line(),
             )
         pairs = [(total.read_value(), variable) for variable, total in self._sums.items()]
         applied = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)

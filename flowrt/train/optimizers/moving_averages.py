@@ -1,4 +1,4 @@
-"""`ExponentialMovingAverage`: shadow variables that follow variables slowly, for evaluation."""
+"""`ExponentialMovingAverage`: averages of variables, for use in their place in evaluation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import minimum, subtract
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import user_line
 from flowrt.train.optimizers.optimizer import on_device_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import (
@@ -127,12 +128,15 @@ class ExponentialMovingAverage:
 
     def _make_average(self, element: Any) -> None:
         if not isinstance(element, (Variable, Tensor)) or not element.dtype.is_floating:
-            raise DTypeError(f"{self.name}: expected floating variables and tensors; got {element!r}")
+            raise DTypeError(
+                f"{self.name}: expected floating variables and tensors; got {element!r}", source=user_line()
+            )
         if element in self._averages:
             if _is_later_replica():
                 return
             raise InvalidArgumentError(
-                f"{self.name}: expected variables without an average; got {element.name!r} again"
+                f"{self.name}: expected variables without an average; got {element.name!r} again",
+                source=user_line(),
             )
         graph = get_default_graph()
         with graph.control_dependencies(None), graph.name_scope(None):

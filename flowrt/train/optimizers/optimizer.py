@@ -17,12 +17,12 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
-from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import user_line
+from flowrt.train.optimizers.slot_creator import create_slot, zeros_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
-from flowrt.variables.variable_scope import get_variable_scope
 
 
 class Optimizer:
@@ -35,7 +35,7 @@ class Optimizer:
 
     def __init__(self, use_locking: bool, name: str) -> None:
         if not name:
-            raise InvalidArgumentError("Optimizer: expected a name; got an empty one")
+            raise InvalidArgumentError("Optimizer: expected a name; got an empty one", source=user_line())
         self._use_locking, self._name = use_locking, name
         self._slots: dict[str, dict[Variable, Variable]] = {}
         self._non_slots: dict[tuple[str, Graph], Variable] = {}
@@ -72,7 +72,7 @@ class Optimizer:
             message = (
                 f"minimize: expected a loss that depends on a variable; {loss!r} depends on none of {names}"
             )
-            raise InvalidArgumentError(message)
+            raise InvalidArgumentError(message, source=user_line())
         return self.apply_gradients(pairs, global_step=global_step, name=name)
 
     def compute_gradients(
@@ -92,14 +92,18 @@ class Optimizer:
         """
         loss = convert_to_tensor(loss() if callable(loss) else loss)
         if not loss.dtype.is_floating:
-            raise DTypeError(f"compute_gradients: expected a floating loss; got {loss!r}")
+            raise DTypeError(f"compute_gradients: expected a floating loss; got {loss!r}", source=user_line())
         chosen: Any = trainable_variables() if var_list is None else var_list
         variables = [chosen] if isinstance(chosen, Variable) else list(chosen)
         if not variables:
-            raise InvalidArgumentError("compute_gradients: expected variables to train; got none")
+            raise InvalidArgumentError(
+                "compute_gradients: expected variables to train; got none", source=user_line()
+            )
         for variable in variables:
             if not isinstance(variable, Variable):
-                raise DTypeError(f"compute_gradients: expected variables; got {variable!r}")
+                raise DTypeError(
+                    f"compute_gradients: expected variables; got {variable!r}", source=user_line()
+                )
         found = gradients(
             loss,
             variables,
@@ -126,14 +130,17 @@ class Optimizer:
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
-            raise InvalidArgumentError("apply_gradients: expected at least one gradient; got none")
+            raise InvalidArgumentError(
+                "apply_gradients: expected at least one gradient; got none", source=user_line()
+            )
         context = distribution_context()
         if context is None:
             return self._apply(pairs, global_step, name)
         if context.replica is None:
             raise FailedPreconditionError(
-                "apply_gradients: expected to be called in a replica; got a call cross-replica. Call it in "
-                "the function given to strategy.run()"
+                "apply_gradients: expected a call in a replica context; got one in the cross-replica context."
+                " Call it in the function that is passed to strategy.run()",
+                source=user_line(),
             )
         extended = context.strategy.extended
         return extended.apply_gradients(self, pairs, global_step, name)
@@ -145,7 +152,9 @@ class Optimizer:
         global_step: Variable | None,
         name: str | None,
     ) -> Operation:
-        """`apply_gradients` of all replicas of ``strategy``, cross-replica: the gradients differ."""
+        """`apply_gradients` for all replicas of ``strategy``, in the cross-replica context: the gradients
+        differ.
+        """
         extended, graph = strategy.extended, get_default_graph()
         variables = [v for _, v in pairs]
         sums = extended.batch_reduce_to("SUM", pairs)
@@ -190,7 +199,9 @@ class Optimizer:
         graph = variable.graph.building
         if variable.dtype not in self._valid_dtypes():
             names = ", ".join(sorted(d.name for d in self._valid_dtypes()))
-            raise DTypeError(f"apply_gradients: expected variables of {names}; got {variable!r}")
+            raise DTypeError(
+                f"apply_gradients: expected variables of {names}; got {variable!r}", source=user_line()
+            )
         sparse = isinstance(gradient, IndexedSlices)
         if not sparse:
             gradient = convert_to_tensor(gradient, variable.dtype)
@@ -220,7 +231,7 @@ class Optimizer:
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         raise UnimplementedError(
-            f"{type(self).__name__}: expected an optimizer with _apply_dense; it has none"
+            f"{type(self).__name__}: expected an optimizer with _apply_dense; it has none", source=user_line()
         )
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
@@ -248,31 +259,19 @@ class Optimizer:
         )
 
     def _zeros_slot(self, var: Variable, slot_name: str, op_name: str) -> Variable:
-        def initial() -> Tensor:
-            shape = var.shape
-            return (
-                zeros(shape, var.dtype) if shape.is_fully_defined() else zeros_like(var.initialized_value())
-            )
-
-        return self._get_or_make_slot(var, initial, slot_name, op_name)
+        return self._get_or_make_slot(var, lambda: zeros_of(var), slot_name, op_name)
 
     def _get_or_make_slot(
         self, var: Variable, val: Callable[[], Any] | Any, slot_name: str, op_name: str
     ) -> Variable:
-        """The slot, created on first use: colocated with ``var``, and named after it and ``op_name`` in the
-        variable scope.
-        """
+        """The slot, created on first use: colocated with ``var`` and named after it and ``op_name``."""
         slots = self._slots.setdefault(slot_name, {})
         if var not in slots:
-            name = "/".join(filter(None, (get_variable_scope().name, var.op.name, op_name)))
-            with var.graph.colocate_with(var.op, ignore_existing=True), var.graph.name_scope(None):
-                slots[var] = Variable(
-                    val, trainable=False, name=name, validate_shape=var.shape.is_fully_defined()
-                )
+            slots[var] = create_slot(var, val, op_name)
         return slots[var]
 
     def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Variable) -> Variable:
-        """A variable of the optimizer's own, one a graph."""
+        """A variable shared by all slots, such as the power of Adam's beta1; one per graph."""
         graph = colocate_with.graph
         if (name, graph) not in self._non_slots:
             with graph.colocate_with(colocate_with.op, ignore_existing=True):
@@ -285,7 +284,7 @@ class Optimizer:
 
 @contextlib.contextmanager
 def on_device_of(variable: Variable) -> Iterator[None]:
-    """Place new operations on the variable's device, whatever device scope is open."""
+    """Place new operations on the variable's device, ignoring the open device scope."""
     graph = variable.graph.building
     with graph.device(None), graph.device(variable.device or None):
         yield

@@ -9,6 +9,7 @@ from flowrt.dtypes import int64
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.state import optimizer_updates
+from flowrt.graph.source import user_line
 from flowrt.train.optimizers.standard_optimizers import AdagradOptimizer, _constant_like, _RuleOptimizer
 from flowrt.variables.variable import Variable
 
@@ -66,7 +67,7 @@ class ProximalAdagradOptimizer(AdagradOptimizer):
 
 class AdagradDAOptimizer(_RuleOptimizer):
     """Adagrad by dual averaging: a variable is a function of the sums of all its gradients and of their
-    squares, so it starts at zero whatever its initializer (Duchi et al. 2011).
+    squares, so it starts at zero, ignoring its initializer (Duchi et al. 2011).
 
     ``global_step`` counts the steps: pass it to `minimize` too. Raises `InvalidArgumentError` unless
     ``initial_gradient_squared_accumulator_value`` is positive.
@@ -110,4 +111,4 @@ class AdagradDAOptimizer(_RuleOptimizer):
 
 def _check_positive(name: str, what: str, value: float) -> None:
     if value <= 0.0:
-        raise InvalidArgumentError(f"{name}: expected a positive {what}; got {value}")
+        raise InvalidArgumentError(f"{name}: expected a positive {what}; got {value}", source=user_line())

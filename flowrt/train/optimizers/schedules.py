@@ -20,6 +20,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.ops.elementwise.comparison import equal, greater, where
 from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
+from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import parameters_of, with_parameters
 
 __all__ = [
@@ -31,7 +32,9 @@ __all__ = [
 def _rate_and_steps(learning_rate: Any, *steps: Any) -> tuple[Any, ...]:
     """The rate as a tensor, and the steps in its dtype. Raises `InvalidArgumentError` if the step is None."""
     if steps and steps[0] is None:
-        raise InvalidArgumentError("global_step: expected a number, tensor or variable; got None")
+        raise InvalidArgumentError(
+            "global_step: expected a number, tensor or variable; got None", source=user_line()
+        )
     rate = convert_to_tensor(learning_rate, name="learning_rate")
     return rate, *(cast(s, rate.dtype) for s in steps)
 
@@ -116,14 +119,18 @@ def piecewise_constant(
     """
     if len(boundaries) != len(values) - 1:
         expected = f"expected {len(values) - 1} boundaries for {len(values)} values"
-        raise InvalidArgumentError(f"piecewise_constant: {expected}; got {len(boundaries)}")
+        raise InvalidArgumentError(
+            f"piecewise_constant: {expected}; got {len(boundaries)}", source=user_line()
+        )
     with get_default_graph().name_scope(name or "PiecewiseConstant"):
         tensor = convert_to_tensor(x)
         edges = [_boundary(b, tensor) for b in boundaries]
         choices = [convert_to_tensor(v) for v in values]
         if len({v.dtype for v in choices}) > 1:
             names = ", ".join(v.dtype.name for v in choices)
-            raise DTypeError(f"piecewise_constant: expected values of one dtype; got {names}")
+            raise DTypeError(
+                f"piecewise_constant: expected values of one dtype; got {names}", source=user_line()
+            )
         passed = [cast(greater(tensor, edge), "int32") for edge in edges]
         position = reduce_sum(stack(passed)) if passed else convert_to_tensor(0)
         return gather(stack(choices), position)
@@ -140,7 +147,8 @@ def _boundary(value: Any, x: Tensor) -> Tensor:
     if boundary.dtype.name == "int32" and x.dtype.name == "int64":
         return cast(boundary, x.dtype)
     raise DTypeError(
-        f"piecewise_constant: expected boundaries of x's dtype {x.dtype.name}; got {boundary.dtype.name}"
+        f"piecewise_constant: expected boundaries of x's dtype {x.dtype.name}; got {boundary.dtype.name}",
+        source=user_line(),
     )
 
 
@@ -168,7 +176,7 @@ def cosine_decay_restarts(
     alpha: Any = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """`cosine_decay` again and again, each time ``t_mul`` times as long and from ``m_mul`` times as high
+    """`cosine_decay` repeated, each time ``t_mul`` times as long and starting ``m_mul`` times as high
     (Loshchilov and Hutter 2017). ``t_mul`` must be at least 1.
     """
     with get_default_graph().name_scope(name or "SGDRDecay"):

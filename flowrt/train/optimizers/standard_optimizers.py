@@ -93,7 +93,7 @@ class GradientDescentOptimizer(_RuleOptimizer):
 
 class MomentumOptimizer(_RuleOptimizer):
     """``accum = momentum * accum + grad; var -= learning_rate * accum`` (Polyak 1964); with ``use_nesterov``
-    the gradient is taken ahead (Sutskever et al. 2013).
+    the gradient is evaluated ahead (Sutskever et al. 2013).
     """
 
     _dense_op, _sparse_op = optimizer_updates.apply_momentum, optimizer_updates.sparse_apply_momentum
@@ -143,7 +143,7 @@ def _constant_like(var: Variable, value: float) -> Callable[[], Tensor]:
 
 
 class AdadeltaOptimizer(_RuleOptimizer):
-    """Steps in proportion to the ratio of decaying means of past updates and gradients (Zeiler 2012)."""
+    """Steps in proportion to the ratio of the moving averages of past updates and gradients (Zeiler 2012)."""
 
     _dense_op, _sparse_op = optimizer_updates.apply_adadelta, optimizer_updates.sparse_apply_adadelta
     _slot_names = ("accum", "accum_update")
@@ -194,9 +194,9 @@ class RMSPropOptimizer(_RuleOptimizer):
 
 
 class AdamOptimizer(_RuleOptimizer):
-    """``var -= learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)`` with decaying
-    means m of the gradient and v of its square (Kingma and Ba 2015, the form before section 2.1). A sparse
-    gradient counts as zero elsewhere.
+    """``var -= learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)`` with m and v
+    exponential moving averages of the gradient and its square (Kingma and Ba 2015, the form before section
+    2.1). A sparse gradient counts as zero elsewhere.
     """
 
     _dense_op = optimizer_updates.apply_adam
@@ -338,7 +338,7 @@ def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
 
 
 class LAMBOptimizer(_RuleOptimizer):
-    """Adam's direction plus decoupled decay, scaled a layer by ``|w| / |update|`` (You et al. 2020).
+    """Adam's direction plus decoupled decay, scaled per layer by ``|w| / |update|`` (You et al. 2020).
 
     Variables with a name that contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse
     gradients count as zero elsewhere.

@@ -65,7 +65,7 @@ class HookedSession:
     ) -> Any:
         """`Session.run` with the hooks around it."""
         if self.should_stop():
-            raise FailedPreconditionError("run: the session was asked to stop. Ask should_stop() first")
+            raise FailedPreconditionError("run: the session was asked to stop. Check should_stop() first")
         context = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self.session)
         asked = [(hook, hook.before_run(context)) for hook in self._hooks]
         wanted = [(hook, args) for hook, args in asked if args is not None]

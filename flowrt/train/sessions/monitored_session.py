@@ -143,7 +143,7 @@ class _MonitoredSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """The end of data (`OutOfRangeError`) and StopIteration are the end of the loop, not errors."""
+        """The end of data (`OutOfRangeError`) and StopIteration end the loop and are not errors."""
         is_end = kind is None or issubclass(kind, OutOfRangeError | StopIteration)
         self._close(None if is_end else error)
         return is_end
@@ -151,7 +151,7 @@ class _MonitoredSession:
     # --- recovery
 
     def _recovering(self, work: Callable[[HookedSession], Result]) -> Result:
-        """``work`` with a session; with another one when that is lost."""
+        """``work`` with the session, repeated with a new one if the session is lost."""
         if self._is_closed:
             raise FailedPreconditionError("run: the monitored session is closed")
         while True:
@@ -187,7 +187,7 @@ class _MonitoredSession:
         return time.monotonic() + RETRY_S > self._made_at + connect_timeout_s()
 
     def _give_up(self, error: OpError) -> None:
-        LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
+        LOGGER.warning("creating a new session, because a task of the cluster was lost: %s", error)
         self._was_lost = True
         session, self._current = self._current, None
         if session is not None:
@@ -199,7 +199,7 @@ class _MonitoredSession:
             self._first_failure = now
         elif now - self._first_failure > self._max_wait_s:
             raise DeadlineExceededError(
-                f"no run has succeeded for {self._max_wait_s:g} s, whatever session was made: {error.message}"
+                f"no run has succeeded for {self._max_wait_s:g} s, in any new session: {error.message}"
             ) from error
         time.sleep(RETRY_S)
 

@@ -103,7 +103,7 @@ class SessionManager:
         with self._restored(master, config, *checkpoint) as (session, found):
             missing = self._missing(session)
         if found is not None and missing:
-            LOGGER.info("restoring %s left these without a value: %s", found, ", ".join(missing))
+            LOGGER.info("restoring %s left variables uninitialized: %s", found, ", ".join(missing))
         return session, found is not None and not missing
 
     def wait_for_session(
@@ -125,8 +125,8 @@ class SessionManager:
             session.close()
             if time.monotonic() + self._recovery_wait_s > end:
                 raise DeadlineExceededError(
-                    f"session of {master!r}: expected variables with values within {max_wait_secs:g} s; "
-                    f"got none for {', '.join(missing)}. Does the chief run?"
+                    f"session of {master!r}: expected initialized variables within {max_wait_secs:g} s; still"
+                    f" uninitialized: {', '.join(missing)}. Is the chief running?"
                 )
             LOGGER.log(level, "waiting for the chief to initialize %s", _first(missing))
             level = logging.WARNING
@@ -202,7 +202,7 @@ class SessionManager:
         missing = self._missing(session)
         if missing:
             raise FailedPreconditionError(
-                f"session: expected variables with values after {what}; got none for {', '.join(missing)}"
+                f"session: expected initialized variables after {what}; uninitialized: {', '.join(missing)}"
             )
 
     def _missing(self, session: Session) -> list[str]:

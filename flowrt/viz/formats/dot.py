@@ -73,7 +73,7 @@ def _lines(title: str, view: GraphView) -> Iterator[str]:
 
 
 def device_colors(view: GraphView) -> dict[str, str]:
-    """A colour a device; none where nothing was placed."""
+    """One colour per device; none where nothing was placed."""
     devices = dict.fromkeys(node.device for node in view.nodes.values() if is_full(node.device))
     return {device: PALETTE[i % len(PALETTE)] for i, device in enumerate(devices)}
 

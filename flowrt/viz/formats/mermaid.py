@@ -26,7 +26,7 @@ def encode_mermaid(picture: Picture) -> bytes:
     edges = len(picture.view.edges)
     if edges > MAX_EDGES:
         raise ResourceExhaustedError(
-            f"mermaid: expected at most {MAX_EDGES} edges; got {edges}. --depth and --focus make it smaller"
+            f"mermaid: expected at most {MAX_EDGES} edges; got {edges}. --depth and --focus reduce them"
         )
     lines = [f"%% {re.sub(r'[^ -~]', '?', picture.title)}", "flowchart TB", *_lines(picture.view)]
     return "\n".join([*lines, ""]).encode()

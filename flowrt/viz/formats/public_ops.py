@@ -7,7 +7,7 @@
     _Send, _Recv      as in TensorFlow's partitions
     OneShotIterator   IteratorV2: its dataset is in the script
 
-So TensorFlow, Netron and flowrt can open an exported graph, whatever its stage of compilation.
+So TensorFlow, Netron and flowrt can open an exported graph at any stage of compilation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOO_LARGE = "_too_large_attrs"
 
 
 def public_form(part: Subgraph) -> Subgraph:
-    """``part`` with operations in the place of the compiler's; names stay."""
+    """``part`` with public operations in place of the compiler's; names are kept."""
     loops = {node.name for node in part if node.op.name == "_Loop"}
 
     def moved(ref: Ref) -> Ref:
@@ -115,7 +115,7 @@ def _loop_functions(name: str, body: Subgraph, num_carried: int) -> dict[str, Su
 
 
 def _parameter(name: str, function: Subgraph) -> Node:
-    """A parameter for a predicate, of a name that ``function`` has not."""
+    """A parameter for a predicate, with a name that is new in ``function``."""
     while name in function.nodes:
         name += "_"
     attrs = {"dtype": dtypes.bool_, "shape": ()}

@@ -21,7 +21,7 @@ def find_dot() -> str:
     if program is None:
         raise UnavailableError(
             "svg: expected Graphviz's program 'dot' on PATH; got none. Debian and Ubuntu have it in the"
-            " package graphviz; the formats html and dot do without"
+            " package graphviz; the formats html and dot do not need it"
         )
     return program
 
@@ -37,10 +37,10 @@ def encode_svg(picture: Picture) -> bytes:
             [program, "-Tsvg"], input=encode_dot(picture), capture_output=True, timeout=MAX_S, check=False
         )
     except subprocess.TimeoutExpired:
-        hint = "--depth and --focus make it smaller"
+        hint = "--depth and --focus reduce the drawing"
         count = len(picture.view.nodes)
         raise DeadlineExceededError(
-            f"svg: dot drew for {MAX_S} s at {count} boxes and was ended. {hint}"
+            f"svg: expected dot to draw {count} boxes within {MAX_S} s; it was stopped. {hint}"
         ) from None
     if drawn.returncode or not drawn.stdout:
         raise InternalError(f"svg: dot ended with status {drawn.returncode}: {drawn.stderr.decode()[:400]}")

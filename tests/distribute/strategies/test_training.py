@@ -406,7 +406,7 @@ def test_average_losses_add_up_to_that_of_the_batch() -> None:
     with session() as sess:
         assert sess.run([strategy.reduce("sum", r) for r in results]) == [2.5, (0 + 2 + 6 + 5) / 12, 7.0]
         assert sess.run(tf.nn.compute_average_loss(losses)) == 2.5
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a loss an example"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one loss per example"):
         tf.nn.compute_average_loss(1.0)
 
 

@@ -130,12 +130,15 @@ def test_the_pipeline_reads_what_it_writes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extract, plce", "'plce' is no stage; did you mean 'place'?"),
-        ("extract, optimise(simplfy)", "'simplfy' is no pass of 'optimise'; did you mean 'simplify'?"),
+        ("extract, plce", "expected a stage: extract, lower, "),
+        ("extract, plce", "; got 'plce'. Nearest: place"),
+        ("extract, optimise(simplfy)", "expected a pass of 'optimise': fold_constants, simplify, "),
+        ("extract, optimise(simplfy)", "got 'simplfy'. Nearest: simplify"),
+        ("extract, place, optimise(simplfy)", "got 'simplfy'. Nearest: simplify"),
         ("lower", "'lower' needs 'extract', which must come before it"),
         ("extract, partition", "'partition' needs 'split'"),
         ("extract, place, optimise", "expected 'optimise' before 'place': the step is placed then"),
-        ("extract, place(soft)", "'place' is made of no passes"),
+        ("extract, place(soft)", "'place' has no passes to choose; got place(soft)"),
         ("extract; place", "cannot be read from 'extract; place' on"),
         ("extract, optimise(", "cannot be read from ' optimise(' on"),
         ("extract, extract", "expected 'extract' only once"),

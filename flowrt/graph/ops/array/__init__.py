@@ -2,8 +2,8 @@
 
 slicing, padding             slices of a tensor; padding
 scans, reductions            cumsum, cumprod; sum, mean, extremes
-statistics                   variance, logsumexp, argmax
-batching_axes, batching_indices   building blocks of their batching rules
+statistics                   variance, logsumexp, argmax; bincount, histograms
+batch_axis                   building blocks of batching rules, and some of these
 concat_and_split             concat, split, stack, unstack
 tile_and_reverse             tile, reverse, roll, meshgrid, space and depth
 ranges                       range, linspace, one_hot, sequence_mask
@@ -11,5 +11,5 @@ scatter_rows                 rows reduced into a table at repeatable ids
 segments                     segment reductions
 gather_scatter               gather, scatter
 selection                    boolean_mask, dynamic_partition, embedding_lookup
-sorting, counting            top_k, sort, unique; bincount, histograms
+sorting                      top_k, sort, unique
 """

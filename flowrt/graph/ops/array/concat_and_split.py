@@ -6,7 +6,7 @@ Joins and splits are each other's gradients. Their kernels copy: only ``alias`` 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, defin
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity, static_value
+from flowrt.graph.ops.base.kernel_output import copies
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
 from flowrt.graph.shapes import (
@@ -31,6 +32,7 @@ from flowrt.graph.shapes import (
     normalize_axis,
     num_elements,
 )
+from flowrt.graph.source import user_line
 
 
 def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
@@ -41,21 +43,9 @@ def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
         return None
     parts: list[Any] = []
     for dims, value in zip(s.shapes, values, strict=False):
-        parts.append(_nothing_known(dims) if value is None else np.array(value, object).reshape(dims))
+        nothing: Any = np.empty(dims or (), object)
+        parts.append(nothing if value is None else np.array(value, object).reshape(dims))
     return as_host_value(join(parts))
-
-
-def _nothing_known(dims: Any) -> Any:
-    return np.empty(dims, object)  # of None
-
-
-def _copied(parts: Iterable[Any], out: Any) -> list[Any]:
-    """Copies of views, in ``out`` if it is given."""
-    if out is None:
-        return [part.copy() for part in parts]
-    for target, part in zip(out, parts, strict=True):
-        target[...] = part
-    return list(out)
 
 
 # --- concat
@@ -137,11 +127,12 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     """
     items = list(values) if isinstance(values, (list, tuple)) else [values]
     if not items:
-        raise InvalidArgumentError("concat: expected at least one value; got none")
+        raise InvalidArgumentError("concat: expected at least one value; got none", source=user_line())
     rank = axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
     if rank not in (None, 0):
         raise InvalidArgumentError(
-            f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
+            f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)",
+            source=user_line(),
         )
     return identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
 
@@ -266,10 +257,14 @@ def split(
     sizes = convert_to_tensor(num_or_size_splits)
     known = sizes.spec.shape
     if known == ():
-        raise InvalidArgumentError(f"split: expected an int or a vector of sizes; got the scalar {sizes!r}")
+        raise InvalidArgumentError(
+            f"split: expected an int or a vector of sizes; got the scalar {sizes!r}", source=user_line()
+        )
     count = num if num is not None else known[0] if known is not None else None
     if count is None:
-        raise InvalidArgumentError(f"split: expected num, as the number of sizes is not known; got {sizes!r}")
+        raise InvalidArgumentError(
+            f"split: expected num, as the number of sizes is not known; got {sizes!r}", source=user_line()
+        )
     return split_v(value, sizes, axis, num_split=count, name=name)
 
 
@@ -344,7 +339,7 @@ def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
     rows = xp.moveaxis(value, axis, 0)
     if len(rows) != num:
         raise InvalidArgumentError(f"expected a dimension of {num} to unstack; got {len(rows)}")
-    return _copied((rows[i, ...] for i in range(num)), out)
+    return copies((rows[i, ...] for i in range(num)), out)
 
 
 unpack: OpDef[list[Tensor]] = define_op(

@@ -19,7 +19,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Vjp
-from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import prod_op
@@ -30,7 +30,7 @@ from flowrt.graph.ops.base.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.base.identities import cast, static_value, target_shape, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.indexing import check_range, places_of, put_rows, take, take_slices
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.math import negative
@@ -170,7 +170,7 @@ gather_op: OpDef[Tensor] = define_op(
     samples=_gather_samples,
     value=_gather_value,
     loop=Loop(_gather_loop, LoopPattern.GATHER),
-    batch=batching_indices.gather,
+    batch=batch_axis.gather,
     doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 
@@ -255,7 +255,7 @@ gather_nd_op: OpDef[Tensor] = define_op(
         sample(rng.standard_normal((2, 3)), np.zeros((2, 0), np.int32)),
         sample(np.array([b"a", b"b"], object), np.array([1], np.int32)),
     ),
-    batch=batching_indices.gather_nd,
+    batch=batch_axis.gather_nd,
     doc="The slices of params at the coordinates that the last dimension of ``indices`` holds.",
 )
 
@@ -321,7 +321,7 @@ def _scatter(xp: Any, ufunc: str | None, target: Any, indices: Any, updates: Any
 
 
 def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None) -> Any:
-    wide = np.float32 if updates.dtype.itemsize == 2 and updates.dtype.kind not in "iu" else updates.dtype
+    wide = accumulator(updates)
     is_direct = out is not None and out.dtype == wide and out.flags.c_contiguous
     target = out if is_direct else xp.empty(shape, wide)
     target[...] = 0
@@ -341,7 +341,7 @@ scatter_nd: OpDef[Tensor] = define_op(
         sample(np.array([[0], [0]], np.int32), np.ones(2, np.float16), np.array([2], np.int32)),
         sample(np.zeros((0, 1), np.int32), np.zeros(0, np.int8), np.array([2], np.int32)),
     ),
-    batch=batching_indices.scatter_nd,
+    batch=batch_axis.scatter_nd,
     doc="Zeros of ``shape`` with each of ``updates`` added at its coordinates; on a GPU coordinates out of"
     " range are left out.",
 )
@@ -376,7 +376,7 @@ def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule
             sample(rng.standard_normal((3, 2)), np.array([[2, 1]]), rng.standard_normal((1,))),
             sample(np.ones(2, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int32)),
         ),
-        batch=batching_indices.tensor_scatter,
+        batch=batch_axis.tensor_scatter,
         doc=doc + " On a GPU coordinates out of range are left out.",
     )
 

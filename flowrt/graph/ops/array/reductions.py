@@ -37,7 +37,7 @@ from flowrt.graph.ops.array.scans import cumprod
 from flowrt.graph.ops.array.slicing import strided_slice_op
 from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import cast, static_value
-from flowrt.graph.ops.base.kernel_output import copied, delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, copied, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, rank, reshape, shape, size, transpose
 from flowrt.graph.ops.elementwise.arithmetic import conjugated, maximum, multiply
 from flowrt.graph.ops.elementwise.comparison import equal
@@ -59,7 +59,7 @@ def reduced_shape(s: ShapeContext) -> Sequence[Shape]:
         return [dims]
     if axes is None:
         return [(None,) * len(dims) if keep else None]
-    dropped = [normalize_axis(axis, len(dims)) for axis in (axes if isinstance(axes, tuple) else (axes,))]
+    dropped = _normalized(axes, len(dims))
     if len(set(dropped)) != len(dropped):
         raise InvalidArgumentError(f"expected each axis once; got {list(dropped)}")
     if keep:
@@ -72,9 +72,11 @@ def _axes(op: Operation) -> tuple[int, ...] | None:
     dims, axes = op.inputs[0].spec.shape, static_value(op.inputs[1])
     if dims is None or axes is None:
         return None
-    return tuple(
-        sorted(normalize_axis(axis, len(dims)) for axis in (axes if isinstance(axes, tuple) else (axes,)))
-    )
+    return tuple(sorted(_normalized(axes, len(dims))))
+
+
+def _normalized(axes: Any, rank: int) -> list[int]:
+    return [normalize_axis(axis, rank) for axis in (axes if isinstance(axes, tuple) else (axes,))]
 
 
 def with_kept_dims(op: Operation, reduced: Tensor) -> Tensor:
@@ -99,11 +101,6 @@ def _spread(op: Operation, reduced: Tensor) -> Tensor:
 # --- kernels
 
 
-def accumulator(x: Any) -> Any:
-    """The dtype to sum in: float32 for 16-bit floats, otherwise the input's own."""
-    return np.float32 if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x.dtype
-
-
 def _summing(method: str) -> Kernel:
     def kernel(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
         if reduction_indices == ():  # NumPy would add 0
@@ -115,9 +112,6 @@ def _summing(method: str) -> Kernel:
         return delivered(xp, wide, input.dtype, out)
 
     return kernel
-
-
-_sum = _summing("sum")
 
 
 def _mean(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
@@ -261,7 +255,7 @@ def _product_of_others(x: Tensor, axis: int) -> Tensor:
 
 sum_op = reduction_op(
     "Sum",
-    _sum,
+    _summing("sum"),
     "NUMERIC",
     reduction_samples(dtype=np.int8),
     vjp=lambda op, dy: [_spread(op, dy), None],
@@ -351,60 +345,40 @@ def all_axes(tensor: Tensor) -> Any:
     return op_def("Range")(0, rank(tensor), 1) if dims is None else np.arange(len(dims), dtype=np.int32)
 
 
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_sum(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
+def _define_reduction(name: str, op: OpDef[Tensor], doc: str) -> Callable[..., Tensor]:
+    """The function ``name`` of TensorFlow, which adds the reduction ``op``."""
+
+    def function(
+        input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
+    ) -> Tensor:
+        return reduce(op, input_tensor, axis, keepdims, name)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return tf1_names(axis="reduction_indices", keepdims="keep_dims")(function)
+
+
+reduce_sum = _define_reduction(
+    "reduce_sum",
+    sum_op,
     """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
 
     Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
-    """
-    return reduce(sum_op, input_tensor, axis, keepdims, name)
-
-
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_mean(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
-    """The mean along ``axis``; of integers cut towards zero, of nothing NaN (0)."""
-    return reduce(mean_op, input_tensor, axis, keepdims, name)
-
-
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_prod(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
-    """The product along ``axis``."""
-    return reduce(prod_op, input_tensor, axis, keepdims, name)
-
-
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_max(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
-    """The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient."""
-    return reduce(max_op, input_tensor, axis, keepdims, name)
-
-
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_min(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
-    """The smallest element along ``axis``; of nothing inf or the dtype's largest. Ties share the gradient."""
-    return reduce(min_op, input_tensor, axis, keepdims, name)
-
-
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_all(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
-    """True if all elements along ``axis`` are true."""
-    return reduce(all_op, input_tensor, axis, keepdims, name)
-
-
-@tf1_names(axis="reduction_indices", keepdims="keep_dims")
-def reduce_any(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
-) -> Tensor:
-    """True if any element along ``axis`` is true."""
-    return reduce(any_op, input_tensor, axis, keepdims, name)
+    """,
+)
+reduce_mean = _define_reduction(
+    "reduce_mean", mean_op, "The mean along ``axis``; of integers cut towards zero, of nothing NaN (0)."
+)
+reduce_prod = _define_reduction("reduce_prod", prod_op, "The product along ``axis``.")
+reduce_max = _define_reduction(
+    "reduce_max",
+    max_op,
+    "The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient.",
+)
+reduce_min = _define_reduction(
+    "reduce_min",
+    min_op,
+    "The smallest element along ``axis``; of nothing inf or the dtype's largest. Ties share the gradient.",
+)
+reduce_all = _define_reduction("reduce_all", all_op, "True if all elements along ``axis`` are true.")
+reduce_any = _define_reduction("reduce_any", any_op, "True if any element along ``axis`` is true.")

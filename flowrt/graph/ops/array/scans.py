@@ -13,6 +13,7 @@ from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.elementwise.arithmetic import add_n, add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2, zero_of
 from flowrt.graph.ops.elementwise.math import exp, is_finite, log, negative
@@ -50,27 +51,22 @@ def _scan_kernel(scan: Scan, start: float) -> Kernel:
 
 
 def _cumsum(xp: Any, x: Any, axis: int, out: Any) -> None:
-    out[...] = xp.cumsum(x, axis, dtype=_accumulator(x))
+    out[...] = xp.cumsum(x, axis, dtype=accumulator(x))
 
 
 def _cumprod(xp: Any, x: Any, axis: int, out: Any) -> None:
-    out[...] = xp.cumprod(x, axis, dtype=_accumulator(x))
+    out[...] = xp.cumprod(x, axis, dtype=accumulator(x))
 
 
 def _cumulative_logsumexp(xp: Any, x: Any, axis: int, out: Any) -> None:
     """Hillis and Steele's scan (1986): log2(n) steps, each on the whole array."""
-    total = x.astype(_accumulator(x))
+    total = x.astype(accumulator(x))
     before, count, step = (slice(None),) * axis, x.shape[axis], 1
     while step < count:
         later, earlier = (*before, slice(step, None)), (*before, slice(0, -step))
         total[later] = xp.logaddexp(total[later], total[earlier])
         step *= 2
     out[...] = total
-
-
-def _accumulator(x: Any) -> Any:
-    """float32 for 16-bit floats, since their totals would soon stop growing; otherwise the input's dtype."""
-    return np.float32 if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x.dtype
 
 
 def _options(op: Operation) -> tuple[bool, bool]:
@@ -115,8 +111,8 @@ def _recurrence(xp: Any, a: Any, b: Any, axis: Any, reverse: bool, out: Any = No
     factors, terms, before = (xp.moveaxis(array, axis, 0) for array in (a, b, out))
     if reverse:
         factors, terms, before = factors[::-1], terms[::-1], before[::-1]
-    accumulator = _accumulator(a)
-    factors, terms = factors.astype(accumulator), terms.astype(accumulator)
+    wide = accumulator(a)
+    factors, terms = factors.astype(wide), terms.astype(wide)
     length = factors.shape[0]
     if length <= LONG_AXIS:
         before[...] = _states_before(xp, factors, terms)

@@ -18,14 +18,13 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Rule, Sample, ShapeContext, define_op, op_def, sample
 from flowrt.graph.op_facets import Kernel, Vjp
-from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat_op
-from flowrt.graph.ops.array.reductions import accumulator
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.filling import fill, ones, ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexing import along_rows, check_range
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import rank, reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import conjugated, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import equal, greater, greater_equal, select_v2
@@ -140,14 +139,6 @@ def _one(dtype: Any) -> Any:
     return 1
 
 
-def _lowest(dtype: Any) -> Any:
-    return dtypes.as_dtype(dtype).min
-
-
-def _highest(dtype: Any) -> Any:
-    return dtypes.as_dtype(dtype).max
-
-
 # --- gradients
 
 
@@ -164,8 +155,7 @@ def _spread(op: Operation, rows: Tensor) -> Tensor:
         return gather(rows, ids, 0)
     taken = gather(rows, maximum(ids, np.array(0, ids.dtype.np)), 0)
     kept = greater_equal(ids, np.array(0, ids.dtype.np))
-    found = select_v2(_with_rank_of(op.inputs[0], kept), taken, np.array(0, rows.dtype.np))
-    return found
+    return select_v2(_with_rank_of(op.inputs[0], kept), taken, np.array(0, rows.dtype.np))
 
 
 def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
@@ -175,22 +165,12 @@ def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
         return ids
     if dims is not None and own is not None and own.count(None) <= 1:
         return reshape(ids, [-1 if d is None else d for d in own] + [1] * (len(dims) - len(own)))
-    more = fill(expand(subtract(rank(data), rank(ids))), 1)
-    widened = reshape(ids, concat_op([shape(ids), more], 0))
-    return widened
-
-
-def expand(scalar: Tensor) -> Tensor:
-    """A scalar as a vector of one."""
-    return reshape(scalar, [1])
+    more = fill(reshape(subtract(rank(data), rank(ids)), [1]), 1)
+    return reshape(ids, concat_op([shape(ids), more], 0))
 
 
 def _others(op: Operation) -> list[None]:
     return [None] * (len(op.inputs) - 1)
-
-
-def _sum_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    return [_spread(op, dy), *_others(op)]
 
 
 def _mean_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -258,10 +238,10 @@ class _Fold(NamedTuple):
     """The value that the fold begins with."""
 
 
-_SUM = _Fold("add", "NUMERIC", _sum_vjp, LINEAR)
+_SUM = _Fold("add", "NUMERIC", lambda op, dy: [_spread(op, dy), *_others(op)], LINEAR)
 _PROD = _Fold("multiply", "NUMERIC", _prod_vjp, low=1, empty=_one)
-_MAX = _Fold("maximum", "REAL", _extreme_vjp, empty=_lowest)
-_MIN = _Fold("minimum", "REAL", _extreme_vjp, empty=_highest)
+_MAX = _Fold("maximum", "REAL", _extreme_vjp, empty=lambda dtype: dtypes.as_dtype(dtype).min)
+_MIN = _Fold("minimum", "REAL", _extreme_vjp, empty=lambda dtype: dtypes.as_dtype(dtype).max)
 
 
 def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -> OpDef[Tensor]:
@@ -273,7 +253,7 @@ def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -
         vjp=fold.vjp,
         jvp=fold.jvp,
         samples=_sorted_samples(fold.low),
-        batch=batching_indices.segments,
+        batch=batch_axis.segments,
         doc=doc + " Ids ascend; the result has one row for each id up to the last.",
     )
 
@@ -288,7 +268,7 @@ def _unsorted_op(name: str, fold: _Fold, doc: str) -> OpDef[Tensor]:
         vjp=fold.vjp,
         jvp=fold.jvp,
         samples=_unsorted_samples(fold.low),
-        batch=batching_indices.segments,
+        batch=batch_axis.segments,
         doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
     )
 
@@ -317,27 +297,26 @@ unsorted_segment_min = _unsorted_op(
 
 def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
     """The mean of each segment's rows, 0 without rows; integers give float64. Negative ids are ignored."""
-    with get_default_graph().name_scope(name or "UnsortedSegmentMean"):
-        data, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
-        total = unsorted_segment_sum(data, ids, num_segments)
-        return truediv(total, _segment_sizes(data, ids, num_segments))
+    return _over(lambda sizes: sizes, data, segment_ids, num_segments, name or "UnsortedSegmentMean")
 
 
 def unsorted_segment_sqrt_n(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:
     """The sum of each segment's rows over the square root of their number. Negative ids are left out."""
-    with get_default_graph().name_scope(name or "UnsortedSegmentSqrtN"):
-        data, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
+    return _over(sqrt, data, segment_ids, num_segments, name or "UnsortedSegmentSqrtN")
+
+
+def _over(divisor: Callable[[Tensor], Tensor], data: Any, ids: Any, num_segments: Any, name: str) -> Tensor:
+    """The sum of each segment's rows over the ``divisor`` of their number, which counts as at least 1."""
+    with get_default_graph().name_scope(name):
+        data, ids = convert_to_tensor(data), convert_to_tensor(ids)
         total = unsorted_segment_sum(data, ids, num_segments)
-        return truediv(total, sqrt(_segment_sizes(data, ids, num_segments)))
-
-
-def _segment_sizes(data: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
-    """Number of rows of each segment, at least 1, in a shape that broadcasts with the segments' rows."""
-    counts = unsorted_segment_sum(ones(shape(ids), data.dtype), ids, num_segments)
-    sizes = maximum(counts, np.array(1, data.dtype.np))
-    dims, own = data.spec.shape, ids.spec.shape
-    if dims is None or own is None:
-        raise InvalidArgumentError(f"expected data and segment_ids of known rank; got {data!r} and {ids!r}")
-    return reshape(sizes, [-1] + [1] * (len(dims) - len(own)))
+        counts = unsorted_segment_sum(ones(shape(ids), data.dtype), ids, num_segments)
+        sizes = maximum(counts, np.array(1, data.dtype.np))
+        dims, own = data.spec.shape, ids.spec.shape
+        if dims is None or own is None:
+            raise InvalidArgumentError(
+                f"expected data and segment_ids of known rank; got {data!r} and {ids!r}"
+            )
+        return truediv(total, divisor(reshape(sizes, [-1] + [1] * (len(dims) - len(own)))))

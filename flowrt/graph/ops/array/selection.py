@@ -229,14 +229,9 @@ def _coordinates(indices: Any) -> Any:
 
 
 def _sparse_to_dense(
-    xp: Any,
-    sparse_indices: Any,
-    output_shape: Any,
-    sparse_values: Any,
-    default_value: Any,
-    validate_indices: bool,
-    out: Any = None,
-) -> Any:
+    xp: Any, sparse_indices: Any, output_shape: Any, sparse_values: Any, default_value: Any,
+    validate_indices: bool, out: Any = None,
+) -> Any:  # fmt: skip
     rows = _coordinates(sparse_indices)
     if rows.shape[1] != len(output_shape):
         raise InvalidArgumentError(f"expected {len(output_shape)} coordinates per value; got {rows.shape[1]}")

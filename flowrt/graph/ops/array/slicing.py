@@ -56,16 +56,20 @@ def _slice(xp: Any, input: Any, begin: tuple[int, ...], size: tuple[int, ...]) -
 
 def _slice_shape(s: ShapeContext) -> Sequence[Shape]:
     dims, begin, size = s.shapes[0], s.value(1), s.value(2)
-    lengths = [len(x) for x in (dims, begin, size) if x is not None]
-    lengths += [
-        v[0] for v in (s.shapes[1], s.shapes[2]) if v is not None and len(v) == 1 and v[0] is not None
-    ]
+    lengths = [*([] if dims is None else [len(dims)]), *_known_lengths(s, 1, 3)]
     if not lengths:
         return [None]
     unknown = (None,) * lengths[0]
     dims, begin, size = dims or unknown, begin or unknown, size or unknown
     check_slice(dims, begin, size)
     return [tuple(map(_slice_length, dims, begin, size))]
+
+
+def _known_lengths(s: ShapeContext, first: int, last: int) -> list[int]:
+    """The lengths of the vectors that are inputs ``first`` to ``last - 1``, by their values and shapes."""
+    values, shapes = [s.value(i) for i in range(first, last)], s.shapes[first:last]
+    known = [v[0] for v in shapes if v is not None and len(v) == 1 and v[0] is not None]
+    return [len(v) for v in values if v is not None] + known
 
 
 def _slice_length(dim: int | None, begin: int | None, size: int | None) -> int | None:
@@ -199,11 +203,7 @@ def _sliced_dims(dims: Sequence[int | None], index: Sequence[Any]) -> Iterator[i
             continue
         axis, dim = next(axes)
         if isinstance(entry, builtins.slice):
-            everything = entry == builtins.slice(None) or (entry.start, entry.stop, abs(entry.step)) == (
-                None,
-                None,
-                1,
-            )
+            everything = entry.start is None and entry.stop is None and abs(entry.step or 1) == 1
             yield dim if everything else None if dim is None else len(range(*entry.indices(dim)))
         elif entry is _UNKNOWN_RANGE:
             yield None
@@ -216,10 +216,7 @@ def _sliced_dims(dims: Sequence[int | None], index: Sequence[Any]) -> Iterator[i
 def _spec(s: ShapeContext, first: int) -> tuple[Any, Any, Any] | None:
     """The known part of begin, end and strides (inputs ``first`` and on); None if their length is unknown."""
     values = [s.value(first + i) for i in range(3)]
-    lengths = [len(v) for v in values if v is not None]
-    lengths += [
-        v[0] for v in s.shapes[first : first + 3] if v is not None and len(v) == 1 and v[0] is not None
-    ]
+    lengths = _known_lengths(s, first, first + 3)
     if not lengths:
         return None
     if len(set(lengths)) > 1:
@@ -246,17 +243,9 @@ def _view(x: Any, index: Sequence[Any]) -> Any:
 
 
 def _strided_slice(
-    xp: Any,
-    input: Any,
-    begin: Any,
-    end: Any,
-    strides: Any,
-    begin_mask: int,
-    end_mask: int,
-    ellipsis_mask: int,
-    new_axis_mask: int,
-    shrink_axis_mask: int,
-) -> Any:
+    xp: Any, input: Any, begin: Any, end: Any, strides: Any, begin_mask: int, end_mask: int,
+    ellipsis_mask: int, new_axis_mask: int, shrink_axis_mask: int,
+) -> Any:  # fmt: skip
     masks = _Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     return _view(input, tuple(_index(begin, end, strides, masks)))
 
@@ -322,19 +311,9 @@ strided_slice_op: OpDef[Tensor] = define_op(
 
 
 def _strided_slice_grad(
-    xp: Any,
-    shape: Any,
-    begin: Any,
-    end: Any,
-    strides: Any,
-    dy: Any,
-    begin_mask: int,
-    end_mask: int,
-    ellipsis_mask: int,
-    new_axis_mask: int,
-    shrink_axis_mask: int,
-    out: Any = None,
-) -> Any:
+    xp: Any, shape: Any, begin: Any, end: Any, strides: Any, dy: Any, begin_mask: int, end_mask: int,
+    ellipsis_mask: int, new_axis_mask: int, shrink_axis_mask: int, out: Any = None,
+) -> Any:  # fmt: skip
     masks = _Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     if out is None:
         out = xp.zeros(shape, dy.dtype)

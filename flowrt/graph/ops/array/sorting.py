@@ -5,7 +5,7 @@ Rule of this file: among equal elements the one with the lower index precedes, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +23,18 @@ from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, size, transpose
+from flowrt.graph.ops.base.shape_manipulation import (
+    expand_dims,
+    reshape,
+    shape,
+    size,
+    swapped_with_last,
+    transpose,
+)
 from flowrt.graph.ops.elementwise.arithmetic import add
 from flowrt.graph.ops.elementwise.bitwise import invert
 from flowrt.graph.ops.elementwise.math import neg
-from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis
+from flowrt.graph.shapes import Shape, format_shape, merge
 
 # --- top_k
 
@@ -139,18 +146,10 @@ def _sorted_rows(x: Tensor, direction: str) -> TopKV2:
     return TopKV2(reverse(found.values), found.indices)
 
 
-def _along(axis: int, x: Tensor, function: Any) -> Tensor:
+def _along(axis: int, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """``function``, which works on the last axis, applied along ``axis``."""
-    dims = x.spec.shape
-    if dims is None and axis != -1:
-        raise InvalidArgumentError(f"axis: expected -1 for a tensor of unknown rank; got {axis}")
-    last = -1 if dims is None else len(dims) - 1
-    place = -1 if dims is None else normalize_axis(axis, len(dims))
-    if place == last:
-        return function(x)
-    swap = list(range(last + 1))
-    swap[place], swap[last] = last, place
-    return transpose(function(transpose(x, swap)), swap)
+    swap = swapped_with_last(x, axis, "a tensor")
+    return function(x) if swap is None else transpose(function(transpose(x, swap)), swap)
 
 
 # --- searchsorted
@@ -264,11 +263,6 @@ def _distinct(xp: Any, x: Any) -> tuple[Any, Any, Any]:
     return x[first[order]], rank_of[place.reshape(-1)], counts[order]
 
 
-def _unique(xp: Any, x: Any, out_idx: Any) -> Any:
-    y, place, _ = _distinct(xp, x)
-    return y, place.astype(out_idx.np)
-
-
 def _unique_with_counts(xp: Any, x: Any, out_idx: Any) -> Any:
     y, place, counts = _distinct(xp, x)
     return y, place.astype(out_idx.np), counts.astype(out_idx.np)
@@ -296,7 +290,7 @@ unique_op: OpDef[list[Tensor]] = define_op(
     "Unique",
     "x: T -> y: T, idx: out_idx",
     shape=lambda s: [(None,), _vector(s.shapes[0])],
-    kernel=_unique,
+    kernel=lambda xp, x, out_idx: _unique_with_counts(xp, x, out_idx)[:2],
     samples=lambda rng: _REPEATING,
     doc="The distinct elements of a vector in order of first occurrence, and each element's place there.",
     **_DISTINCT,

@@ -1,4 +1,4 @@
-"""Compositions of reductions (variance, logsumexp, norms, counts), and the positions of extremes."""
+"""Variance, logsumexp, norms and counts, the positions of extremes, bincount and histograms."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.ops.array.concat_and_split import stack
+from flowrt.graph.ops.array.gather_scatter import gather, scatter_nd
+from flowrt.graph.ops.array.ranges import static_array
 from flowrt.graph.ops.array.reductions import (
-    accumulator,
     reduce,
     reduce_max,
     reduce_mean,
@@ -24,15 +26,17 @@ from flowrt.graph.ops.array.reductions import (
     reduction_samples,
     with_kept_dims,
 )
+from flowrt.graph.ops.array.scatter_rows import fold_rows
+from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, stop_gradient
-from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.ops.base.shape_manipulation import reshape, shape
-from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import not_equal, where_v2
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape, size
+from flowrt.graph.ops.elementwise.arithmetic import add, add_v2, maximum, minimum, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import equal, less, not_equal, select_v2, where_v2
 from flowrt.graph.ops.elementwise.complex_parts import complex_abs
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import exp, is_finite, log, sqrt, square
-from flowrt.graph.shapes import Shape, format_shape, normalize_axis
+from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis
 from flowrt.graph.tf1_signatures import tf1_names
 
 
@@ -180,3 +184,168 @@ def argmax(input: Any, axis: Any = None, name: str | None = None, output_type: A
 def argmin(input: Any, axis: Any = None, name: str | None = None, output_type: Any = dtypes.int64) -> Tensor:
     """The index of the smallest element along ``axis`` (0 by default), the first of equals: see `argmax`."""
     return argmin_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
+
+
+# --- counts of values
+
+
+def _bincount_shape(s: ShapeContext) -> Sequence[Shape]:
+    if s.shapes[2] != (0,):
+        merge(s.shapes[0], s.shapes[2])
+    count = s.value(1)
+    if count is not None and count < 0:
+        raise InvalidArgumentError(f"size: expected at least 0; got {count}")
+    return [(count,)]
+
+
+def _bincount(xp: Any, arr: Any, size: int, weights: Any, out: Any = None) -> Any:
+    bins = arr.reshape(-1)
+    if xp is np and bins.size and bins.min() < 0:
+        raise InvalidArgumentError(f"arr: expected numbers of at least 0; got {int(bins.min())}")
+    result = xp.empty(size, weights.dtype) if out is None else out
+    result[...] = 0
+    given = xp.ones(bins.size, weights.dtype) if not weights.size else weights.reshape(-1)
+    if given.size != bins.size:
+        raise InvalidArgumentError(f"weights: expected shape {format_shape(arr.shape)}; got {weights.shape}")
+    if xp is np:
+        inside = bins < size
+        np.add.at(result, bins[inside], given[inside])
+    else:
+        fold_rows(xp, "add", result[:, None], bins, given[:, None])
+    return result
+
+
+def _bincount_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    arr, count, weights = op.inputs
+    if weights.spec.shape == (0,):
+        return [None, None, None]
+    last = subtract(count, 1)
+    picked = gather(dy, minimum(arr, last))
+    return [None, None, select_v2(less(arr, count), picked, np.array(0, dy.dtype.np))]
+
+
+bincount_op: OpDef[Tensor] = define_op(
+    "Bincount",
+    "arr: int32, size: host int32, weights: T in int32 | int64 | float32 | float64 -> bins: T",
+    shape=_bincount_shape,
+    kernel=_bincount,
+    vjp=_bincount_vjp,
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(np.array([[1, 1], [3, 9]], np.int32), np.int32(5), rng.standard_normal((2, 2))),
+        sample(np.array([1, 1, 3], np.int32), np.int32(2), np.zeros(0, np.int32)),
+        sample(np.zeros(0, np.int32), np.int32(0), np.zeros(0, np.float32)),
+    ),
+    doc="The number of occurrences in arr of each integer below size, or the sum of its weights; others are"
+    " ignored.",
+)
+
+
+def _largest_plus_one(numbers: Tensor) -> Tensor:
+    """0 for no numbers; a constant when they are."""
+    known = static_array(numbers)
+    if known is not None:
+        return convert_to_tensor(known.max(initial=-1) + 1, numbers.dtype)
+    zero, one = (np.array(v, numbers.dtype.np) for v in (0, 1))
+    return select_v2(equal(size(numbers), 0), zero, add(reduce_max(reshape(numbers, [-1]), 0), one))
+
+
+def bincount(
+    arr: Any,
+    weights: Any = None,
+    minlength: Any = None,
+    maxlength: Any = None,
+    dtype: Any = dtypes.int32,
+    name: str | None = None,
+) -> Tensor:
+    """The number of occurrences in ``arr`` of each integer from 0 to the largest, or the sum of its
+    ``weights``.
+
+    ``dtype`` is that of counts. The result has at least ``minlength`` and at most ``maxlength`` entries;
+    larger integers are ignored. A negative integer raises `InvalidArgumentError` at run time; on a GPU it is
+    ignored.
+    """
+    with get_default_graph().name_scope(name or "bincount"):
+        numbers = convert_to_tensor(arr, dtypes.int32, name="arr") if not isinstance(arr, Tensor) else arr
+        numbers = cast(numbers, dtypes.int32)
+        length = _largest_plus_one(numbers)
+        if minlength is not None:
+            length = maximum(cast(convert_to_tensor(minlength), dtypes.int32), length)
+        if maxlength is not None:
+            length = minimum(cast(convert_to_tensor(maxlength), dtypes.int32), length)
+        amounts = np.zeros(0, as_dtype(dtype).np) if weights is None else weights
+        return bincount_op(numbers, length, amounts)
+
+
+def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any, out: Any = None) -> Any:
+    low, high = value_range.tolist() if xp is np else value_range.astype(np.float64)
+    if xp is np and not low < high:
+        raise InvalidArgumentError(f"value_range: expected [low, high] with low < high; got {[low, high]}")
+    if nbins <= 0:
+        raise InvalidArgumentError(f"nbins: expected at least 1; got {nbins}")
+    steps = xp.floor((values.reshape(-1).astype(np.float64) - low) / (high - low) * nbins)
+    bins = xp.clip(steps, 0, nbins - 1).astype(np.int64)
+    if xp is np:
+        return delivered(np, np.bincount(bins, minlength=nbins), dtype.np, out)
+    counts = xp.zeros((nbins, 1), dtype.np)
+    fold_rows(xp, "add", counts, bins, xp.ones((bins.size, 1), dtype.np))
+    return delivered(xp, counts.reshape(nbins), dtype.np, out)
+
+
+def _histogram_shape(s: ShapeContext) -> Sequence[Shape]:
+    merge(s.shapes[1], (2,))
+    return [(s.value(2),)]
+
+
+histogram_op: OpDef[Tensor] = define_op(
+    "HistogramFixedWidth",
+    "values: T in INDEX | float32 | float64, value_range: T, nbins: host int32 -> out: dtype in INDEX",
+    attrs="dtype: type = int32",
+    shape=_histogram_shape,
+    kernel=_histogram,
+    samples=lambda rng: (
+        sample(np.array([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0]), np.array([0.0, 5.0]), np.int32(5)),
+        sample(np.zeros((0, 2), np.int32), np.array([0, 5], np.int32), np.int32(2), dtype=dtypes.int64),
+    ),
+    doc="The number of values in each of nbins equal parts of value_range; values outside count in the "
+    "nearest part.",
+)
+
+
+def histogram_fixed_width(
+    values: Any, value_range: Any, nbins: Any = 100, dtype: Any = dtypes.int32, name: str | None = None
+) -> Tensor:
+    """The number of ``values`` in each of ``nbins`` equal parts of ``value_range`` = [low, high].
+
+    Values outside count in the first or last part. Raises `InvalidArgumentError` at run time for an empty
+    range; on a GPU the counts are then undefined.
+    """
+    numbers = convert_to_tensor(values)
+    bounds = convert_to_tensor(value_range, numbers.dtype)
+    return histogram_op(numbers, bounds, nbins, dtype=dtype, name=name or "histogram_fixed_width")
+
+
+def confusion_matrix(
+    labels: Any,
+    predictions: Any,
+    num_classes: Any = None,
+    dtype: Any = dtypes.int32,
+    name: str | None = None,
+    weights: Any = None,
+) -> Tensor:
+    """Entry [i, j] counts the examples of class i predicted as class j, or adds up their ``weights``.
+
+    Both are vectors of class numbers, below ``num_classes`` (by default one more than the largest): one
+    outside is an `InvalidArgumentError` when it runs; on a GPU its example is left out.
+    """
+    with get_default_graph().name_scope(name or "confusion_matrix"):
+        truth, guess = (cast(convert_to_tensor(v), dtypes.int64) for v in (labels, predictions))
+        merge(truth.spec.shape, guess.spec.shape)
+        if num_classes is None:
+            num_classes = maximum(_largest_plus_one(truth), _largest_plus_one(guess))
+        classes = cast(convert_to_tensor(num_classes), dtypes.int64)
+        kind = as_dtype(dtype)
+        amounts = ones_like(truth, dtype=kind)
+        if weights is not None:
+            amounts = multiply(amounts, cast(convert_to_tensor(weights), kind))
+        return scatter_nd(stack([truth, guess], axis=1), amounts, stack([classes, classes]))

@@ -12,7 +12,7 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, rank_of
-from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.build import convert_to_tensor, in_scope
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
@@ -28,7 +28,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits
-from flowrt.graph.ops.base.identities import NUMBERS_AND_BOOL, arrays, target_shape, unchanged
+from flowrt.graph.ops.base.identities import NUMBERS_AND_BOOL, arrays, result_shape, target_shape, unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.shapes import Shape, TensorShape, as_shape, broadcast, format_shape, is_static, num_elements
@@ -57,10 +57,7 @@ def _fill(xp: Any, dims: Any, value: Any, T: DType, out: Any = None) -> Any:
 def _fill_shape(s: ShapeContext) -> Sequence[Shape]:
     if s.shapes[1] not in (None, ()):
         raise InvalidArgumentError(f"value: expected a scalar; got shape {format_shape(s.shapes[1])}")
-    dims = target_shape(s, 0)
-    if dims is not None and any(d is not None and d < 0 for d in dims):
-        raise InvalidArgumentError(f"dims: expected dimensions of at least 0; got {list(dims)}")
-    return [dims]
+    return [result_shape(s)]
 
 
 MAX_KNOWN = 1024
@@ -108,10 +105,13 @@ def _filled(shape: Any, number: int, dtype: DType, name: str) -> Tensor:
     value = np.array(b"" if dtype is dtypes.string else number, dtype.np)
     if isinstance(shape, Tensor) or not _is_plain_shape(shape):
         return fill(shape, value, name=name)
-    dims = as_shape(shape)
-    count = num_elements(dims)
-    if dims is None or count is None:
-        raise InvalidArgumentError(f"{name}: expected a fully defined shape; got {format_shape(dims)}")
+    try:
+        dims = as_shape(shape)
+        count = num_elements(dims)
+        if dims is None or count is None:
+            raise InvalidArgumentError(f"expected a fully defined shape; got {format_shape(dims)}")
+    except InvalidArgumentError as error:
+        raise in_scope(error, name) from None
     if count < CONSTANT_LIMIT:
         return constant(np.full(dims, value, dtype.np), name=name)
     return fill(as_array(dims), value, name=name)
@@ -198,9 +198,7 @@ def _broadcast_to_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _broadcast_to(xp: Any, input: Any, shape: Any, out: Any = None) -> Any:
     if out is None:
-        return xp.array(
-            xp.broadcast_to(input, shape)
-        )  # its own memory: the view is read-only and has zero strides
+        return xp.array(xp.broadcast_to(input, shape))  # the view is read-only and has zero strides
     xp.copyto(out, input)
     return out
 

@@ -31,6 +31,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits, Vjp
+from flowrt.graph.ops.base.kernel_output import copies
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
 
@@ -88,19 +89,11 @@ stop_gradient = _identity_op(
 )
 
 
-def _copies(xp: Any, inputs: Sequence[Any], out: Any = None) -> Any:
-    if out is None:
-        return [x.copy() for x in inputs]
-    for place, x in zip(out, inputs, strict=True):
-        xp.copyto(place, x)
-    return out
-
-
 identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T in ANY -> *T",
     shape=lambda s: s.shapes,
-    kernel=_copies,
+    kernel=lambda xp, inputs, out=None: copies(inputs, out),
     vjp=lambda op, *dys: list(dys),
     jvp=lambda op, *dxs: list(dxs),
     samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],
@@ -304,3 +297,12 @@ def target_shape(s: ShapeContext, position: int) -> Shape:
     if value is None:
         return None if vector is None or vector[0] is None else (None,) * vector[0]
     return value
+
+
+def result_shape(s: ShapeContext, position: int = 0) -> Shape:
+    """`target_shape` of an op that makes such a result. Raises `InvalidArgumentError` below 0."""
+    dims = target_shape(s, position)
+    if dims is not None and any(d is not None and d < 0 for d in dims):
+        name = s.op.inputs[position].name
+        raise InvalidArgumentError(f"{name}: expected dimensions of at least 0; got {list(dims)}")
+    return dims

@@ -17,6 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+
+def accumulator(x: Any) -> Any:
+    """The dtype to add x's elements in: float32 for 16-bit floats, so that totals grow, otherwise its own."""
+    return np.dtype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x.dtype
+
 
 def delivered(xp: Any, result: Any, dtype: Any, out: Any) -> Any:
     """``result``, an array, as one of ``dtype``: in ``out``, unless that is None."""
@@ -30,6 +37,15 @@ def delivered(xp: Any, result: Any, dtype: Any, out: Any) -> Any:
 def copied(xp: Any, view: Any, out: Any) -> Any:
     """``view`` in memory of its own: in ``out``, unless that is None."""
     return xp.array(view) if out is None else delivered(xp, view, view.dtype, out)
+
+
+def copies(views: Iterable[Any], out: Sequence[Any] | None) -> list[Any]:
+    """Copies of views, in ``out`` if it is given."""
+    if out is None:
+        return [view.copy() for view in views]
+    for place, view in zip(out, views, strict=True):
+        place[...] = view
+    return list(out)
 
 
 def all_delivered(xp: Any, results: Iterable[Any], dtype: Any, out: Sequence[Any] | None) -> list[Any]:

@@ -407,17 +407,12 @@ conjugate_transpose: OpDef[Tensor] = define_op(
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
     """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated."""
     tensor = convert_to_tensor(a)
-    if perm is None:
-        perm = _reversed_axes(tensor)
+    if perm is None and tensor.spec.shape is not None:
+        perm = np.arange(len(tensor.spec.shape), dtype=np.int32)[::-1]
+    elif perm is None:
+        perm = op_def("Range")(op_def("Sub")(rank(tensor), 1), -1, -1)
     build = conjugate_transpose if conjugate and tensor.dtype.is_complex else transpose_op
     return build(tensor, perm, name=name)
-
-
-def _reversed_axes(tensor: Tensor) -> Any:
-    if tensor.spec.shape is not None:
-        return np.arange(len(tensor.spec.shape), dtype=np.int32)[::-1]
-    dims = rank(tensor)
-    return op_def("Range")(op_def("Sub")(dims, 1), -1, -1)
 
 
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
@@ -442,6 +437,21 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
         else:
             perm = [*range(len(dims) - 2), len(dims) - 1, len(dims) - 2]
         return transpose(tensor, perm, conjugate=conjugate)
+
+
+def swapped_with_last(x: Tensor, axis: int, what: str) -> list[int] | None:
+    """The permutation of ``x``'s dimensions that swaps ``axis`` and the last, or None if they are the same.
+
+    Raises `InvalidArgumentError` for an axis out of range, or if this depends on an unknown rank.
+    """
+    if x.spec.shape is None:
+        if axis == -1:
+            return None
+        raise InvalidArgumentError(f"axis: expected -1 for {what} of unknown rank; got {axis}")
+    axes = list(range(len(x.spec.shape)))
+    axis = normalize_axis(axis, len(axes))
+    axes[axis], axes[-1] = axes[-1], axes[axis]
+    return None if axis == axes[axis] else axes
 
 
 def _invert_permutation(xp: Any, x: Any, out: Any = None) -> Any:

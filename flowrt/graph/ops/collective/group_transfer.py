@@ -44,19 +44,9 @@ def _receive(
 
 
 def _start(
-    xp: Any,
-    value: Any,
-    group_key: str,
-    rank: int,
-    edge: str,
-    kind: str,
-    reduction: str,
-    root: int,
-    axis: int,
-    plan: str,
-    dtype: DType,
-    shape: tuple[int, ...],
-) -> None:
+    xp: Any, value: Any, group_key: str, rank: int, edge: str, kind: str, reduction: str, root: int,
+    axis: int, plan: str, dtype: DType, shape: tuple[int, ...],
+) -> None:  # fmt: skip
     attrs = {
         "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan
     }  # fmt: skip

@@ -308,28 +308,8 @@ def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name:
 # --- powers, angles, extremes
 
 
-def _square(xp: Any, x: Any, new: Any, out: Any) -> Any:
-    return xp.multiply(x, x, out)
-
-
 def _cube(xp: Any, x: Any, new: Any, out: Any) -> Any:
     return xp.multiply(xp.multiply(x, x, new(x.shape, x.dtype)), x, out)
-
-
-def _root(xp: Any, x: Any, new: Any, out: Any) -> Any:
-    return xp.sqrt(x, out)
-
-
-def _inverse_root(xp: Any, x: Any, new: Any, out: Any) -> Any:
-    return xp.reciprocal(xp.sqrt(x, out), out)
-
-
-def _inverse(xp: Any, x: Any, new: Any, out: Any) -> Any:
-    return xp.reciprocal(x, out)
-
-
-def _inverse_square(xp: Any, x: Any, new: Any, out: Any) -> Any:
-    return xp.reciprocal(xp.multiply(x, x, out), out)
 
 
 class _Power(NamedTuple):
@@ -340,12 +320,14 @@ class _Power(NamedTuple):
 
 
 _POWERS: dict[Any, _Power] = {
-    2.0: _Power(_square, lambda x: x * x, of_integers=True),
+    2.0: _Power(lambda xp, x, new, out: xp.multiply(x, x, out), lambda x: x * x, of_integers=True),
     3.0: _Power(_cube, lambda x: x * x * x, of_integers=True),
-    0.5: _Power(_root, lambda x: x.builder.emit("sqrt", x)),
-    -0.5: _Power(_inverse_root, lambda x: 1 / x.builder.emit("sqrt", x)),
-    -1.0: _Power(_inverse, lambda x: 1 / x),
-    -2.0: _Power(_inverse_square, lambda x: 1 / (x * x)),
+    0.5: _Power(lambda xp, x, new, out: xp.sqrt(x, out), lambda x: x.builder.emit("sqrt", x)),
+    -0.5: _Power(
+        lambda xp, x, new, out: xp.reciprocal(xp.sqrt(x, out), out), lambda x: 1 / x.builder.emit("sqrt", x)
+    ),
+    -1.0: _Power(lambda xp, x, new, out: xp.reciprocal(x, out), lambda x: 1 / x),
+    -2.0: _Power(lambda xp, x, new, out: xp.reciprocal(xp.multiply(x, x, out), out), lambda x: 1 / (x * x)),
 }
 """Exponents for which arithmetic is up to 140 times as fast as a power. As with TensorFlow's graph optimiser,
 roots of -inf are NaN, and the root of -0 is -0.
@@ -357,7 +339,12 @@ def _power(xp: Any, x: Any, y: Any, out: Any = None, workspace: Any = None) -> A
         fast = _POWERS.get(complex(y))
         if fast is not None and (fast.of_integers or x.dtype.kind not in "iu"):
             return fast.on_arrays(xp, x, xp.empty if workspace is None else workspace.begin(), out)
-    return xp.power(x, y, out)
+    try:
+        return xp.power(x, y, out)
+    except ValueError:
+        if x.dtype.kind not in "iu" or not (y < 0).any():
+            raise
+        raise InvalidArgumentError(f"expected powers of at least 0 for integers; got {y.min()}") from None
 
 
 def _power_in_loop(b: Any, x: Any, y: Any) -> Any:

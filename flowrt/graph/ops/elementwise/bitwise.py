@@ -22,15 +22,7 @@ def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
     return b.select((y >= 0) & (y < bits), b.emit(op, x, y & (bits - 1)), beyond)
 
 
-def _left_shift_loop(b: Any, x: Any, y: Any) -> Any:
-    return _shift_loop(b, x, y, "shl", 0)
-
-
-def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
-    return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
-
-
-def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef[Tensor]:
+def _bitwise(name: str, ufunc: str, loop: Loop, doc: str, commutative: bool = True) -> OpDef[Tensor]:
     return elementwise_op(
         name,
         "x: T in INTEGER, y: T -> z: T",
@@ -40,36 +32,28 @@ def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef[Tensor]:
             sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
             sample(np.zeros(0, np.int64), np.array(1, np.int64)),
         ),
+        commutative=commutative,
+        loop=loop,
         doc=doc,
-        **facts,
     )
 
 
-bitwise_and = _bitwise(
-    "BitwiseAnd", "bitwise_and", "The bits that are set in both.", commutative=True, loop=instruction("and")
-)
-bitwise_or = _bitwise(
-    "BitwiseOr",
-    "bitwise_or",
-    "The bits that are set in one or both.",
-    commutative=True,
-    loop=instruction("or"),
-)
-bitwise_xor = _bitwise(
-    "BitwiseXor",
-    "bitwise_xor",
-    "The bits that are set in just one.",
-    commutative=True,
-    loop=instruction("xor"),
-)
+bitwise_and = _bitwise("BitwiseAnd", "bitwise_and", instruction("and"), "The bits that are set in both.")
+bitwise_or = _bitwise("BitwiseOr", "bitwise_or", instruction("or"), "The bits that are set in one or both.")
+bitwise_xor = _bitwise("BitwiseXor", "bitwise_xor", instruction("xor"), "The bits that are set in just one.")
 left_shift = _bitwise(
-    "LeftShift", "left_shift", "x * 2**y, for 0 <= y < the number of bits.", loop=Loop(_left_shift_loop)
+    "LeftShift",
+    "left_shift",
+    Loop(lambda b, x, y: _shift_loop(b, x, y, "shl", 0)),
+    "x * 2**y, for 0 <= y < the number of bits.",
+    commutative=False,
 )
 right_shift = _bitwise(
     "RightShift",
     "right_shift",
+    Loop(lambda b, x, y: _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))),
     "x / 2**y, rounded down, for 0 <= y < the number of bits.",
-    loop=Loop(_right_shift_loop),
+    commutative=False,
 )
 
 invert = elementwise_op(

@@ -17,7 +17,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Ufunc, op_def
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, op_def
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Vjp, instruction
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast
@@ -216,8 +216,6 @@ _TRUE_QUOTIENT = {
     dtypes.int64: dtypes.float64,
     dtypes.uint64: dtypes.float64,
 }
-
-
 """The dtype in which integers are divided by `truediv`: it holds every value of theirs, but for 64 bits."""
 
 
@@ -278,17 +276,6 @@ def _present(x: Tensor) -> Tensor:
     return cast(not_equal(x, zero_of(x.dtype)), x.dtype)
 
 
-def _times_log_vjp(shift: int) -> Vjp:
-    """The rule of ``x * log(shift + y)``."""
-
-    def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
-        x, y = op.inputs
-        shifted = add_v2(y, constant(np.array(shift, y.dtype.np))) if shift else y
-        return unbroadcast_pair(op, multiply(dz, op.op_def(_present(x), y)), multiply(dz, xdivy(x, shifted)))
-
-    return vjp
-
-
 def _xdivy_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
     x, y = op.inputs
     dx = multiply(dz, xdivy(_present(x), y))
@@ -307,26 +294,27 @@ def _mul_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
     return unbroadcast_pair(op, mul_no_nan(dz, y), mul_no_nan(x, dz))
 
 
-xlogy = binary_op(
-    "Xlogy",
-    _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log(y), out), 0),
-    "FLOATING",
-    vjp=_times_log_vjp(0),
-    samples=pairs(0.5, 3, dtype=None),
-    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log(y))),
-    doc="x * log(y), and 0 where x is 0.",
-)
+def _times_log_op(name: str, log: str, shift: int, doc: str) -> OpDef[Tensor]:
+    """The op ``x * log(shift + y)``, where ``log`` is the function of ``y``."""
+
+    def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+        x, y = op.inputs
+        shifted = add_v2(y, constant(np.array(shift, y.dtype.np))) if shift else y
+        return unbroadcast_pair(op, multiply(dz, op.op_def(_present(x), y)), multiply(dz, xdivy(x, shifted)))
+
+    return binary_op(
+        name,
+        _guarded(lambda xp, x, y, out: xp.multiply(x, getattr(xp, log)(y), out), 0),
+        "FLOATING",
+        vjp=vjp,
+        samples=pairs(0.5, 3, dtype=None),
+        loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * getattr(b, log)(y))),
+        doc=doc,
+    )
 
 
-xlog1py = binary_op(
-    "Xlog1py",
-    _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log1p(y), out), 0),
-    "FLOATING",
-    vjp=_times_log_vjp(1),
-    samples=pairs(0.5, 3, dtype=None),
-    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log1p(y))),
-    doc="x * log(1 + y), and 0 where x is 0.",
-)
+xlogy = _times_log_op("Xlogy", "log", 0, "x * log(y), and 0 where x is 0.")
+xlog1py = _times_log_op("Xlog1py", "log1p", 1, "x * log(1 + y), and 0 where x is 0.")
 
 
 xdivy = binary_op(

@@ -183,10 +183,10 @@ _COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
 
 
 def _ufunc_op(
-    name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
+    name: str, ufunc: str, slope: Slope, span: tuple[float, float], doc: str, loop: Loop | None = None
 ) -> OpDef[Tensor]:
-    """A `unary_op` of inexact numbers that is one ufunc, with samples in [low, high]."""
-    samples = unary_samples(low, high, _COMPLEX)
+    """A `unary_op` of inexact numbers that is one ufunc, with samples in ``span``."""
+    samples = unary_samples(*span, _COMPLEX)
     return unary_op(name, Ufunc(ufunc), "INEXACT", slope, samples, doc, loop)
 
 
@@ -203,29 +203,27 @@ def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 exp = _ufunc_op(
-    "Exp", "exp", lambda d, x, y: multiply(d, y), -2, 2, "e to the power of x.", instruction("exp")
+    "Exp", "exp", lambda d, x, y: multiply(d, y), (-2, 2), "e to the power of x.", instruction("exp")
 )
 
 expm1 = _ufunc_op(
     "Expm1",
     "expm1",
     lambda d, x, y: multiply(d, exp(x)),
-    -2,
-    2,
+    (-2, 2),
     "exp(x) - 1, exact for small x.",
     instruction("expm1"),
 )
 
 log = _ufunc_op(
-    "Log", "log", lambda d, x, y: realdiv(d, x), 0.5, 3, "The natural logarithm.", instruction("log")
+    "Log", "log", lambda d, x, y: realdiv(d, x), (0.5, 3), "The natural logarithm.", instruction("log")
 )
 
 log1p = _ufunc_op(
     "Log1p",
     "log1p",
     lambda d, x, y: realdiv(d, add_v2(x, number(1, x))),
-    -0.5,
-    3,
+    (-0.5, 3),
     "log(1 + x), exact for small x.",
     instruction("log1p"),
 )
@@ -234,8 +232,7 @@ sqrt = _ufunc_op(
     "Sqrt",
     "sqrt",
     _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
-    0.5,
-    3,
+    (0.5, 3),
     "The square root.",
     instruction("sqrt"),
 )
@@ -260,25 +257,14 @@ square = unary_op(
     Loop(lambda b, x: x * x),
 )
 
-reciprocal = _ufunc_op(
-    "Reciprocal",
-    "reciprocal",
-    _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
-    0.5,
-    3,
-    "1 / x.",
-    Loop(lambda b, x: 1 / x),
-)
 
-inv = _ufunc_op(
-    "Inv",
-    "reciprocal",
-    _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
-    0.5,
-    3,
-    "1 / x, in older graphs.",
-    Loop(lambda b, x: 1 / x),
-)
+def _reciprocal(name: str, doc: str) -> OpDef[Tensor]:
+    slope = _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y))
+    return _ufunc_op(name, "reciprocal", slope, (0.5, 3), doc, Loop(lambda b, x: 1 / x))
+
+
+reciprocal = _reciprocal("Reciprocal", "1 / x.")
+inv = _reciprocal("Inv", "1 / x, in older graphs.")
 
 sigmoid = unary_op(
     "Sigmoid",
@@ -311,46 +297,43 @@ def _angle(op: str) -> Loop:
     return Loop(build)
 
 
-sin = _ufunc_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.", _angle("sin"))
+sin = _ufunc_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), (-3, 3), "The sine.", _angle("sin"))
 cos: OpDef[Tensor] = _ufunc_op(
-    "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.", _angle("cos")
+    "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), (-3, 3), "The cosine.", _angle("cos")
 )
-tan = _ufunc_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
+tan = _ufunc_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), (-1, 1), "The tangent.")
 asin = _ufunc_op(
     "Asin",
     "arcsin",
     lambda d, x, y: multiply(d, rsqrt(_one_minus_square(x))),
-    -0.9,
-    0.9,
+    (-0.9, 0.9),
     "The inverse of sin, in [-pi / 2, pi / 2].",
 )
 acos = _ufunc_op(
     "Acos",
     "arccos",
     lambda d, x, y: multiply(neg(d), rsqrt(_one_minus_square(x))),
-    -0.9,
-    0.9,
+    (-0.9, 0.9),
     "The inverse of cos, in [0, pi].",
 )
 atan = _ufunc_op(
     "Atan",
     "arctan",
     lambda d, x, y: realdiv(d, _one_plus_square(x)),
-    -3,
-    3,
+    (-3, 3),
     "The inverse of tan, in [-pi / 2, pi / 2].",
 )
-sinh = _ufunc_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
+sinh = _ufunc_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), (-2, 2), "The hyperbolic sine.")
 cosh: OpDef[Tensor] = _ufunc_op(
-    "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine."
+    "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), (-2, 2), "The hyperbolic cosine."
 )
 tanh = _ufunc_op(
-    "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.", instruction("tanh")
+    "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), (-2, 2), "The hyperbolic tangent.", instruction("tanh")
 )
-asinh = _ufunc_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), -2, 2, "The inverse of sinh.")
-acosh = _ufunc_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), 1.5, 3, "The inverse of cosh.")
+asinh = _ufunc_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), (-2, 2), "The inverse of sinh.")
+acosh = _ufunc_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), (1.5, 3), "The inverse of cosh.")
 atanh = _ufunc_op(
-    "Atanh", "arctanh", lambda d, x, y: realdiv(d, _one_minus_square(x)), -0.9, 0.9, "The inverse of tanh."
+    "Atanh", "arctanh", lambda d, x, y: realdiv(d, _one_minus_square(x)), (-0.9, 0.9), "The inverse of tanh."
 )
 
 # --- signs and rounding

@@ -29,6 +29,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply
 from flowrt.graph.ops.elementwise.math import log, neg
 from flowrt.graph.ops.linalg.matmul import conjugate_transposed, matmul
 from flowrt.graph.ops.linalg.matrix_parts import (
+    diagonal_length,
     matrix_band_part,
     matrix_diag_part,
     matrix_set_diag,
@@ -48,11 +49,8 @@ def adjoint_of(x: Tensor) -> Tensor:
 
 
 def _square(s: ShapeContext) -> Sequence[Shape]:
-    return [merge(matrix_shape(s.shapes[0], square=True), _swapped(s.shapes[0]))]
-
-
-def _swapped(dims: Shape) -> Shape:
-    return None if dims is None else (*dims[:-2], dims[-1], dims[-2])
+    dims = matrix_shape(s.shapes[0], square=True)
+    return [None if dims is None else merge(dims, (*dims[:-2], dims[-1], dims[-2]))]
 
 
 def _lapack(function: Any, expected: str) -> Any:
@@ -280,13 +278,9 @@ matrix_solve: OpDef[Tensor] = define_op(
 )
 
 
-def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:
-    return xp.tril(matrix) if lower else xp.triu(matrix)
-
-
 def _triangular_solve(xp: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool, out: Any = None) -> Any:
     """Solution by LU decomposition, as neither NumPy nor CuPy has a batched triangular solve."""
-    return _solve(xp, _triangle(xp, matrix, lower), rhs, adjoint, out)
+    return _solve(xp, (xp.tril if lower else xp.triu)(matrix), rhs, adjoint, out)
 
 
 def _triangular_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
@@ -332,12 +326,8 @@ def _qr_shape(s: ShapeContext) -> Sequence[Shape]:
     if dims is None:
         return [None, None]
     *batch, m, n = dims
-    k = m if s.attrs["full_matrices"] else _smaller(m, n)
+    k = m if s.attrs["full_matrices"] else diagonal_length(dims)
     return [(*batch, m, k), (*batch, k, n)]
-
-
-def _smaller(m: int | None, n: int | None) -> int | None:
-    return None if m is None or n is None else min(m, n)
 
 
 def _qr(xp: Any, input: Any, full_matrices: bool, out: Any = None) -> Any:

@@ -279,7 +279,7 @@ def _gradient(op: Operation, equation: Equation, dy: Tensor, position: int) -> T
         if label in target:
             other = _unused(1, [*terms, term, target])
             terms.append(label + other)
-            factors.append(_identity(x, axis))
+            factors.append(matrix_diag(_ones(x, axis)))
             label = other
         elif label not in present:
             terms.append(label)
@@ -317,13 +317,7 @@ def _ones(x: Tensor, axis: int) -> Tensor:
     if known is not None:
         return fill([known], np.ones((), x.dtype.np))
     end = axis + 1 if axis != -1 else np.iinfo(np.int32).max
-    vector = fill(strided_slice(shape(x), [axis], [end]), np.ones((), x.dtype.np))
-    return vector
-
-
-def _identity(x: Tensor, axis: int) -> Tensor:
-    """The identity matrix as large as ``x`` along ``axis``."""
-    return matrix_diag(_ones(x, axis))
+    return fill(strided_slice(shape(x), [axis], [end]), np.ones((), x.dtype.np))
 
 
 def _einsum_jvp(op: Operation, *dxs: Tensor | None) -> list[Tensor]:

@@ -55,7 +55,7 @@ def matrix_shape(dims: Shape, *, square: bool = False) -> Shape:
     return dims
 
 
-def _diagonal_length(dims: tuple[int | None, ...]) -> int | None:
+def diagonal_length(dims: tuple[int | None, ...]) -> int | None:
     rows, columns = dims[-2:]
     return None if rows is None or columns is None else min(rows, columns)
 
@@ -105,20 +105,16 @@ def matrix_diag(diagonal: Any, name: str = "diag") -> Tensor:
     return matrix_diag_op(diagonal, name=name)
 
 
-def _matrix_diag_part(xp: Any, input: Any, out: Any = None) -> Any:
-    return copied(xp, xp.diagonal(input, axis1=-2, axis2=-1), out)
-
-
 def _matrix_diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
     dims = matrix_shape(s.shapes[0])
-    return [None if dims is None else (*dims[:-2], _diagonal_length(dims))]
+    return [None if dims is None else (*dims[:-2], diagonal_length(dims))]
 
 
 matrix_diag_part_op: OpDef[Tensor] = define_op(
     "MatrixDiagPart",
     "input: T in NUMERIC | bool -> diagonal: T",
     shape=_matrix_diag_part_shape,
-    kernel=_matrix_diag_part,
+    kernel=lambda xp, input, out=None: copied(xp, xp.diagonal(input, axis1=-2, axis2=-1), out),
     vjp=lambda op, dy: [matrix_set_diag(zeros_like(op.inputs[0]), dy)],
     jvp=LINEAR,
     samples=_samples((2, 3, 2), (3, 3), (0, 2), (2, 3)),
@@ -145,7 +141,7 @@ def _matrix_set_diag_shape(s: ShapeContext) -> Sequence[Shape]:
     if dims is None or diagonal is None:
         return [dims]
     batch = merge(dims[:-2], diagonal[:-1])
-    merge((_diagonal_length(dims),), diagonal[-1:])
+    merge((diagonal_length(dims),), diagonal[-1:])
     assert batch is not None
     return [(*batch, *dims[-2:])]
 

@@ -26,6 +26,7 @@ from flowrt.graph.ops.elementwise.math import reciprocal
 from flowrt.graph.ops.linalg.decompositions import adjoint_of
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.linalg.matrix_parts import (
+    diagonal_length,
     matrix_band_part,
     matrix_diag,
     matrix_diag_part,
@@ -57,7 +58,7 @@ def _svd_shape(s: ShapeContext) -> Sequence[Shape]:
     if dims is None:
         return [None, *([None, None] if s.attrs["compute_uv"] else [without, without])]
     *batch, m, n = dims
-    k = None if m is None or n is None else min(m, n)
+    k = diagonal_length(dims)
     if not s.attrs["compute_uv"]:
         return [(*batch, k), without, without]
     full = s.attrs["full_matrices"]

@@ -150,14 +150,9 @@ tensor_list_gather = define_list_op(
 
 
 def _scatter_into(
-    xp: Any,
-    handle: TensorList,
-    tensor: Any,
-    indices: tuple[int, ...],
-    element_dtype: DType,
-    _resizes: bool,
-    _write_once: bool,
-) -> TensorList:
+    xp: Any, handle: TensorList, tensor: Any, indices: tuple[int, ...], element_dtype: DType,
+    _resizes: bool, _write_once: bool,
+) -> TensorList:  # fmt: skip
     check_dtype(handle, element_dtype)
     if len(indices) != len(tensor) or len(set(indices)) != len(indices):
         raise InvalidArgumentError(f"indices: expected {len(tensor)} different ones; got {list(indices)}")
@@ -171,13 +166,9 @@ def _scatter_into(
 
 
 def _scatter(
-    xp: Any,
-    tensor: Any,
-    indices: tuple[int, ...],
-    element_shape: Any,
-    num_elements: int,
+    xp: Any, tensor: Any, indices: tuple[int, ...], element_shape: Any, num_elements: int,
     element_dtype: DType,
-) -> TensorList:
+) -> TensorList:  # fmt: skip
     length = max(indices, default=-1) + 1 if num_elements < 0 else num_elements
     handle = TensorList(ListSpec(element_dtype, as_element_shape(element_shape))).resized(length)
     return _scatter_into(xp, handle, tensor, indices, element_dtype, False, False)

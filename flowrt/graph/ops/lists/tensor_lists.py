@@ -334,14 +334,9 @@ tensor_list_get_item = define_list_op(
 
 
 def _set(
-    xp: Any,
-    handle: TensorList,
-    index: int,
-    item: Any,
-    element_dtype: DType,
-    resize_if_index_out_of_bounds: bool,
-    _write_once: bool,
-) -> TensorList:
+    xp: Any, handle: TensorList, index: int, item: Any, element_dtype: DType,
+    resize_if_index_out_of_bounds: bool, _write_once: bool,
+) -> TensorList:  # fmt: skip
     if resize_if_index_out_of_bounds:
         handle = grown(handle, index + 1)
     if _write_once:

@@ -244,14 +244,6 @@ selu = _activation("Selu", _selu, _selu_loop, selu_grad, "FLOATING", "The self-n
 # --- smooth ones
 
 
-def _softplus(xp: Any, x: Any, out: Any = None) -> Any:
-    return xp.add(xp.maximum(x, x.dtype.type(0)), xp.log1p(xp.exp(-xp.abs(x))), out=out)
-
-
-def _softplus_loop(b: Any, x: Any) -> Any:
-    return b.max(x, 0) + b.log1p(b.exp(-abs(x)))
-
-
 def _softplus_second(g: Tensor, dy: Tensor, x: Tensor) -> Tensor:
     """The derivative of sigmoid(x) is sigmoid(x) * sigmoid(-x)."""
     return multiply(g, softplus_grad(softplus_grad(dy, x), neg(x)))
@@ -277,8 +269,8 @@ softplus_grad: OpDef[Tensor] = _gradient(
 )
 softplus = _activation(
     "Softplus",
-    _softplus,
-    _softplus_loop,
+    lambda xp, x, out=None: xp.add(xp.maximum(x, x.dtype.type(0)), xp.log1p(xp.exp(-xp.abs(x))), out=out),
+    lambda b, x: b.max(x, 0) + b.log1p(b.exp(-abs(x))),
     softplus_grad,
     "FLOATING",
     "log(1 + exp(x)), which never overflows.",

@@ -16,10 +16,10 @@ from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, Traits
-from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater_equal, where_v2
@@ -29,6 +29,7 @@ from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.source import user_line
 
 
 def _channel_axis(value: Sequence[Any], data_format: str) -> int:
@@ -176,7 +177,9 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     """
     layout = data_format or "NHWC"
     if not (layout.startswith("N") and (layout.startswith("NC") or layout.endswith("C"))):
-        raise InvalidArgumentError(f"bias_add: expected a data format N...C or NC...; got {data_format!r}")
+        raise InvalidArgumentError(
+            f"bias_add: expected a data format N...C or NC...; got {data_format!r}", source=user_line()
+        )
     return bias_add_op(value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name)
 
 
@@ -214,7 +217,7 @@ def dropout(
     with get_default_graph().name_scope(name or "dropout") as scope:
         tensor: Tensor = convert_to_tensor(x)
         if not tensor.dtype.is_floating:
-            raise DTypeError(f"dropout: expected a floating dtype; got {tensor!r}")
+            raise DTypeError(f"dropout: expected a floating dtype; got {tensor!r}", source=user_line())
         if isinstance(rate, float):
             if rate == 0:
                 return tensor
@@ -233,7 +236,7 @@ def _drop_rate(keep_prob: Any, rate: Any) -> Any:
     """The rate as a float, or the tensor that is or makes it."""
     if (keep_prob is None) == (rate is None):
         raise InvalidArgumentError(
-            f"dropout: expected one of keep_prob and rate; got {keep_prob!r} and {rate!r}"
+            f"dropout: expected either keep_prob or rate; got {keep_prob!r} and {rate!r}", source=user_line()
         )
     given = keep_prob if rate is None else rate
     if not isinstance(given, (int, float, np.number)):
@@ -241,7 +244,8 @@ def _drop_rate(keep_prob: Any, rate: Any) -> Any:
         return subtract(number(1, given), given) if rate is None else given
     value = 1 - float(given) if rate is None else float(given)
     if not 0 <= value < 1:
-        raise InvalidArgumentError(f"dropout: expected a rate in [0, 1); got {value}")
+        expected = "keep_prob in (0, 1]" if rate is None else "rate in [0, 1)"
+        raise InvalidArgumentError(f"dropout: expected {expected}; got {given}", source=user_line())
     return value
 
 

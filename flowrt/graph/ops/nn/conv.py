@@ -21,6 +21,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -109,26 +110,26 @@ def check_gradient(
 
 # --- kernels
 
-
-def working_dtype(dtype: Any) -> Any:
-    """The dtype to multiply and add in: float32 for those of 16 bits."""
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+Compute: TypeAlias = Callable[[Any, Any, Any, Any, Sequence[Axis], Any], None]
+"""``compute(xp, x, filter, y, axes, workspace)``, channels last, writes one of the three from the others."""
 
 
-def _by_group(groups: int, x: Any, filter: Any, y: Any) -> Iterable[tuple[Any, Any, Any]]:
-    """The channels of the input, filter and output (channels last) that belong together."""
-    if groups == 1:
-        yield x, filter, y
-        return
-    per_x, per_y = x.shape[-1] // groups, y.shape[-1] // groups
-    for g in range(groups):
-        wanted = slice(g * per_y, (g + 1) * per_y)
-        yield x[..., g * per_x : (g + 1) * per_x], filter[..., wanted], y[..., wanted]
+def _by_group(compute: Compute) -> Compute:
+    """``compute`` on the channels of the input, filter and output that belong together."""
+
+    def each(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
+        groups = x.shape[-1] // filter.shape[-2]
+        per_x, per_y = x.shape[-1] // groups, y.shape[-1] // groups
+        for g in range(groups):
+            part, wanted = slice(g * per_x, (g + 1) * per_x), slice(g * per_y, (g + 1) * per_y)
+            compute(xp, x[..., part], filter[..., wanted], y[..., wanted], axes, workspace)
+
+    return each
 
 
-def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any, workspace: Any) -> None:
-    """Write the convolution of ``x`` into ``y``, both channels last, of one group."""
-    dtype, new = working_dtype(y.dtype), begin(xp, workspace)
+def _convolve(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
+    """Write the convolution of ``x`` into ``y``, of one group."""
+    dtype, new = accumulator(y), begin(xp, workspace)
     matrix = Parts(filter, dtype, new)[...].reshape(-1, filter.shape[-1])
     directly, product = y.dtype == dtype and y.flags.c_contiguous, None
     for block, seen in patches(xp, x, axes, dtype, new):
@@ -157,14 +158,13 @@ def turned_filter(filter: Any) -> Any:
     return filter[(slice(None, None, -1),) * (filter.ndim - 2)].swapaxes(-1, -2)
 
 
-def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any, workspace: Any) -> None:
-    """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
+def _scatter(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
+    """Write the transposed convolution of ``y`` into ``x``, of one group."""
     turned = turned_axes(axes)
     if turned is not None:
-        _convolve(xp, y, turned_filter(filter), turned, x, workspace)
+        _convolve(xp, y, turned_filter(filter), x, turned, workspace)
         return
-    dtype = working_dtype(x.dtype)
-    new = begin(xp, workspace)
+    dtype, new = accumulator(x), begin(xp, workspace)
     outputs, channels, parts = [a.outputs for a in axes], x.shape[-1], Parts(y, dtype, new)
     matrices = Parts(filter.swapaxes(-1, -2), dtype, new)[...]
     blocks = list(image_blocks(x.shape[0], math.prod(outputs) * channels * dtype.itemsize * 4))
@@ -180,9 +180,9 @@ def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any, workspa
         x[block] = padded[(slice(None), *(a.inner for a in axes))]
 
 
-def _correlate(xp: Any, x: Any, y: Any, axes: Sequence[Axis], filter: Any, workspace: Any) -> None:
+def _correlate(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
     """Write the gradient of the filter into ``filter``, from input and output gradient, of one group."""
-    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
+    dtype, new = accumulator(filter), begin(xp, workspace)
     parts = Parts(y, dtype, new)
     total, product = (new((math.prod(filter.shape[:-1]), filter.shape[-1]), dtype) for _ in range(2))
     total[...] = 0
@@ -191,62 +191,31 @@ def _correlate(xp: Any, x: Any, y: Any, axes: Sequence[Axis], filter: Any, works
     filter[...] = total.reshape(filter.shape)
 
 
-def _conv(
-    xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
-    explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
-) -> Any:  # fmt: skip
-    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    result_shape = _forward_shape(input.shape, filter.shape, attrs)
-    out = xp.empty(result_shape, input.dtype) if out is None else out
-    if not filter.size:
-        out[...] = 0
-    if out.size and filter.size:
-        x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
-        axes = conv_axes(input.shape, filter.shape[:-2], attrs)
-        for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
-            _convolve(xp, group[0], group[1], axes, group[2], workspace)
-    return out
+def _kernel(sought: int, compute: Compute, shape_of: ForwardShape) -> Kernel:
+    """The kernel that computes one of images, filter and result, the one in place ``sought``. The shape
+    stands in place of images or filter that are sought.
+    """
 
+    def kernel(
+        xp: Any, *inputs: Any, strides: Any, padding: str, data_format: str, dilations: Any,
+        explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
+    ) -> Any:  # fmt: skip
+        attrs = dict(strides=strides, padding=padding, data_format=data_format, dilations=dilations)
+        attrs["explicit_paddings"] = explicit_paddings
+        x_shape, filter_shape = (v if i == sought else v.shape for i, v in enumerate(inputs[:2]))
+        if sought < 2:
+            check_gradient(x_shape, filter_shape, inputs[2], attrs, shape_of)
+        wanted = inputs[sought] if sought < 2 else shape_of(x_shape, filter_shape, attrs)
+        out = xp.empty(wanted, inputs[sought == 0].dtype) if out is None else out
+        if not all(array.size for i, array in enumerate(inputs) if i != sought):
+            out[...] = 0
+        elif out.size:
+            x, filter, y = [*inputs[:sought], out, *inputs[sought + 1 :]]
+            x, y = channels_last(xp, x, data_format), channels_last(xp, y, data_format)
+            compute(xp, x, filter, y, conv_axes(x_shape, filter_shape[:-2], attrs), workspace)
+        return out
 
-def _conv_backprop_input(
-    xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
-) -> Any:  # fmt: skip
-    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    check_gradient(input_sizes, filter.shape, out_backprop, attrs)
-    out = xp.empty(input_sizes, filter.dtype) if out is None else out
-    if not out_backprop.size or not filter.size:
-        out[...] = 0
-    elif out.size:
-        x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
-        axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
-        for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
-            _scatter(xp, group[2], group[1], axes, group[0], workspace)
-    return out
-
-
-def _conv_backprop_filter(
-    xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
-) -> Any:  # fmt: skip
-    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    check_gradient(input.shape, filter_sizes, out_backprop, attrs)
-    out = xp.empty(filter_sizes, input.dtype) if out is None else out
-    if not out_backprop.size or not input.size:
-        out[...] = 0
-    elif out.size:
-        x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
-        axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
-        for group in _by_group(x.shape[-1] // filter_sizes[-2], x, out, y):
-            _correlate(xp, group[0], group[2], axes, group[1], workspace)
-    return out
-
-
-_KEYS = ("strides", "padding", "data_format", "dilations", "explicit_paddings")
-
-
-def conv_attributes(*values: Any) -> dict[str, Any]:
-    return dict(zip(_KEYS, values, strict=True))
+    return kernel
 
 
 # --- samples
@@ -313,7 +282,7 @@ class Convolution(NamedTuple):
 
 def define_convolution(
     names: Sequence[str],
-    kernels: Sequence[Kernel],
+    computes: Sequence[Compute],
     attrs: str,
     shape_of: ForwardShape,
     arrays: Callable[[np.random.Generator], Iterable[tuple[Any, Any, Any, dict[str, Any]]]],
@@ -321,7 +290,7 @@ def define_convolution(
     inner_dims: int = 1,
     input_sizes: str = "int32",
 ) -> Convolution:
-    """The three ops of a convolution: ``names`` and ``kernels`` are theirs.
+    """The three ops of a convolution, of these ``names``; ``computes`` write y, x, and the filter.
 
     ``arrays`` makes samples: (input, filter, output gradient, attributes). An output element is a sum over
     all of the filter but its last ``inner_dims`` dimensions. ``input_sizes``: their dtype, or type variable.
@@ -360,7 +329,7 @@ def define_convolution(
         "input: T in FLOATING, filter: T -> T",
         attrs=attrs,
         shape=lambda s: [shape_of(s.shapes[0], s.shapes[1], s.attrs)],
-        kernel=kernels[0],
+        kernel=_kernel(2, computes[0], shape_of),
         vjp=forward_vjp,
         samples=lambda rng: [sample(x, f, **a) for x, f, _, a in arrays(rng)],
         cost=lambda inputs, outputs: cost(outputs[0], inputs[1]),
@@ -372,7 +341,7 @@ def define_convolution(
         f"input_sizes: host {input_sizes}, filter: T in FLOATING, out_backprop: T -> T",
         attrs=attrs,
         shape=input_shape,
-        kernel=kernels[1],
+        kernel=_kernel(0, computes[1], shape_of),
         vjp=input_vjp,
         samples=lambda rng: [sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in arrays(rng)],
         cost=lambda inputs, outputs: cost(inputs[2], inputs[1]),
@@ -384,7 +353,7 @@ def define_convolution(
         "input: T in FLOATING, filter_sizes: host int32, out_backprop: T -> T",
         attrs=attrs,
         shape=filter_shape,
-        kernel=kernels[2],
+        kernel=_kernel(1, computes[2], shape_of),
         vjp=filter_vjp,
         samples=lambda rng: [sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in arrays(rng)],
         cost=lambda inputs, outputs: cost(inputs[2], outputs[0]),
@@ -393,10 +362,10 @@ def define_convolution(
     return Convolution(forward, to_input, to_filter)
 
 
-_KERNELS = (_conv, _conv_backprop_input, _conv_backprop_filter)
+_BY_GROUP = [_by_group(compute) for compute in (_convolve, _scatter, _correlate)]
 conv2d_op, conv2d_backprop_input_op, conv2d_backprop_filter_op = define_convolution(
     ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
-    _KERNELS,
+    _BY_GROUP,
     ATTRS_2D,
     _forward_shape,
     lambda rng: _arrays(rng, 2),
@@ -404,7 +373,7 @@ conv2d_op, conv2d_backprop_input_op, conv2d_backprop_filter_op = define_convolut
 )
 conv3d_op, conv3d_backprop_input_op, conv3d_backprop_filter_op = define_convolution(
     ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
-    _KERNELS,
+    _BY_GROUP,
     ATTRS_3D,
     _forward_shape,
     lambda rng: _arrays(rng, 3),

@@ -248,7 +248,7 @@ def _convolve(
 ) -> Tensor:
     missing = [key for key, value in (("strides", strides), ("padding", padding)) if value is None]
     if missing:
-        raise InvalidArgumentError(f"{op.name}: expected {missing[0]}; got none")
+        raise InvalidArgumentError(f"{op.name}: expected {missing[0]}; got none", source=user_line())
     return op(
         *inputs,
         strides=every_axis("strides", strides, spatial, data_format),

@@ -16,20 +16,12 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.ops.nn.conv import (
-    ATTRS_2D,
-    check_gradient,
-    conv_attributes,
-    conv_axes,
-    define_convolution,
-    spatial_steps,
-    working_dtype,
-)
+from flowrt.graph.ops.base.kernel_output import accumulator
+from flowrt.graph.ops.nn.conv import ATTRS_2D, define_convolution, spatial_steps
 from flowrt.graph.ops.nn.windows import (
     Axis,
     Parts,
     begin,
-    channels_last,
     image_blocks,
     join_layout,
     of_rank,
@@ -89,16 +81,8 @@ def _sum_of_filters(y: Any, multiplier: int) -> Any:
     return total
 
 
-def _forward(
-    xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
-    explicit_paddings: Any, out: Any = None, workspace: Any = None,
-) -> Any:  # fmt: skip
-    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    dtype, new = working_dtype(input.dtype), begin(xp, workspace)
-    out_shape = _forward_shape(input.shape, filter.shape, attrs)
-    out = xp.empty(out_shape, input.dtype) if out is None else out
-    axes = conv_axes(input.shape, filter.shape[:-2], attrs)
-    x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
+def _forward(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
+    dtype, new = accumulator(y), begin(xp, workspace)
     filter = filter.astype(dtype, copy=False)
     room: Any = None
     for block, padded in padded_blocks(x, axes, dtype, _block_bytes(axes, y, dtype), new):
@@ -109,19 +93,10 @@ def _forward(
         for tap, where in taps_of(axes):
             total += xp.multiply(padded[(slice(None), *where, slice(None), None)], filter[tap], out=product)
         y[block] = total.reshape(y[block].shape)
-    return out
 
 
-def _backprop_input(
-    xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any, out: Any = None, workspace: Any = None,
-) -> Any:  # fmt: skip
-    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    check_gradient(input_sizes, filter.shape, out_backprop, attrs, _forward_shape)
-    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
-    out = xp.empty(input_sizes, filter.dtype) if out is None else out
-    axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
-    x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
+def _backprop_input(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
+    dtype, new = accumulator(x), begin(xp, workspace)
     rows, parts, room = _rows_of(xp, filter, y.shape[-2], dtype), Parts(y, dtype, new), None
     for block in image_blocks(y.shape[0], _block_bytes(axes, y, dtype)):
         dy = parts[block]
@@ -132,20 +107,11 @@ def _backprop_input(
         for tap, where in taps_of(axes):
             padded[(slice(None), *where)] += xp.multiply(dy, rows[tap], out=product)
         x[block] = _sum_of_filters(padded[(slice(None), *(a.inner for a in axes))], filter.shape[-1])
-    return out
 
 
-def _backprop_filter(
-    xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any, out: Any = None, workspace: Any = None,
-) -> Any:  # fmt: skip
-    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    check_gradient(input.shape, filter_sizes, out_backprop, attrs, _forward_shape)
-    dtype, new = working_dtype(input.dtype), begin(xp, workspace)
-    out = xp.empty(filter_sizes, input.dtype) if out is None else out
-    axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
-    x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
-    *taps, channels, multiplier = filter_sizes
+def _backprop_filter(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], workspace: Any) -> None:
+    dtype, new = accumulator(filter), begin(xp, workspace)
+    *taps, channels, multiplier = filter.shape
     total = xp.zeros((*taps, channels * multiplier), dtype)
     parts, room = Parts(y, dtype, new), None
     for block, images in padded_blocks(x, axes, dtype, _block_bytes(axes, y, dtype), new):
@@ -155,8 +121,7 @@ def _backprop_filter(
         for tap, where in taps_of(axes):
             xp.multiply(padded[(slice(None), *where)], dy, out=product)
             total[tap] += product.sum((0, 1)).sum(0)  # first whole rows, as in `_rows_of`
-    out[...] = total.reshape(out.shape)
-    return out
+    filter[...] = total.reshape(filter.shape)
 
 
 # --- samples
@@ -164,17 +129,13 @@ def _backprop_filter(
 
 def _arrays(rng: np.random.Generator) -> Iterable[tuple[Any, Any, Any, dict[str, Any]]]:
     """(input, filter, output gradient, attributes)."""
+    explicit = dict(padding="EXPLICIT", explicit_paddings=(0, 0, 1, 0, 0, 2, 0, 0))
     cases: list[tuple[Any, ...]] = [
         ((2, 4, 5, 2), (3, 2, 2, 1), dict(padding="SAME"), dtypes.float64),
         ((1, 5, 5, 3), (2, 3, 3, 2), dict(padding="VALID", strides=(1, 2, 2, 1)), dtypes.float64),
         ((1, 6, 5, 2), (2, 2, 2, 2), dict(padding="SAME", dilations=(1, 2, 2, 1)), dtypes.float64),
         ((1, 2, 4, 4), (2, 2, 2, 1), dict(padding="SAME", data_format="NCHW"), dtypes.float64),
-        (
-            (1, 3, 4, 1),
-            (2, 2, 1, 2),
-            dict(padding="EXPLICIT", explicit_paddings=(0, 0, 1, 0, 0, 2, 0, 0)),
-            dtypes.float64,
-        ),
+        ((1, 3, 4, 1), (2, 2, 1, 2), explicit, dtypes.float64),
         ((0, 4, 5, 2), (3, 2, 2, 1), dict(padding="SAME"), dtypes.float64),
     ]
     cases += [((2, 4, 5, 2), (3, 2, 2, 2), dict(padding="SAME"), d) for d in sorted(dtypes.FLOATING, key=str)]

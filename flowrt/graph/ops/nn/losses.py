@@ -21,12 +21,12 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.array.concat_and_split import concat
-from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.indexing import is_within
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less_equal, logical_and, where_v2
@@ -34,6 +34,7 @@ from flowrt.graph.ops.elementwise.math import exp, log, log1p, neg, number, squa
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.nn.softmax import log_softmax, shifted, softmax, softmax_derivative
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
+from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = [
@@ -157,10 +158,6 @@ def _feature_gradient(op: Operation, dloss: Tensor | None, dbackprop: Tensor | N
     return second if first is None else add(first, second)
 
 
-def _sparse_vjp(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> list[Tensor | None]:
-    return [_feature_gradient(op, dloss, dbackprop), None]
-
-
 def _dense_vjp(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> list[Tensor | None]:
     features, labels = op.inputs
     by_features = _feature_gradient(op, dloss, dbackprop)
@@ -213,7 +210,7 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     "features: T in FLOATING, labels: Tlabels in INDEX -> loss: T, backprop: T",
     shape=_sparse_shape,
     kernel=_sparse_cross_entropy,
-    vjp=_sparse_vjp,
+    vjp=lambda op, dloss, dbackprop: [_feature_gradient(op, dloss, dbackprop), None],
     samples=_class_numbers,
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
@@ -227,11 +224,13 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
 def _check_named(where: str, sentinel: Any, labels: Any, logits: Any) -> None:
     if sentinel is not None:
         raise InvalidArgumentError(
-            f"{where}: expected named arguments (labels=..., logits=...); got one by position"
+            f"{where}: expected named arguments (labels=..., logits=...); got one by position",
+            source=user_line(),
         )
     if labels is None or logits is None:
         raise InvalidArgumentError(
-            f"{where}: expected labels and logits; got {'no labels' if labels is None else 'no logits'}"
+            f"{where}: expected labels and logits; got {'no labels' if labels is None else 'no logits'}",
+            source=user_line(),
         )
 
 
@@ -262,7 +261,9 @@ def _last(x: Tensor, axis: int) -> list[int]:
     range.
     """
     if x.spec.shape is None:
-        raise InvalidArgumentError(f"axis: expected -1 for logits of unknown rank; got {axis}")
+        raise InvalidArgumentError(
+            f"axis: expected -1 for logits of unknown rank; got {axis}", source=user_line()
+        )
     rank = len(x.spec.shape)
     axis = normalize_axis(axis, rank)
     return [*range(axis), *range(axis + 1, rank), axis]
@@ -323,7 +324,8 @@ def sparse_softmax_cross_entropy_with_logits(
     if wanted is not None and (wanted == () or (dims is not None and len(dims) != len(wanted) - 1)):
         raise InvalidArgumentError(
             f"{where}: expected labels of one dimension less than logits; got shapes {format_shape(dims)}"
-            f" and {format_shape(wanted)}"
+            f" and {format_shape(wanted)}",
+            source=user_line(),
         )
     if wanted is not None and len(wanted) == 2:
         loss: Tensor = sparse_cross_entropy_op(_precise(x), target, name=name)[0]
@@ -345,9 +347,7 @@ def sigmoid_cross_entropy_with_logits(
     """
     _check_named("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
-        x = convert_to_tensor(logits)
-        z = convert_to_tensor(labels, x.dtype)
-        _check_same_shape("sigmoid_cross_entropy_with_logits", z, x)
+        z, x = _of_one_shape("sigmoid_cross_entropy_with_logits", labels, logits)
         # max(x, 0) - x * z + log(1 + exp(-|x|)), with selects in place of max and abs, since their gradients
         # at 0 would give -z, not 0.5 - z
         zero = number(0, x)
@@ -362,22 +362,22 @@ def weighted_cross_entropy_with_logits(
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` with the part of the positive class times ``pos_weight``."""
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
-        x = convert_to_tensor(logits)
-        z = convert_to_tensor(labels, x.dtype)
-        _check_same_shape("weighted_cross_entropy_with_logits", z, x)
+        z, x = _of_one_shape("weighted_cross_entropy_with_logits", labels, logits)
         one = number(1, x)
         weight = add(one, multiply(subtract(convert_to_tensor(pos_weight, x.dtype), one), z))
         return add(multiply(subtract(one, z), x), multiply(weight, softplus(neg(x))), name=scope)
 
 
-def _check_same_shape(where: str, labels: Tensor, logits: Tensor) -> None:
+def _of_one_shape(where: str, labels: Any, logits: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors. Raises `InvalidArgumentError` unless they have one shape."""
+    x = convert_to_tensor(logits)
+    z = convert_to_tensor(labels, x.dtype)
     try:
-        merge(labels.spec.shape, logits.spec.shape)
+        merge(z.spec.shape, x.spec.shape)
     except InvalidArgumentError:
-        message = (
-            f"{where}: expected labels and logits of the same shape; got {labels.shape} and {logits.shape}"
-        )
-        raise InvalidArgumentError(message) from None
+        message = f"{where}: expected labels and logits of the same shape; got {z.shape} and {x.shape}"
+        raise InvalidArgumentError(message, source=user_line()) from None
+    return z, x
 
 
 def log_poisson_loss(
@@ -390,9 +390,7 @@ def log_poisson_loss(
     in log_input.
     """
     with get_default_graph().name_scope(name or "log_poisson_loss") as scope:
-        x = convert_to_tensor(log_input)
-        z = convert_to_tensor(targets, x.dtype)
-        _check_same_shape("log_poisson_loss", z, x)
+        z, x = _of_one_shape("log_poisson_loss", targets, log_input)
         if not compute_full_loss:
             return subtract(exp(x), multiply(x, z), name=scope)
         loss = subtract(exp(x), multiply(x, z))

@@ -16,9 +16,9 @@ from flowrt.graph.construction.batching_rules import leading_of_first, merged
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.padding import pad
-from flowrt.graph.ops.array.reductions import accumulator, reduce_mean, reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
-from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.elementwise.arithmetic import add, add_n, multiply, power, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import number, rsqrt, square

@@ -21,6 +21,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -188,7 +189,7 @@ def _average_pool(
     xp: Any, value: Any, ksize: Any, strides: Any, padding: str, out: Any = None, workspace: Any = None
 ) -> Any:
     axes = pool_axes(value.shape, ksize=ksize, strides=strides, padding=padding)
-    dtype = np.dtype(np.float32) if value.dtype.itemsize == 2 else value.dtype
+    dtype = accumulator(value)
     out, new = xp.empty([a.outputs for a in axes], value.dtype) if out is None else out, begin(xp, workspace)
     total = out if dtype == value.dtype else new(out.shape, dtype)
     _fold(xp.add, pad(value, axes, dtype, 0, new), axes, total, new)
@@ -201,7 +202,7 @@ def _average_pool_grad(
     workspace: Any = None,
 ) -> Any:  # fmt: skip
     axes = pool_axes(orig_input_shape, grad.shape, ksize=ksize, strides=strides, padding=padding)
-    dtype = np.dtype(np.float32) if grad.dtype.itemsize == 2 else grad.dtype
+    dtype = accumulator(grad)
     out, new = xp.empty(orig_input_shape, grad.dtype) if out is None else out, begin(xp, workspace)
     spread = xp.divide(grad, _counts(xp, axes, dtype), out=new(grad.shape, dtype))
     for d, a in enumerate(axes):

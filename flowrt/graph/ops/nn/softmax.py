@@ -15,15 +15,15 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
-from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, LoopPattern
-from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
-from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.ops.base.shape_manipulation import transpose
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.kernel_output import accumulator, delivered
+from flowrt.graph.ops.base.shape_manipulation import swapped_with_last, transpose
 from flowrt.graph.ops.elementwise.arithmetic import multiply, subtract
 from flowrt.graph.ops.elementwise.math import exp
-from flowrt.graph.shapes import Shape, normalize_axis
+from flowrt.graph.shapes import Shape
 from flowrt.graph.tf1_signatures import tf1_names
 
 
@@ -74,14 +74,6 @@ def softmax_derivative(y: Tensor, d: Tensor) -> Tensor:
     return subtract(product, multiply(reduce_sum(product, -1, keepdims=True), y))
 
 
-def _log_softmax_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
-    return [subtract(dy, multiply(reduce_sum(dy, -1, keepdims=True), exp(op.outputs[0])))]
-
-
-def _log_softmax_jvp(op: Operation, dx: Tensor) -> list[Tensor]:
-    return [subtract(dx, reduce_sum(multiply(exp(op.outputs[0]), dx), -1, keepdims=True))]
-
-
 def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(rng.standard_normal((2, 4)))
     yield sample(rng.standard_normal((2, 1, 3)))
@@ -111,8 +103,8 @@ log_softmax_op: OpDef[Tensor] = define_op(
     "logits: T in FLOATING -> logsoftmax: T",
     shape=_vector_shape,
     kernel=_log_softmax,
-    vjp=_log_softmax_vjp,
-    jvp=_log_softmax_jvp,
+    vjp=lambda op, dy: [subtract(dy, multiply(reduce_sum(dy, -1, keepdims=True), exp(op.outputs[0])))],
+    jvp=lambda op, dx: [subtract(dx, reduce_sum(multiply(exp(op.outputs[0]), dx), -1, keepdims=True))],
     samples=_samples,
     loop=Loop(_log_softmax_loop, LoopPattern.ALONG_ROWS),
     batch=leading,
@@ -140,23 +132,8 @@ def log_softmax(logits: Any, axis: int | None = None, name: str | None = None) -
 
 def _along(op: OpDef[Tensor], logits: Any, axis: int | None, name: str | None) -> Tensor:
     x = convert_to_tensor(logits)
-    perm = None if axis is None else _swapped_with_last(x, axis)
+    perm = None if axis is None else swapped_with_last(x, axis, "logits")
     if perm is None:
         return op(x, name=name)
     with get_default_graph().name_scope(name or op.name) as scope:
         return transpose(op(transpose(x, perm)), perm, name=scope)
-
-
-def _swapped_with_last(x: Tensor, axis: int) -> list[int] | None:
-    """The permutation that swaps ``axis`` and the last, or None if they are the same.
-
-    Raises `InvalidArgumentError` for an axis out of range, or if this depends on an unknown rank.
-    """
-    if x.spec.shape is None:
-        if axis == -1:
-            return None
-        raise InvalidArgumentError(f"axis: expected -1 for logits of unknown rank; got {axis}")
-    axes = list(range(len(x.spec.shape)))
-    axis = normalize_axis(axis, len(axes))
-    axes[axis], axes[-1] = axes[-1], axes[axis]
-    return None if axis == axes[axis] else axes

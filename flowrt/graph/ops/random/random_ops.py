@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import numbers
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,22 +20,13 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import draw
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    Sample,
-    Samples,
-    ShapeContext,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Sample, Samples, define_op, sample
 from flowrt.graph.op_facets import BatchRule, Kernel
+from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
 from flowrt.graph.resources.random_stream import Position, RandomStream
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.source import user_line
 
 __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
 
@@ -76,22 +66,6 @@ def seed_attrs(seed: int | None) -> dict[str, Any]:
     """The attributes of a new random op that the user gave ``seed``."""
     first, second = get_seed(seed)
     return {"seed": first or 0, "seed2": second or 0}
-
-
-def drawn_shape(s: ShapeContext, position: int = 0) -> Shape:
-    """The shape requested by host input ``position``, as far as it is known."""
-    vector, dims = s.shapes[position], s.value(position)
-    if vector is not None and len(vector) != 1:
-        raise InvalidArgumentError(f"shape: expected a vector; got shape {format_shape(vector)}")
-    if dims is None:
-        return None if vector is None or vector[0] is None else (None,) * vector[0]
-    if any(d is not None and d < 0 for d in dims):
-        raise InvalidArgumentError(f"shape: expected dimensions of at least 0; got {list(dims)}")
-    return dims
-
-
-def _one_drawn_shape(s: ShapeContext) -> Sequence[Shape]:
-    return [drawn_shape(s)]
 
 
 def deliver(xp: Any, values: Any, dtype: DType, out: Any) -> Any:
@@ -204,7 +178,7 @@ def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
         name,
         "shape: host T in INDEX -> dtype in FLOATING",
         attrs="dtype: type = float32",
-        shape=_one_drawn_shape,
+        shape=lambda s: [result_shape(s)],
         kernel=kernel,
         samples=lambda rng: (
             *(sample(np.array([2, 3], np.int32), dtype=d, seed=1) for d in sorted(dtypes.FLOATING, key=str)),
@@ -237,7 +211,7 @@ def _uniform_int(
 random_uniform_int = define_draw(
     "RandomUniformInt",
     "shape: host T in INDEX, minval: Tout in INDEX, maxval: Tout -> Tout",
-    shape=_one_drawn_shape,
+    shape=lambda s: [result_shape(s)],
     kernel=_uniform_int,
     samples=lambda rng: (
         sample(np.array([2, 3], np.int32), np.array(-4, np.int32), np.array(5, np.int32), seed=1),
@@ -264,7 +238,9 @@ def random_uniform(
     """
     dtype = as_dtype(dtype)
     if dtype.is_integer and maxval is None:
-        raise InvalidArgumentError(f"random_uniform: expected maxval, as dtype is {dtype.name}; got None")
+        raise InvalidArgumentError(
+            f"random_uniform: expected maxval, as dtype is {dtype.name}; got None", source=user_line()
+        )
     maxval = 1 if maxval is None else maxval
     with get_default_graph().name_scope(name or "random_uniform") as scope:
         if dtype.is_integer:

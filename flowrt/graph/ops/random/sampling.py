@@ -20,7 +20,7 @@ from flowrt.graph.construction.operation import Operation
 from flowrt.graph.op_def import ShapeContext, sample
 from flowrt.graph.ops.array.slicing import slice
 from flowrt.graph.ops.base.filling import ones_like
-from flowrt.graph.ops.base.identities import unchanged
+from flowrt.graph.ops.base.identities import result_shape, unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, maximum, multiply, subtract
@@ -29,7 +29,6 @@ from flowrt.graph.ops.random.random_ops import (
     define_draw,
     deliver,
     drawing_dtype,
-    drawn_shape,
     fills_directly,
     random_uniform,
     seed_attrs,
@@ -42,7 +41,7 @@ __all__ = ["multinomial", "random_crop", "random_gamma", "random_poisson", "rand
 
 def _repeated_shape(s: ShapeContext) -> Sequence[Shape]:
     """Shape rule of ops that draw ``shape`` values for each element of input 1."""
-    return [concat([drawn_shape(s), s.shapes[1]])]
+    return [concat([result_shape(s), s.shapes[1]])]
 
 
 # --- choosing and ordering
@@ -206,9 +205,8 @@ def random_gamma(
         rate = convert_to_tensor(1 if beta is None else beta, dtype, "beta")
         alphas = multiply(convert_to_tensor(alpha, dtype, "alpha"), ones_like(rate))
         drawn = random_gamma_op(shape, alphas, **seed_attrs(seed))
-        smallest = np.array(np.finfo(drawing_dtype(dtype)).tiny).astype(
-            dtype.np
-        )  # tiny alphas underflow to 0
+        # tiny alphas underflow to 0
+        smallest = np.array(np.finfo(drawing_dtype(dtype)).tiny).astype(dtype.np)
         return maximum(smallest, realdiv(drawn, rate), name=scope)
 
 

@@ -12,6 +12,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
+from flowrt.graph.ops.state.variable_ops import variable_shape
 from flowrt.graph.resources.gradient_accumulator import DenseTotal, GradientAccumulator, SparseTotal, Total
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
@@ -43,16 +44,11 @@ sparse_conditional_accumulator_op = _define_accumulator(
 )
 
 
-def _known_shape(s: ShapeContext) -> Shape:
-    known = s.value(0)
-    return None if known is None else known[1]
-
-
 # --- dense
 
 
 def _check_gradient(s: ShapeContext) -> list[Shape]:
-    expected = _known_shape(s)
+    expected = variable_shape(s)
     if not compatible(expected, s.shapes[2]):
         raise InvalidArgumentError(
             f"expected a gradient of shape {format_shape(expected)}; got {format_shape(s.shapes[2])}"
@@ -73,7 +69,7 @@ accumulator_take_gradient_op = define_op(
     "ResourceAccumulatorTakeGradient",
     "handle: resource, num_required: host int32 -> average: dtype in NUMERIC",
     attrs="dtype: type",
-    shape=lambda s: [_known_shape(s)],
+    shape=lambda s: [variable_shape(s)],
     kernel=lambda xp, handle, num_required: handle.take(xp, num_required),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Waits for a number of gradients and takes their mean or sum; increments the accumulator's step.",
@@ -110,7 +106,7 @@ def _take_sparse(
 
 
 def _sparse_shapes(s: ShapeContext) -> list[Shape]:
-    known = _known_shape(s)
+    known = variable_shape(s)
     return [(None,), None if known is None else (None, *known[1:]), (None,)]
 
 

@@ -74,7 +74,8 @@ class UpdateRule:
         return self.dense(), self.sparse()
 
     def _arguments(self) -> list[str]:
-        return [f"{n.lower()}: {_argument_type(n)}" for n in self.names]
+        kinds = {"global_step": "int64", **{n: "resource" for n in self.names if _is_resource(n)}}
+        return [f"{n.lower()}: {kinds.get(n, 'T in FLOATING')}" for n in self.names]
 
     def _define(
         self, name: str, inputs: list[str], shape: Any, kernel: Kernel, loop: Loop | None = None
@@ -133,17 +134,10 @@ def _is_resource(name: str) -> bool:
     return name == "var" or name.isupper()
 
 
-def _argument_type(name: str) -> str:
-    return "resource" if _is_resource(name) else "int64" if name == "global_step" else "T in FLOATING"
-
-
 def _check_gradient(expected: Shape, got: Shape) -> list[Shape]:
     if not compatible(expected, got):
-        message = (
-            f"expected a gradient of shape {format_shape(expected)}, like the variable; got "
-            f"{format_shape(got)}"
-        )
-        raise InvalidArgumentError(message)
+        shapes = f"{format_shape(expected)}, like the variable; got {format_shape(got)}"
+        raise InvalidArgumentError(f"expected a gradient of shape {shapes}")
     return []
 
 
@@ -239,17 +233,9 @@ def _decay(xp: Any, mean: Any, value: Any, rho: Any, s: Any) -> None:
 
 
 def _adadelta(
-    xp: Any,
-    grad: Any,
-    scratch: Any,
-    var: Any,
-    accum: Any,
-    accum_update: Any,
-    *,
-    lr: Any,
-    rho: Any,
+    xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, accum_update: Any, *, lr: Any, rho: Any,
     epsilon: Any,
-) -> None:
+) -> None:  # fmt: skip
     s, t = scratch
     xp.multiply(grad, grad, out=t)
     _decay(xp, accum, t, rho, s)
@@ -259,26 +245,15 @@ def _adadelta(
     xp.sqrt(t, out=t)
     xp.multiply(t, grad, out=t)  # the step, before the learning rate
     xp.multiply(t, t, out=s)
-    xp.subtract(s, accum_update, out=s)
-    xp.multiply(s, accum_update.dtype.type(1) - rho, out=s)
-    xp.add(accum_update, s, out=accum_update)
+    _decay(xp, accum_update, s, rho, s)
     xp.multiply(t, lr, out=t)
     xp.subtract(var, t, out=var)
 
 
 def _rmsprop(
-    xp: Any,
-    grad: Any,
-    scratch: Any,
-    var: Any,
-    ms: Any,
-    mom: Any,
-    *,
-    lr: Any,
-    rho: Any,
-    momentum: Any,
+    xp: Any, grad: Any, scratch: Any, var: Any, ms: Any, mom: Any, *, lr: Any, rho: Any, momentum: Any,
     epsilon: Any,
-) -> None:
+) -> None:  # fmt: skip
     s, t = scratch
     xp.multiply(grad, grad, out=t)
     _decay(xp, ms, t, rho, s)

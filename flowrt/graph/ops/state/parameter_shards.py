@@ -29,11 +29,10 @@ from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
-from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
+from flowrt.graph.op_def import Effect, Effects, OpDef, define_handle, define_op
 from flowrt.graph.resources.parameter_shard import Policy
 from flowrt.graph.resources.shard_service import ShardService
 from flowrt.graph.resources.variables import VariableResource
-from flowrt.graph.shapes import Shape
 
 UNBOUNDED = -1
 """Value of the attr ``staleness``: no limit."""
@@ -132,16 +131,9 @@ def check_alike(given: Sequence[Gradients]) -> None:
 
 
 def _push(
-    xp: Any,
-    shard: ShardService,
-    clock: int,
-    tag: int,
-    variables: Sequence[VariableResource],
-    arguments: Sequence[Any],
-    worker: int,
-    parts: Sequence[int],
-    update: Subgraph,
-) -> Any:
+    xp: Any, shard: ShardService, clock: int, tag: int, variables: Sequence[VariableResource],
+    arguments: Sequence[Any], worker: int, parts: Sequence[int], update: Subgraph,
+) -> Any:  # fmt: skip
     count = sum(parts)
     gradients, others = arguments[:count], arguments[count:]
     if shard.policy.quorum > 1:  # kept until others arrive, unlike the step's own arrays
@@ -254,15 +246,11 @@ def _copy(xp: Any, variable: VariableResource) -> Any:
         return xp.array(variable.read())
 
 
-def _fetch_shapes(s: ShapeContext) -> list[Shape]:
-    return [(None,), *[None] * len(s.attrs["T"])]
-
-
 fetch_state_op: OpDef[list[Tensor]] = define_op(
     "ParameterShardFetch",
     "shard: resource, version: host int64, variables: N * resource -> version: int64, values: *T in ANY",
     attrs="T: list(type)",
-    shape=_fetch_shapes,
+    shape=lambda s: [(None,), *[None] * len(s.attrs["T"])],
     kernel=_fetch,
     effects=Effects(Effect.WRITE, waits=True),
     doc="Waits until the shard's replica has a version, or until this step must transfer it; then returns "

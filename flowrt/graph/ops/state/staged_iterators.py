@@ -22,10 +22,9 @@ import numpy as np
 
 from flowrt.errors import CancelledError, FailedPreconditionError, OutOfRangeError
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
+from flowrt.graph.op_def import Effect, Effects, OpDef, define_handle, define_op
 from flowrt.graph.ops.state.iterators import Elements, IteratorResource, begin, taken
 from flowrt.graph.resources.step_context import wait_until
-from flowrt.graph.shapes import Shape
 
 KEPT = 16
 """Number of elements kept after they were taken, for devices that lag behind."""
@@ -168,20 +167,12 @@ stage_op = define_handle(
 )
 
 
-def _staged_next(xp: Any, stage: Stage, deal: int, number: int) -> tuple[Any, ...]:
-    return tuple([taken(xp, value) for value in stage.next(deal, number)])
-
-
-def _staged_shapes(s: ShapeContext) -> list[Shape]:
-    return list(s.attrs["output_shapes"])
-
-
 staged_next_op: OpDef[list[Tensor]] = define_op(
     "StagedNext",
     "stage: resource, deal: host int64, number: host int64 -> *output_types in ANY",
     attrs="output_types: list(type), output_shapes: list(shape)",
-    shape=_staged_shapes,
-    kernel=_staged_next,
+    shape=lambda s: list(s.attrs["output_shapes"]),
+    kernel=lambda xp, stage, deal, number: tuple([taken(xp, value) for value in stage.next(deal, number)]),
     effects=Effects(Effect.WRITE, waits=True),
     doc="A device's part of an element that was taken; starts copying the next one.",
 )

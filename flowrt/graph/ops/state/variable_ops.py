@@ -14,10 +14,9 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation
-from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
-from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
@@ -28,14 +27,9 @@ from flowrt.graph.partial_value import partial_value
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
-
-def _new_resource(node: Node) -> VariableResource:
-    return VariableResource(node.name, node.attrs["dtype"], node.attrs["shape"])
-
-
 var_handle_op = define_handle(
     "VarHandleOp",
-    _new_resource,
+    lambda node: VariableResource(node.name, node.attrs["dtype"], node.attrs["shape"]),
     "The handle of a variable of the session.",
     output="resource: resource",
     attrs="dtype: type, shape: shape = None, container: string = '', shared_name: string = ''",
@@ -195,7 +189,7 @@ resource_gather = define_op(
     vjp=_gather_vjp,
     effects=Effects(Effect.READ),
     loop=Loop(_gather_loop, LoopPattern.GATHER),
-    batch=batching_indices.gather_of_variable,
+    batch=batch_axis.gather_of_variable,
     doc="Rows of a variable, read without reading the rest; on a GPU zeros for an index out of range.",
 )
 

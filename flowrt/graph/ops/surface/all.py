@@ -4,7 +4,6 @@ from flowrt.graph.construction import constant
 from flowrt.graph.functions import control_flow
 from flowrt.graph.ops.array import (
     concat_and_split,
-    counting,
     gather_scatter,
     padding,
     ranges,

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.construction.python_values import value_error
+from flowrt.graph.op_def import registered_ops
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, power, subtract
 from flowrt.graph.ops.elementwise.bitwise import bitwise_and, bitwise_or, bitwise_xor, invert
@@ -64,21 +66,21 @@ def _bits_or_truth(of_bits: Function, of_truth: Function) -> Function:
     return function
 
 
-_BINARY: dict[str, tuple[Function, str]] = {
-    "add": (add_v2, "add"),
-    "sub": (subtract, "sub"),
-    "mul": (multiply, "mul"),
-    "truediv": (truediv, "truediv"),
-    "div": (div, "div"),
-    "floordiv": (floor_div, "floordiv"),
-    "mod": (floormod, "mod"),
-    "pow": (power, "pow"),
-    "matmul": (matmul, "matmul"),
-    "and": (_bits_or_truth(bitwise_and, logical_and), "and"),
-    "or": (_bits_or_truth(bitwise_or, logical_or), "or"),
-    "xor": (_bits_or_truth(bitwise_xor, logical_xor), "xor"),
+_BINARY: dict[str, Function] = {
+    "add": add_v2,
+    "sub": subtract,
+    "mul": multiply,
+    "truediv": truediv,
+    "div": div,
+    "floordiv": floor_div,
+    "mod": floormod,
+    "pow": power,
+    "matmul": matmul,
+    "and": _bits_or_truth(bitwise_and, logical_and),
+    "or": _bits_or_truth(bitwise_or, logical_or),
+    "xor": _bits_or_truth(bitwise_xor, logical_xor),
 }
-"""Map from method names without underscores to the function and the name of its operations."""
+"""Map from method names without underscores, which operations have too, to functions."""
 
 _COMPARISONS: dict[str, tuple[Function, str]] = {
     "__lt__": (less, "Less"),
@@ -117,8 +119,28 @@ def _invert(self: Any) -> Any:
 
 
 def _no_value(self: Any, hint: str) -> DTypeError:
-    what = f"{type(self).__name__} {self.name!r} has no value yet"
-    return DTypeError(f"{what}: expected an array. {hint}run it in a session first")
+    return value_error(self, f"has no value yet: expected an array. {hint}")
+
+
+_FUNCTIONS = {
+    ("add", "reduce"): "reduce_sum",
+    ("multiply", "reduce"): "reduce_prod",
+    ("maximum", "reduce"): "reduce_max",
+    ("minimum", "reduce"): "reduce_min",
+    ("logical_and", "reduce"): "reduce_all",
+    ("logical_or", "reduce"): "reduce_any",
+    ("add", "accumulate"): "cumsum",
+    ("multiply", "accumulate"): "cumprod",
+}
+"""flowrt's function for a method of a ufunc: ``np.sum`` calls ``np.add.reduce``."""
+
+
+def _replacement(ufunc: Any, method: str) -> str:
+    """Advice to use flowrt's function in place of ``ufunc`` if there is one, and otherwise a session."""
+    op_name = "".join(part.capitalize() for part in ufunc.__name__.split("_"))
+    same_name = ufunc.__name__ if method == "__call__" and op_name in registered_ops() else None
+    name = _FUNCTIONS.get((ufunc.__name__, method), same_name)
+    return f"Use flowrt.{name}(), or run it in a session first" if name else "Run it in a session first"
 
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
@@ -128,11 +150,11 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **_: Any) -> 
             return ufunc.__name__ == "not_equal"
         if ufunc.__name__ in _REFLECTED:
             return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])
-    raise _no_value(self, f"For np.{ufunc.__name__} use flowrt's function of the same name, or ")
+    raise _no_value(self, _replacement(ufunc, method))
 
 
 def _to_number(self: Any) -> NoReturn:
-    raise _no_value(self, "Use flowrt.cast() to change its dtype, or ")
+    raise _no_value(self, "Use flowrt.cast() to change its dtype, or run it in a session first")
 
 
 def _setitem(self: Any, key: Any, value: Any) -> NoReturn:
@@ -144,9 +166,9 @@ def _setitem(self: Any, key: Any, value: Any) -> NoReturn:
 
 def overload_operators(cls: type[Any]) -> None:
     """Give ``cls``, which is `Tensor` or converts to one, Python's operators and indexing."""
-    for key, (function, name) in _BINARY.items():
-        setattr(cls, f"__{key}__", _forward(function, name, f"__r{key}__"))
-        setattr(cls, f"__r{key}__", _reflected(function, name))
+    for key, function in _BINARY.items():
+        setattr(cls, f"__{key}__", _forward(function, key, f"__r{key}__"))
+        setattr(cls, f"__r{key}__", _reflected(function, key))
     for method, (function, name) in _COMPARISONS.items():
         setattr(cls, method, _forward(function, name, method))
     others: dict[str, Function] = {

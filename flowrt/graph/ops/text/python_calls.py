@@ -300,18 +300,12 @@ def Print(
     Only the first ``first_n`` times (always if None), and of each tensor ``summarize`` elements (3 if None,
     all if -1).
     """
-    attrs = {
-        "message": message or "",
-        "first_n": -1 if first_n is None else first_n,
-        "summarize": 3 if summarize is None else summarize,
-    }
-    return print_v1_op(input_, list(data), name=name, **attrs)
+    limits = dict(first_n=-1 if first_n is None else first_n, summarize=3 if summarize is None else summarize)
+    return print_v1_op(input_, list(data), message=message or "", name=name, **limits)
 
 
-_STREAMS = {
-    "stdout": lambda: sys.stdout,
-    "stderr": lambda: sys.stderr,
-}  # looked up late: tests and notebooks replace them
+# looked up late: tests and notebooks replace them
+_STREAMS = {"stdout": lambda: sys.stdout, "stderr": lambda: sys.stderr}
 
 
 def _print_text(xp: Any, input: Any, output_stream: str, end: str) -> tuple[()]:
@@ -376,10 +370,7 @@ def _stream_name(stream: Any) -> str:
 
 def _template(value: Any, tensors: list[Any], *, quoted: bool) -> str:
     """``value`` as text with a placeholder for each tensor in it, which joins ``tensors``."""
-    if isinstance(value, Tensor) or hasattr(value, "__flowrt_tensor__"):
-        tensors.append(value)
-        return _PLACE
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (Tensor, np.ndarray)) or hasattr(value, "__flowrt_tensor__"):
         tensors.append(value)
         return _PLACE
     if isinstance(value, dict):

@@ -120,10 +120,8 @@ def fill_histogram(message: Any, values: Array) -> None:
     limits = bucket_limits()
     counts = np.bincount(np.searchsorted(limits, values, side="right"), minlength=len(limits))[: len(limits)]
     full = counts > 0
-    ends_run = (
-        np.append(full[1:], True) if len(full) else full
-    )  # an empty bucket before a full one, or the last
-    kept = full | ends_run
+    # a bucket is kept if it is full, or empty before a full one, or the last
+    kept = full | (np.append(full[1:], True) if len(full) else full)
     message.min, message.max = values.min(initial=limits[-1]), values.max(initial=limits[0])
     message.num, message.sum, message.sum_squares = values.size, values.sum(), np.square(values).sum()
     message.bucket_limit.extend(limits[kept].tolist())
@@ -334,10 +332,7 @@ def _tagged(name: str, family: str | None) -> Iterator[tuple[str, str]]:
     prefix = _clean(family) if family else None
     with get_default_graph().name_scope(f"{prefix}/{_clean(name)}" if prefix else _clean(name)) as scope:
         tag = scope.rstrip("/")
-        yield (
-            scope,
-            f"{prefix}/{tag}" if prefix else tag,
-        )  # twice, as in TensorFlow: a name scope may come first
+        yield scope, f"{prefix}/{tag}" if prefix else tag  # twice, as in TensorFlow: a scope may come first
 
 
 def _clean(name: str) -> str:

@@ -1,0 +1,44 @@
+"""Slots: variables that an optimizer keeps for each variable that it trains, such as its momentum."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from flowrt.dtypes import as_dtype
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base.filling import zeros, zeros_like
+from flowrt.variables.variable import Variable
+from flowrt.variables.variable_scope import get_variable_scope
+
+__all__ = ["create_slot", "create_zeros_slot"]
+
+
+def create_slot(
+    primary: Variable, val: Callable[[], Any] | Any, name: str, colocate_with_primary: bool = True
+) -> Variable:
+    """A slot of ``primary`` with the initial value ``val``, named ``primary/name`` in the variable scope."""
+    graph = primary.graph
+    full_name = "/".join(filter(None, (get_variable_scope().name, primary.op.name, name)))
+    is_static = primary.shape.is_fully_defined()
+    with contextlib.ExitStack() as scopes:
+        if colocate_with_primary:
+            scopes.enter_context(graph.colocate_with(primary.op, ignore_existing=True))
+        scopes.enter_context(graph.name_scope(None))
+        return Variable(val, trainable=False, name=full_name, validate_shape=is_static)
+
+
+def create_zeros_slot(
+    primary: Variable, name: str, dtype: Any = None, colocate_with_primary: bool = True
+) -> Variable:
+    """A slot of ``primary`` that begins as zeros of its shape."""
+    return create_slot(primary, lambda: zeros_of(primary, dtype), name, colocate_with_primary)
+
+
+def zeros_of(variable: Variable, dtype: Any = None) -> Tensor:
+    """Zeros of the shape of ``variable``, which may be known only when its initializer runs."""
+    wanted = variable.dtype if dtype is None else as_dtype(dtype)
+    if variable.shape.is_fully_defined():
+        return zeros(variable.shape, wanted)
+    return zeros_like(variable.initialized_value(), wanted)
