@@ -123,9 +123,9 @@ there are no cluster messages. Instead: train.ClusterSpec
     train.ClusterDef train.JobDef train.ServerDef
 datasets have no options. Instead: the arguments of Dataset.map
     data.Options
-this strategy is among the experimental ones. Instead: distribute.experimental.CentralStorageStrategy
+this strategy is experimental. Instead: distribute.experimental.CentralStorageStrategy
     distribute.CentralStorageStrategy
-this strategy is among the experimental ones. Instead: distribute.experimental.ParameterServerStrategy
+this strategy is experimental. Instead: distribute.experimental.ParameterServerStrategy
     distribute.ParameterServerStrategy
 this name was replaced. Instead: distribute.MultiWorkerMirroredStrategy
     distribute.CollectiveAllReduceStrategy distribute.experimental.CollectiveAllReduceStrategy

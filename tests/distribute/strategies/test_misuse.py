@@ -283,7 +283,7 @@ def test_an_iterator_is_of_a_dataset(make) -> None:
     ],
 )
 def test_a_name_that_is_elsewhere_says_where(space, name: str, nearest: str) -> None:
-    with pytest.raises(AttributeError, match=f"Nearest: {nearest}"):
+    with pytest.raises(AttributeError, match=f"Instead: {nearest}"):
         getattr(space, name)
 
 

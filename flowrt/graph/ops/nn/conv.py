@@ -210,9 +210,9 @@ def _kernel(sought: int, compute: Compute, shape_of: ForwardShape) -> Kernel:
         if not all(array.size for i, array in enumerate(inputs) if i != sought):
             out[...] = 0
         elif out.size:
-            x, filter, y = [*inputs[:sought], out, *inputs[sought + 1 :]]
-            x, y = channels_last(xp, x, data_format), channels_last(xp, y, data_format)
-            compute(xp, x, filter, y, conv_axes(x_shape, filter_shape[:-2], attrs), workspace)
+            operands: list[Any] = [*inputs[:sought], out, *inputs[sought + 1 :]]
+            x, y = (channels_last(xp, array, data_format) for array in operands[::2])
+            compute(xp, x, operands[1], y, conv_axes(x_shape, filter_shape[:-2], attrs), workspace)
         return out
 
     return kernel
