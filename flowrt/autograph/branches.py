@@ -132,8 +132,8 @@ class _If:
                 )
             if not same_structure(a, b) or not all(map(_can_join, flatten(a), flatten(b))):
                 raise InvalidArgumentError(
-                    f"if: expected variable {name!r} to be like tensors after both branches; got {a!r:.60}"
-                    f" and {b!r:.60}",
+                    f"if: expected variable {name!r} to be convertible to tensors after both branches; got"
+                    f" {a!r:.60} and {b!r:.60}",
                     source=user_line(),
                 )
             for x, y in zip(flatten(a), flatten(b), strict=True):

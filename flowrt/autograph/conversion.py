@@ -76,8 +76,8 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
         from malt.lang import directives
     except ImportError as error:
         raise UnimplementedError(
-            "autograph: expected diastatic-malt to be installed. Use pip install diastatic-malt, or install"
-            " flowrt with the extra 'autograph'"
+            "autograph: expected the package diastatic-malt; it is not installed. Run pip install"
+            " diastatic-malt, or install flowrt with the extra 'autograph'"
         ) from error
 
     class Transpiler(api.PyToPy):  # type: ignore[misc]

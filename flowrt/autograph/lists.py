@@ -34,8 +34,8 @@ def keeps_lists(what: str, block: Callable[..., Any]) -> Callable[..., Any]:
             if any(map(is_symbolic, flatten(added))):
                 del found[count:]
                 raise InvalidArgumentError(
-                    f"{what}: expected list {name!r} to keep its length {count}, as the graph has this block"
-                    f" once, however often it runs; got {count + len(added)}. {HINT}",
+                    f"{what}: expected list {name!r} to keep its length {count}, because this block is traced"
+                    f" once, no matter how often it runs; got {count + len(added)}. {HINT}",
                     source=user_line(),
                 )
         return result

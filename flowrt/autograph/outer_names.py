@@ -53,7 +53,7 @@ def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Ca
             name, was, now = rebound[0]
             raise InvalidArgumentError(
                 f"{what}: expected name {name!r}, which a function called in it rebinds, to stay {was!r:.60},"
-                f" as the graph has this block once, however often it runs; got {now!r:.60}. Have the"
+                f" because this block is traced once, no matter how often it runs; got {now!r:.60}. Have the"
                 f" function return the value: {name} = f({name})",
                 source=user_line(),
             )

@@ -47,7 +47,7 @@ def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node |
             return divide_batches(by_file, count)
         if policy is AutoShardPolicy.FILE:
             raise InvalidArgumentError(
-                f"AutoShardPolicy.FILE: expected a dataset of {count} files or more, one for each worker; "
+                f"AutoShardPolicy.FILE: expected a dataset of at least {count} files, one per worker; "
                 "got fewer. Use AutoShardPolicy.DATA"
             )
     if not _is_random(node):

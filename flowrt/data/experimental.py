@@ -121,8 +121,8 @@ def bucket_by_sequence_length(
     boundaries, sizes = tuple(map(int, bucket_boundaries)), tuple(map(int, bucket_batch_sizes))
     if not boundaries or any(a >= b for a, b in pairwise(boundaries)) or len(sizes) != len(boundaries) + 1:
         raise InvalidArgumentError(
-            "bucket_by_sequence_length: expected increasing bucket_boundaries and one more batch size; got "
-            f"{list(boundaries)} and {list(sizes)}"
+            "bucket_by_sequence_length: expected increasing bucket_boundaries, and one batch size more than"
+            f" boundaries; got {list(boundaries)} and {list(sizes)}"
         )
 
     def apply(dataset: Dataset) -> Dataset:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flowrt.errors import NotFoundError
-from flowrt.graph.op_def import nearest
+from flowrt.errors import NotFoundError, nearest
 from flowrt.viz.compile_request import some
 from flowrt.viz.view import GraphView, around, held_groups
 

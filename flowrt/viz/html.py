@@ -35,20 +35,21 @@ from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 NOTES = {
-    "built": "The graph as the program built it.",
-    "extract": "The operations that the fetches need. A fed tensor becomes a _Feed, without inputs.",
+    "built": "The graph as built by the program.",
+    "extract": "Only the operations that the fetches need are kept. Fed tensors become _Feed operations"
+    " without inputs.",
     "lower": "Calls are inlined; branches and loops get their executable form.",
     "order_effects": "Control edges keep the reads and writes of each variable in program order.",
-    "infer_shapes": "Shapes are inferred again, from those of the feeds.",
-    "fold_constants": "Operations with constant inputs are computed now.",
+    "infer_shapes": "Shapes are inferred again from the shapes of the feeds.",
+    "fold_constants": "Operations with constant inputs are evaluated.",
     "simplify": "Operations that have no effect, such as x * 1, are removed.",
     "eliminate_common_subexpressions": "Equal operations are merged.",
     "clean_dependencies": "Redundant control edges are removed.",
-    "optimise_functions": "The same inside functions, and across their boundaries.",
-    "place": "Every operation has a device.",
-    "split": "A loop or branch on several devices becomes one on each.",
-    "partitioned": "One part per device, with a _Send and a _Recv on each cut edge.",
-    "scheduled": "Operations that one compiled loop computes are fused; each operation has its stream.",
+    "optimise_functions": "The same optimizations inside functions and across their boundaries.",
+    "place": "Each operation is assigned a device.",
+    "split": "Loops and branches on several devices are split into one per device.",
+    "partitioned": "One subgraph per device; cut edges become _Send/_Recv pairs.",
+    "scheduled": "Operations that share a compiled loop are fused; each operation is assigned a stream.",
 }
 """Notes by the name of a pass, or of a stage without one."""
 

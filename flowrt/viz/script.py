@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.errors import InvalidArgumentError, NotFoundError, nearest
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session import ON_COMPILE, BaseSession
 from flowrt.graph.construction.graph import Operation
@@ -29,7 +29,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
     the script raised: with the script's line and the error.
     """
     if not Path(path).is_file():
-        raise NotFoundError(f"{path}: expected a Python file; got no such file")
+        raise NotFoundError(f"{path}: expected a Python file; there is none")
     heard: list[CompileRequest] = []
 
     def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
@@ -100,9 +100,11 @@ def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -
     fitting = [one for one in asked if {*fetches} <= set(_names(one))]
     if not fitting:
         steps = "; ".join(dict.fromkeys(map(title_of, asked)))
+        known = {name for one in asked for name in _names(one)}
+        hints = "".join(nearest(name, known) for name in fetches if name not in known)
         raise NotFoundError(
             f"fetch: expected names that one step of the script fetches; got {', '.join(fetches)}. The script"
-            f" runs {steps}"
+            f" runs {steps}.{hints}"
         )
     return max(fitting, key=_weight)
 

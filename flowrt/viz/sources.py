@@ -223,13 +223,13 @@ def ask_worker(target: str, fetches: Any = None) -> DescribedTask:
     `NotFoundError` if it has compiled nothing.
     """
     if fetches is not None:
-        raise InvalidArgumentError(f"{target}: expected no fetch: a worker shows all that it has compiled")
+        raise InvalidArgumentError(
+            f"{target}: expected no fetch; got some. A worker shows everything that it has compiled"
+        )
     with closing(ClusterRuntime(target, ConfigProto(operation_timeout_in_ms=WORKER_MS))) as link:
         described = read_description(link.ask(Message(pb.DescribeGraphs())))
     if not described.parts:
-        raise NotFoundError(
-            f"{target}: task {described.name} has compiled nothing for the sessions that are open now"
-        )
+        raise NotFoundError(f"{target}: task {described.name} has compiled nothing for the open sessions")
     return described
 
 

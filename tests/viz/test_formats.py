@@ -89,7 +89,7 @@ def test_graphviz_takes_no_name_for_markup():
 
 def test_without_graphviz_an_svg_says_what_is_missing(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UnavailableError, match="expected Graphviz's program 'dot' on PATH; got none"):
+    with pytest.raises(UnavailableError, match="expected Graphviz's command 'dot' on PATH; got none"):
         encode_svg(pictured())
 
 

@@ -235,7 +235,7 @@ def test_colours_follow_the_mode_and_the_legend_tells_them(page):
     assert set(seen) == {"type", "device", "fusion", "time", "memory"}
     assert "MatMul" in seen["type"][1]
     assert "CPU:1" in seen["device"][1]
-    assert "all together" in seen["time"][1]
+    assert "total" in seen["time"][1]
     assert "KiB" in seen["memory"][1]
     assert len({tuple(colour) for colour, _ in seen.values()}) >= 3
 
@@ -280,7 +280,7 @@ def test_a_button_of_the_panel_keeps_the_focus_when_it_was_pressed(page):
     page.evaluate("document.querySelector('#details .choice button:nth-child(3)').focus()")
     page.press("Enter")
     assert page.evaluate("flowrtPage.state.reach") == "down"
-    assert page.evaluate("document.activeElement.innerText") == "all that needs it"
+    assert page.evaluate("document.activeElement.innerText") == "all consumers"
     page.evaluate("document.querySelector('#details .path button').focus()")
     page.press("Enter")
     assert page.evaluate("document.activeElement.id") == "details"

@@ -206,7 +206,7 @@ def _check_positive(name: str, argument: str, value: Any) -> None:
     """Raise unless the size is positive; a tensor is checked by the step."""
     is_wrong = value < 1 if isinstance(value, numbers.Integral) else isinstance(value, str | float | None)
     if is_wrong:
-        raise InvalidArgumentError(f"{name}: expected {argument} >= 1, a whole number; got {value!r}")
+        raise InvalidArgumentError(f"{name}: expected {argument} to be an integer >= 1; got {value!r}")
 
 
 def _components(source: Any) -> list[Any]:
@@ -216,7 +216,7 @@ def _components(source: Any) -> list[Any]:
     else:
         found = list(source) if isinstance(source, list | tuple) else [source]
     if not found:
-        raise InvalidArgumentError("batch: expected tensors; got none")
+        raise InvalidArgumentError("batch: expected at least one tensor; got none")
     return found
 
 
@@ -256,7 +256,7 @@ def _common_shape(tensors: Sequence[Tensor], are_rows: bool) -> Shape:
         return None
     if are_rows and not shapes[0]:
         raise InvalidArgumentError(
-            f"batch: expected rows with enqueue_many; got {tensors[0].name!r} of shape"
+            f"batch: expected tensors of rank >= 1 with enqueue_many; got {tensors[0].name!r} of shape"
             f" {format_shape(shapes[0])}"
         )
     sizes = zip(*[shape[1:] if are_rows else shape for shape in shapes if shape is not None], strict=True)

@@ -158,7 +158,7 @@ class Supervisor:
         """Start the threads that save. Raises `FailedPreconditionError` for a task that is not the chief."""
         if not self.is_chief:
             raise FailedPreconditionError(
-                "Supervisor: expected the chief to start the services; got another task"
+                "start_standard_services: expected the chief to call it; got another task"
             )
         started = []
         if self.summary_writer is not None:

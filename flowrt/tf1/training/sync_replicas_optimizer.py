@@ -91,7 +91,7 @@ class SyncReplicasOptimizer(Optimizer):
             raise InvalidArgumentError("apply_gradients: expected at least one gradient; got none")
         if global_step is None:
             raise InvalidArgumentError(
-                "SyncReplicasOptimizer: expected a global_step, to tell which gradients are too old; got None"
+                "SyncReplicasOptimizer: expected a global_step, which identifies stale gradients; got None"
             )
         local_step = _local_step_like(global_step)
         accumulators = _Accumulators(pairs, local_step, self._replicas_to_aggregate)
@@ -147,9 +147,8 @@ class SyncReplicasOptimizer(Optimizer):
         count = self._replicas_to_aggregate if num_tokens == -1 else num_tokens
         if count < needed:
             raise InvalidArgumentError(
-                f"get_init_tokens_op: expected at least {needed} tokens, as {self._total_num_replicas}"
-                f" workers make"
-                f" updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
+                f"get_init_tokens_op: expected at least {needed} tokens, since {self._total_num_replicas}"
+                f" workers make updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
             )
         if count == 0:
             return no_op(name="no_init_tokens")
@@ -173,7 +172,7 @@ class SyncReplicasOptimizer(Optimizer):
     def _after_apply(self) -> _Applied:
         if self._applied is None:
             raise FailedPreconditionError(
-                "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called before; it"
+                "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called first; it"
                 " was not"
             )
         return self._applied

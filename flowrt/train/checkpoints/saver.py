@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, nearest
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.op_def import nearest
+from flowrt.graph.source import user_line
 from flowrt.train.checkpoints.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
@@ -142,12 +142,13 @@ class Saver:
         _check_session(sess, "restore")
         if save_path is None:
             raise InvalidArgumentError(
-                "restore: expected a checkpoint's prefix; got None. Was anything saved?"
+                "restore: expected a checkpoint's prefix; got None. Was anything saved?", source=user_line()
             )
         prefix = path_string(save_path, "restore")
         if not checkpoint_exists(prefix):
             expected = "expected the prefix of a checkpoint that flowrt saved"
-            raise InvalidArgumentError(f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}")
+            message = f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}"
+            raise InvalidArgumentError(message, source=user_line())
         targets = self._targets()
         reader = CheckpointReader(prefix)
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()

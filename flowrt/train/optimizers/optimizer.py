@@ -70,7 +70,8 @@ class Optimizer:
         if all(g is None for g, _ in pairs):
             names = ", ".join(v.op.name for _, v in pairs)
             message = (
-                f"minimize: expected a loss that depends on a variable; {loss!r} depends on none of {names}"
+                f"minimize: expected a loss that depends on a variable; got {loss!r}, which depends on"
+                f" none of {names}"
             )
             raise InvalidArgumentError(message, source=user_line())
         return self.apply_gradients(pairs, global_step=global_step, name=name)

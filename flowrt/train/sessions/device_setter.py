@@ -48,7 +48,7 @@ def replica_device_setter(
     is_whole = isinstance(ps_tasks, numbers.Integral)
     if not is_whole or ps_tasks < 0:
         raise InvalidArgumentError(
-            f"replica_device_setter: expected ps_tasks >= 0, a whole number; got {ps_tasks!r}"
+            f"replica_device_setter: expected ps_tasks to be an integer >= 0; got {ps_tasks!r}"
         )
     if ps_tasks == 0:
         return None

@@ -16,12 +16,12 @@ MAX_S = 120
 
 
 def find_dot() -> str:
-    """The path of Graphviz's program. Raises `UnavailableError` where it is not installed."""
+    """The path of Graphviz's ``dot``. Raises `UnavailableError` if it is not installed."""
     program = shutil.which(DOT)
     if program is None:
         raise UnavailableError(
-            "svg: expected Graphviz's program 'dot' on PATH; got none. Debian and Ubuntu have it in the"
-            " package graphviz; the formats html and dot do not need it"
+            "svg: expected Graphviz's command 'dot' on PATH; got none. Install the package graphviz, or"
+            " use html or dot, which do not need it"
         )
     return program
 
@@ -29,7 +29,7 @@ def find_dot() -> str:
 def encode_svg(picture: Picture) -> bytes:
     """``picture.view`` as an SVG file.
 
-    Raises `UnavailableError` without Graphviz, `DeadlineExceededError` if it takes more than `MAX_S`.
+    Raises `UnavailableError` without Graphviz, and `DeadlineExceededError` after `MAX_S` seconds.
     """
     program = find_dot()
     try:

@@ -1,4 +1,4 @@
-// Keys: everything that the pointer can do. Fields keep theirs.
+// Keyboard equivalents of all pointer actions. Input fields keep their own keys.
 
 import { REACHES } from "./follow.js";
 
