@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
+from flowrt.cli.options import report_mistake
 from flowrt.errors import OpError
 from flowrt.graph.passes.pipeline import parse_pipeline
-from flowrt.viz.explain import explain
-from flowrt.viz.pass_changes import ALL, pass_changes
+from flowrt.viz.explain import ALL, explain, pass_changes
 from flowrt.viz.script import main_request, requests_of_script
 
 HELP = "show where each operation of a step runs and why, and what was compiled for it"
-MISTAKE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         print(_text(arguments))
     except OpError as error:
-        print(f"flowrt explain: {str(error).splitlines()[0]}", file=sys.stderr)
-        return MISTAKE
+        return report_mistake("explain", str(error))
     return 0
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from flowrt.cli.options import not_negative, positive
+from flowrt.cli.options import not_negative, positive, report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.viz.export import RADIUS, check_export, export
@@ -14,7 +13,6 @@ from flowrt.viz.script import main_request, only, requests_of_script
 from flowrt.viz.sources import VIEWS
 
 HELP = "write a graph for a viewer: as built, placed, or partitioned by device"
-MISTAKE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         print(_export(arguments))
     except OpError as error:
-        print(f"flowrt export: {str(error).splitlines()[0]}", file=sys.stderr)
-        return MISTAKE
+        return report_mistake("export", str(error))
     return 0
 
 

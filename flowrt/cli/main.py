@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
-from flowrt.cli.options import CommandParser
+from flowrt.cli.options import MISTAKE, CommandParser
 from flowrt.distribute.cluster.exit_codes import INTERRUPTED
 from flowrt.errors import NotFoundError, OpError, nearest
 
@@ -31,7 +31,6 @@ COMMANDS: dict[str, Any] = {
 }
 
 FAILURE = 1
-MISTAKE = 2  # argparse's own status for one
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,9 @@ import argparse
 import sys
 from typing import NoReturn
 
+MISTAKE = 2
+"""The exit status of a mistake on the command line: argparse's own."""
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports mistakes in one line, without the usage text; exit status 2."""
@@ -20,6 +23,12 @@ def new_parser(command: str, description: str) -> argparse.ArgumentParser:
     version = sys.modules["flowrt"].__version__
     parser.add_argument("--version", action="version", version=f"{command} {version}")
     return parser
+
+
+def report_mistake(command: str, message: str) -> int:
+    """Print the first line of ``message``; returns `MISTAKE`."""
+    print(f"flowrt {command}: {message.splitlines()[0]}", file=sys.stderr)
+    return MISTAKE
 
 
 def spellings(option: str) -> tuple[str, ...]:

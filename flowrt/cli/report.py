@@ -6,12 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from flowrt.cli.options import spellings
+from flowrt.cli.options import report_mistake, spellings
 from flowrt.errors import DataLossError, OpError
 from flowrt.report import read_run, write_page
 
 HELP = "write an HTML report of a run: curves, step times, transfers, memory, events"
-MISTAKE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"flowrt report: {' '.join(note.split())}", file=sys.stderr)
         print(write_page(found, target))
     except DataLossError as error:
-        hint = "--skip-damaged reports the intact parts."
-        print(f"flowrt report: {str(error).splitlines()[0].rstrip('.')}. {hint}", file=sys.stderr)
-        return MISTAKE
+        what = str(error).splitlines()[0].rstrip(".")
+        return report_mistake("report", f"{what}. --skip-damaged reports the intact parts.")
     except OpError as error:
-        print(f"flowrt report: {str(error).splitlines()[0]}", file=sys.stderr)
-        return MISTAKE
+        return report_mistake("report", str(error))
     return 0

@@ -242,16 +242,11 @@ def _log_to(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    LOGGER.addHandler(handler)
-    LOGGER.addHandler(_console_handler())
-    LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
-
-
-def _console_handler() -> logging.Handler:
-    """A handler for stderr with warnings as they appear without a log."""
-    console = logging.StreamHandler()
+    console = logging.StreamHandler()  # warnings on stderr, as without a log
     console.setLevel(logging.WARNING)
-    return console
+    LOGGER.addHandler(handler)
+    LOGGER.addHandler(console)
+    LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
 
 
 def _say(text: str) -> None:

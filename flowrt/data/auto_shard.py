@@ -92,7 +92,7 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
             return None
         names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
         return dataclasses.replace(node, filenames=names[index::count]) if names.shape else None
-    if isinstance(node, Interleave) and _reads_files(node.fn):
+    if isinstance(node, Interleave) and isinstance(node.fn, TracedDataset) and _has_files(node.fn.node):
         size = _known_size(node.input)
         if size is not None and size < count:
             return None
@@ -102,11 +102,6 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
         return None
     sharded = _at_files(below, count, index)
     return None if sharded is None else _with_inputs(node, lambda _: sharded)
-
-
-def _reads_files(function: Any) -> bool:
-    """Whether ``function`` maps elements to datasets of files."""
-    return isinstance(function, TracedDataset) and _has_files(function.node)
 
 
 def _known_size(node: Node) -> int | None:

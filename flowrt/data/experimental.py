@@ -23,13 +23,9 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.shapes import as_shape
 
 __all__ = [
-    "AUTOTUNE",
-    "AutoShardPolicy",
-    "bucket_by_sequence_length",
-    "copy_to_device",
-    "group_by_window",
+    "AUTOTUNE", "AutoShardPolicy", "bucket_by_sequence_length", "copy_to_device", "group_by_window",
     "prefetch_to_device",
-]
+]  # fmt: skip
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[[Dataset], Dataset]:

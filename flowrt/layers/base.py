@@ -287,7 +287,7 @@ def layer_function(
         except TypeError as error:
             unknown = next((name for name in kwargs if name not in signature.parameters), "")
             hint = nearest(unknown, signature.parameters)
-            found = f"got {unknown!r}.{hint}" if unknown else f"{error}"
+            found = f"got {unknown!r}.{hint}" if unknown else f"{error}."
             message = f"layers.{function.__name__}: expected the layer's arguments; {found}"
             raise DTypeError(message, source=user_line()) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)

@@ -9,8 +9,7 @@ from itertools import islice
 
 from flowrt.distribute.observe.flight_recorder import Record, What
 from flowrt.distribute.observe.missing_sender import explain, short_name
-from flowrt.profiler.costs import NodeCost, node_costs, short_device
-from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.costs import NodeCost, live_bytes, node_costs, short_device
 from flowrt.profiler.steps import Operation, Step
 from flowrt.profiler.text_table import size_text
 from flowrt.report import charts
@@ -58,11 +57,11 @@ def notes(run: Run) -> Markup:
 
 
 def curves(run: Run) -> Markup:
-    """The scalars, one chart per tag."""
+    """The scalars, one chart per tag, those of losses first."""
     if not run.curves:
         return _missing("Curves", "no scalars", "Write summary.scalar with a FileWriter.")
     figures = []
-    for tag in sorted(run.curves, key=_by_interest)[:MAX_CURVES]:
+    for tag in sorted(run.curves, key=lambda tag: ("loss" not in tag.lower(), tag))[:MAX_CURVES]:
         lines = run.curves[tag]
         last = [points[-1].value for points in lines.values()]
         caption = element("figcaption", element("b", tag), element("span", f"last {number(last[-1])}"))
@@ -159,7 +158,7 @@ def memory(run: Run) -> Markup:
         _legend(list(lines)),
         element("h3", "Over the run"),
         element("p", "Peak bytes of live outputs in each traced step."),
-        charts.curves(over_run, width=1040, name_y=size_text, ticks_y=byte_ticks),
+        charts.curves(over_run, width=charts.WIDE, name_y=size_text, ticks_y=byte_ticks),
         _legend(list(over_run)),
     )
 
@@ -216,11 +215,6 @@ def _peaks(run: Run) -> dict[str, list[Point]]:
         for device, each in sorted(run.peaks.items())
         for folder, points in each.items()
     }
-
-
-def _by_interest(tag: str) -> tuple[bool, str]:
-    """Losses first."""
-    return "loss" not in tag.lower(), tag
 
 
 def _went(step: Step) -> Markup:

@@ -13,7 +13,7 @@ from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.profiler.steps import several
 from flowrt.viz.compile_request import CompileRequest
-from flowrt.viz.focus import focus as in_focus
+from flowrt.viz.fold import focus as in_focus
 from flowrt.viz.fold import fold, levels, with_series
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.formats.table import FORMATS, Format

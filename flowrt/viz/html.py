@@ -13,25 +13,19 @@ import base64
 import gzip
 import hashlib
 import json
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from flowrt.executor.observe.gc_pause import paused_collector
-from flowrt.executor.session.session import BaseSession
-from flowrt.graph.construction.graph import Graph
-from flowrt.viz.compile_request import compile_request
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
-from flowrt.viz.sources import Step
 from flowrt.viz.stages import Stage
-from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 NOTES = {
@@ -68,40 +62,17 @@ def encode_html(picture: Picture) -> bytes:
         return page(_data(picture.title, stages, facts, picture.view_name))
 
 
-def write_html(
-    source: BaseSession | Graph,
-    path: str | os.PathLike[str],
-    fetches: Any = None,
-    feed_dict: Mapping[Any, Any] | None = None,
-    run_metadata: Any = None,
-    title: str = "graph",
-) -> str:
-    """Write the page of a step to ``path``; returns the path. For ``fetches`` and ``feed_dict`` see
-    `flowrt.viz.compile_request.compile_request`.
-
-    Same as `flowrt.viz.export`, with a custom title. With the ``run_metadata`` of a traced step its times are
-    measured, not estimated. Raises the errors of `Session.run` if the step does not compile, and
-    `FailedPreconditionError` without igraph.
-    """
-    check_target(path)
-    step = Step(
-        title,
-        compile_request(source, fetches, feed_dict),
-        source if isinstance(source, BaseSession) else None,
-    )
-    steps = [] if run_metadata is None else [run_metadata.step_stats]
-    nothing = GraphView({}, (), {})
-    return write_target(
-        path, encode_html(Picture(title, "logical", {}, nothing, step.stages, step.code, steps))
-    )
-
-
 def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:
     """The page's data. It opens at the last stage of the phase named like the view, else at the first."""
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     shown = [
-        PageStage(name, _note(stage), stage.phase == "optimised", _view(stage, texts))
+        PageStage(
+            name,
+            NOTES.get(re.sub(r" \d+$", "", stage.name), ""),
+            stage.phase == "optimised",
+            _view(stage, texts),
+        )
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
     return page_data(title, shown, facts, opens_at)
@@ -134,10 +105,6 @@ def _names(stages: Sequence[Stage]) -> list[str]:
         stage.phase if stage.phase != "optimised" and stage.phase not in phases[:i] else stage.name
         for i, stage in enumerate(stages)
     ]
-
-
-def _note(stage: Stage) -> str:
-    return NOTES.get(re.sub(r" \d+$", "", stage.name), "")
 
 
 def _view(stage: Stage, texts: AttrTexts) -> GraphView:

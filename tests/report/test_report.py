@@ -18,7 +18,7 @@ from flowrt.cli.main import main
 from flowrt.errors import InvalidArgumentError
 from flowrt.protos.event_pb2 import Event, SessionLog, TaggedRunMetadata
 from flowrt.protos.step_stats_pb2 import RunMetadata
-from flowrt.report import write_report
+from flowrt.report import write_page
 from flowrt.report.page import make_page
 from flowrt.report.read_run import MAX_TRACES, read_run
 from flowrt.report.step_times import activities, traffic
@@ -116,7 +116,10 @@ def test_names_are_text(tmp_path: Path, name: str) -> None:
 
 def test_names_of_folders_may_be_no_text(tmp_path: Path) -> None:
     write_curves(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")), "loss", steps=2)
-    assert "loss" in Page(write_report(tmp_path, tmp_path / "report.html").read_text()).sections["Curves"]
+    assert (
+        "loss"
+        in Page(write_page(read_run(tmp_path), tmp_path / "report.html").read_text()).sections["Curves"]
+    )
 
 
 def test_what_a_run_has_not_is_named(tmp_path: Path) -> None:
@@ -316,10 +319,10 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path, capsys: An
     target = tmp_path / "report.html"
     target.mkdir()
     with pytest.raises(InvalidArgumentError, match=r"report\.html: cannot write it"):
-        write_report(tmp_path / "run", target)
+        write_page(read_run(tmp_path / "run"), target)
     os.mkfifo(tmp_path / "run" / "pipe")
     with pytest.raises(InvalidArgumentError, match="expected a file; got a device or a pipe"):
-        write_report(tmp_path / "run", tmp_path / "run" / "pipe")
+        write_page(read_run(tmp_path / "run"), tmp_path / "run" / "pipe")
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "none" / "report.html")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "none/report.html: cannot write it" in line

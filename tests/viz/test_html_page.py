@@ -10,7 +10,6 @@ import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.viz.export import export
 from flowrt.viz.html import page as html_page
-from flowrt.viz.html import write_html
 from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.stages import stages
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
@@ -41,7 +40,7 @@ def written(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLOWRT_JIT", "background")
         with two_devices_session(graph) as session:
-            write_html(session, path, [train, loss], title="network")
+            export(session, path, fetches=[train, loss])
             return path, stages(session, [train, loss])
 
 

@@ -46,7 +46,8 @@ def _fifo_batches(
     shared_name: str | None = None,
     name: str = "",
 ) -> Any:
-    new_queue = partial(_new_fifo, capacity, dynamic_pad, shared_name)
+    queue = PaddingFIFOQueue if dynamic_pad else FIFOQueue
+    new_queue = partial(queue, capacity, shared_name=shared_name)
     what = _Batches(name, batch_size, capacity, enqueue_many, allow_smaller_final_batch)
     return _batches(sources, keep_input, new_queue, what, shapes, num_threads)
 
@@ -65,7 +66,7 @@ def _shuffled_batches(
     shared_name: str | None = None,
     name: str = "",
 ) -> Any:
-    new_queue = partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name)
+    new_queue = partial(RandomShuffleQueue, capacity, min_after_dequeue, seed=seed, shared_name=shared_name)
     what = _Batches(name, batch_size, capacity, enqueue_many, allow_smaller_final_batch, min_after_dequeue)
     return _batches(sources, keep_input, new_queue, what, shapes, num_threads)
 
@@ -145,24 +146,6 @@ maybe_shuffle_batch_join = _public(
 # --- the queue
 
 
-def _new_fifo(
-    capacity: int, pads: bool, shared_name: str | None, types: Sequence[DType], shapes: Sequence[Shape]
-) -> QueueBase:
-    kind = PaddingFIFOQueue if pads else FIFOQueue
-    return kind(capacity, types, shapes, shared_name=shared_name)
-
-
-def _new_shuffled(
-    capacity: int,
-    min_after_dequeue: int,
-    seed: int | None,
-    shared_name: str | None,
-    types: Sequence[DType],
-    shapes: Sequence[Shape],
-) -> QueueBase:
-    return RandomShuffleQueue(capacity, min_after_dequeue, types, shapes, seed=seed, shared_name=shared_name)
-
-
 class _Batches(NamedTuple):
     """Parameters of the batches."""
 
@@ -199,7 +182,10 @@ def _batches(
         add_queue_runner(QueueRunner(queue, adding * threads))
         _summarize(queue, what)
         take = queue.dequeue_up_to if what.may_be_smaller else queue.dequeue_many
-        return _as_source(sources[0], take(what.size, name=what.name))
+        taken = take(what.size, name=what.name)
+    if not isinstance(sources[0], Mapping):
+        return taken
+    return dict(zip(sorted(sources[0]), taken if isinstance(taken, list) else [taken], strict=True))
 
 
 def _check_positive(name: str, argument: str, value: Any) -> None:
@@ -218,13 +204,6 @@ def _components(source: Any) -> list[Any]:
     if not found:
         raise InvalidArgumentError("batch: expected at least one tensor; got none")
     return found
-
-
-def _as_source(source: Any, taken: Any) -> Any:
-    """A batch as a dict, if the elements are dicts."""
-    if not isinstance(source, Mapping):
-        return taken
-    return dict(zip(sorted(source), taken if isinstance(taken, list) else [taken], strict=True))
 
 
 def _common_types(elements: Sequence[Sequence[Tensor]]) -> list[DType]:
