@@ -92,7 +92,9 @@ def test_apply_gradients_belongs_in_a_replica() -> None:
     with mirrored(2).scope():
         v = tf.Variable(1.0)
         optimizer = tf.train.GradientDescentOptimizer(1.0)
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"function that is passed to strategy.run"):
+        with pytest.raises(
+            tf.errors.FailedPreconditionError, match=r"function that is passed to strategy.run"
+        ):
             optimizer.apply_gradients([(tf.constant(1.0), v)])
 
 
