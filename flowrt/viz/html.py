@@ -30,7 +30,7 @@ from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.sources import Step
-from flowrt.viz.stages import Stage
+from flowrt.viz.stages import PHASES_OF_PASSES, Stage
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
@@ -48,9 +48,14 @@ NOTES = {
     "place": "Every operation has a device.",
     "split": "A loop or branch on several devices becomes one on each.",
     "partitioned": "One part per device, with a _Send and a _Recv on each cut edge.",
-    "scheduled": "Operations that one compiled loop computes are fused; each operation has its stream.",
+    "gather_slices": "Rows at an index that a loop computes are gathered, not sliced.",
+    "lay_out_factors": "Factors of products in a loop are transposed once, before it.",
+    "narrow_products": "Products of matrices compute only the block that is read.",
+    "read_rows_in_place": "Rows of variables are gathered in place, by the loops that read them.",
+    "fuse": "Operations that one compiled loop computes are one group.",
+    "scheduled": "Each operation has its stream.",
 }
-"""Notes by the name of a pass, or of a stage without one."""
+"""Notes by the name of a pass or of another stage, or by its phase."""
 
 
 def encode_html(picture: Picture) -> bytes:
@@ -100,7 +105,7 @@ def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = 
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     shown = [
-        PageStage(name, _note(stage), stage.phase == "optimised", _view(stage, texts))
+        PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, _view(stage, texts))
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
     return page_data(title, shown, facts, opens_at)
@@ -127,16 +132,16 @@ def page(data: dict[str, Any]) -> bytes:
 
 
 def _names(stages: Sequence[Stage]) -> list[str]:
-    """The names of the stages: the pass for an optimization, the phase for another phase's first stage."""
+    """The names of passes, and the phase for the first stage of a phase without passes."""
     phases = [stage.phase for stage in stages]
     return [
-        stage.phase if stage.phase != "optimised" and stage.phase not in phases[:i] else stage.name
+        stage.phase if stage.phase not in (*PHASES_OF_PASSES, *phases[:i]) else stage.name
         for i, stage in enumerate(stages)
     ]
 
 
 def _note(stage: Stage) -> str:
-    return NOTES.get(re.sub(r" \d+$", "", stage.name), "")
+    return NOTES.get(re.sub(r" \d+$", "", stage.name)) or NOTES.get(stage.phase, "")
 
 
 def _view(stage: Stage, texts: AttrTexts) -> GraphView:
