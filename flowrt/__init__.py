@@ -7,6 +7,7 @@ packages.
 
 import importlib as _importlib
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, dtypes, errors, linalg, math, nn, random, strings
@@ -24,13 +25,9 @@ from flowrt.device.spec import DeviceSpec
 from flowrt.dtypes import *
 from flowrt.dtypes import bool_ as bool
 from flowrt.errors import OpError
-from flowrt.executor.ends.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
-from flowrt.executor.ends.fetches import IndexedSlicesValue
+from flowrt.executor.session.clusters import CLUSTERS as _CLUSTERS
 from flowrt.executor.session.default_session import get_default_session
-from flowrt.executor.session.session import CLUSTERS as _CLUSTERS
-from flowrt.executor.session.session import InteractiveSession, Session
 from flowrt.functions.autodiff import hessian, hvp, jacfwd, jacrev, jvp, vjp
-from flowrt.functions.function import function
 from flowrt.functions.functional_ops import foldl, foldr, map_fn, scan
 from flowrt.functions.jacobians import hessians, jacobian
 from flowrt.functions.recompute import recompute, recompute_grad, recompute_sequential
@@ -43,7 +40,6 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_defaul
 from flowrt.graph.derivatives.custom_gradient import custom_gradient, custom_jvp
 from flowrt.graph.derivatives.forward_mode import forward_gradients
 from flowrt.graph.derivatives.gradients import RegisterGradient, UnconnectedGradients, gradients
-from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.ops.array.concat_and_split import concat, split, stack, unstack
 from flowrt.graph.ops.array.gather_scatter import *
 from flowrt.graph.ops.array.padding import pad
@@ -124,6 +120,19 @@ from flowrt.variables.variable_creators import variable_creator_scope
 from flowrt.variables.variable_scope import *
 from flowrt.version import VERSION as _VERSION
 
+if _TYPE_CHECKING:  # of _LAZY_NAMES, for type checkers and editors
+    from flowrt.executor.ends.config import (
+        ConfigProto,
+        GPUOptions,
+        GraphOptions,
+        OptimizerOptions,
+        RunOptions,
+    )
+    from flowrt.executor.ends.fetches import IndexedSlicesValue
+    from flowrt.executor.session.session import InteractiveSession, Session
+    from flowrt.functions.function import function
+    from flowrt.graph.imports.import_graph_def import import_graph_def
+
 __version__ = _VERSION
 newaxis = None
 VERSION = "1.15.0"  # the TensorFlow version that defines these names
@@ -135,20 +144,26 @@ _LAZY_MODULES = (
     "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler", "python",
     "resource_loader", "summary", "test", "train", "viz",
 )  # fmt: skip
-_LAZY_MESSAGES = {
-    "graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
-    "step_stats_pb2": ("RunMetadata",),
-    "event_pb2": ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
+_LAZY_NAMES = {
+    "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),
+    "executor.ends.fetches": ("IndexedSlicesValue",),
+    "executor.session.session": ("InteractiveSession", "Session"),
+    "functions.function": ("function",),
+    "graph.imports.import_graph_def": ("import_graph_def",),
+    "protos.graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
+    "protos.step_stats_pb2": ("RunMetadata",),
+    "protos.event_pb2": ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
 }
 
 
 def __getattr__(name: str) -> _Any:
-    """Import modules and messages on first use; explain names that flowrt does not have."""
+    """Import modules, and the modules of these names, on first use; explain names that flowrt lacks."""
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"flowrt.{name}")
-    for module, names in _LAZY_MESSAGES.items():
+    for module, names in _LAZY_NAMES.items():
         if name in names:
-            return getattr(_importlib.import_module(f"flowrt.protos.{module}"), name)
+            found = globals()[name] = getattr(_importlib.import_module(f"flowrt.{module}"), name)
+            return found
     raise _missing_name("", name)
 
 
@@ -164,10 +179,10 @@ for _name, _module in {"dtypes": dtypes, "errors": errors}.items():
 
 
 def __dir__() -> list[str]:
-    return sorted(
-        {*globals(), *_LAZY_MODULES, *(name for names in _LAZY_MESSAGES.values() for name in names)}
-    )
+    return sorted({*globals(), *_LAZY_MODULES, *(name for names in _LAZY_NAMES.values() for name in names)})
 
+
+__all__ = [_name for _name in __dir__() if not _name.startswith("_")]  # "import *" has lazy names too
 
 if "FLOWRT_LOG" in _os.environ:
     _importlib.import_module("flowrt.logging")  # which reads it

@@ -92,7 +92,8 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
             return None
         names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
         return dataclasses.replace(node, filenames=names[index::count]) if names.shape else None
-    if isinstance(node, Interleave) and isinstance(node.fn, TracedDataset) and _has_files(node.fn.node):
+    function: Any = getattr(node, "fn", None)  # a TracedDataset until the tree is opened
+    if isinstance(node, Interleave) and isinstance(function, TracedDataset) and _has_files(function.node):
         size = _known_size(node.input)
         if size is not None and size < count:
             return None

@@ -91,15 +91,33 @@ class ConnectionManager:
 
     def ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float = 0.0) -> None:
         """Send ``task`` a request with one answer, or several. If there is no link yet, one is created on
-        another thread; ``wait_s``: for how long, if the task may not be up yet.
+        another thread; ``wait_s``: for how long, if the task may not be up yet. Then a link that is lost
+        before the answer is replaced too: the task may be restarting, and its loss is noticed late.
         """
-        link = self._connections.get(task)
+        link = self._live(task)
         if link is not None:
-            _ask(link, message, dones)
+            again = [self._or_again(link, task, message, done, wait_s) for done in dones] if wait_s else dones
+            _ask(link, message, again)
         elif task not in self._addresses:
             _fail(dones, UnavailableError(f"{task} is not a task of this cluster"))
         else:
             self._threads.submit(lambda: self._connect_and_ask(task, message, dones, wait_s))
+
+    def _or_again(self, link: Peer, task: str, message: Message, done: Done, wait_s: float) -> Done:
+        """``done``, unless ``link`` is lost by then: the request is sent over a new one."""
+
+        def settle(answer: Message | None, error: OpError | None) -> None:
+            if error is None or not link.is_lost or self._closed.is_set():
+                done(answer, error)
+            else:
+                self._threads.submit(lambda: self._connect_and_ask(task, message, (done,), wait_s))
+
+        return settle
+
+    def _live(self, task: str) -> Peer | None:
+        """The peer for requests to ``task``, unless a request to it has just failed."""
+        link = self._connections.get(task)
+        return None if link is None or link.is_lost else link
 
     def greet(self, task: str, wait_s: float) -> None:
         """Be a peer of ``task``, on another thread, as soon as it is up."""
@@ -136,11 +154,8 @@ class ConnectionManager:
 
     def _connect(self, task: str, wait_s: float) -> Peer:
         with self._dialing[task]:
-            link = self._connections.get(task)
-            if link is not None:
-                return link
-            dialled = self._dial(task, wait_s)
-            return self._connections.get(task, dialled)  # or the task has dialled this one meanwhile
+            dialled = self._live(task) or self._dial(task, wait_s)
+            return self._live(task) or dialled  # the task may have dialled this one meanwhile
 
     def _dial(self, task: str, wait_s: float) -> Peer:
         address = self._addresses[task]
@@ -191,7 +206,7 @@ class ConnectionManager:
             peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
             self._peers[peer.token] = peer
             if hello.task in self._addresses:
-                self._connections.setdefault(hello.task, peer)
+                self._connections[hello.task] = self._live(hello.task) or peer
                 self._handler.came(hello.task)
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -414,7 +415,7 @@ def define_op(
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
     inputs, outputs, types = parse_signature(signature, types)
     attrs = parse_attrs(attrs) if isinstance(attrs, str) else attrs
-    parameters = {} if isinstance(kernel, Ufunc) else inspect.signature(kernel).parameters
+    parameters = () if isinstance(kernel, Ufunc) else _parameters_of(kernel)
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     if shape is None and not outputs:
         shape = _no_outputs
@@ -441,6 +442,14 @@ def define_op(
     )  # fmt: skip
     _registry[name] = op
     return op
+
+
+def _parameters_of(kernel: Kernel) -> Collection[str]:
+    """Their names: of a plain function from its code, which takes 1 us where `inspect.signature` takes 20."""
+    if type(kernel) is not FunctionType or hasattr(kernel, "__wrapped__"):
+        return inspect.signature(kernel).parameters
+    code = kernel.__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def _have_gradients(arguments: Sequence[Argument], types: Mapping[str, frozenset[DType]]) -> bool:

@@ -129,11 +129,11 @@ class _Placement(Observer):
     before: Subgraph
     placed: Subgraph
 
-    def after(self, name: str, subgraph: Subgraph) -> None:
+    def after(self, name: str, parts: Mapping[str, Subgraph]) -> None:
         if name == "place":
-            self.placed = subgraph
+            self.placed = parts[""]
         elif not hasattr(self, "placed"):
-            self.before = subgraph
+            self.before = parts[""]
 
 
 def _explained(

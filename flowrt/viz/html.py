@@ -25,7 +25,7 @@ from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
-from flowrt.viz.stages import Stage
+from flowrt.viz.stages import PHASES_OF_PASSES, Stage
 from flowrt.viz.view import GraphView
 
 NOTES = {
@@ -43,9 +43,14 @@ NOTES = {
     "place": "Each operation is assigned a device.",
     "split": "Loops and branches on several devices are split into one per device.",
     "partitioned": "One subgraph per device; cut edges become _Send/_Recv pairs.",
-    "scheduled": "Operations that share a compiled loop are fused; each operation is assigned a stream.",
+    "gather_slices": "Slices of rows at an index that a loop computes become gathers.",
+    "lay_out_factors": "Factors of products in a loop are transposed once, before it.",
+    "narrow_products": "Matrix products compute only the block that is read.",
+    "read_rows_in_place": "Rows of variables are gathered in place, by the loops that read them.",
+    "fuse": "Operations that share a compiled loop are fused.",
+    "scheduled": "Each operation is assigned a stream.",
 }
-"""Notes by the name of a pass, or of a stage without one."""
+"""Notes by the name of a pass or of another stage, or by its phase."""
 
 
 def encode_html(picture: Picture) -> bytes:
@@ -67,12 +72,7 @@ def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = 
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     shown = [
-        PageStage(
-            name,
-            NOTES.get(re.sub(r" \d+$", "", stage.name), ""),
-            stage.phase == "optimised",
-            _view(stage, texts),
-        )
+        PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, _view(stage, texts))
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
     return page_data(title, shown, facts, opens_at)
@@ -99,12 +99,16 @@ def page(data: dict[str, Any]) -> bytes:
 
 
 def _names(stages: Sequence[Stage]) -> list[str]:
-    """The names of the stages: the pass for an optimization, the phase for another phase's first stage."""
+    """The names of passes, and the phase for the first stage of a phase without passes."""
     phases = [stage.phase for stage in stages]
     return [
-        stage.phase if stage.phase != "optimised" and stage.phase not in phases[:i] else stage.name
+        stage.phase if stage.phase not in (*PHASES_OF_PASSES, *phases[:i]) else stage.name
         for i, stage in enumerate(stages)
     ]
+
+
+def _note(stage: Stage) -> str:
+    return NOTES.get(re.sub(r" \d+$", "", stage.name)) or NOTES.get(stage.phase, "")
 
 
 def _view(stage: Stage, texts: AttrTexts) -> GraphView:

@@ -1,14 +1,14 @@
 """The stages of a compilation: the results of the real passes for a real request, in order.
 
-    built -> pruned -> optimised (each pass that changed something) -> placed -> partitioned -> scheduled
+    built -> pruned -> optimised -> placed -> partitioned -> fused -> scheduled
 
-The stages are those of `flowrt.graph.passes.pipeline`, observed; the streams are those of
-`flowrt.executor.lower.schedule`. Nothing runs.
+The stages are those of `flowrt.graph.passes.pipeline`, observed, with each pass of `optimise` and `fuse` that
+changed something; the streams are those of `flowrt.executor.lower.schedule`. Nothing runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -20,13 +20,15 @@ from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.passes import pipeline as passes
 from flowrt.graph.passes.fusion.group import Group
 from flowrt.graph.passes.pipeline import PIPELINE, Observer, Scope, compile_step
-from flowrt.graph.passes.placement.partition import partition
 from flowrt.viz.compile_request import CompileRequest, compile_request
 from flowrt.viz.from_parts import Parts
 
-PHASES = ("built", "pruned", "optimised", "placed", "partitioned", "scheduled")
+PHASES = ("built", "pruned", "optimised", "placed", "partitioned", "fused", "scheduled")
 
-_PHASE_OF = {stage.name: stage.state.value for stage in PIPELINE}
+_PHASE_OF = {name: stage.state.value for stage in PIPELINE for name in (*stage.passes, stage.name)}
+
+PHASES_OF_PASSES = ("optimised", "fused")
+"""Phases that consist of passes: only those that changed something are stages."""
 
 
 class Change(NamedTuple):
@@ -71,15 +73,20 @@ def stages_of(asked: CompileRequest, pipeline: Sequence[passes.Stage] = PIPELINE
     placed = compile_step(asked.request, options, pipeline=pipeline)
     if pipeline[-1].scope is not Scope.WHOLE:
         return recorder.stages
-    recorder.record("partitioned", "partitioned", partition(placed))
-    scheduled = schedule_parts(placed, asked.options, pipeline)
-    recorder.record("scheduled", "scheduled", {name: part for name, (part, _) in scheduled.items()})
+    scheduled = schedule_parts(placed, options, pipeline)
+    parts = {device: part for device, (part, _) in scheduled.items()}
     streams = {
         node.name: schedule.stream_of(node.name) for part, schedule in scheduled.values() for node in part
     }
-    parts = [part for part, _ in scheduled.values()]
-    last = recorder.stages[-1]
-    return [*recorder.stages[:-1], last._replace(streams=streams, fused=_fused(parts))]
+    last = Stage(
+        "scheduled",
+        "scheduled",
+        parts,
+        _change(recorder.stages[-1].parts, parts),
+        streams,
+        _fused(parts.values()),
+    )
+    return [*recorder.stages, last]
 
 
 def built(graph: Graph) -> Subgraph:
@@ -88,23 +95,24 @@ def built(graph: Graph) -> Subgraph:
 
 
 class _Recorder(Observer):
-    """Records the ``stages``; of passes only those that changed something."""
+    """Records the ``stages``; of passes only those that changed something. A step that is cut again, in
+    another order, has the stages of the last cut.
+    """
 
     def __init__(self, whole: Subgraph) -> None:
         self.stages = [Stage("built", "built", {"": whole}, Change((), (), ()))]
         self._times: dict[str, int] = {}
 
-    def after(self, name: str, subgraph: Subgraph) -> None:
+    def after(self, name: str, parts: Parts) -> None:
         """See `Observer`."""
         phase = _PHASE_OF.get(name, "optimised")
-        if subgraph is not self.stages[-1].parts[""] or phase != "optimised":
+        if phase == "partitioned":
+            self.stages = [stage for stage in self.stages if "" in stage.parts]
+        before = self.stages[-1]
+        change = _change(before.parts, parts)
+        if any(change) or phase not in (before.phase, *PHASES_OF_PASSES):
             self._times[name] = times = self._times.get(name, 0) + 1
-            self.record(phase, name if times == 1 else f"{name} {times}", {"": subgraph})
-
-    def record(self, phase: str, name: str, parts: Parts) -> None:
-        change = _change(self.stages[-1].parts, parts)
-        if any(change) or phase != self.stages[-1].phase:
-            self.stages.append(Stage(phase, name, parts, change))
+            self.stages.append(Stage(phase, name if times == 1 else f"{name} {times}", parts, change))
 
 
 def _change(before: Parts, after: Parts) -> Change:
@@ -128,7 +136,7 @@ def _is_same(a: Node, b: Node) -> bool:
 _FACTS = attrgetter("op", "inputs", "controls", "device", "outputs")
 
 
-def _fused(parts: list[Subgraph]) -> dict[str, str]:
+def _fused(parts: Iterable[Subgraph]) -> dict[str, str]:
     """The node that represents each group, by the name of each member, including those in functions."""
     found: dict[str, str] = {}
     for part in parts:

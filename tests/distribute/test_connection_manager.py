@@ -216,3 +216,36 @@ def test_a_link_that_came_while_this_task_dialled_stays(network: Network, here: 
     first, second = here.connections._peers.values()
     assert here.connections._connections == {THERE: first}
     assert (len(first._waiting), len(second._waiting)) == (1, 0)
+
+
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_a_request_that_waits_for_its_task_outlives_a_lost_link(
+    here: Node, there: Node, is_noticed: bool
+) -> None:
+    """A task that was killed and started again: a new session asks it while the loss is not noticed yet, so
+    that sending fails, or is noticed before the answer.
+    """
+    assert greet(here) == []
+    here.do()
+    (first,) = here.connections._peers.values()
+    end = first.connection
+    assert isinstance(end, End)
+    end.is_cut = not is_noticed
+    ends = ask(here)
+    if is_noticed:
+        end.take(None)
+    here.do()
+    second = here.connections._connections[THERE]
+    assert (ends, here.dials, len(second._waiting)) == ([], 2, 1)
+    assert second is not first
+
+
+def test_a_request_that_waits_for_nobody_ends_with_its_link(here: Node, there: Node) -> None:
+    greet(here)
+    here.do()
+    ends = ask(here, 0.0)
+    (peer,) = here.connections._peers.values()
+    peer.fail("the network died")
+    here.do()
+    assert [type(error) for error in ends] == [UnavailableError]
+    assert here.dials == 1

@@ -134,6 +134,8 @@ class Peer:
         """Received answers not acknowledged yet."""
         self._settles_now = False
         self._error: OpError | None = None
+        self.is_lost = False
+        """Whether requests fail: set by the first that did, before the reader has reported the loss."""
         self._is_known = False
         self._early: list[tuple[int, Message]] | None = None
         """Requests of the other end that arrived while this end waits for its hello."""
@@ -175,6 +177,7 @@ class Peer:
             self.connection.send(*frame)
         except OpError as failure:
             if isinstance(failure, UnavailableError):  # the loss, seen before the reader has seen it
+                self.is_lost = True
                 failure = self._error or lost(self.name, failure.message)
             for number in dones:
                 self._settle(number, None, failure)
@@ -329,14 +332,11 @@ class Peer:
             if self._error is not None:
                 return
             self._error = error = lost(self.name, reason)
+            self.is_lost = True
             waiting, self._waiting = self._waiting, {}
         self._owner.lost(self, error)
         for asked in waiting.values():
             asked.done(None, error)
-
-    @property
-    def is_lost(self) -> bool:
-        return self._error is not None
 
     def close(self, reason: str) -> None:
         """End the connection from this side."""

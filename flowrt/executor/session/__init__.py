@@ -1,5 +1,6 @@
 """`Session`, and its runtime in one process.
 
+clusters           connectors to clusters, by protocol
 default_session    the stack of default sessions
 request            fetches and feeds, parsed once, with their plans
 session_variables  variables read and set without operations

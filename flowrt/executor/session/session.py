@@ -24,6 +24,7 @@ from flowrt.executor.observe.step_stats import StepRecorder, describe_step
 from flowrt.executor.partial.partial_run import PartialRun
 from flowrt.executor.plan.plan import Plan
 from flowrt.executor.program.runner import StepControl
+from flowrt.executor.session.clusters import CLUSTERS
 from flowrt.executor.session.default_session import as_default, graph_to_run, leave
 from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.session.request import Request
@@ -37,12 +38,6 @@ MAX_REQUESTS = 256
 
 MAX_SHAPES = 32
 """Plans per request for exact feed shapes; further shapes share one plan that allocates dynamically."""
-
-
-CLUSTERS: dict[str, Callable[[str, ConfigProto], Runtime]] = {}
-"""Functions that connect a session with a cluster, by the protocol of the target
-(`flowrt.distribute.client.cluster_runtime`).
-"""
 
 
 ON_COMPILE: list[Callable[[BaseSession, Request, Sequence[Shape]], None]] = []
@@ -66,7 +61,8 @@ def connect(target: str, config: ConfigProto) -> Runtime:
     protocol, separator, _ = target.partition("://")
     if not separator or protocol not in CLUSTERS:
         raise InvalidArgumentError(f"Session: expected the target '' or 'grpc://host:port'; got {target!r}")
-    return CLUSTERS[protocol](target, config)
+    runtime: Runtime = CLUSTERS[protocol](target, config)
+    return runtime
 
 
 class BaseSession:

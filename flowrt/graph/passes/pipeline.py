@@ -59,15 +59,17 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Observer:
-    """Is told of each stage of a compile; this one ignores it."""
+    """Receives each stage of a compile; this one ignores it."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """The time in which the stage ``name`` runs."""
         del name
         return nullcontext()
 
-    def after(self, name: str, subgraph: Subgraph) -> None:
-        """``subgraph`` is the step after the stage or pass ``name``, before it is cut."""
+    def after(self, name: str, parts: Parts) -> None:
+        """``parts`` is the step after the stage or pass ``name``: one subgraph, under ``""``, until it is
+        cut, and then one per device.
+        """
 
 
 UNOBSERVED = Observer()
@@ -153,14 +155,14 @@ def optimise(
     subgraph: Subgraph, passes: Mapping[str, Pass] = OPTIMISATIONS, observer: Observer = UNOBSERVED
 ) -> Subgraph:
     """Apply ``passes`` in turn, to functions too, until nothing changes, each `MAX_ROUNDS` times at most.
-    ``observer`` is told of each.
+    ``observer`` receives each.
     """
     in_functions = partial(optimise_functions, optimise=partial(optimise, passes=passes))
     every: list[tuple[str, Pass]] = [*passes.items(), ("optimise_functions", in_functions)]
     unchanged = 0
     for name, apply in every * MAX_ROUNDS:
         before, subgraph = subgraph, apply(subgraph)
-        observer.after(name, subgraph)
+        observer.after(name, {"": subgraph})
         unchanged = unchanged + 1 if subgraph is before else 1  # a pass finds nothing in its own result
         if unchanged == len(every):
             break
@@ -177,28 +179,29 @@ FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
 """The passes of `fuse`. With ``each``, every operation becomes machine code: all its tensors are small."""
 
 
-def _fuse(
-    subgraph: Subgraph,
-    passes: Mapping[str, Callable[..., Subgraph]],
-    compiler: LoopCompiler,
-    each: bool = False,
-) -> Subgraph:
-    for apply in passes.values():
-        subgraph = apply(subgraph, compiler, each)
+def _fuse(parts: Parts, options: CompileOptions, passes: Mapping[str, Callable[..., Subgraph]]) -> Parts:
+    fused = dict(parts)
+    compilers = {device: options.loops[device] for device in parts if device in options.loops}
+    for name, apply in passes.items():
+        fused |= {device: apply(fused[device], compiler, False) for device, compiler in compilers.items()}
+        options.observer.after(name, dict(fused))
+    return fused | {d: _fuse_functions(fused[d], passes, compiler) for d, compiler in compilers.items()}
 
+
+def _fuse_functions(
+    subgraph: Subgraph, passes: Mapping[str, Callable[..., Subgraph]], compiler: LoopCompiler
+) -> Subgraph:
     def with_fused(node: Node) -> Node:
         if node.op.effect is not Effect.NESTED or compiler.compiles_whole(node):
             return node
-        return with_functions(node, lambda function: _fuse(function, passes, compiler, is_small(node)))
+        return with_functions(node, partial(fused, each=is_small(node)))
+
+    def fused(function: Subgraph, each: bool) -> Subgraph:
+        for apply in passes.values():
+            function = apply(function, compiler, each)
+        return _fuse_functions(function, passes, compiler)
 
     return subgraph.mapped(with_fused)
-
-
-def _fuse_parts(
-    parts: Parts, options: CompileOptions, passes: Mapping[str, Callable[..., Subgraph]]
-) -> Parts:
-    loops = options.loops
-    return {name: _fuse(part, passes, loops[name]) if name in loops else part for name, part in parts.items()}
 
 
 def _optimise(subgraph: Subgraph, options: CompileOptions, passes: Mapping[str, Pass]) -> Subgraph:
@@ -251,7 +254,7 @@ PIPELINE: tuple[Stage, ...] = (
         State.PARTITIONED, Scope.WHOLE, enters_functions=False, needs="split",
     ),
     Stage(
-        "fuse", _fuse_parts,
+        "fuse", _fuse,
         State.FUSED, Scope.WHOLE, enters_functions=True, needs="partition", passes=FUSIONS,
     ),
 )  # fmt: skip
@@ -297,6 +300,7 @@ def cut(placed: Subgraph, options: CompileOptions, pipeline: Sequence[Stage] = P
         if stage.scope is Scope.WHOLE:
             with options.observer.phase(stage.name):
                 parts = stage.apply(parts, options, stage.passes)
+            options.observer.after(stage.name, parts)
     return parts
 
 
@@ -309,7 +313,7 @@ def _run(
     for stage in stages:
         with options.observer.phase(stage.name):
             work = stage.apply(work, options, stage.passes)
-        options.observer.after(stage.name, work)
+        options.observer.after(stage.name, {"": work})
     return work
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from flowrt import dtypes
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
@@ -30,7 +30,7 @@ class Optimizer:
 
     GATE_NONE, GATE_OP, GATE_GRAPH = range(3)
 
-    _slot_names: ClassVar[Sequence[str]] = ()
+    _slot_names: Sequence[str] = ()
     """Slots that begin as zeros."""
 
     def __init__(self, use_locking: bool, name: str) -> None:
