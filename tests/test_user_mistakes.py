@@ -742,3 +742,35 @@ def test_a_mask_that_does_not_fit_is_told_with_both_shapes_and_the_line():
         InvalidArgumentError, match=rf"^\({HERE}\): boolean_mask: .* shape \[2, 3\] and a mask of shape \[3\]"
     ):
         tf.boolean_mask(np.zeros((2, 3)), [True, False, True])
+
+
+@pytest.mark.parametrize("index", [0.5, "a", np.float32(1)])
+def test_an_index_that_is_no_integer_is_an_error_with_the_line(index):
+    x = tf.constant([1.0, 2.0])
+    with pytest.raises(DTypeError, match=rf"^\({HERE}\): tensor\[\.\.\.\]: expected ints, .*; got "):
+        x[index]
+    with pytest.raises(DTypeError, match=rf"^\({HERE}\): Tensor '\w+:0' is immutable: .*tensor_scatter_nd"):
+        x[0] = 3.0
+
+
+def test_a_mistyped_dtype_has_the_nearest_name():
+    for use in (tf.placeholder, lambda dtype: tf.cast(1, dtype), lambda dtype: tf.zeros([2], dtype)):
+        with pytest.raises(DTypeError, match=r"; got 'flaot32'\. Nearest: float32"):
+            use("flaot32")
+
+
+def test_a_placement_error_does_not_show_the_type_that_folding_gave_an_operation():
+    with tf.device("/cpu:3"):
+        total = tf.add(1.0, 2.0, name="total")
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=rf"^'total' \({HERE}\): expected a device that exist"):
+            session.run(total)
+
+
+def test_restoring_what_is_not_there_names_the_line(tmp_path):
+    tf.get_variable("v", [2])
+    saver = tf.train.Saver()
+    with tf.Session() as session:
+        for prefix in (str(tmp_path / "model"), tf.train.latest_checkpoint(str(tmp_path))):
+            with pytest.raises(InvalidArgumentError, match=rf"^\({HERE}\): restore: expected .*prefix"):
+                saver.restore(session, prefix)

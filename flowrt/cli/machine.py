@@ -27,7 +27,7 @@ NOT_INSTALLED = "not installed"
 REQUIRED = ("numpy", "protobuf", "grpcio", "ml_dtypes", "safetensors", "opt_einsum", "threadpoolctl")
 OPTIONAL = ("llvmlite", "onednn-cpu-gomp", "diastatic-malt")
 CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
-"""One library under three names, of which one is installed."""
+"""One library under three names; at most one of them is installed."""
 
 
 @dataclass(frozen=True)

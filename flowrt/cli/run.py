@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _make_log_dir(path: Path | None) -> None:
-    """Create the directory before there are tasks. Raises `InvalidArgumentError`."""
+    """Create the directory before any task starts. Raises `InvalidArgumentError`."""
     if path is None:
         return
     try:
@@ -129,7 +129,7 @@ def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, h
 
 
 def _report(failure: Failure) -> None:
-    """The one summary of a failed attempt."""
+    """Print the summary of a failed attempt."""
     _say(f"attempt {failure.attempt} failed: {failure.task} {ending(failure.status)}")
     if failure.error:
         print(f"  error: {failure.error}", file=sys.stderr)

@@ -37,7 +37,7 @@ from flowrt.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
-AUTOTUNE = -1  # TensorFlow's number for "choose for me"
+AUTOTUNE = -1  # TensorFlow's value for an automatic choice
 _AUTO_PREFETCH = 2  # one element being used, one ready
 _END: Any = object()
 

@@ -67,7 +67,7 @@ def row_spec(spec: Structure) -> Structure:
 
 
 def batch_spec(spec: Structure, size: int | None) -> Structure:
-    """The spec of a batch of ``size`` elements; None where the size varies."""
+    """The spec of a batch of ``size`` elements; None if the size varies."""
 
     def batched(leaf: TensorSpec) -> TensorSpec:
         return TensorSpec(None if leaf.shape is None else (size, *leaf.shape), leaf.dtype)

@@ -100,7 +100,7 @@ class GroupByWindow(DeclaredSpec):
 
 
 def checked(elements: Iterable[Element], iteration: Iteration) -> Iterator[Element]:
-    """The elements, with a check between them whether the run was closed although none was yielded."""
+    """The elements, with a check before each whether the run was closed."""
     for element in elements:
         iteration.check()
         yield element

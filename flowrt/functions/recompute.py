@@ -45,7 +45,7 @@ recompute_grad = recompute
 
 
 def recompute_sequential(layers: Sequence[Callable[[Any], Any]], x: Any, segments: int | None = None) -> Any:
-    """``layers[-1](... layers[0](x))``, of which gradients keep the value after each of ``segments`` groups
+    """``layers[-1](... layers[0](x))``, where gradients keep the value after each of ``segments`` groups
     of layers and compute the others again.
 
     With the default, the square root of their number, n equal layers take O(sqrt n) memory and one more

@@ -168,7 +168,7 @@ class Argument(NamedTuple):
 def by_argument(
     arguments: Iterable[Argument], flat: Iterable[Any], attrs: Mapping[str, Any]
 ) -> Iterator[tuple[Argument, list[Any]]]:
-    """Each of ``arguments`` with its items of ``flat``, of which there are as many as tensors."""
+    """Each of ``arguments`` with its items of ``flat``, which has one item per tensor."""
     items = iter(flat)
     for argument in arguments:
         yield argument, list(islice(items, argument.length(attrs)))

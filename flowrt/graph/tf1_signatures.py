@@ -75,7 +75,7 @@ class Decorator(Protocol):
 
 
 def tf1_names(before: str | None = None, /, **old_names: str) -> Decorator:
-    """A decorator for a function of which some arguments have a new name and an old one: ``new="old"``.
+    """A decorator for a function with arguments that have a new name and an old one: ``new="old"``.
 
     The function has a parameter for one of the two; the decorator adds the other as the last one, or ahead of
     the parameter ``before``, with the default None. A call with both raises `InvalidArgumentError`.

@@ -35,7 +35,7 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Tensor:
-    """The sum of ``regularization_loss``, divided by the number of replicas, each of which adds it.
+    """The sum of ``regularization_loss``, divided by the number of replicas, because each replica adds it.
 
     Not for the collection REGULARIZATION_LOSSES, which belongs to the first replica alone.
     """

@@ -29,7 +29,7 @@ DEFAULT_STEPS = 100
 
 
 def recent_step_stats() -> list[Any]:
-    """A ``StepStats`` for each step that is kept, oldest first; none where ``FLOWRT_TRACE`` is not set."""
+    """A ``StepStats`` for each step that is kept, oldest first; none if ``FLOWRT_TRACE`` is not set."""
     kept = recent_steps()
     stats = []
     for recorder in kept.read() if kept is not None else ():

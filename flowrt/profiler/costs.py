@@ -16,7 +16,7 @@ from flowrt.profiler.steps import Operation, Step, device_in_task, task_of
 
 
 class NodeCost(NamedTuple):
-    """One node on one device, over all steps: its time, its new memory, how often it ran."""
+    """One node on one device, over all steps: time, allocated bytes, number of runs."""
 
     name: str
     op: str
@@ -120,8 +120,8 @@ def live_bytes(step: Step) -> dict[str, list[tuple[int, int]]]:
 
 
 def _last_uses(step: Step) -> list[tuple[Operation, int]]:
-    """Each operation with the end of its results. A loop makes a tensor of one name again and again: each but
-    the last ends with its last reader in any case.
+    """Each operation with the end of its results. A loop produces a tensor of the same name repeatedly:
+    each but the last ends with its last reader in any case.
     """
     uses: list[tuple[Operation, int]] = []
     newest: dict[tuple[str, str], int] = {}

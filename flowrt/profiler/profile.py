@@ -38,11 +38,11 @@ class Profile:
 
     @property
     def total_micros(self) -> float:
-        """The mean of one step."""
+        """The mean per step."""
         return self.root.micros / self._steps
 
     def __str__(self) -> str:
-        """The table. Times and bytes are of one step, on the average."""
+        """The table. Times and bytes are means per step."""
         rows = [["", *(_HEADS[column] for column in self._columns)]]
         rows += [self._line(row, depth) for row, depth in _walk(self.root)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -21,7 +21,7 @@ UNKNOWN_COSTS = (
 @dataclass(frozen=True)
 class ProfileOptions:
     """``select``: the columns. Regular expressions match from the beginning of a name. A row is hidden, with
-    all below it, where it is deeper than ``max_depth``, below a threshold, trimmed, or not counted
+    all below it, if it is deeper than ``max_depth``, below a threshold, trimmed, or not counted
     (``account_type_regexes``, of op types); hidden or not shown by name, its children still are.
     """
 

@@ -46,7 +46,7 @@ class Operation(NamedTuple):
     end: int
     outputs: tuple[Output, ...]
     nbytes: int
-    """New memory of its results."""
+    """Bytes allocated for its results."""
     pool_bytes: int
     """Bytes in use in the device's pool at the end; 0 if not recorded."""
 
@@ -101,7 +101,7 @@ class Step(NamedTuple):
 
 
 def task_of(device: str) -> str:
-    """``/job:worker/replica:0/task:1`` of a device's name; the whole where it names none."""
+    """``/job:worker/replica:0/task:1`` of a device's name; the whole name if it has no task."""
     return device.partition("/device:")[0] or device
 
 

@@ -27,7 +27,7 @@ from flowrt.version import VERSION
 Event: TypeAlias = dict[str, Any]
 
 STEPS_PROCESS = 0
-"""The process that has the steps; those of the tasks count on from it."""
+"""The number of the process that shows the steps; those of the tasks follow."""
 
 
 class Track(NamedTuple):
@@ -48,8 +48,8 @@ class Placed(NamedTuple):
 
 @final
 class Timeline:
-    """``step_stats``: of a `RunMetadata` that a run with ``trace_level=FULL_TRACE`` has filled, or several
-    such, of one run after the other. ``graph`` is accepted for TensorFlow's sake. Raises `DTypeError` for
+    """``step_stats`` of a `RunMetadata` filled by a run with ``trace_level=FULL_TRACE``, or those of several
+    successive runs. ``graph`` is accepted for compatibility. Raises `DTypeError` for
     anything else.
     """
 
@@ -133,7 +133,7 @@ class _Writer:
         ]
 
     def steps(self) -> list[Event]:
-        """A slice a step, where there are several."""
+        """One slice per step, if there are several."""
         if len(self._steps) < 2:
             return []
         return [
@@ -189,7 +189,7 @@ class _Writer:
         return [event for pair in pairs for event in self._arrow(*pair)]
 
     def _arrow(self, source: Placed, target: Placed) -> list[Event]:
-        """Out of the slice that made the tensor, into the end of the one that has it."""
+        """From the slice that produced the tensor to the end of the slice that received it."""
         about = {"cat": "Dataflow", "name": "tensor", "id": next(self._serial)}
         left = self._us(source.operation.start)
         arrives = self._us(max(target.operation.start, target.operation.end - 1))
@@ -252,7 +252,9 @@ def phases_of(transfer: Transfer, taken: int) -> list[tuple[str, int, int]]:
 
 
 def sent_and_received(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Placed]]:
-    """The sends with their receives. An edge in a loop is used once an iteration, at both ends in order."""
+    """The sends with their receives. An edge in a loop is used once per iteration, in the same order at both
+    ends.
+    """
     sends: dict[tuple[int, Edge], deque[Placed]] = defaultdict(deque)
     receives: list[Placed] = []
     for each in placed:

@@ -1,4 +1,5 @@
-// Over a curve: a line at the nearest step, and its values in the caption. Without script the page is whole, too.
+// Hovering over a curve shows a line at the nearest step and its values in the caption. The page is complete without
+// this script.
 
 "use strict";
 

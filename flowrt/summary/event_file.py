@@ -44,7 +44,7 @@ from flowrt.summary.crc32c import masked_crc32c
 
 FILE_VERSION = "brain.Event:2"
 WRITE_S = 1.0
-"""Longer than a write makes no progress: one of 5 MB takes 5 ms, a full disk queue 200."""
+"""Longer than any pause within a write: 5 MB take 5 ms, a full disk queue 200."""
 
 POLL_S = 0.005
 _LENGTH = struct.Struct("<Q")

@@ -171,7 +171,7 @@ def read_plan(
     if {(device.job, device.replica, device.task) for device in asked.options.devices} != {THIS_PROCESS}:
         return None, OF_TASKS
     if set(kinds) - {"CPU", "NULL"}:
-        return None, "it asks for devices that are planned where they are"
+        return None, "the step needs devices that can only be planned on their own machine"
     config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
     with closing(Session(graph=asked.graph, config=config)) as made:
         try:

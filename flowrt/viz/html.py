@@ -63,7 +63,7 @@ def encode_html(picture: Picture) -> bytes:
     traced = step_like(picture.step_stats, stages)
     if traced is not None:
         facts = facts._replace(seconds=measured_seconds(traced), seconds_are="measured")
-    with paused_collector():  # of 20,000 operations a sixth of the time
+    with paused_collector():  # a sixth of the time for 20,000 operations
         return page(_data(picture.title, stages, facts, picture.view_name))
 
 

@@ -109,8 +109,8 @@ def _linked_layout(count: int, edges: Sequence[Edge]) -> Layout:
 
 
 def _apart(levels: Sequence[int], columns: Sequence[float]) -> list[float]:
-    """``columns``, each at least one right of that before it in its layer: igraph 1.0 puts two of a layer in
-    one column where circles were broken, in one of 4,000 random graphs.
+    """``columns``, each at least one right of that before it in its layer: if cycles were broken, igraph 1.0
+    may put two of a layer in one column (1 of 4,000 random graphs).
     """
     apart = list(columns)
     last: dict[int, float] = {}

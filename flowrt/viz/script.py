@@ -74,7 +74,7 @@ def _told(error: Exception) -> str:
 
 
 def _line(text: object) -> str:
-    """The first of them."""
+    """The first line."""
     return str(text).partition("\n")[0]
 
 

@@ -152,7 +152,7 @@ def _side_by_side(graphs: Sequence[Subgraph]) -> Subgraph:
 
 
 def _in_scope(node: Node, scope: str) -> Node:
-    """``node`` with ``scope`` before all names. By that of its tensor a _Send is drawn, and has its _Recv."""
+    """``node`` with ``scope`` before all names, also the tensor's of a _Send, which places and pairs it."""
     attrs = node.attrs
     if "tensor_name" in attrs:
         attrs = {**attrs, "tensor_name": scope + attrs["tensor_name"], GRAPH: scope}

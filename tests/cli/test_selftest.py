@@ -165,7 +165,7 @@ def test_bytes_that_change_on_the_way_are_found(cpu: Target, monkeypatch: pytest
     assert transfer.check_transfer(cpu).failures == ()
     monkeypatch.setattr(HostExecutor, "_memcpy_to_host", lambda self, stream, target, source: target.fill(0))
     (failure,) = transfer.check_transfer(cpu).failures
-    assert failure == "pageable: the bytes that came back are not those that went"
+    assert failure == "pageable: the bytes read back differ from those sent"
 
 
 @pytest.mark.usefixtures("small_network")

@@ -211,6 +211,8 @@ def test_a_script_may_end_itself(tmp_path, own_graph):
     assert main_request(asked, ["init"]) is asked[0]
     with pytest.raises(NotFoundError, match=r"got no\. The script runs step: init; step: step"):
         main_request(asked, ["no"])
+    with pytest.raises(NotFoundError, match=r"got stpe\. .*\. Nearest: step"):
+        main_request(asked, ["stpe"])
 
 
 @pytest.mark.parametrize(

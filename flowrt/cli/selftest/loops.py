@@ -21,7 +21,7 @@ from flowrt.graph.passes.fusion.fuse import fuse
 
 
 def check_loops(target: Target) -> Result:
-    """Compile and run, of each op, the first sample that is a loop."""
+    """Compile and run the first sample of each op that is a loop."""
     if not target.device.executor.compiles_loops():
         why = host_jit.why_unavailable() if target.device.spec.device_type == "CPU" else None
         left_out = f"left out: {why or 'nothing is compiled for this device'}"

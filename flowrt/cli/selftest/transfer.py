@@ -10,7 +10,7 @@ import numpy as np
 from flowrt.cli.selftest.target import Result, Target, median_s
 
 NBYTES = 64 << 20
-"""64 MiB: 3 ms at 25 GB/s, against which a copy's 10 us of start do not show."""
+"""64 MiB: 3 ms at 25 GB/s, so the 10 us to start a copy are negligible."""
 
 REPEATS = 7
 
@@ -27,7 +27,7 @@ def check_transfer(target: Target) -> Result:
         to_device, to_host, is_equal = measure(target, empty)
         figures.append(f"{kind} {to_device:.1f} GB/s to the device, {to_host:.1f} back")
         if not is_equal:
-            failures.append(f"{kind}: the bytes that came back are not those that went")
+            failures.append(f"{kind}: the bytes read back differ from those sent")
     return Result(f"{NBYTES >> 20} MiB: {'; '.join(figures)}", tuple(failures))
 
 

@@ -208,7 +208,7 @@ class Writer:
 
 class TileWriter(Writer):
     """Writes functions of the float type ``type_`` that add up tiles in vector registers: rows of variables,
-    vectors of ``widths``, of which all but the last are equal.
+    vectors of ``widths``, which are equal except for the last.
     """
 
     def __init__(self, type_: str) -> None:

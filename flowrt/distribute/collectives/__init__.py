@@ -78,10 +78,10 @@ def reduce(
     name: str = "Reduce",
 ) -> Tensor:
     """The reduction of all ranks' values on the rank ``root``. A graph without that rank gets a tensor
-    without elements, which is there when it has done its part: run it, or have something wait for it.
+    without elements that is available once the graph's ranks have contributed: run it, or depend on it.
 
-    Where the root's graph differentiates, the others do the same: the loss in that of a tensor without
-    elements is nothing, and its gradient by their values is that of the root's loss.
+    If the root's graph differentiates the result, the others must do so, too: their loss, a tensor without
+    elements, contributes nothing, and its gradient with respect to their values is that of the root's loss.
     """
     tensors = _tensors(values, group, name)
     return _to_root(collectives.reduce_op, tensors, root, group, lowering, name, reduction=reduction)
@@ -111,7 +111,7 @@ def gather(
     lowering: str = "auto",
     name: str = "Gather",
 ) -> Tensor:
-    """The same as `all_gather`, on the rank ``root`` only; in a graph without that rank like `reduce`."""
+    """The same as `all_gather`, on the rank ``root`` only. See `reduce` for graphs without that rank."""
     tensors = _tensors(values, group, name)
     return _to_root(collectives.gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
 
@@ -182,8 +182,8 @@ def scatter(
 def barrier(
     devices: Sequence[str], group: Group | None = None, lowering: str = "auto", name: str = "Barrier"
 ) -> list[Operation]:
-    """One operation per rank, on ``devices``, which finishes when all ranks have begun theirs. A rank begins
-    when the enclosing control dependencies are done.
+    """One operation per rank, on ``devices``, which finishes when all ranks have reached theirs. A rank
+    reaches it when the enclosing control dependencies are done.
     """
     graph = get_default_graph()
     signals = []
@@ -251,7 +251,7 @@ def _membership(group: Group | None, count: int, lowering: str) -> dict[str, Any
 def _collective(
     op: OpDef, inputs: Sequence[Any], count: int, group: Group | None, lowering: str, name: str, **attrs: Any
 ) -> list[Tensor]:
-    """The results of ``op``, which itself is nowhere: it does not obey device scopes."""
+    """The results of ``op``, which has no device of its own and ignores device scopes."""
     attrs |= _membership(group, count, lowering)
     with nowhere():
         results: list[Tensor] = op(*inputs, name=name, **attrs)

@@ -184,7 +184,7 @@ def _check_size(nodes: Mapping[str, Node], limits: GraphLimits) -> None:
 
 
 def _unknown(fed: Any) -> Node:
-    """A node of which only the outputs' dtypes are known."""
+    """A node with only the dtypes of its outputs known."""
     outputs = tuple([TensorSpec(decode_type(number), None) for number in fed.dtypes])
     return Node(fed.name, feed_op, (), (), {}, "", None, outputs)
 

@@ -238,7 +238,7 @@ def _not_formed(round_: Round, tasks: Sequence[str]) -> OpError:
         return round_.errors[0][1]
     missing = "; ".join(f"{task}: {error.message}" for task, error in round_.errors)
     return UnavailableError(
-        f"the session needs {len(tasks)} tasks, of which {len(round_.errors)} did not answer: {missing}"
+        f"the session needs {len(tasks)} tasks; {len(round_.errors)} of them did not answer: {missing}"
     )
 
 

@@ -92,7 +92,7 @@ class PreparedCall(NamedTuple):
         return (taken if any(taken) else []), keeps
 
     def after(self, parts: Iterable[Part]) -> Stage:
-        """The stage when this call has ended well, of which the tasks had ``parts``."""
+        """The stage after this call has succeeded; the tasks had its ``parts``."""
         feeds, first = {**self.stage.feeds, **self.given}, len(self.asked)
         for part in parts:
             for position, ref in zip(part.fetches, part.subgraph.fetches, strict=True):

@@ -48,7 +48,7 @@ Known: TypeAlias = State | Frame
 
 
 class _Kept:
-    """A frame of ``size`` bytes that answers requests of which ``num_left`` may still be resent."""
+    """A frame of ``size`` bytes that answers requests; ``num_left`` of them may still be resent."""
 
     __slots__ = ("frame", "num_left", "size")
 

@@ -306,7 +306,7 @@ class _Assigner:
     # --- functions
 
     def _assign_functions(self, node: Node) -> Storage:
-        """The outputs of ``node`` and the places of its functions, of which one at a time runs."""
+        """The outputs of ``node`` and the places of its functions, which run one at a time."""
         for index, spec in enumerate(node.outputs):
             ref = (node.name, index)
             self._outputs[ref] = storage = self._storage_of_output(ref, spec)

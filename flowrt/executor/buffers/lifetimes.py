@@ -72,7 +72,7 @@ class Lifetimes:
         return self.is_read_last_at(ref, position) and self.root(ref) not in self._sent
 
     def ending_at(self, position: int) -> Sequence[Ref]:
-        """The roots of which `ends_at` holds."""
+        """The roots for which `ends_at` is true."""
         return self._ending.get(position, ())
 
     def is_read_last_at(self, ref: Ref, position: int) -> bool:

@@ -209,8 +209,8 @@ def _filter_tile(run: int, filters: int) -> Tile | None:
 
 
 def _best_tile(filters: int, height: Callable[[int], int], widths: Sequence[int]) -> Tile | None:
-    """The largest tile that registers hold, where ``height(limit)`` is how high one of that limit may be; of
-    equal ones that of which ``widths``, numbers of vectors, has the first.
+    """The largest tile that registers hold, where ``height(limit)`` is the maximum height for that limit; of
+    equally large ones, the one whose width comes first in ``widths``, in vectors.
     """
     lanes, registers = vector_registers()
     widths = [vectors for vectors in widths if filters % (vectors * lanes) == 0]

@@ -50,7 +50,7 @@ class GroupKernel(ABC):
 
     @abstractmethod
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
-        """The call of `bind`, for inputs of which some are in registers when it is made."""
+        """The call of `bind`, for inputs that are partly in registers when it is made."""
 
     @abstractmethod
     def _empty(self, spec: TensorSpec) -> Any:

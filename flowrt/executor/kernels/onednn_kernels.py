@@ -130,8 +130,8 @@ CONVOLUTIONS = (convolution_source_gradient, convolution_filter_gradient, convol
 def _convolve(
     group: Grouping, sought: int, op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any
 ) -> Any:
-    """Compute one of images, filter and result, the one in place ``sought``, from the other two. The
-    arguments are in this order; the shape stands in place of images or filter that are sought.
+    """Compute the one of (images, filter, result) at index ``sought`` from the other two. The arguments are
+    in this order; in place of images or filter to compute there is their shape.
     """
     arrays = [*arguments, None][:3]
     given = arrays[1 if sought == 0 else 0]

@@ -98,7 +98,7 @@ def _write_gradients(axes: Axes, x: Array, y: Array, dy: Array, dx: Array, new: 
 
 
 def _add_gradients(axes: Axes, x: Array, y: Array, dy: Array, dx: Array, new: New) -> None:
-    """Sum, for each element, the gradients of the windows of which it is the first maximum, in order."""
+    """Sum, for each element, the gradients of the windows in which it is the first maximum, in order."""
     shape, inner, periods, behind, seen_as = _gathering(axes)
     first, gradient = new(shape, np.int32), new(shape, dy.dtype)
     fill_outside(first, inner, -1)  # where no tap is the first, gradients do not matter

@@ -121,7 +121,7 @@ class ReadRows(IndexedRows):
 
 
 class WrittenRows(IndexedRows):
-    """A list of which elements are written."""
+    """A list with elements that are written."""
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node = self._opened.node

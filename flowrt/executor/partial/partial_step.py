@@ -42,7 +42,7 @@ class PartialCall(NamedTuple):
 def begin_partial_step(
     node_of: Callable[[str], Node], fetches: Collection[Ref], targets: Collection[str], feeds: Collection[Ref]
 ) -> PartialStep:
-    """A step of which nothing has run: ``fetches``, ``targets`` and ``feeds`` are all those of its calls.
+    """A step before anything has run: ``fetches``, ``targets`` and ``feeds`` are all those of its calls.
     Raises `InvalidArgumentError` for a placeholder that is needed and not among the feeds.
     """
     nodes: dict[str, Node] = {}

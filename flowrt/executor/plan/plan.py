@@ -163,7 +163,7 @@ class Plan:
         try:
             with observer.phase("extend program"):
                 grown = instance.extend(self.placed, extension, self._feed_order, self._fetch_order)
-        except OpError:  # compiling the whole meets the same error, or avoids it
+        except OpError:  # compiling the whole raises the same error, or avoids it
             grown = None
         if grown is None:
             earlier._give_back(instance)

@@ -134,7 +134,7 @@ class NextTier(Generic[P]):
     def __init__(self, make: Callable[[], P], nodes: int) -> None:
         self.make, self._nodes = make, nodes
         self._last = RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
-        self._runs = itertools.count(1)  # of which threads draw each number once
+        self._runs = itertools.count(1)  # threads draw each number once
 
     def count_run(self, take: Callable[[P | None], None]) -> None:
         """Count a run. The last one has another thread compile the plan and call ``take`` with it, or with

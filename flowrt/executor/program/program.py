@@ -342,7 +342,7 @@ class Program:
         self.registers[segment.slot] = value
 
     def __str__(self) -> str:
-        """The program as text, one line an instruction: result, op, operands, shape and the user's line."""
+        """The program as text, one line per instruction: result, op, operands, shape and the user's line."""
         return "\n".join([f"program {self.name}", *(_format_line(line) for line in self.lines)])
 
 

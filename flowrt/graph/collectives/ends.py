@@ -44,4 +44,4 @@ def ends(kind: str, schedule: Schedule, rank: int, root: int) -> Ends:
 
 _OWN_BEFORE = ("AllGather", "Gather")
 _OWN_AFTER = ("Scatter", "ReduceScatter")
-"""Kinds of which a rank has its own chunk only, before or after; of others it has all."""
+"""Kinds in which a rank has only its own chunk before, or after; in other kinds it has everything."""

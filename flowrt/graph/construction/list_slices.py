@@ -1,4 +1,4 @@
-"""`ListSlices`: the gradient of a list of tensors of which some elements were read."""
+"""`ListSlices`: the gradient of a list of tensors, for those of its elements that were read."""
 
 from __future__ import annotations
 

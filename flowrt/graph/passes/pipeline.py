@@ -1,4 +1,4 @@
-"""The pipeline: every stage from what is asked for to what each device runs, in order, as one value.
+"""The pipeline: all stages from a request to the programs' subgraphs, in order, as one value.
 
     StepRequest -> extract -> Subgraph -> ... -> split -> Subgraph, placed
                 -> partition -> {device: Subgraph} -> fuse -> {device: Subgraph}
@@ -101,7 +101,7 @@ class Scope(Enum):
     """The part of a step that a stage needs when a request extends an earlier one."""
 
     REQUEST = "request"
-    """The request: what is new in it is found by comparing it with the earlier one."""
+    """The request, which is compared with the earlier one to find the additions."""
     ADDITION = "addition"
     """The addition alone, if it is pure; the result is joined to the earlier one."""
     ADDITION_ON_ONE_DEVICE = "addition on one device"
@@ -125,9 +125,9 @@ class State(Enum):
 class Stage:
     """One stage, and its contract.
 
-    ``apply(work, options, passes)`` returns the step as the next stage takes it. Where ``enters_functions``,
-    the functions of loops and branches are changed as the step itself is. ``needs`` names the stage that must
-    have come before, ``passes`` those of which the stage is made, by name.
+    ``apply(work, options, passes)`` returns the step as the next stage takes it. If ``enters_functions``, it
+    changes the functions of loops and branches like the step itself. ``needs`` names the stage that must
+    precede it, ``passes`` are its passes by name.
     """
 
     name: str
@@ -294,7 +294,7 @@ _EXTENDED: Mapping[Scope, Callable[[Recent, Any, Callable[..., Subgraph]], Subgr
 
 
 def cut(placed: Subgraph, options: CompileOptions, pipeline: Sequence[Stage] = PIPELINE) -> Parts:
-    """The stages from the cut on: ``placed`` as one subgraph a device, fused where it compiles loops."""
+    """Run the stages from the cut on: one subgraph of ``placed`` per device, fused if it compiles loops."""
     parts: Any = placed
     for stage in pipeline:
         if stage.scope is Scope.WHOLE:

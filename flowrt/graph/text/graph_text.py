@@ -417,7 +417,7 @@ def _names(found: Sequence[DType]) -> str:
 
 
 class _Code(NamedTuple):
-    """Substitute for the code object of a user's line of which only the name is known."""
+    """Substitute for the code object of a user's line if only the line's name is known."""
 
     co_filename: str
     co_firstlineno: int

@@ -97,9 +97,9 @@ batch = _public(
     "batch",
     """Batches of ``batch_size`` elements ``tensors``, or of rows of them with ``enqueue_many``.
 
-    ``shapes``: the elements', where the tensors' do not tell. With ``dynamic_pad`` they may have unknown
-    dimensions (see `PaddingFIFOQueue`). Rows at the end that are no whole batch are left out, unless
-    ``allow_smaller_final_batch``. Raises `InvalidArgumentError` for shapes that are not known.
+    ``shapes``: the elements' shapes, if the tensors' are not known. With ``dynamic_pad`` they may have
+    unknown dimensions (see `PaddingFIFOQueue`). An incomplete batch at the end is dropped, unless
+    ``allow_smaller_final_batch``. Raises `InvalidArgumentError` for unknown shapes.
     """,
 )
 maybe_batch = _public(
@@ -166,7 +166,7 @@ def _batches(
     threads: int = 1,
 ) -> Any:
     """Batches of the elements ``sources``, each enqueued by ``threads`` threads. Raises
-    `InvalidArgumentError` for a queue without room and for batches of nothing.
+    `InvalidArgumentError` for a queue without capacity and for elements without tensors.
     """
     _check_positive(what.name, "batch_size", what.size)
     _check_positive(what.name, "num_threads", threads)

@@ -190,7 +190,7 @@ class Supervisor:
         return thread
 
     def start_queue_runners(self, sess: Session, queue_runners: Sequence[Any] | None = None) -> list[Any]:
-        """See `flowrt.train.start_queue_runners`; of these, or of the graph's."""
+        """Start these runners, or the graph's. See `flowrt.train.start_queue_runners`."""
         if queue_runners is None:
             return start_queue_runners(sess, self.coord)
         return [t for r in queue_runners for t in r.create_threads(sess, self.coord, daemon=True, start=True)]

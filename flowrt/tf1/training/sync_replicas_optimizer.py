@@ -156,7 +156,7 @@ class SyncReplicasOptimizer(Optimizer):
             return applied.tokens.enqueue_many(fill([count], applied.global_step.read_value()))
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
-        """The hook for each worker's `MonitoredTrainingSession`; the chief's performs the updates."""
+        """The hook for each worker's `MonitoredTrainingSession`; that of the chief performs the updates."""
         return _SyncReplicasHook(self, is_chief, num_tokens)
 
     def local_step_init_op(self) -> Operation:

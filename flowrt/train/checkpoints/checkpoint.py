@@ -248,7 +248,7 @@ def why_absent(prefix: str) -> str:
 
 
 def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dict[str, Array]:
-    """The tensors ``names`` (all of them where None), by name, all from the same save.
+    """The tensors ``names`` (all of them if None), by name, all from the same save.
 
     Raises as `CheckpointReader` does. When a save replaces the checkpoint meanwhile, the new one is read.
     """

@@ -59,7 +59,7 @@ class Coordinator:
 
     @contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """A context that requests a stop with the exception that ends it, and ends the exception."""
+        """A context that requests a stop with an exception raised in it, and suppresses the exception."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - raised again by `join`

@@ -83,7 +83,7 @@ class SaveAgreement:
 
     @staticmethod
     def of_summaries(summaries: Sequence[Any]) -> SaveAgreement | None:
-        """None where the first worker can compute ``summaries`` alone."""
+        """None if the first worker can compute ``summaries`` alone."""
         strategy = strategy_of_workers()
         if strategy is None or not needs_all_workers(summaries):
             return None

@@ -33,7 +33,7 @@ POLL_S = 0.5
 
 @final
 class SecondOrStepTimer:
-    """Reports each ``every_secs`` seconds, or each ``every_steps`` steps, that it is time; first immediately.
+    """Triggers every ``every_secs`` seconds, or every ``every_steps`` steps; the first time immediately.
 
     Raises `InvalidArgumentError` unless exactly one of them is given.
     """
@@ -51,7 +51,7 @@ class SecondOrStepTimer:
         self._last_time: float | None = None
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is time; never twice for one step."""
+        """Whether to trigger; never twice for one step."""
         if self._last_step is None or self._last_time is None:
             return True
         if step == self._last_step:
@@ -62,7 +62,7 @@ class SecondOrStepTimer:
         return step >= self._last_step + self._every_steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Remember that something was done at ``step``; (seconds, steps) since the time before, or Nones."""
+        """Record a trigger at ``step``. Returns the (seconds, steps) since the previous one, or Nones."""
         now = time.monotonic()
         elapsed: tuple[float | None, int | None] = (None, None)
         if self._last_time is not None and self._last_step is not None:

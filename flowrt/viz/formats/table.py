@@ -33,7 +33,7 @@ FORMATS: Mapping[str, Format] = {
     "dot": Format(".dot", encode_dot, 100_000),
     "svg": Format(
         ".svg", encode_svg, 1_500, check=find_dot
-    ),  # dot takes 20 s for as many, and four times that for twice as many
+    ),  # dot takes 20 s for this many, and 80 s for twice as many
     "mermaid": Format(".mmd", encode_mermaid, 400),  # Mermaid refuses more than 500 edges
     "json": Format(".json", encode_json),
     "graphdef": Format(".pb", encode_pb, has_view=False),

@@ -1,8 +1,8 @@
-// Where everything stands: arithmetic on the layers and columns that the export has found.
+// The positions of boxes: arithmetic on the layers and columns that the export has computed.
 //
-// A group is a stack of rows, one a layer. What has the same column stands below each other, also where boxes
-// grow: columns are set as far left as the boxes between them allow and as far right, and then between the
-// two where igraph had them. An edge that passes a row holds a narrow place in it.
+// A group is a stack of rows, one per layer. Boxes of the same column are aligned vertically, even when boxes
+// grow: each column is computed as far left and as far right as its neighbours allow, then placed between the
+// two in igraph's proportion. An edge that passes a row reserves a narrow slot in it.
 
 import { ROOT } from "./graph.js";
 

@@ -1,4 +1,4 @@
-// The panel beside the graph: all that is known of what is selected; with nothing selected, of the stage.
+// The panel next to the graph: all facts about the selected item or, without a selection, the stage.
 
 import { breakable, byId, element, refill, replaceChildren } from "./dom.js";
 import { follow, operations, REACHES } from "./follow.js";

@@ -1,4 +1,4 @@
-// Elements of the page. Texts are only ever set as text: a name is never read as markup.
+// Elements of the page. Texts are always set as text: a name is never parsed as markup.
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -19,7 +19,7 @@ export function replaceChildren(parent, ...children) {
   parent.replaceChildren(...present(children));
 }
 
-/** As replaceChildren; a button that had the focus has it again, by its number, and scrolling stays. */
+/** Like replaceChildren, but keeps the scroll position and the focus, by the button's index. */
 export function refill(parent, ...children) {
   const buttons = () => [...parent.querySelectorAll("button")];
   const focused = buttons().indexOf(document.activeElement);
@@ -29,7 +29,7 @@ export function refill(parent, ...children) {
   buttons()[focused]?.focus();
 }
 
-/** A name that may be cut into lines behind its slashes. */
+/** A name that may wrap after its slashes. */
 export function breakable(name) {
   return name.split("/").flatMap((part, i) => (i ? ["/", element("wbr"), part] : [part]));
 }

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Human-readable numbers.
 
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -21,7 +21,7 @@ export function formatCount(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** A device of this process by type and number only; of others without what is always the same. */
+/** A device of this process by type and number only; other devices without the constant parts of the name. */
 export function formatDevice(name) {
   return name
     .replace(/^\/job:localhost\/replica:0\/task:0\/device:/, "")

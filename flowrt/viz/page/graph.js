@@ -1,10 +1,10 @@
-// The graph as data: trees of items, and the stages of the compile over them. Nothing here knows of pixels.
+// The graph as data: trees of items, and the stages of the compile over them. Nothing here depends on pixels.
 //
 //   Graph   texts and tensors, the trees, the stages in order
 //   Tree    items (the graph itself is item 0, groups, operations) with their parents, layers and columns
-//   Stage   which operations and edges there are, and what differs from the stage before
+//   Stage   the operations and edges that exist, and the changes from the previous stage
 //
-// An item is its number in its tree; a record is what a stage says of an operation; an edge is a row of the
+// An item is its number in its tree; a record is the data of an operation in a stage; an edge is a row of the
 // tree's edges.
 
 import { formatDevice } from "./format.js";
@@ -35,7 +35,7 @@ export class Graph {
     }
   }
 
-  /** What runs the operation; where nothing of the step was planned, why. */
+  /** The text that runs the operation, or the reason why the step was not planned. */
   code(name) {
     const rows = this.codeRows.get(name);
     return rows ? rows.map((row) => this.strings[row]).join("\n") : this.unplanned;
@@ -86,7 +86,7 @@ class Tree {
     return order;
   }
 
-  /** What finds an item in another stage and tomorrow: its name, of a group with a slash behind it. */
+  /** A stable id of an item across stages and page loads: its name, with a slash appended for a group. */
   idOf(item) {
     return this.isOperation(item) ? this.names[item] : `${this.names[item]}/`;
   }
@@ -145,7 +145,7 @@ class Stage {
     return this.record[item] >= 0;
   }
 
-  // --- what is said of an operation
+  // --- the data of an operation
 
   op(item) {
     return this.#text("op", item);
@@ -172,7 +172,7 @@ class Stage {
     return Array.from({ length: texts.length / 2 }, (_, i) => [texts[2 * i], texts[2 * i + 1]]);
   }
 
-  /** {text, bytes} of each output; bytes are -1 where the shape does not tell. */
+  /** {text, bytes} of each output; bytes are -1 if the shape does not determine them. */
   outputs(item) {
     const row = this.record[item];
     if (row < 0) return [];
@@ -218,7 +218,7 @@ class Stage {
     return this.#once("readers", () => new Adjacency(this.tree.size, this.edges, this.tree.edges.source));
   }
 
-  // --- what there is to show, with the operations that the stage removed ("ghosts") or without
+  // --- the items to show, with or without the operations that the stage removed ("ghosts")
 
   /** For each item how many operations it is or holds. */
   counts(withGhosts) {
@@ -251,7 +251,7 @@ class Stage {
     });
   }
 
-  /** What differs from the stage before: see `compare`. */
+  /** The changes from the previous stage: see `compare`. */
   get changes() {
     return this.#once("changes", () => compare(this));
   }

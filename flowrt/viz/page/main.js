@@ -1,4 +1,4 @@
-// The page: from the choices of the reader (state.js) to the picture, and from his hands to the choices.
+// The page: turns the state (state.js) into the picture, and user input into state changes.
 
 import { arrange } from "./arrange.js";
 import { colouring, modesOf } from "./colour.js";
@@ -22,7 +22,7 @@ import { Viewport } from "./viewport.js";
 import { bundle } from "./wires.js";
 
 const LEGIBLE = 0.5; // scale below which a picture is not shown whole at first
-const READABLE_SCALE = 0.8; // least scale at which something is looked at
+const READABLE_SCALE = 0.8; // minimum scale for inspecting an item
 
 class Page {
   constructor(graph) {
@@ -105,7 +105,7 @@ class Page {
     byId("close-all").addEventListener("click", () => this.#setOpen(new Set(), true));
   }
 
-  // --- what the reader does
+  // --- user actions
 
   showStage(index) {
     if (index >= 0 && index < this.graph.stages.length)
@@ -173,7 +173,7 @@ class Page {
     return [...this.viewport.toScreen(box.x, box.y), box.width * scale, box.height * scale];
   }
 
-  // --- what follows
+  // --- reactions to state changes
 
   #react(changed) {
     if (changed.has("stage") || changed.has("colour"))
@@ -200,7 +200,7 @@ class Page {
     this.#show();
   }
 
-  /** All but the arrangement. */
+  /** Update everything but the arrangement. */
   #show() {
     const { stage, state, selected } = this;
     this.followed = selected === null ? null : this.#follow(selected);
@@ -233,7 +233,7 @@ class Page {
     if (isAll) this.fit();
   }
 
-  /** Open the groups around what is selected. */
+  /** Open the groups around the selected item. */
   #uncover() {
     const { tree } = this.stage;
     if (this.selected === null) return;
@@ -256,7 +256,7 @@ class Page {
     this.redraw();
   }
 
-  /** Paint with the next frame, however often this is called before. */
+  /** Paint in the next frame, once, however often this is called. */
   redraw() {
     if (this.isWaiting) return;
     this.isWaiting = true;
@@ -287,7 +287,7 @@ class Page {
     if (this.picture) this.redraw();
   }
 
-  /** For those who hear the page. */
+  /** For screen readers. */
   #speak() {
     const { stage, selected } = this;
     byId("spoken").textContent =

@@ -1,4 +1,4 @@
-// Which groups are open: at first as many as a reader takes in at one sight, later what he opens.
+// Which groups are open: at first as many as fit one view, later those that the user opens.
 
 import { ROOT } from "./graph.js";
 

@@ -1,4 +1,4 @@
-// The overview: the whole picture in a corner, and a frame around what is on the screen. Drag it to go there.
+// The overview: the whole picture in a corner, with a frame around the visible part. Drag to move it.
 
 import { byId } from "./dom.js";
 
@@ -26,7 +26,7 @@ export class Overview {
     this.redraw();
   }
 
-  /** Draw the boxes anew; then, for each move, only `frame` is needed. */
+  /** Redraw the boxes; afterwards each move needs only `frame`. */
   draw(picture, theme) {
     this.scale = Math.min(SIZE.width / picture.width, SIZE.height / picture.height);
     const [width, height] = [picture.width * this.scale, picture.height * this.scale].map((size) =>
@@ -41,7 +41,7 @@ export class Overview {
     const context = this.image.getContext("2d");
     const scale = this.scale * devicePixelRatio;
     context.scale(scale, scale);
-    const least = 1.2 / this.scale; // a box is seen, however small
+    const least = 1.2 / this.scale; // keeps small boxes visible
     for (const box of picture.order) {
       context.fillStyle = box.isOpen ? theme.group : theme.muted;
       context.globalAlpha = box.isOpen ? 0.9 : 0.55;

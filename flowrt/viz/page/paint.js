@@ -1,4 +1,4 @@
-// Painting the picture on a canvas: groups, wires, boxes, from back to front; only what is in sight.
+// Painting the picture on a canvas: groups, wires, boxes, from back to front; only the visible part.
 
 import { isConstant, HEAD } from "./arrange.js";
 import { formatBytes, formatCount } from "./format.js";
@@ -6,7 +6,7 @@ import { arrival, trace } from "./wires.js";
 
 const READABLE = 0.42; // scale below which texts are left out
 const RADIUS = { op: 7, group: 10 };
-const FADED = 0.22; // opacity of what is not followed
+const FADED = 0.22; // opacity of items that are not followed
 
 /**
  * `scene` is {picture, wires, viewport, theme, colours, changes, selected, followed, onlyClass}; `followed`
@@ -135,7 +135,7 @@ class Painter {
     );
   }
 
-  /** The classes of what is inside, in proportion. */
+  /** The classes of the contents, in proportion. */
   #strip(box) {
     const { context, theme } = this;
     const parts = this.colours.parts(box.item);
@@ -216,7 +216,7 @@ class Painter {
     return "changed";
   }
 
-  /** Lines keep a width that one sees, however small the scale. */
+  /** Lines keep a visible width at any scale. */
   #line(colour, width) {
     this.context.strokeStyle = colour;
     this.context.lineWidth = Math.max(width, 0.6 * this.pixel);
@@ -235,7 +235,7 @@ class Painter {
 
   // --- wires
 
-  /** One path for all wires of a look: with 40,000 of them, one each takes ten times as long. */
+  /** One path for all wires of the same style: with 40,000 wires, one path each is ten times slower. */
   drawWires(wires) {
     const looks = new Map();
     for (const wire of wires) {

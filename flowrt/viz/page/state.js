@@ -1,4 +1,4 @@
-// What the reader has chosen, and who wants to know. Everything on the screen follows from it.
+// The state of the page, with its listeners. Everything on the screen is derived from it.
 //
 //   stage     number of the stage           selected  id of an operation or group, or ""
 //   colour    key of MODES                  reach     key of REACHES; output: number of a tensor, or null

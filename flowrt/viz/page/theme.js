@@ -1,4 +1,4 @@
-// The colours and fonts of style.css, for what is drawn on a canvas: dark or light, as the reader has it.
+// The colours and fonts of style.css for drawing on a canvas, in dark or light mode.
 
 import { CATEGORIES } from "./colour.js";
 

@@ -18,7 +18,7 @@ export function describe({ stage, counts }, item) {
   return [tree.names[item], where, ...outputs].filter((line) => line).join("\n");
 }
 
-/** Show the tip for the item at a point of the canvas; none (null), or the inside of a group, has no tip. */
+/** Show the tip for the item at a point of the canvas; no tip for no item (null), or inside a group. */
 export function showTip({ picture, viewport, canvas }, item, x, y) {
   const tip = byId("tip");
   const box = item === null ? null : picture.boxes.get(item);

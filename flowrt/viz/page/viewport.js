@@ -1,8 +1,8 @@
-// Which part of the picture is on the screen. Screen pixels = picture pixels * scale + offset.
+// The visible part of the picture. Screen pixels = picture pixels * scale + offset.
 
 const LEAST_SCALE = 0.02;
 const MOST_SCALE = 3;
-const ROOM = 32; // pixels around what is fitted
+const ROOM = 32; // pixels of margin around a fitted box
 
 export class Viewport {
   constructor() {
@@ -25,7 +25,7 @@ export class Viewport {
     return [x * this.scale + this.x, y * this.scale + this.y];
   }
 
-  /** What is seen, in picture pixels: [left, top, right, bottom]. */
+  /** The visible rectangle, in picture pixels: [left, top, right, bottom]. */
   get seen() {
     return [...this.toPicture(0, 0), ...this.toPicture(this.width, this.height)];
   }
@@ -43,14 +43,14 @@ export class Viewport {
     this.scale = scale;
   }
 
-  /** Show all of a box, no larger than life. */
+  /** Show all of a box, at a scale of at most 1. */
   fit({ x, y, width, height }) {
     const room = [(this.width - 2 * ROOM) / width, (this.height - 2 * ROOM) / height];
     this.scale = Math.max(LEAST_SCALE, Math.min(1, ...room));
     this.center(x + width / 2, y + height / 2);
   }
 
-  /** As `fit`, but of what is too large to read so the beginning is shown. */
+  /** Like `fit`, but show only the beginning of a box that would be too small to read. */
   fitReadable(box, leastScale) {
     this.fit(box);
     if (this.scale >= leastScale) return;
@@ -65,7 +65,7 @@ export class Viewport {
     this.y = this.height / 2 - y * this.scale;
   }
 
-  /** Bring a box into sight: into the middle, if it is not seen whole. */
+  /** Scroll a box into view; centred if it is not fully visible. */
   reveal({ x, y, width, height }) {
     const [left, top] = this.toScreen(x, y);
     const [right, bottom] = this.toScreen(x + width, y + height);

@@ -1,6 +1,6 @@
 // The edges as they are drawn: one wire for all edges between two boxes.
 
-const STRENGTH = ["control", "data", "transfer"]; // of all edges of a wire the strongest says how it looks
+const STRENGTH = ["control", "data", "transfer"]; // a wire has the style of its strongest edge
 const BULGE = 48; // pixels that a wire around stands out
 const BORDER = 9; // pixels from the border of a group that a wire keeps beside its boxes
 const ABOVE = 16; // pixels above a box where a wire beside others turns to it
@@ -144,7 +144,7 @@ function wayIn(picture, item, outermost) {
   return points;
 }
 
-/** Whether no box beside `item` in its group stands in the way at x, from top to bottom. */
+/** Whether no box beside `item` in its group is in the way at x, from top to bottom. */
 function isFree(picture, item, x, top, bottom) {
   const { parent, children } = picture.stage.tree;
   return children[parent[item]].every((other) => {

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def one_for_all(value: Any) -> InvalidArgumentError:
-    """The error for a sum of a ``value`` that is not one per replica."""
+    """The error for a sum of a ``value`` that is shared by the replicas."""
     return InvalidArgumentError(
         f"strategy.reduce: expected one value per replica to sum; got one for all: {value!r}. Is it already "
         "reduced? If not, multiply it by strategy.num_replicas_in_sync"
@@ -150,7 +150,7 @@ class StrategyExtended(ABC):
 
     @contextlib.contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
-        """Variables made inside are where ``colocate_with_variable`` is, as all of the strategy's are."""
+        """Colocate variables with ``colocate_with_variable``, as all of the strategy's are."""
         if not self.variable_created_in_scope(colocate_with_variable):
             raise InvalidArgumentError(
                 f"colocate_vars_with: expected a variable of this strategy; got {colocate_with_variable!r}"
@@ -208,7 +208,7 @@ class StrategyExtended(ABC):
         return PerReplica([value if is_one_tensor else convert_to_tensor(value)] * count)
 
     def gather_to(self, value: Any, destinations: Any, axis: int, options: Any = None) -> Any:
-        """The replicas' ``value`` one after the other along ``axis``, on ``destinations``."""
+        """The replicas' ``value`` concatenated along ``axis``, on ``destinations``."""
         self.check_cross_replica("extended.gather_to")
         per_replica = value if isinstance(value, DistributedValues) else PerReplica([value])
         return self._cross_device_ops.gather(per_replica, devices_of(destinations, self), axis)

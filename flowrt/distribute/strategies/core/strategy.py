@@ -168,7 +168,7 @@ class Strategy:
         return PerReplica(found)
 
     def gather(self, value: Structure, axis: int) -> Structure:
-        """The replicas' values one after the other along ``axis``. They may differ in that dimension only."""
+        """The replicas' values concatenated along ``axis``. They may differ in that dimension only."""
         with self._opened("gather"):
             device = self._extended.worker_devices[0]
             return map_structure(lambda leaf: self._extended.gather_to(leaf, device, axis), value)
@@ -272,7 +272,7 @@ class Strategy:
     def configure(
         self, session_config: Any = None, cluster_spec: Any = None, task_type: Any = None, task_id: Any = None
     ) -> None:
-        """Accepted: a strategy is complete when it is made."""
+        """Accepted: a strategy is fully configured when it is created."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.num_replicas_in_sync} replicas>"

@@ -279,7 +279,7 @@ class ParameterServerExtended(StrategyExtended):
 
 
 class _Place(NamedTuple):
-    """``servers`` are devices, in ``server_tasks``; ``workers`` tasks, of which ``worker`` is this one."""
+    """``servers`` are devices, in ``server_tasks``; ``workers`` are tasks, ``worker`` is this one."""
 
     servers: list[str]
     server_tasks: list[str]

@@ -1,4 +1,4 @@
-"""`GroupCrossDeviceOps`: reductions over the replicas of several workers, each of which builds its graph.
+"""`GroupCrossDeviceOps`: reductions over the replicas of several workers that each build a graph.
 
 replicas of this worker  ->  local sum  ->  all-reduce of the workers, bucket by bucket  ->  each device
 

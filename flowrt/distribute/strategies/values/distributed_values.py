@@ -65,7 +65,7 @@ class PerReplica(DistributedValues):
 
 
 class Mirrored(DistributedValues):
-    """The same value on each replica's device. Used as a tensor outside of replicas it is the first."""
+    """The same value on each replica's device. Used as a tensor outside of replicas, it is the first one."""
 
     def _here(self) -> Any:
         context = distribution_context()
@@ -110,7 +110,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _fits(first: Any, other: Any) -> bool:
-    """Whether two containers are of one kind and size, or have the same keys."""
+    """Whether two containers have the same kind and size, or the same keys."""
     if type(other) is not type(first) or len(other) != len(first):
         return False
     return not isinstance(first, Mapping) or all(key in other for key in first)

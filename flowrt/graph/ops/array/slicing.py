@@ -180,7 +180,7 @@ def _index(begin: Any, end: Any, strides: Any, masks: _Masks) -> Iterator[Any]:
 
 
 _UNKNOWN: Any = object()  # one index, which is not known yet
-_UNKNOWN_RANGE: Any = object()  # a range, of which something is not known yet
+_UNKNOWN_RANGE: Any = object()  # a range with bounds that are not known yet
 
 
 def _expanded(index: Sequence[Any], rank: int) -> list[Any]:

@@ -61,7 +61,7 @@ def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def elementwise_op(name: str, signature: str, *, commutative: bool = False, **rules: Any) -> OpDef[Tensor]:
-    """An op of which output element i depends only on elements i of the (broadcast) inputs."""
+    """An op with output elements i that depend only on elements i of the (broadcast) inputs."""
     has_one_input = "," not in signature.partition("->")[0]
     return define_op(
         name,

@@ -192,8 +192,8 @@ def _correlate(xp: Any, x: Any, filter: Any, y: Any, axes: Sequence[Axis], works
 
 
 def _kernel(sought: int, compute: Compute, shape_of: ForwardShape) -> Kernel:
-    """The kernel that computes one of images, filter and result, the one in place ``sought``. The shape
-    stands in place of images or filter that are sought.
+    """The kernel that computes the one of (images, filter, result) at index ``sought``. If that is images or
+    filter, its argument is the shape.
     """
 
     def kernel(

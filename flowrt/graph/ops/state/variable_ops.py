@@ -33,7 +33,7 @@ var_handle_op = define_handle(
     "The handle of a variable of the session.",
     output="resource: resource",
     attrs="dtype: type, shape: shape = None, container: string = '', shared_name: string = ''",
-    value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # what is known of a handle: the variable's
+    value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # a handle has the dtype and shape of its variable
 )
 
 

@@ -57,7 +57,7 @@ def _is_whole_row(attrs: Mapping[str, Any], entries: int) -> bool:
 
 
 def _gather(function: Subgraph, row: Node) -> list[Node]:
-    """The nodes in the place of ``row``, of which the last has its name."""
+    """The nodes that replace ``row``; the last one has its name."""
     number = function.nodes[row.inputs[1][0]].inputs[0]
     spec, matrix = function.spec(number), function.spec(row.inputs[0])
     kind, prefix = {"T": spec.dtype}, f"{row.name}/"

@@ -72,7 +72,7 @@ def _is_product(subgraph: Subgraph, node: Node) -> bool:
     return len(specs) == 3 and all(is_static(spec.shape) and len(spec.shape) == 2 for spec in specs)
 
 
-# --- what is read
+# --- the blocks that are read
 
 
 def _blocks_read(

@@ -196,7 +196,7 @@ class _Placer:
     # --- groups
 
     def _choose(self, names: Sequence[str]) -> str:
-        """The best device for ``names`` together (some of which may not be in the subgraph)."""
+        """The best device for ``names`` together (some may not be in the subgraph)."""
         mask = self._intersection(self._constraints(names, relaxed=False))
         if not mask and self._soft:
             mask = self._intersection(self._constraints(names, relaxed=True))

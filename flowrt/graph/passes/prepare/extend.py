@@ -56,7 +56,7 @@ class Recent:
         self._placed: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
 
     def extract(self, request: StepRequest, run: Callable[[StepRequest], Subgraph]) -> Subgraph:
-        """``run(request)``, or the same from an earlier one and what is new in the graph."""
+        """``run(request)``, or the same result from an earlier one and the additions to the graph."""
         graph, fetches, targets, feeds, done = request
         if done:
             return run(request)
