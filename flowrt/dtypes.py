@@ -12,7 +12,7 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
-from flowrt.errors import DTypeError
+from flowrt.errors import DTypeError, nearest
 
 __all__ = [
     "as_dtype", "bfloat16", "complex128", "complex64", "DType", "float16", "float32", "float64", "int16",
@@ -185,4 +185,5 @@ def as_dtype(value: Any) -> DType:
             return string
         if numpy_dtype.newbyteorder("=") in _BY_NUMPY:
             return _BY_NUMPY[numpy_dtype.newbyteorder("=")]
-    raise DTypeError(f"dtype: expected one of {', '.join(d.name for d in ALL)}; got {value!r}")
+    names = [d.name for d in ALL]
+    raise DTypeError(f"dtype: expected one of {', '.join(names)}; got {value!r}.{nearest(str(value), names)}")

@@ -11,6 +11,8 @@ Some classes are also a built-in exception, since define-and-run scripts catch t
 from __future__ import annotations
 
 import copy
+import difflib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
@@ -53,6 +55,12 @@ class OpError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.op, self.op_type, self.source, self.origin)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`` Nearest: a, b`` to append to a message's last sentence, or the empty string."""
+    found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+    return f" Nearest: {', '.join(found)}" if found else ""
 
 
 def _rebuild(

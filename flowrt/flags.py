@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
 from flowrt.base.missing_names import missing_from
-from flowrt.errors import AlreadyExistsError, InvalidArgumentError
-from flowrt.graph.op_def import nearest
+from flowrt.errors import AlreadyExistsError, InvalidArgumentError, nearest
 
 
 def _boolean(text: str) -> bool:

@@ -640,8 +640,16 @@ def invariants_of_another_variable(x):
         (one_branch_only, InvalidArgumentError, "variable 'y' in both branches or before the if"),
         (returns_on_one_path, InvalidArgumentError, "expected a return on every path"),
         (two_dtypes, DTypeError, "one dtype for variable 'y' after both branches; got int32 and float32"),
-        (two_structures, InvalidArgumentError, "variable 'y' to be like tensors after both branches"),
-        (tensor_or_none, InvalidArgumentError, "variable 'y' to be like tensors after both branches"),
+        (
+            two_structures,
+            InvalidArgumentError,
+            "variable 'y' to be convertible to tensors after both branches",
+        ),
+        (
+            tensor_or_none,
+            InvalidArgumentError,
+            "variable 'y' to be convertible to tensors after both branches",
+        ),
         (loop_changes_the_dtype, DTypeError, "variable 'x' to stay float32; got int32 after an iteration"),
         (
             loop_changes_the_shape,

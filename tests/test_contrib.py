@@ -112,7 +112,7 @@ def test_arg_scope_gives_defaults_that_calls_override(images: Any) -> None:
 
 
 def test_arg_scope_refuses_a_function_that_takes_no_defaults() -> None:
-    with pytest.raises(tf.errors.InvalidArgumentError, match="functions of add_arg_scope"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="functions decorated with add_arg_scope"):
         with framework.arg_scope([tf.nn.relu], name="x"):
             pass
 

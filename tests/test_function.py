@@ -187,7 +187,7 @@ def test_a_concrete_function_is_one_trace():
     np.testing.assert_array_equal(run(traced(tf.constant([3.0]), 2)["power"]), [9])
     for arguments in ([tf.constant([3]), 2], [tf.constant([3.0]), 3], [tf.constant([[3.0]]), 2]):
         with pytest.raises(
-            InvalidArgumentError, match=r"f\(x, n\): expected the arguments that it was traced for"
+            InvalidArgumentError, match=r"f\(x, n\): expected the arguments that it was traced with"
         ):
             traced(*arguments)
     with pytest.raises(DTypeError, match="expected a value that converts to a tensor; got TensorSpec"):
@@ -243,7 +243,7 @@ def test_a_later_trace_makes_no_variables():
 
     f(tf.constant(1.0))
     with pytest.raises(
-        InvalidArgumentError, match=r"f\(x\): expected no new variables after its first trace"
+        InvalidArgumentError, match=r"f\(x\): expected no new variables after the first trace"
     ):
         f(tf.constant([1.0]))
 
@@ -490,7 +490,7 @@ def test_threads_share_one_trace():
 def test_wrong_arguments_name_the_signature(arguments):
     f = tf.function(lambda x, y=1: x, name="f")
     with pytest.raises(
-        DTypeError, match=r"test_function\.py:\d+\): function f\(x, y=1\): expected arguments that fit"
+        DTypeError, match=r"test_function\.py:\d+\): function f\(x, y=1\): expected its arguments"
     ):
         f(*arguments[0], **arguments[1])
 

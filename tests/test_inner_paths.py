@@ -120,7 +120,9 @@ def test_deprecated_functions_and_arguments_warn() -> None:
         h(z=2)
     with warnings.catch_warnings(action="error"):
         assert h(y=3, z=1) == 3
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected y or x .deprecated.; got both"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"expected y or its deprecated name x; got both"
+    ):
         deprecation.deprecated_argument_lookup("y", 1, "x", 2)
 
 

@@ -1,4 +1,4 @@
-"""Reads the source of flowrt and holds its borders: import order, one door to each library, no data executed.
+"""Reads the source of flowrt and holds its borders: import order, one module per library, no data executed.
 
     errors -> dtypes -> device -> { graph | rendezvous } -> executor -> distribute -> front ends -> __init__
 
@@ -45,7 +45,7 @@ FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
 """Packages that are front ends, although the package around them is not."""
 
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
-DOORS: dict[str, tuple[str, ...]] = {
+LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "cupy": ("flowrt.device.cuda.cuda",),
     "cupy_backends": ("flowrt.device.cuda.cuda",),
     "cupyx": ("flowrt.device.cuda.cuda",),
@@ -262,20 +262,20 @@ def check_local_imports(modules: Tree) -> list[str]:
     ]
 
 
-def check_doors(modules: Tree) -> list[str]:
+def check_libraries(modules: Tree) -> list[str]:
     return [
         f"{module.at(found.line)} imports {found.target}: {_where_it_may(found.library)}"
         for module in modules.values()
         for found in module.imports
         if found.library not in EVERYWHERE | {"flowrt", "?"}
-        and module.name not in DOORS.get(found.library, ())
+        and module.name not in LIBRARY_WRAPPERS.get(found.library, ())
     ]
 
 
 def _where_it_may(library: str) -> str:
-    if library not in DOORS:
+    if library not in LIBRARY_WRAPPERS:
         return "flowrt does not depend on it"
-    return f"its door is {' or '.join(DOORS[library])}"
+    return f"only imported by {' or '.join(LIBRARY_WRAPPERS[library])}"
 
 
 def check_nothing_executes(modules: Tree) -> list[str]:
@@ -514,7 +514,7 @@ CHECKERS = (
     check_order,
     check_cycles,
     check_local_imports,
-    check_doors,
+    check_libraries,
     check_nothing_executes,
     check_names,
     check_facts,
@@ -656,13 +656,23 @@ def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
         (check_local_imports, "train", "f = lambda: __import__('flowrt.nn')", "inside <lambda>()"),
         (check_local_imports, "layers", "def __getattr__(n): import flowrt.nn", "inside __getattr__()"),
         (check_local_imports, "", "def f(): import flowrt.nn", "inside f()"),
-        (check_doors, "device.host", "import cupy", "its door is flowrt.device.cuda"),
-        (check_doors, "device.host", "def f():\n  from llvmlite import ir", "host:2 imports llvmlite.ir"),
-        (check_doors, "graph.text", "import cupyx.scipy as s", "imports cupyx.scipy"),
-        (check_doors, "executor.session", "import grpc", "its door is flowrt.rendezvous.grpc.grpc_call"),
-        (check_doors, "train", "import safetensors.numpy", "its door is flowrt.train.checkpoint"),
-        (check_doors, "train", "importlib.import_module('opt_einsum')", "its door is flowrt.graph.ops"),
-        (check_doors, "train", "import torch", "flowrt does not depend on it"),
+        (check_libraries, "device.host", "import cupy", "only imported by flowrt.device.cuda"),
+        (check_libraries, "device.host", "def f():\n  from llvmlite import ir", "host:2 imports llvmlite.ir"),
+        (check_libraries, "graph.text", "import cupyx.scipy as s", "imports cupyx.scipy"),
+        (
+            check_libraries,
+            "executor.session",
+            "import grpc",
+            "only imported by flowrt.rendezvous.grpc.grpc_call",
+        ),
+        (check_libraries, "train", "import safetensors.numpy", "only imported by flowrt.train.checkpoint"),
+        (
+            check_libraries,
+            "train",
+            "importlib.import_module('opt_einsum')",
+            "only imported by flowrt.graph.ops",
+        ),
+        (check_libraries, "train", "import torch", "flowrt does not depend on it"),
         (check_nothing_executes, "train", "import pickle", "train:1 imports pickle"),
         (check_nothing_executes, "train", "def f():\n  from marshal import loads", "train:2 imports marshal"),
         (check_nothing_executes, "train", "x = eval('1')", "uses eval"),

@@ -192,7 +192,7 @@ def test_wrong_uses_are_typed_errors_with_the_users_line() -> None:
     cases = [
         (DTypeError, "callable", lambda: tf.vectorized_map(None, x)),
         (InvalidArgumentError, "at least one dimension", lambda: tf.vectorized_map(tf.sin, 1.0)),
-        (InvalidArgumentError, "one length", lambda: tf.vectorized_map(lambda e: e[0], (x, x[:2]))),
+        (InvalidArgumentError, "equal length", lambda: tf.vectorized_map(lambda e: e[0], (x, x[:2]))),
         (
             InvalidArgumentError,
             "got PyFunc. Use fallback_to_while_loop",

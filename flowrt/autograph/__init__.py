@@ -4,11 +4,9 @@
     branches, loops     replacements of statements: Python's over Python values, `cond` and
                         `while_loop` over tensors
     variables           variables of converted code, with or without a value
-    lists               lists that blocks append to
-    outer_names         names rebound by functions that blocks call
+    outer_names         lists that blocks append to; names rebound by functions that blocks call
     python_functions    ``len``, ``range``, ``print`` and so on
     experimental        options of the conversion: `set_loop_options`
-    source_lines        converted code with the user's line numbers
 
 A converted block is a function without arguments that changes the variables around it. ``get_state`` and
 ``set_state`` read and write those that it changes and that are used outside, ``names`` are their names.

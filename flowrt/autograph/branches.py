@@ -30,7 +30,7 @@ from flowrt.autograph.variables import (
 from flowrt.base.structure import flatten, map_structure, pack_as, same_structure
 from flowrt.control_flow import cond
 from flowrt.control_flow.signatures import Signature, with_flow
-from flowrt.control_flow.trace import ConcreteFunction, trace
+from flowrt.control_flow.trace import trace
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.operation import Tensor
@@ -130,10 +130,13 @@ class _If:
                     f" used afterwards; got {a!r:.60} and {b!r:.60}",
                     source=user_line(),
                 )
-            if not same_structure(a, b) or not all(map(_can_join, flatten(a), flatten(b))):
+            if not same_structure(a, b) or not all(
+                is_same(x, y) or (is_value(x) and is_value(y))
+                for x, y in zip(flatten(a), flatten(b), strict=True)
+            ):
                 raise InvalidArgumentError(
-                    f"if: expected variable {name!r} to be like tensors after both branches; got {a!r:.60}"
-                    f" and {b!r:.60}",
+                    f"if: expected variable {name!r} to be convertible to tensors after both branches; got"
+                    f" {a!r:.60} and {b!r:.60}",
                     source=user_line(),
                 )
             for x, y in zip(flatten(a), flatten(b), strict=True):
@@ -154,10 +157,6 @@ def _given(value: Any, pred: Tensor, holds: bool) -> Any:
     return value
 
 
-def _can_join(a: Any, b: Any) -> bool:
-    return is_same(a, b) or (is_value(a) and is_value(b))
-
-
 def if_exp(pred: Any, if_true: Block, if_false: Block, text: str) -> Any:
     """``if_true() if pred else if_false()``."""
     if is_symbolic(pred):
@@ -171,33 +170,28 @@ def if_exp(pred: Any, if_true: Block, if_false: Block, text: str) -> Any:
 def and_(a: Block, b: Block) -> Any:
     """``a() and b()``; b runs only if a holds, or if that is not known."""
     left = a()
-    if not is_symbolic(left):
-        return left and b()
-    right = _traced_truth(b)
-    if _is_harmless(right.function):
-        return logical_and(left, right.call(()))
-    return cond(convert_to_tensor(left), lambda: right.call(()), lambda: False, name="and")
+    return _connected(left, b, logical_and, decided=False) if is_symbolic(left) else left and b()
 
 
 def or_(a: Block, b: Block) -> Any:
     """``a() or b()``; b runs only if a does not hold, or if that is not known."""
     left = a()
-    if not is_symbolic(left):
-        return left or b()
-    right = _traced_truth(b)
-    if _is_harmless(right.function):
-        return logical_or(left, right.call(()))
-    return cond(convert_to_tensor(left), lambda: True, lambda: right.call(()), name="or")
+    return _connected(left, b, logical_or, decided=True) if is_symbolic(left) else left or b()
 
 
-def _traced_truth(value: Block) -> ConcreteFunction:
-    """``value()``, a bool, as a function."""
+def _connected(left: Any, b: Block, op: Callable[..., Any], decided: bool) -> Any:
+    """``op(left, b())``; if ``left`` is ``decided``, so is the result, and b does not run."""
 
     def truth() -> Tensor:
-        return convert_to_tensor(value(), dtypes.bool_)
+        return convert_to_tensor(b(), dtypes.bool_)
 
     signature = Signature(truth, "truth")
-    return trace(truth, "truth", signature, signature.bind((), {}), ())
+    right = trace(truth, "truth", signature, signature.bind((), {}), ())
+    if _is_harmless(right.function):
+        return op(left, right.call(()))
+    outcomes = [lambda: decided, lambda: right.call(())]
+    if_true, if_false = outcomes if decided else reversed(outcomes)
+    return cond(convert_to_tensor(left), if_true, if_false, name="or" if decided else "and")
 
 
 _TOTAL = frozenset((add_v2, subtract, multiply, neg, abs_op, minimum, maximum, cast_op))

@@ -3,7 +3,8 @@
 The library replaces the control flow in a function's source by calls to functions in `branches`, `loops`,
 `variables` and here. The user's functions that a converted function calls are converted too, but not those of
 flowrt, the standard library or installed packages. Code that cannot be converted runs unchanged, with a
-warning that gives its location; in it a tensor in an ``if`` is an error.
+warning that gives its location; in it a tensor in an ``if`` is an error. Converted code has the user's line
+numbers, so tracebacks, warnings and operations show the user's file, and debuggers stop in it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ import functools
 import inspect
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
 from flowrt.autograph import branches, loops, variables
 from flowrt.autograph.experimental import set_loop_options
-from flowrt.autograph.outer_names import is_users_code
+from flowrt.autograph.outer_names import functions_in, is_users_code
 from flowrt.autograph.python_functions import OVERLOADS
-from flowrt.autograph.source_lines import relocated
 from flowrt.errors import UnimplementedError
 
 
@@ -76,8 +76,8 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
         from malt.lang import directives
     except ImportError as error:
         raise UnimplementedError(
-            "autograph: expected diastatic-malt to be installed. Use pip install diastatic-malt, or install"
-            " flowrt with the extra 'autograph'"
+            "autograph: expected the package diastatic-malt; it is not installed. Run pip install"
+            " diastatic-malt, or install flowrt with the extra 'autograph'"
         ) from error
 
     class Transpiler(api.PyToPy):  # type: ignore[misc]
@@ -85,7 +85,9 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
             return {"ag__": names}
 
         def transform_ast(self, node: ast.AST, ctx: Any) -> ast.AST:
-            _refuse_assignment_expressions(node)
+            if any(isinstance(part, ast.NamedExpr) for part in ast.walk(node)):
+                # the library does not see that these change a variable
+                raise UnimplementedError("assignment expressions (:=) are not converted")
             ctx.info.namespace[_LOOP_OPTIONS] = directives.set_loop_options
             _name_directives(node, ctx.info.namespace)
             converted: ast.AST = super().transform_ast(node, ctx)
@@ -119,12 +121,6 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
         return converted
 
     return transpile
-
-
-def _refuse_assignment_expressions(node: ast.AST) -> None:
-    """Raise `UnimplementedError` for ``:=``: the library does not see that it changes a variable."""
-    if any(isinstance(part, ast.NamedExpr) for part in ast.walk(node)):
-        raise UnimplementedError("assignment expressions (:=) are not converted")
 
 
 _LOOP_OPTIONS = "ag__loop_options"
@@ -181,3 +177,30 @@ def _is_the_users(f: Any) -> bool:
     if not isinstance(code, types.CodeType) or getattr(f, "__func__", f) in _converted:
         return False
     return is_users_code(code)
+
+
+def relocated(
+    code: types.CodeType, text: str, lines: Mapping[int, int], user: types.CodeType
+) -> types.CodeType:
+    """``code``, a function of the module ``text``, as if compiled from the file of ``user``, under its name.
+
+    ``lines`` has the user's line for each line of ``text`` that has one. Added code gets the line before it,
+    and there are no columns: those of ``text`` are not the user's.
+    """
+    tree = ast.parse(text)
+    found = _filled_in(lines, user.co_firstlineno, text.count("\n") + 1)
+    for node in ast.walk(tree):
+        if "lineno" in node._attributes:
+            place = vars(node)
+            place["lineno"] = place["end_lineno"] = found[place["lineno"]]
+            place["col_offset"] = place["end_col_offset"] = -1
+    module = compile(tree, user.co_filename, "exec", dont_inherit=True)
+    (again,) = (inner for inner in functions_in(module) if inner.co_qualname == code.co_qualname)
+    return again.replace(co_name=user.co_name, co_qualname=user.co_qualname)
+
+
+def _filled_in(lines: Mapping[int, int], first: int, count: int) -> dict[int, int]:
+    found, line = {}, first
+    for number in range(1, count + 1):
+        found[number] = line = lines.get(number, line)
+    return found

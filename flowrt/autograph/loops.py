@@ -14,8 +14,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.autograph.branches import and_, if_stmt
-from flowrt.autograph.lists import HINT
-from flowrt.autograph.outer_names import keeps_outside
+from flowrt.autograph.outer_names import HINT, keeps_outside
 from flowrt.autograph.variables import (
     Block,
     GetState,

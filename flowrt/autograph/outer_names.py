@@ -1,9 +1,11 @@
-"""Names outside a converted block that are rebound by functions called in it.
+"""Names and lists outside a converted block that it, or a function called in it, changes.
 
 A graph contains the body of a loop once, and both branches: so a ``nonlocal`` or ``global`` name that is
-rebound there is rebound once, however often the block runs. The conversion sees and carries the names that
+rebound there is rebound once, however often the block runs, and a list gets a single inner tensor, which is
+not readable outside. The conversion sees and carries the names that
 the block itself rebinds; those of called functions show only when their code runs. Rule: a block over tensors
-must not rebind names through the user's functions that it can reach, nested or at module level.
+must not rebind names through the user's functions that it can reach, nested or at module level, nor change
+the length of lists from outside.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flowrt.autograph.lists import keeps_lists
-from flowrt.autograph.source_lines import functions_in
-from flowrt.autograph.variables import GetState, Undefined, is_same
+from flowrt.autograph.variables import GetState, Undefined, is_same, is_symbolic
+from flowrt.base.structure import flatten
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.source import user_line
 
@@ -53,7 +54,7 @@ def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Ca
             name, was, now = rebound[0]
             raise InvalidArgumentError(
                 f"{what}: expected name {name!r}, which a function called in it rebinds, to stay {was!r:.60},"
-                f" as the graph has this block once, however often it runs; got {now!r:.60}. Have the"
+                f" because this block is traced once, no matter how often it runs; got {now!r:.60}. Have the"
                 f" function return the value: {name} = f({name})",
                 source=user_line(),
             )
@@ -135,7 +136,42 @@ def _put(cell: types.CellType, value: Any) -> None:
         cell.cell_contents = value
 
 
+def functions_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """All code inside ``code``."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield inner
+            yield from functions_in(inner)
+
+
 def _global_names(function: Any) -> set[str]:
     """The names in the code of ``function`` that its module has; attributes with these names are harmless."""
     codes = [function.__code__, *functions_in(function.__code__)]
     return {name for code in codes for name in code.co_names if name in function.__globals__}
+
+
+HINT = "Use flowrt.TensorArray: array = array.write(i, value)"
+
+
+def keeps_lists(what: str, block: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``block``, a part of ``what``, to raise `InvalidArgumentError` if it has appended tensors to a
+    list from outside; the list is then restored.
+    """
+
+    @functools.wraps(block)
+    def kept(*args: Any) -> Any:
+        outside = {name: _contents(cell) for name, cell in _closure(inspect.unwrap(block)).items()}
+        before = [(name, found, len(found)) for name, found in outside.items() if isinstance(found, list)]
+        result = block(*args)
+        for name, found, count in before:
+            added = found[count:]
+            if any(map(is_symbolic, flatten(added))):
+                del found[count:]
+                raise InvalidArgumentError(
+                    f"{what}: expected list {name!r} to keep its length {count}, because this block is traced"
+                    f" once, no matter how often it runs; got {count + len(added)}. {HINT}",
+                    source=user_line(),
+                )
+        return result
+
+    return kept

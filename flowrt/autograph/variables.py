@@ -82,8 +82,8 @@ class FunctionScope:
         """Return the function's result."""
         if is_symbolic(did_return):
             raise InvalidArgumentError(
-                f"function {self._name!r}: expected a return on every path; there is one on some paths only,"
-                " depending on a tensor. Add a return at the end",
+                f"function {self._name!r}: expected a return on every path; got one on only some paths, which"
+                " depend on a tensor. Add a return at the end",
                 source=user_line(),
             )
         return None if isinstance(value, UndefinedReturnValue) else value

@@ -1,4 +1,4 @@
-"""``flowrt certs init``: a private authority, and a certificate for each task of a cluster."""
+"""``flowrt certs init``: a private certificate authority, and one certificate per task of a cluster."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from pathlib import Path
 
 from flowrt.distribute.cluster.certificates import Tasks, init_certificates
 
-HELP = "make certificates for the tasks of a cluster"
+HELP = "create certificates for the tasks of a cluster"
 
 _TASK = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([0-9]{1,9})(?:-([0-9]{1,9}))?(?:=(.+))?")
 MAX_TASKS = 1000
-"""Maximum number of tasks of one certificate: each is a name in it, sent with every connection."""
+"""Maximum number of tasks per certificate: each adds a name to it, and it is sent on every connection."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="init", required=True)
-    init = actions.add_parser(
-        "init", help="create an authority, if there is none yet, and one certificate per task"
-    )
-    init.add_argument("--dir", type=Path, default=Path("certs"), help="where they go (default: certs)")
+    init = actions.add_parser("init", help="create a CA if needed, and one certificate per task")
+    init.add_argument("--dir", type=Path, default=Path("certs"), help="output directory (default: certs)")
     init.add_argument(
         "--task", type=_task, action="append", default=[], metavar="JOB:N[-M][=HOST,...]",
         dest="tasks",
-        help="a task, or all from N to M with one certificate, and the hosts at which others reach them"
-        " (default: this one and the loopback); repeatable",
+        help="a task, or tasks N to M with a shared certificate, and the hosts where peers reach them"
+        " (default: this host and the loopback); repeatable",
     )  # fmt: skip
 
 
@@ -37,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(path)
     print(
         f"{_next_step(arguments.tasks)}, and {arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. "
-        "Anyone with ca.key can create more: keep it away from tasks."
+        "Anyone with ca.key can create more certificates: keep it off the tasks' hosts."
     )
     return 0
 
@@ -46,7 +44,7 @@ def _next_step(tasks: Sequence[object]) -> str:
     if tasks:
         return "Give each task the .pem and .key with its name as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
     return (
-        "No task has a certificate yet: name them, with the hosts at which others reach them, as in "
+        "No task has a certificate yet: name the tasks and the hosts where peers reach them, as in "
         "`--task worker:0=a.example`. Give each its own as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
     )
 

@@ -8,19 +8,23 @@ from pathlib import Path
 from flowrt.distribute.observe.flight_recorder import read_records
 from flowrt.distribute.observe.missing_sender import explain, short_name
 
-HELP = "find out why a run hung"
+HELP = "diagnose a hung run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="hang", required=True)
-    hang = actions.add_parser("hang", help="name the task that kept the others waiting, and for what")
+    hang = actions.add_parser(
+        "hang", help="name the task that the others waited for, and what they waited for"
+    )
     hang.add_argument("dir", type=Path, metavar="DIR", help="the --log-dir of the tasks, from all hosts")
 
 
 def run(arguments: argparse.Namespace) -> int:
     records = read_records(arguments.dir)
     for record in records:
-        print(f"{short_name(record.task)}: {len(record.events)} events, {record.dropped} before them dropped")
+        print(
+            f"{short_name(record.task)}: {len(record.events)} events, {record.dropped} earlier ones dropped"
+        )
     for line in explain(records):
         print(line)
     return 0

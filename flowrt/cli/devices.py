@@ -12,9 +12,9 @@ from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.onednn import onednn
 from flowrt.profiler.text_table import aligned, gib
 
-HELP = "list the devices of this machine, with memory, libraries and threads"
+HELP = "list the devices of this machine, with their memory, the libraries and threads"
 SHOWN = ("numpy", "cupy", "llvmlite", "onednn-cpu-gomp", "diastatic-malt")
-"""The libraries that compute, and the one that converts source."""
+"""The compute libraries, and the one that converts source."""
 
 HEADINGS = ("device", "free", "total", "compute", "description")
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def gather() -> dict[str, Any]:
-    """All that the command shows, as JSON has it."""
+    """Everything that the command shows, in the form of its JSON."""
     found = machine.local_devices()
     there, usable = machine.cores()
     versions = machine.library_versions()
@@ -49,7 +49,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     """``facts`` as two tables."""
     found = [machine.DeviceFacts(**device) for device in facts["devices"]]
     first = aligned([HEADINGS, *map(device_row, found)])
-    rows = [("cores", f"{facts['cores']}, {facts['usable_cores']} of them for this process")]
+    rows = [("cores", f"{facts['cores']}, {facts['usable_cores']} usable by this process")]
     rows += [("BLAS", f"{b['name']} {b['version']}, {b['threads']} threads") for b in facts["blas"]]
     rows += list(facts["libraries"].items())
     why = facts["why_no_onednn"]

@@ -53,7 +53,7 @@ def gather() -> dict[str, dict[str, str]]:
 
 
 def lines(report: dict[str, dict[str, str]]) -> list[str]:
-    """``report`` as text: a heading a section, a line a fact."""
+    """``report`` as text: one heading per section, one line per fact."""
     found = []
     for heading, facts in report.items():
         found += [f"[{heading}]", *aligned(facts.items() or [("none", "")]), ""]
@@ -61,7 +61,7 @@ def lines(report: dict[str, dict[str, str]]) -> list[str]:
 
 
 def flowrt_version() -> str:
-    """flowrt's own; of a checkout also the commit, with ``-dirty`` where files have changed."""
+    """flowrt's version; in a checkout also the commit, with ``-dirty`` if files have changed."""
     number: str = sys.modules["flowrt"].__version__
     commit = _commit(Path(__file__).resolve().parents[2])
     return f"{number} ({commit})" if commit else number
@@ -97,7 +97,7 @@ def _system() -> dict[str, str]:
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
         "OS": platform.platform(),
         "processor": f"{machine.processor_name()} ({platform.machine()})",
-        "cores": f"{there}, {usable} of them for this process",
+        "cores": f"{there}, {usable} usable by this process",
         "memory": f"{gib(host.free_bytes)} free of {gib(host.total_bytes)}",
         "BLAS": blas or "none found",
     }

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
+from flowrt.cli.options import report_mistake
 from flowrt.errors import OpError
 from flowrt.graph.passes.pipeline import parse_pipeline
-from flowrt.viz.explain import explain
-from flowrt.viz.pass_changes import ALL, pass_changes
+from flowrt.viz.explain import ALL, explain, pass_changes
 from flowrt.viz.script import main_request, requests_of_script
 
-HELP = "say where each operation of a step runs and why, and what was compiled for it"
-MISTAKE = 2
+HELP = "show where each operation of a step runs and why, and what was compiled for it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
-        help="a script, which is run: its step with the most operations is explained; or a GraphDef"
-        " (.pb, .pbtxt), an event file, or a running worker (grpc://host:port)",
+        help="a script, which is run (its largest step is explained), a GraphDef (.pb, .pbtxt), an event"
+        " file, or a running worker (grpc://host:port)",
     )
     parser.add_argument(
-        "--fetch", action="append", metavar="TENSOR", help="the step that computes it; may be repeated"
+        "--fetch", action="append", metavar="TENSOR", help="explain the step that computes TENSOR; repeatable"
     )
     parser.add_argument(
         "--passes",
         metavar="STAGES",
-        help="show instead what each stage of the compile changes: 'all', or those that are named, as in"
+        help="show what each compilation stage changes instead: 'all', or a list such as"
         " 'extract, lower, optimise(fold_constants)'",
     )
     parser.epilog = "Arguments after -- are passed to the script."
@@ -37,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         print(_text(arguments))
     except OpError as error:
-        print(f"flowrt explain: {str(error).splitlines()[0]}", file=sys.stderr)
-        return MISTAKE
+        return report_mistake("explain", str(error))
     return 0
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from flowrt.cli.options import not_negative, positive
+from flowrt.cli.options import not_negative, positive, report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.viz.export import RADIUS, check_export, export
@@ -13,26 +12,30 @@ from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_request, only, requests_of_script
 from flowrt.viz.sources import VIEWS
 
-HELP = "write a graph for a viewer: as built, as placed, or cut by device"
-MISTAKE = 2
+HELP = "write a graph for a viewer: as built, placed, or partitioned by device"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "source",
-        help="a GraphDef (.pb, .pbtxt), an event file, a running worker (grpc://host:port), or a script,"
-        " which is run; its step with the most operations is drawn",
+        help="a script, which is run (its largest step is drawn), a GraphDef (.pb, .pbtxt), an event file,"
+        " or a running worker (grpc://host:port)",
     )
-    add("--out", required=True, metavar="FILE", help="the file to write; replaced only on success")
-    add("--format", metavar="NAME", help=f"{', '.join(FORMATS)} (default: by the name of FILE)")
+    add("--out", required=True, metavar="FILE", help="output file (replaced only on success)")
+    add("--format", metavar="NAME", help=f"{', '.join(FORMATS)} (default: from the name of FILE)")
     add("--view", metavar="NAME", default=VIEWS[0], help=f"{', '.join(VIEWS)} (default: {VIEWS[0]})")
-    add("--fetch", action="append", metavar="TENSOR", help="only what it needs; may be repeated")
-    add("--depth", type=positive, metavar="N", help="levels of scopes to draw (default: what is legible)")
-    add("--focus", metavar="OP", help="only what is around this operation or scope")
+    add("--fetch", action="append", metavar="TENSOR", help="draw only what TENSOR depends on; repeatable")
+    add(
+        "--depth",
+        type=positive,
+        metavar="N",
+        help="levels of scopes to draw (default: as many as are legible)",
+    )
+    add("--focus", metavar="OP", help="draw only the neighbourhood of this operation or scope")
     add(
         "--radius", type=not_negative, metavar="N",
-        help=f"how many edges around --focus (default: {RADIUS})",
+        help=f"radius of --focus, in edges (default: {RADIUS})",
     )  # fmt: skip
     parser.epilog = "Arguments after -- are passed to the script."
 
@@ -41,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         print(_export(arguments))
     except OpError as error:
-        print(f"flowrt export: {str(error).splitlines()[0]}", file=sys.stderr)
-        return MISTAKE
+        return report_mistake("export", str(error))
     return 0
 
 
@@ -51,7 +53,7 @@ def _export(arguments: argparse.Namespace) -> str:
     if arguments.radius is None:
         arguments.radius = RADIUS
     elif arguments.focus is None:
-        raise InvalidArgumentError("radius: expected --focus OP with it, around which it is")
+        raise InvalidArgumentError("radius: expected --focus OP, the center of the radius; got none")
     if source.endswith(".py"):  # report mistakes in the other arguments before the script runs
         check_export(
             source, arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus,

@@ -109,17 +109,14 @@ def cupy_version() -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """The versions of all libraries that flowrt uses, by package; of one that is there and cannot be used,
-    why. Raises `InvalidArgumentError` for a value that ``FLOWRT_ONEDNN`` has not.
+    """The versions of all libraries that flowrt uses, by package; for an unusable one, the reason. Raises
+    `InvalidArgumentError` for an invalid value of ``FLOWRT_ONEDNN``.
     """
     versions = {name: package_version(name) for name in REQUIRED}
     optional = {name: package_version(name) for name in OPTIONAL}
-    return versions | {"cupy": cupy_version()} | optional | _unusable()
-
-
-def _unusable() -> dict[str, str]:
     reasons = {"llvmlite": host_jit.why_unusable(), onednn.PACKAGE: onednn.why_unusable()}
-    return {name: f"cannot be used: {reason}" for name, reason in reasons.items() if reason}
+    unusable = {name: f"cannot be used: {reason}" for name, reason in reasons.items() if reason}
+    return versions | {"cupy": cupy_version()} | optional | unusable
 
 
 def blas_libraries() -> list[Blas]:

@@ -1,8 +1,8 @@
 """Reads the command line and runs one command.
 
 A command is a module with ``HELP``, ``add_arguments(parser)`` and ``run(arguments)``, which prints and
-returns an exit status: 0 for well, 1 where something is wrong. A mistake on the command line is 2, and
-one line.
+returns an exit status: 0 on success, 1 on failure. A mistake on the command line is reported in one line;
+status 2.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
-from flowrt.cli.options import CommandParser
+from flowrt.cli.options import MISTAKE, CommandParser
 from flowrt.distribute.cluster.exit_codes import INTERRUPTED
-from flowrt.errors import NotFoundError, OpError
-from flowrt.graph.op_def import nearest
+from flowrt.errors import NotFoundError, OpError, nearest
 
 COMMANDS: dict[str, Any] = {
     "devices": devices,
@@ -32,7 +31,6 @@ COMMANDS: dict[str, Any] = {
 }
 
 FAILURE = 1
-MISTAKE = 2  # argparse's own status for one
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
-        parser.error(f"expected a command of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
+        parser.error(f"expected one of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
     words, behind = _split(words)
     arguments, unknown = parser.parse_known_args(words)
     is_script = getattr(arguments, "source", "").endswith(".py")
     if unknown:
-        hint = "; arguments of the script go after --" if is_script else ""
+        hint = "; put the script's arguments after --" if is_script else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if behind and not is_script:
         parser.error(f"{arguments.command}: expected nothing after --; got {' '.join(behind)}")
@@ -63,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OpError as error:
         print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
         return FAILURE
-    except BrokenPipeError:  # the reader, `head` for instance, has had enough
+    except BrokenPipeError:  # the reader, `head` for instance, has closed the pipe
         _drop_output()
         return 0
     except OSError as error:  # a full disk, for instance
@@ -86,7 +84,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _drop_output() -> None:
-    """Discard all further output, or the exit would try to write the rest again."""
+    """Discard all further output; otherwise the exit would try to write the rest again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of the commands: one-line errors, ``--version``, spellings."""
+"""Shared by the commands: one-line errors, ``--version``, option spellings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import argparse
 import sys
 from typing import NoReturn
 
+MISTAKE = 2
+"""The exit status of a mistake on the command line: argparse's own."""
+
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one line, without the list of all options; exit status 2."""
+    """A parser that reports mistakes in one line, without the usage text; exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -22,6 +25,12 @@ def new_parser(command: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def report_mistake(command: str, message: str) -> int:
+    """Print the first line of ``message``; returns `MISTAKE`."""
+    print(f"flowrt {command}: {message.splitlines()[0]}", file=sys.stderr)
+    return MISTAKE
+
+
 def spellings(option: str) -> tuple[str, ...]:
     """``--log-dir`` and ``--log_dir``."""
     other = "--" + option.removeprefix("--").replace("-", "_")
@@ -29,12 +38,12 @@ def spellings(option: str) -> tuple[str, ...]:
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
+    """An integer >= 1, for argparse."""
     return _at_least(1, text)
 
 
 def not_negative(text: str) -> int:
-    """A whole number of at least 0, for argparse."""
+    """An integer >= 0, for argparse."""
     return _at_least(0, text)
 
 
@@ -44,5 +53,5 @@ def _at_least(least: int, text: str) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"expected a number of at least {least}; got {text}")
+        raise argparse.ArgumentTypeError(f"expected an integer >= {least}; got {text}")
     return number

@@ -6,22 +6,26 @@ import argparse
 import sys
 from pathlib import Path
 
-from flowrt.cli.options import spellings
+from flowrt.cli.options import report_mistake, spellings
 from flowrt.errors import DataLossError, OpError
 from flowrt.report import read_run, write_page
 
-HELP = "write one HTML file of a run: curves, times, traffic, memory, events"
-MISTAKE = 2
+HELP = "write an HTML report of a run: curves, step times, transfers, memory, events"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run_dir", type=Path, metavar="RUN_DIR", help="where event files, --log-dir and traces of the run are"
+        "run_dir",
+        type=Path,
+        metavar="RUN_DIR",
+        help="directory with the run's event files, task logs and traces",
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="output file (default: RUN_DIR/report.html)"
+    )
     parser.add_argument(
         *spellings("--skip-damaged"), action="store_true",
-        help="show the intact part of a damaged file, and where it breaks off (default: an error)",
+        help="report the intact parts of damaged files (default: fail)",
     )  # fmt: skip
 
 
@@ -33,10 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"flowrt report: {' '.join(note.split())}", file=sys.stderr)
         print(write_page(found, target))
     except DataLossError as error:
-        hint = "--skip-damaged shows what is whole."
-        print(f"flowrt report: {str(error).splitlines()[0].rstrip('.')}. {hint}", file=sys.stderr)
-        return MISTAKE
+        what = str(error).splitlines()[0].rstrip(".")
+        return report_mistake("report", f"{what}. --skip-damaged reports the intact parts.")
     except OpError as error:
-        print(f"flowrt report: {str(error).splitlines()[0]}", file=sys.stderr)
-        return MISTAKE
+        return report_mistake("report", str(error))
     return 0

@@ -32,7 +32,7 @@ from flowrt.distribute.resolvers import ALONE, resolve
 from flowrt.errors import InvalidArgumentError, UnavailableError
 
 COMMAND = "flowrt-run"
-DESCRIPTION = "Start SCRIPT as the workers of a cluster, and end all of them when one fails."
+DESCRIPTION = "Run a script as the workers of a cluster; if one fails, stop all of them."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,21 +57,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def new_run_parser() -> argparse.ArgumentParser:
     parser = new_parser(COMMAND, DESCRIPTION)
     add = parser.add_argument
-    add("--standalone", action="store_true", help="a cluster on this host, whatever the environment says")
+    add("--standalone", action="store_true", help="ignore the environment and use this host only")
     add("--nproc", type=positive, default=1, metavar="N", help="workers on each host (default: 1)")
     add("--nnodes", type=positive, metavar="N", help="fail unless the environment describes N hosts")
     add(
         *spellings("--max-restarts"), type=not_negative, default=0, metavar="N", dest="max_restarts",
-        help="start all workers again up to N times after a failure (default: 0)",
+        help="restart all workers up to N times after a failure (default: 0)",
     )  # fmt: skip
     add(
         *spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir",
         help="write DIR/attempt_N/worker_R.log; the console then shows worker 0 only",
     )  # fmt: skip
-    add("--tee", choices=("0", "all", "none"), help="whose output the console shows")
+    add("--tee", choices=("0", "all", "none"), help="workers whose output the console shows")
     add("script", help="a Python program")
     rest = add("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
-    rest.required = False  # argparse would name it where the script is missing
+    rest.required = False  # else argparse lists it as missing along with the script
     return parser
 
 
@@ -81,8 +81,8 @@ def _run(arguments: argparse.Namespace) -> int:
     nodes = ALONE if arguments.standalone else resolve(os.environ)
     if arguments.nnodes not in (None, len(nodes.spec)):
         raise UnavailableError(
-            f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. docs/cluster.md"
-            " says what describes them"
+            f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. See"
+            " docs/cluster.md for how hosts are described"
         )
     _make_log_dir(arguments.log_dir)
     with ExitStack() as stack:
@@ -105,10 +105,10 @@ def _make_log_dir(path: Path | None) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidArgumentError(
-            f"--log-dir: expected a directory that can be made; got '{path}' ({error.strerror})"
+            f"--log-dir: expected a directory that can be created; got '{path}' ({error.strerror})"
         ) from None
     if not os.access(path, os.W_OK):
-        raise InvalidArgumentError(f"--log-dir: expected a directory to write to; got '{path}'")
+        raise InvalidArgumentError(f"--log-dir: expected a writable directory; got '{path}'")
 
 
 def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, here: int) -> list[Task]:
@@ -146,11 +146,11 @@ def _note(ended: Sequence[str], running: Sequence[str]) -> None:
 
 
 def ending(status: int) -> str:
-    """``exited with status 1`` or ``was ended by SIGKILL``."""
+    """``exited with status 1`` or ``was killed by SIGKILL``."""
     if status >= 0:
         return f"exited with status {status}"
     names = {each.value: each.name for each in signal.Signals}
-    return f"was ended by {names.get(-status, f'signal {-status}')}"
+    return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
 def _say(text: str) -> None:

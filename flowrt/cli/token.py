@@ -8,14 +8,14 @@ from pathlib import Path
 from flowrt.distribute.cluster.tokens import write_token
 from flowrt.rendezvous.channel.security import TOKEN_FILE
 
-HELP = "make the token of a cluster"
+HELP = "create the token of a cluster"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="new", required=True)
-    new = actions.add_parser("new", help="256 random bits, in a file that only you can read")
+    new = actions.add_parser("new", help="write 256 random bits to a file that only you can read")
     new.add_argument(
-        "--path", type=Path, help="where it goes (default: ~/.flowrt/token, which tasks look for)"
+        "--path", type=Path, help="output file (default: ~/.flowrt/token, where tasks look for it)"
     )
 
 

@@ -41,8 +41,9 @@ from flowrt.rendezvous.transport import new_transport
 LOGGER = logging.getLogger("flowrt")
 COMMAND = "flowrt-worker"
 DESCRIPTION = (
-    "Be one task of a cluster. The cluster and the task come from the first of: these options, FLOWRT_CLUSTER"
-    " and FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed job of Kubernetes."
+    "Run one task of a cluster. The cluster and the task come from the first of these that is set: the"
+    " options below, FLOWRT_CLUSTER and FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed"
+    " Kubernetes job."
 )
 
 
@@ -84,35 +85,39 @@ def new_worker_parser() -> argparse.ArgumentParser:
     parser = new_parser(COMMAND, DESCRIPTION)
     add = parser.add_argument
     add("--cluster", metavar="FILE|JSON", help='for instance {"worker": ["a:2222", "b:2222"]}')
-    add("--job", metavar="NAME", help="the job of this task, where the cluster has several")
+    add("--job", metavar="NAME", help="the job of this task, if the cluster has several")
     add("--task", type=not_negative, metavar="N", help="the index of this task in its job")
-    add("--bind", metavar="HOST:PORT", help="where to listen, if not at the task's address in the cluster")
-    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="log to DIR, too")
+    add(
+        "--bind",
+        metavar="HOST:PORT",
+        help="address to listen at (default: the task's address in the cluster)",
+    )
+    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="also log to DIR")
     add(
         *spellings("--exit-with-job"), action="store_true", default=True, dest="exit_with_job",
-        help="end when the last program that had sessions here is gone (the default)",
+        help="exit after the last program with sessions here has disconnected (the default)",
     )  # fmt: skip
     add(
         *spellings("--no-exit-with-job"), action="store_false", dest="exit_with_job",
-        help="go on for the next program",
+        help="keep running for the next program",
     )  # fmt: skip
     add(
         *spellings("--insecure-i-understand"), action="store_true", dest="insecure",
-        help="listen beyond the loopback without certificates: whoever reaches the port can run programs",
+        help="listen beyond the loopback without certificates: whoever can reach the port can run code",
     )  # fmt: skip
     add(
         *spellings("--allow-op"), action="append", default=[], metavar="NAME", dest="allowed_ops",
-        help="an operation that other processes' graphs may have although it writes files, as PrintV2; may be"
-        " repeated",
+        help="accept graphs with this operation from other processes although it writes files, such as"
+        " PrintV2; repeatable",
     )  # fmt: skip
     add(
         "--drain", metavar="HOST:PORT",
-        help="only have the task there take no new work, let its steps end, and end; wait for that",
+        help="only drain the task at that address: it accepts no new work, finishes its steps, and exits",
     )  # fmt: skip
-    add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
+    add("--check", action="store_true", help="only check for 3 seconds whether all tasks can be reached")
     add(
         "--probe", action="store_true",
-        help="only measure how long messages to each other task take, which has to be probing too",
+        help="only measure the latency of messages to the other tasks, which must be probing as well",
     )  # fmt: skip
     return parser
 
@@ -191,7 +196,7 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     _say(f"{cluster.job} {cluster.task} listens at {server.address}")
     reason, status = _first(reasons)
     is_idle = server.drain(patience_s)
-    _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
+    _say(f"ended: {reason}" if is_idle else f"ended: {reason}; running steps were cancelled")
     return status
 
 
@@ -223,7 +228,7 @@ def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Securi
 def _end_with_job(reasons: queue.SimpleQueue[Reason], name: str, in_midst: bool) -> None:
     if in_midst:
         hint = "Start the job again, from its last checkpoint"
-        reasons.put(Reason(f"{name} was lost in the midst of a session. {hint}", exit_codes.PEER_LOST))
+        reasons.put(Reason(f"{name} was lost during a session. {hint}", exit_codes.PEER_LOST))
     else:
         reasons.put(Reason(f"the job of {name} has ended"))
 
@@ -237,16 +242,11 @@ def _log_to(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    LOGGER.addHandler(handler)
-    LOGGER.addHandler(_console_handler())
-    LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
-
-
-def _console_handler() -> logging.Handler:
-    """A handler for stderr with warnings as they appear without a log."""
-    console = logging.StreamHandler()
+    console = logging.StreamHandler()  # warnings on stderr, as without a log
     console.setLevel(logging.WARNING)
-    return console
+    LOGGER.addHandler(handler)
+    LOGGER.addHandler(console)
+    LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
 
 
 def _say(text: str) -> None:

@@ -40,6 +40,6 @@ def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
         raise InvalidArgumentError(f"set_memory_growth: expected a GPU of {names}; got {device!r}")
     if not enable:
         raise InvalidArgumentError(
-            "set_memory_growth: expected True; got False. Pools always grow by need, and "
+            "set_memory_growth: expected True; got False. Memory pools always grow on demand; "
             "GPUOptions.per_process_gpu_memory_fraction bounds them"
         )

@@ -63,13 +63,17 @@ def arg_scope(list_ops_or_scope: Sequence[Any] | Defaults, **kwargs: Any) -> Ite
     """
     if isinstance(list_ops_or_scope, dict):
         if kwargs:
-            raise InvalidArgumentError("arg_scope: expected no further arguments with an earlier scope")
+            raise InvalidArgumentError(
+                "arg_scope: expected no further arguments with an existing scope; got some"
+            )
         scope = list_ops_or_scope
     else:
         scope = {func: dict(found) for func, found in _scopes.stack[-1].items()}
         for func in list_ops_or_scope:
             if not has_arg_scope(func):
-                raise InvalidArgumentError(f"arg_scope: expected functions of add_arg_scope; got {func!r}")
+                raise InvalidArgumentError(
+                    f"arg_scope: expected functions decorated with add_arg_scope; got {func!r}"
+                )
             scope[func] = {**scope.get(func, {}), **kwargs}
     _scopes.stack.append(scope)
     try:

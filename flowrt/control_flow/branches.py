@@ -106,7 +106,7 @@ def _indexed(branch_fns: Any) -> dict[int, Callable[[], Any]]:
     for index, function in pairs:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0 or index in found:
             raise InvalidArgumentError(
-                f"switch_case: expected distinct indices from 0 on; got {index!r}", source=user_line()
+                f"switch_case: expected distinct indices >= 0; got {index!r}", source=user_line()
             )
         check_callable("switch_case", f"branch {index}", function)
         found[index] = function
@@ -233,14 +233,14 @@ def _check_same_structure(what: str, first: _Branch, other: _Branch) -> None:
     if found is not None:
         is_forgotten = first.result is None or other.result is None
         raise InvalidArgumentError(
-            f"{what}: expected branches that return one structure; got {found.first} from {first.name} and"
-            f" {found.second} from {other.name}{found.at}{'. Forgotten return?' if is_forgotten else ''}",
+            f"{what}: expected all branches to return the same structure; got {found.first} from {first.name}"
+            f" and {found.second} from {other.name}{found.at}{'. Missing return?' if is_forgotten else ''}",
             source=user_line(),
         )
     for a, b in zip(first.tensors, other.tensors, strict=True):
         if a.dtype is not b.dtype:
             raise DTypeError(
-                f"{what}: expected branches that return the same dtypes; got {a.name!r} of {a.dtype.name}"
+                f"{what}: expected all branches to return the same dtypes; got {a.name!r} of {a.dtype.name}"
                 f" from {first.name} and {b.name!r} of {b.dtype.name} from {other.name}. Use flowrt.cast()",
                 source=user_line(),
             )

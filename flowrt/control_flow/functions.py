@@ -71,14 +71,14 @@ def control_captures(graphs: Sequence[FuncGraph]) -> list[Operation]:
 
 
 def without_placeholders(graph: FuncGraph, function: Subgraph) -> Subgraph:
-    """``function``, which is of ``graph``. Raises `InvalidArgumentError` for a placeholder that it needs: a
-    step could not feed it.
+    """``function`` of ``graph``. Raises `InvalidArgumentError` if it needs a placeholder, which no step could
+    feed.
     """
     for node in function:
         if node.op.name == "Placeholder":
             raise graph.operations[node.name].error(
                 InvalidArgumentError,
-                f"expected a placeholder that a step can feed; got one made inside {graph.what}. Make it"
-                " outside and use it there: it is captured",
+                f"expected a placeholder that a step can feed; got one created inside {graph.what}. Create"
+                " it outside: the function captures it",
             )
     return function

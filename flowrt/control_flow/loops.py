@@ -186,7 +186,7 @@ class _Loop:
             raise InvalidArgumentError(
                 f"while_loop: loop variable {position} ({name!r}) enters with shape"
                 f" {format_shape(spec.shape)} and has shape {format_shape(tensor.spec.shape)} after one"
-                " iteration. Give shape_invariants, or use set_shape() in the body",
+                " iteration. Pass shape_invariants, or call set_shape() in the body",
                 source=user_line(),
             )
         return tensor
@@ -203,7 +203,7 @@ class _Loop:
                 raise InvalidArgumentError(message, source=user_line()) from None
             if not compatible(spec.shape, wanted) or relax(spec.shape, wanted) != wanted:
                 raise InvalidArgumentError(
-                    f"while_loop: expected a shape invariant that the first value fits; got"
+                    f"while_loop: expected a shape invariant compatible with the initial value; got"
                     f" {format_shape(wanted)} for loop variable {position} of shape"
                     f" {format_shape(spec.shape)}",
                     source=user_line(),
@@ -233,7 +233,8 @@ def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
         return [shapes]
     if not fits:
         raise InvalidArgumentError(
-            f"while_loop: expected shape_invariants like loop_vars, {structure!r:.80}; got {shapes!r:.80}",
+            f"while_loop: expected shape_invariants with the structure of loop_vars, {structure!r:.80};"
+            f" got {shapes!r:.80}",
             source=user_line(),
         )
     return [s for a, b in pairs for s in _flat_shapes(a, b)]

@@ -188,7 +188,7 @@ class Signature:
         try:
             bound = self._parameters.bind(*args, **kwargs)
         except TypeError as error:
-            message = f"function {self.text}: expected arguments that fit; {error}"
+            message = f"function {self.text}: expected its arguments; {error}"
             raise DTypeError(message, source=user_line()) from None
         bound.apply_defaults()
         return dict(bound.arguments)

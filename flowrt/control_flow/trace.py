@@ -170,8 +170,8 @@ class ConcreteFunction:
             expected = ", ".join(map(str, self.specs))
             got = ", ".join(map(str, arguments.specs))
             raise InvalidArgumentError(
-                f"function {self._signature.text}: expected the arguments that it was traced for, with"
-                f" tensors {expected or 'none'}; got tensors {got or 'none'}, or other Python values",
+                f"function {self._signature.text}: expected the arguments that it was traced with,"
+                f" tensors {expected or 'none'}; got tensors {got or 'none'}, or different Python values",
                 source=user_line(),
             )
         return self.call(arguments.tensors)

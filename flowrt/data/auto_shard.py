@@ -47,7 +47,7 @@ def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node |
             return divide_batches(by_file, count)
         if policy is AutoShardPolicy.FILE:
             raise InvalidArgumentError(
-                f"AutoShardPolicy.FILE: expected a dataset of {count} files or more, one for each worker; "
+                f"AutoShardPolicy.FILE: expected a dataset of at least {count} files, one per worker; "
                 "got fewer. Use AutoShardPolicy.DATA"
             )
     if not _is_random(node):
@@ -92,7 +92,8 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
             return None
         names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
         return dataclasses.replace(node, filenames=names[index::count]) if names.shape else None
-    if isinstance(node, Interleave) and _reads_files(node.fn):
+    function: Any = getattr(node, "fn", None)  # a TracedDataset until the tree is opened
+    if isinstance(node, Interleave) and isinstance(function, TracedDataset) and _has_files(function.node):
         size = _known_size(node.input)
         if size is not None and size < count:
             return None
@@ -102,11 +103,6 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
         return None
     sharded = _at_files(below, count, index)
     return None if sharded is None else _with_inputs(node, lambda _: sharded)
-
-
-def _reads_files(function: Any) -> bool:
-    """Whether ``function`` maps elements to datasets of files."""
-    return isinstance(function, TracedDataset) and _has_files(function.node)
 
 
 def _known_size(node: Node) -> int | None:

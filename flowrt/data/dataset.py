@@ -19,7 +19,7 @@ from flowrt.data import iterator, pipeline
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
 from flowrt.data.node import Node
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
-from flowrt.data.spec import TensorSpec, spec_of
+from flowrt.data.spec import TensorSpec, declared_spec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
@@ -72,9 +72,7 @@ class Dataset:
                 f"from_generator: expected a function that returns an iterable; got {generator!r}",
                 source=user_line(),
             )
-        shapes = output_shapes if output_shapes is not None else map_structure(lambda _: None, output_types)
-        pair = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
-        spec = map_structure(pair, output_types, shapes)
+        spec = declared_spec(output_types, output_shapes)
         return Dataset(FromGenerator(generator, spec, tuple(_component(arg) for arg in args or ())))
 
     @staticmethod

@@ -23,13 +23,9 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.shapes import as_shape
 
 __all__ = [
-    "AUTOTUNE",
-    "AutoShardPolicy",
-    "bucket_by_sequence_length",
-    "copy_to_device",
-    "group_by_window",
+    "AUTOTUNE", "AutoShardPolicy", "bucket_by_sequence_length", "copy_to_device", "group_by_window",
     "prefetch_to_device",
-]
+]  # fmt: skip
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[[Dataset], Dataset]:
@@ -121,8 +117,8 @@ def bucket_by_sequence_length(
     boundaries, sizes = tuple(map(int, bucket_boundaries)), tuple(map(int, bucket_batch_sizes))
     if not boundaries or any(a >= b for a, b in pairwise(boundaries)) or len(sizes) != len(boundaries) + 1:
         raise InvalidArgumentError(
-            "bucket_by_sequence_length: expected increasing bucket_boundaries and one more batch size; got "
-            f"{list(boundaries)} and {list(sizes)}"
+            "bucket_by_sequence_length: expected increasing bucket_boundaries, and one batch size more than"
+            f" boundaries; got {list(boundaries)} and {list(sizes)}"
         )
 
     def apply(dataset: Dataset) -> Dataset:

@@ -16,9 +16,8 @@ import numpy as np
 
 from flowrt.base.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
 from flowrt.data.node import HOST, Element, ElementIterator, Node
-from flowrt.data.spec import TensorSpec
+from flowrt.data.spec import declared_spec
 from flowrt.data.traced import open_tree, tensors_in
-from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.dlpack import host_array, is_foreign
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
@@ -27,7 +26,7 @@ from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state import iterators
 from flowrt.graph.passes.prepare.prune import extract
-from flowrt.graph.shapes import TensorShape, as_shape, compatible
+from flowrt.graph.shapes import TensorShape, compatible
 
 
 class Iterator:
@@ -44,11 +43,7 @@ class Iterator:
 
         Without ``output_shapes`` the shapes are unknown.
         """
-        if output_shapes is None:
-            spec = map_structure(lambda dtype: TensorSpec(None, as_dtype(dtype)), output_types)
-        else:
-            pairs = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
-            spec = map_structure(pairs, output_types, output_shapes)
+        spec = declared_spec(output_types, output_shapes)
         return Iterator(_new_handle(spec, HOST, shared_name), None, spec)
 
     @staticmethod

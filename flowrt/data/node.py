@@ -64,6 +64,26 @@ class Node(ABC):
         return None
 
 
+class SameSpec(Node):
+    """Elements with the spec of those of ``input``."""
+
+    input: Node
+
+    @property
+    def spec(self) -> Structure:
+        return self.input.spec
+
+
+class DeclaredSpec(Node):
+    """Elements of the spec ``returns``."""
+
+    returns: Structure
+
+    @property
+    def spec(self) -> Structure:
+        return self.returns
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Iteration:

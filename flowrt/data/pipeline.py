@@ -20,7 +20,17 @@ import numpy as np
 
 from flowrt.base.structure import Structure, flatten, map_structure
 from flowrt.data.background import map_in_order, read_ahead
-from flowrt.data.node import Element, Iteration, Node, Rows, Stream, expect_at_least, known_int
+from flowrt.data.node import (
+    DeclaredSpec,
+    Element,
+    Iteration,
+    Node,
+    Rows,
+    SameSpec,
+    Stream,
+    expect_at_least,
+    known_int,
+)
 from flowrt.data.sources import TensorSlices
 from flowrt.data.spec import common_spec
 from flowrt.errors import InvalidArgumentError
@@ -32,18 +42,12 @@ _AUTO_PREFETCH = 2  # one element being used, one ready
 _END: Any = object()
 
 
-class Reordering(Node):
+class Reordering(SameSpec):
     """Passes on elements of ``input`` unchanged; a subclass selects and orders them."""
-
-    input: Node
 
     @abstractmethod
     def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
         """The items of ``open_input(iteration)`` that this dataset selects, in its order."""
-
-    @property
-    def spec(self) -> Structure:
-        return self.input.spec
 
     @property
     def rows(self) -> Rows | None:
@@ -190,7 +194,7 @@ class Cache(Reordering):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Prefetch(Node):
+class Prefetch(SameSpec):
     """The input, computed on a thread up to ``buffer_size`` elements ahead; 0 computes on demand."""
 
     input: Node
@@ -198,10 +202,6 @@ class Prefetch(Node):
 
     def __post_init__(self) -> None:
         expect_at_least(AUTOTUNE, "prefetch: buffer_size", self.buffer_size)
-
-    @property
-    def spec(self) -> Structure:
-        return self.input.spec
 
     @property
     def device(self) -> str:
@@ -216,17 +216,13 @@ class Prefetch(Node):
 
 @final
 @dataclass(frozen=True, eq=False)
-class OnDevice(Node):
+class OnDevice(SameSpec):
     """The input, for an iterator on ``target``: elements are computed on the host, and their copy to the
     device starts immediately. With a `Prefetch` after it the copy runs ahead of the step.
     """
 
     input: Node
     target: str
-
-    @property
-    def spec(self) -> Structure:
-        return self.input.spec
 
     @property
     def device(self) -> str:
@@ -244,7 +240,7 @@ class OnDevice(Node):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Map(Node):
+class Map(DeclaredSpec):
     """``fn(*components)``, a tuple of components that fit ``returns``, for every element.
 
     With ``num_parallel_calls`` the calls run on that many threads; the order is kept.
@@ -258,10 +254,6 @@ class Map(Node):
     def __post_init__(self) -> None:
         if known_int(self.num_parallel_calls) != AUTOTUNE:
             expect_at_least(1, "map: num_parallel_calls", self.num_parallel_calls)
-
-    @property
-    def spec(self) -> Structure:
-        return self.returns
 
     def open(self, iteration: Iteration) -> Stream[Element]:
         workers = 1 if self.num_parallel_calls is None else operator.index(self.num_parallel_calls)
@@ -278,15 +270,11 @@ class Map(Node):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(SameSpec):
     """The elements for which ``predicate(*components)`` is true."""
 
     input: Node
     predicate: Callable[..., Any]
-
-    @property
-    def spec(self) -> Structure:
-        return self.input.spec
 
     def open(self, iteration: Iteration) -> Stream[Element]:
         with closing(self.input.open(iteration)) as elements:
@@ -299,7 +287,7 @@ class Filter(Node):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Interleave(Node):
+class Interleave(DeclaredSpec):
     """The elements of the datasets ``fn(*components)``, of spec ``returns``.
 
     ``cycle_length`` of them are open at a time and yield ``block_length`` elements in turn; a finished one is
@@ -315,10 +303,6 @@ class Interleave(Node):
     def __post_init__(self) -> None:
         expect_at_least(1, "interleave: cycle_length", self.cycle_length)
         expect_at_least(1, "interleave: block_length", self.block_length)
-
-    @property
-    def spec(self) -> Structure:
-        return self.returns
 
     def open(self, iteration: Iteration) -> Stream[Element]:
         cycle, block = operator.index(self.cycle_length), operator.index(self.block_length)

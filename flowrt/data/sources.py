@@ -15,7 +15,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.base.structure import Structure, flatten, flatten_up_to, leaf_paths
-from flowrt.data.node import Array, Element, Iteration, Node, Rows, Stream, known_int
+from flowrt.data.node import Array, DeclaredSpec, Element, Iteration, Node, Rows, Stream, known_int
 from flowrt.data.spec import TensorSpec, row_spec, spec_of
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from flowrt.graph.shapes import compatible, format_shape
@@ -92,23 +92,19 @@ class Range(Node):
 
 @final
 @dataclass(frozen=True, eq=False)
-class FromGenerator(Node):
-    """The elements of ``generator(*args)``, converted to and checked against ``yields``: a structure of
+class FromGenerator(DeclaredSpec):
+    """The elements of ``generator(*args)``, converted to and checked against ``returns``: a structure of
     `TensorSpec`.
 
     Integers and bools must survive the conversion unchanged; floats may lose precision.
     """
 
     generator: Callable[..., Iterable[Any]]
-    yields: Structure
+    returns: Structure
     args: tuple[Any, ...] = ()
 
-    @property
-    def spec(self) -> Structure:
-        return self.yields
-
     def open(self, iteration: Iteration) -> Stream[Element]:
-        leaves = list(zip(leaf_paths(self.yields), flatten(self.yields), strict=True))
+        leaves = list(zip(leaf_paths(self.returns), flatten(self.returns), strict=True))
         with ExitStack() as stack:
             with _users_errors():
                 values = iter(self.generator(*[_as_argument(arg) for arg in self.args]))
@@ -125,7 +121,7 @@ class FromGenerator(Node):
 
     def _parts(self, value: Any, where: str) -> list[Any]:
         try:
-            return flatten_up_to(self.yields, value)
+            return flatten_up_to(self.returns, value)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{where}: {error}") from None
 

@@ -34,6 +34,15 @@ class TensorSpec:
         return f"{self.dtype.name}{format_shape(self.shape)}"
 
 
+def declared_spec(output_types: Structure, output_shapes: Structure = None) -> Structure:
+    """The spec with these dtypes and shapes; without ``output_shapes`` they are unknown."""
+    if output_shapes is None:
+        output_shapes = map_structure(lambda _: None, output_types)
+    return map_structure(
+        lambda dtype, shape: TensorSpec(as_shape(shape), dtypes.as_dtype(dtype)), output_types, output_shapes
+    )
+
+
 def spec_of(tensors: Structure) -> Structure:
     """The spec of one element with these tensors."""
     return map_structure(TensorSpec.of, tensors)

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from flowrt.base.structure import Structure
-from flowrt.data.node import Element, Iteration, Node, Stream, bind, expect_at_least
+from flowrt.data.node import DeclaredSpec, Element, Iteration, Node, Stream, bind, expect_at_least
 from flowrt.data.spec import common_spec
 from flowrt.data.traced import Traced, TracedDataset
 from flowrt.errors import InvalidArgumentError
@@ -29,20 +29,14 @@ class Held:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Window(Node):
+class Window(DeclaredSpec):
     """A window as a dataset."""
 
     returns: Structure
     held: Held
 
-    @property
-    def spec(self) -> Structure:
-        return self.returns
-
     def open(self, iteration: Iteration) -> Stream[Element]:
-        for element in self.held.elements:
-            iteration.check()
-            yield element
+        yield from checked(self.held.elements, iteration)
 
 
 def over(node: Node, place: Held, elements: list[Element]) -> Node:
@@ -82,7 +76,7 @@ def windows(
 
 @final
 @dataclass(frozen=True, eq=False)
-class GroupByWindow(Node):
+class GroupByWindow(DeclaredSpec):
     """The datasets ``reduction(key, window)``, of spec ``returns``, concatenated.
 
     ``key`` is a function of an element's components; ``window_size`` a function of the key, or a number.
@@ -93,10 +87,6 @@ class GroupByWindow(Node):
     reduction: Callable[[int, list[Element]], Node]
     window_size: Any
     returns: Structure
-
-    @property
-    def spec(self) -> Structure:
-        return self.returns
 
     def _size_of(self, key: int) -> int:
         sized = self.window_size

@@ -35,7 +35,7 @@ class DeviceSpec:
         for name in ("replica", "task", "device_index"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise InvalidArgumentError(f"DeviceSpec {name}: expected a number of at least 0; got {value}")
+                raise InvalidArgumentError(f"DeviceSpec {name}: expected a number >= 0; got {value}")
         if self.device_type is not None:
             object.__setattr__(self, "device_type", self.device_type.upper())
 

@@ -20,7 +20,7 @@ from flowrt.distribute.cluster.certificates import check_claim
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import liveness
-from flowrt.distribute.collectives.mesh_forming import GroupDoor, is_joining
+from flowrt.distribute.collectives.mesh_forming import GroupAcceptor, is_joining
 from flowrt.distribute.wire.messages import PROTOCOL, Message
 from flowrt.distribute.wire.peer import Done, Owner, Peer, dial
 from flowrt.errors import (
@@ -75,7 +75,7 @@ class ConnectionManager:
             incarnation=incarnation,
             cluster=fingerprint(cluster),
         )
-        self.groups = GroupDoor()
+        self.groups = GroupAcceptor()
         """Accepts ranks that dial this task for a group."""
         self._lock = threading.Lock()
         self._serial = itertools.count(1)
@@ -313,7 +313,7 @@ class FirstFrame:
     the ``groups``.
     """
 
-    def __init__(self, owner: Owner, groups: GroupDoor) -> None:
+    def __init__(self, owner: Owner, groups: GroupAcceptor) -> None:
         self._owner, self._groups = owner, groups
         self._receiver: Receiver | None = None
 

@@ -178,7 +178,7 @@ class Server:
         if parse_address(self._addresses[self.task]).port == 0:
             self._addresses[self.task] = self._listener.address
         _SERVERS[self.target] = self
-        self._connections.groups.stand_at((self._addresses[self.task], self._listener.address))
+        self._connections.groups.register((self._addresses[self.task], self._listener.address))
         self._ticker.start()
 
     @property
@@ -254,7 +254,7 @@ class Server:
         self._stopped.set()
         if self._listener is not None:
             _SERVERS.pop(self.target, None)
-            self._connections.groups.leave()
+            self._connections.groups.unregister()
         reason = f"{self.task} was stopped"
         self._end_steps(CancelledError(reason))
         self._connections.close(reason)

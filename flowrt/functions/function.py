@@ -240,8 +240,8 @@ class _Traces:
         if made:
             raise made[0].error(
                 InvalidArgumentError,
-                f"function {text}: expected no new variables after its first trace. Make them with"
-                " get_variable, which finds those of the first, or outside the function",
+                f"function {text}: expected no new variables after the first trace; got this one. Create it"
+                " outside the function, or with get_variable, which reuses the variables of the first trace",
             )
 
     def take_names(self) -> None:

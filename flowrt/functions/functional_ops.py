@@ -205,7 +205,7 @@ class Rows:
                 length = merge(length, None if dims is None else dims[:1])
             except InvalidArgumentError:
                 raise InvalidArgumentError(
-                    f"{what}: expected elems of one length; got {self.tensors}", source=user_line()
+                    f"{what}: expected elems of equal length; got {self.tensors}", source=user_line()
                 ) from None
         return length[0]
 

@@ -138,7 +138,7 @@ def _over_units(like: Tensor, sweep: Callable[[Tensor], list[Any]]) -> list[Tens
     """
     dtype, static = value_spec(like)
     if not is_static(static):
-        raise InvalidArgumentError(f"jacobian: expected static shape; got {like!r}", source=user_line())
+        raise InvalidArgumentError(f"jacobian: expected a static shape; got {like!r}", source=user_line())
     count = math.prod(static)
     units = reshape(eye(count, dtype=dtype), [count, *static])
     return vectorize(sweep, [units], count, loop)

@@ -25,7 +25,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias,
 import numpy as np
 
 from flowrt.dtypes import ANY, INEXACT, DType, as_dtype, domain, resource, variant
-from flowrt.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
+from flowrt.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, nearest
 from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess, ListUse, Loop, Traits, Vjp
 from flowrt.graph.op_help import CallDoc, CallSignature
 from flowrt.graph.shapes import Shape
@@ -568,9 +567,3 @@ def op_def(name: str) -> OpDef[Defined]:
 def registered_ops() -> Mapping[str, OpDef]:
     """All definitions by name, in the order of definition."""
     return _registry
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`` Nearest: a, b`` to append to a sentence, or the empty string."""
-    found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
-    return f" Nearest: {', '.join(found)}" if found else ""

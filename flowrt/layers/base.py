@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 from flowrt import nn
 from flowrt.base.structure import map_structure
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import nearest
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.division import realdiv
@@ -288,7 +287,8 @@ def layer_function(
         except TypeError as error:
             unknown = next((name for name in kwargs if name not in signature.parameters), "")
             hint = nearest(unknown, signature.parameters)
-            message = f"layers.{function.__name__}: expected arguments that fit; {error}.{hint}"
+            found = f"got {unknown!r}.{hint}" if unknown else f"{error}."
+            message = f"layers.{function.__name__}: expected the layer's arguments; {found}"
             raise DTypeError(message, source=user_line()) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
         training = {"training": given.pop("training", False)} if has_training else {}

@@ -32,9 +32,7 @@ def count(value: Any, name: str) -> int:
     except (TypeError, ValueError):
         number = -1
     if number < 0 or isinstance(value, str) or (isinstance(value, float) and number != value):
-        raise InvalidArgumentError(
-            f"{name}: expected a whole number, 0 or more; got {value!r}", source=user_line()
-        )
+        raise InvalidArgumentError(f"{name}: expected an integer >= 0; got {value!r}", source=user_line())
     return number
 
 

@@ -18,9 +18,7 @@ from flowrt.graph.source import user_line
 
 def _checked(scale: Any, name: str) -> float:
     if not isinstance(scale, (int, float)) or isinstance(scale, bool) or scale < 0:
-        raise InvalidArgumentError(
-            f"{name}: expected a number of at least 0; got {scale!r}", source=user_line()
-        )
+        raise InvalidArgumentError(f"{name}: expected a number >= 0; got {scale!r}", source=user_line())
     return float(scale)
 
 

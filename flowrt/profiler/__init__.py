@@ -4,7 +4,7 @@
         | RunMetadata.step_stats (protobuf)
     steps                    StepStats -> Step: operations and transfers
         |                       |
-    timeline                 costs, live_bytes, profile_options, profile
+    timeline                 costs, profile_options, profile
     Chrome trace JSON        tables by op, scope, device and line of the script
 
     always_on                FLOWRT_TRACE: the last steps are kept, and written at exit

@@ -61,7 +61,7 @@ def write_recent_steps(path: Path) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
-        raise OSError(f"expected a file; got {'a directory' if path.is_dir() else 'a device, or a pipe'}")
+        raise OSError(f"expected a file; got {'a directory' if path.is_dir() else 'a device or a pipe'}")
     path = path.resolve()  # a link stays one
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:

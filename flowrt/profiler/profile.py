@@ -1,6 +1,6 @@
 """`profile`: a table of the costs of traced steps, by scope, operation, device or line of the script.
 
-Stages: node costs, a `Row` for all of them (`by_scope`, `by_op`, ...), its filtering by the options
+Stages: node costs, a `Row` for all of them (`by_scope` or `flat`), its filtering by the options
 (`shown`), a `Profile`, which is text or rows.
 """
 
@@ -17,7 +17,7 @@ from flowrt.profiler import costs
 from flowrt.profiler.costs import NodeCost, Row
 from flowrt.profiler.profile_options import ProfileOptions, read_options
 from flowrt.profiler.steps import read_step
-from flowrt.profiler.text_table import size_text
+from flowrt.profiler.text_table import first_few, size_text
 
 VIEWS = ("scope", "graph", "op", "device", "code")
 
@@ -58,7 +58,7 @@ class Profile:
             "bytes": size_text(row.bytes / self._steps),
             "occurrence": f"{row.occurrence / self._steps:.4g}",
             "device": ", ".join(row.devices),
-            "op_types": _few(row.ops),
+            "op_types": first_few(row.ops, MAX_NAMED_OPS),
         }
         return ["  " * depth + (row.name or "total"), *(cells[column] for column in self._columns)]
 
@@ -136,11 +136,12 @@ def _profile(graph: Any, run_metas: Sequence[Any], cmd: str, options: ProfileOpt
 def _view(cmd: str, found: Sequence[NodeCost], graph: Any) -> Row:
     match cmd:
         case "op":
-            return costs.by_op(found)
+            return costs.flat(found, lambda cost: cost.op)
         case "device":
-            return costs.by_device(found)
+            return costs.flat(found, lambda cost: costs.short_device(cost.device))
         case "code":
-            return costs.by_line(found, _lines(graph))
+            lines = _lines(graph)
+            return costs.flat(found, lambda cost: lines.get(cost.name, "(made by flowrt)"))
         case _:
             return costs.by_scope(found)
 
@@ -208,8 +209,3 @@ def _time(micros: float) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:4.0%}" if whole else "  0%"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED_OPS
-    return ", ".join(names[:MAX_NAMED_OPS]) + (f" and {more} more" if more > 0 else "")

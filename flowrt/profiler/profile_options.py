@@ -51,9 +51,7 @@ def read_options(given: Mapping[str, Any] | None) -> ProfileOptions:
     for name, value in (given or {}).items():
         if name in UNKNOWN_COSTS:
             if value:
-                raise UnimplementedError(
-                    f"profile: {name}: expected 0; got {value}: a trace does not tell it"
-                )
+                raise UnimplementedError(f"profile: {name}: expected 0; got {value}. Traces do not record it")
         elif name in known:
             options = replace(options, **{name: value})
         elif name != "account_displayed_op_only":  # every row counts all that is below it

@@ -1,4 +1,4 @@
-"""Plain text in columns, and numbers of bytes as tables, pictures and pages write them."""
+"""Plain text: columns, shortened lists, and numbers of bytes as tables, pictures and pages write them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
+
+def first_few(words: Sequence[str], most: int) -> str:
+    """``a, b, c and 30 more``."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def gib(nbytes: int) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.costs import live_bytes
 from flowrt.profiler.steps import Edge, Operation, Step, Transfer, device_in_task, read_step, several, task_of
 from flowrt.version import VERSION
 

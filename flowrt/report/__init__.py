@@ -12,5 +12,4 @@ Everything between reading and writing is pure. Text from files enters the page 
 """
 
 from flowrt.report.page import write_page as write_page
-from flowrt.report.page import write_report as write_report
 from flowrt.report.read_run import read_run as read_run

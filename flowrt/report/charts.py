@@ -29,7 +29,7 @@ MIN_SMOOTHED = 100
 NOISE = 3.0
 """Length of the path of a noisy curve, relative to its range: a monotonic curve has 1."""
 
-ROW = 22
+WIDE, HEIGHT, ROW = 1040.0, 190.0, 22
 LABELS = 130
 """Width of the names left of the rows."""
 
@@ -46,7 +46,6 @@ class Frame(NamedTuple):
 def curves(
     lines: Mapping[str, Sequence[Point]],
     width: float = 340,
-    height: float = 190,
     name_y: Callable[[float], str] = number,
     ticks_y: Callable[..., list[float]] = ticks,
 ) -> Markup:
@@ -57,7 +56,7 @@ def curves(
     every = [point for points in finite.values() for point in points]
     if not every:
         return element("p", "No value is a finite number.", class_="missing")
-    frame = _frame(width, height, [p.step for p in every], [p.value for p in every])
+    frame = _frame(width, [p.step for p in every], [p.value for p in every])
     drawn = [
         _curve(frame, points, f"c{i % NUM_COLOURS}") for i, points in enumerate(lines.values()) if points
     ]
@@ -71,14 +70,12 @@ def curves(
     )
 
 
-def areas(
-    lines: Mapping[str, Sequence[tuple[float, float]]], width: float = 1040, height: float = 190
-) -> Markup:
+def areas(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Markup:
     """A stepped area for each name: (nanoseconds, bytes from then on)."""
     every = [pair for pairs in lines.values() for pair in pairs]
-    frame = _frame(width, height, [x for x, _ in every], [0.0, *(y for _, y in every)], from_zero=True)
+    frame = _frame(WIDE, [x for x, _ in every], [0.0, *(y for _, y in every)], from_zero=True)
     drawn = [_area(frame, peaks(pairs), f"c{i % NUM_COLOURS}") for i, pairs in enumerate(lines.values())]
-    return _svg(width, height, _axes(frame, duration, size_text, byte_ticks), drawn)
+    return _svg(WIDE, HEIGHT, _axes(frame, duration, size_text, byte_ticks), drawn)
 
 
 class Bar(NamedTuple):
@@ -99,15 +96,12 @@ class Mark(NamedTuple):
 
 
 def rows(
-    bars: Mapping[str, Sequence[Bar]],
-    marks: Mapping[str, Sequence[Mark]],
-    span_ns: tuple[float, float],
-    width: float = 1040,
+    bars: Mapping[str, Sequence[Bar]], marks: Mapping[str, Sequence[Mark]], span_ns: tuple[float, float]
 ) -> Markup:
     """A row for each name, over one axis of nanoseconds: bars, and marks on them."""
     names = list(dict.fromkeys([*bars, *marks]))
     bottom = ROW * len(names) + 4.0
-    x = Scale(*span_ns, LABELS, width - 12)
+    x = Scale(*span_ns, LABELS, WIDE - 12)
     parts = [
         [
             element("line", x1=x(tick), x2=x(tick), y1=0, y2=bottom, class_="grid"),
@@ -120,7 +114,7 @@ def rows(
         label = element("text", _short(name), element("title", name), x=0, y=top + 15, class_="label")
         parts.append([label, *(_bar(x, top, bar) for bar in bars.get(name, ()))])
         parts.append([_mark(x, top, mark) for mark in marks.get(name, ())])
-    return _svg(width, bottom + 22, parts)
+    return _svg(WIDE, bottom + 22, parts)
 
 
 def merged(bars: Iterable[Bar], pixel: float) -> list[Bar]:
@@ -161,11 +155,11 @@ def is_noisy(values: Sequence[float]) -> bool:
     return way > NOISE * (max(values) - min(values))
 
 
-def smoothed(points: Sequence[Point], weight: float = SMOOTHING) -> list[Point]:
+def smoothed(points: Sequence[Point]) -> list[Point]:
     """The exponential mean, without a bias to 0 at the beginning (Kingma and Ba, "Adam", 2015, section 3)."""
     found, mean, total = [], 0.0, 0.0
     for point in points:
-        mean, total = weight * mean + (1 - weight) * point.value, weight * total + 1 - weight
+        mean, total = SMOOTHING * mean + (1 - SMOOTHING) * point.value, SMOOTHING * total + 1 - SMOOTHING
         found.append(point._replace(value=mean / total))
     return found
 
@@ -173,11 +167,9 @@ def smoothed(points: Sequence[Point], weight: float = SMOOTHING) -> list[Point]:
 # --- parts
 
 
-def _frame(
-    width: float, height: float, xs: Sequence[float], ys: Sequence[float], from_zero: bool = False
-) -> Frame:
+def _frame(width: float, xs: Sequence[float], ys: Sequence[float], from_zero: bool = False) -> Frame:
     low, high = (0.0, max(ys) * 1.08 or 1.0) if from_zero else padded(min(ys), max(ys))
-    return Frame(width, height, Scale(min(xs), max(xs), 58, width - 12), Scale(low, high, height - 24, 8))
+    return Frame(width, HEIGHT, Scale(min(xs), max(xs), 58, width - 12), Scale(low, high, HEIGHT - 24, 8))
 
 
 def _axes(

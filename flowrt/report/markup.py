@@ -15,8 +15,6 @@ class Markup(str):
 
 Child: TypeAlias = "str | float | Markup | Iterable[Child]"
 
-_VOID = frozenset({"br", "meta"})
-
 
 def element(name: str, *children: Child, **attributes: str | float | None) -> Markup:
     """``<name attributes>children</name>``. An attribute ``class_`` becomes ``class``, ``text_anchor``
@@ -27,8 +25,6 @@ def element(name: str, *children: Child, **attributes: str | float | None) -> Ma
         for key, value in attributes.items()
         if value is not None
     )
-    if name in _VOID:
-        return Markup(f"<{name}{shown}>")
     return Markup(f"<{name}{shown}>{joined(children)}</{name}>")
 
 

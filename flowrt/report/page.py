@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from flowrt.report.markup import Markup, element, joined
-from flowrt.report.read_run import Run, read_run
+from flowrt.report.read_run import Run
 from flowrt.report.sections import SECTIONS
 from flowrt.version import VERSION
 from flowrt.viz.target import check_target, write_target
@@ -27,17 +27,10 @@ def make_page(run: Run) -> str:
     return page
 
 
-def write_report(directory: Path, target: Path, skip_damaged: bool = False) -> Path:
-    """Atomically write the report of the run in ``directory`` to ``target``, and return ``target``.
-
-    Raises `NotFoundError` if ``directory`` is not a directory or has nothing to show, `DataLossError` for a
-    damaged file unless ``skip_damaged``, and the `OpError` of a path that cannot be written.
-    """
-    return write_page(read_run(directory, skip_damaged), target)
-
-
 def write_page(run: Run, target: Path) -> Path:
-    """Write the report of ``run`` to ``target``, as `write_report`."""
+    """Atomically write the report of ``run`` to ``target``, and return ``target``. Raises the `OpError` of a
+    path that cannot be written.
+    """
     check_target(target)
     write_target(target, make_page(run).encode("utf-8", "replace"))  # file names may not be valid text
     return target

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from flowrt.distribute.observe.flight_recorder import SUFFIX, Record, read_record
 from flowrt.errors import DataLossError, NotFoundError, OpError
 from flowrt.graph.messages.tensor_proto import decode_tensor
-from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.costs import live_bytes
 from flowrt.profiler.steps import Step, read_step
 from flowrt.protos.event_pb2 import Event, SessionLog
 from flowrt.protos.step_stats_pb2 import RunMetadata

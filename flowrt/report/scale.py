@@ -42,9 +42,9 @@ def byte_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def padded(low: float, high: float, part: float = 0.05) -> tuple[float, float]:
+def padded(low: float, high: float) -> tuple[float, float]:
     """The range, slightly enlarged; an interval around a single value."""
-    margin = (high - low) * part or abs(low) * part or 1.0
+    margin = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
     return low - margin, high + margin
 
 

@@ -1,4 +1,4 @@
-"""The sections of a report: each returns a `Run`'s charts and tables, or says what is missing."""
+"""The sections of a report: each returns a `Run`'s charts and tables, or a note on what is missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from itertools import islice
 
 from flowrt.distribute.observe.flight_recorder import Record, What
 from flowrt.distribute.observe.missing_sender import explain, short_name
-from flowrt.profiler.costs import NodeCost, node_costs, short_device
-from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.costs import NodeCost, live_bytes, node_costs, short_device
 from flowrt.profiler.steps import Operation, Step
 from flowrt.profiler.text_table import size_text
 from flowrt.report import charts
@@ -26,7 +25,7 @@ MAX_ABORTS = 20
 MAX_LINES = 40
 
 TRACES_BY = (
-    "Run steps with RunOptions(trace_level=FULL_TRACE) and give the RunMetadata to "
+    "Run steps with RunOptions(trace_level=FULL_TRACE) and pass the RunMetadata to "
     "FileWriter.add_run_metadata, or use train.ProfilerHook."
 )
 
@@ -37,7 +36,7 @@ def header(run: Run) -> Markup:
     facts = [("files read", str(len(run.files)))]
     if run.first_time and run.last_time:
         facts.insert(0, ("from", _date(run.first_time)))
-        facts.insert(1, ("took", duration((run.last_time - run.first_time) * 1e9)))
+        facts.insert(1, ("duration", duration((run.last_time - run.first_time) * 1e9)))
     if steps:
         facts.append(("last step", str(max(steps))))
     if run.traces:
@@ -54,28 +53,28 @@ def notes(run: Run) -> Markup:
     if not run.notes:
         return Markup("")
     lines = [element("li", note) for note in run.notes]
-    return element("aside", element("h2", "Not all could be read"), element("ul", lines))
+    return element("aside", element("h2", "Unreadable files"), element("ul", lines))
 
 
 def curves(run: Run) -> Markup:
-    """The scalars, one chart per tag."""
+    """The scalars, one chart per tag, those of losses first."""
     if not run.curves:
         return _missing("Curves", "no scalars", "Write summary.scalar with a FileWriter.")
     figures = []
-    for tag in sorted(run.curves, key=_by_interest)[:MAX_CURVES]:
+    for tag in sorted(run.curves, key=lambda tag: ("loss" not in tag.lower(), tag))[:MAX_CURVES]:
         lines = run.curves[tag]
         last = [points[-1].value for points in lines.values()]
         caption = element("figcaption", element("b", tag), element("span", f"last {number(last[-1])}"))
         figures.append(element("figure", caption, charts.curves(lines), _legend(list(lines))))
     more = len(run.curves) - MAX_CURVES
-    note = element("p", f"{more} more scalars are in the event files.") if more > 0 else ""
+    note = element("p", f"The event files contain {more} more scalars.") if more > 0 else ""
     return _section("Curves", element("div", figures, class_="grid"), note)
 
 
 def step_times(run: Run) -> Markup:
     """Activities of the streams, and the last traced step's timeline."""
     if not run.traces:
-        return _missing("Time of a step", "no traced steps", TRACES_BY)
+        return _missing("Step time", "no traced steps", TRACES_BY)
     steps, last = _steps(run), run.traces[-1]
     table = [
         [element("td", each.stream), element("td", _stack(each.nanos), class_="wide")]
@@ -84,10 +83,10 @@ def step_times(run: Run) -> Markup:
     ]
     heads = ["stream", "", *ACTIVITIES]
     return _section(
-        "Time of a step",
-        element("p", f"A step takes {duration(mean_span(steps))}, the mean of {len(steps)} traced."),
+        "Step time",
+        element("p", f"Mean step time {duration(mean_span(steps))} over {len(steps)} traced steps."),
         _table(heads, table, number_from=2),
-        element("h3", f"{last.tag}, as it went"),
+        element("h3", f"Timeline of {last.tag}"),
         _went(last.step),
         _legend(ACTIVITIES, classes=ACTIVITIES),
     )
@@ -103,18 +102,18 @@ def slowest_ops(run: Run) -> Markup:
     rows = [_cost_row(cost, costs[0].micros, whole, len(steps)) for cost in costs[:MAX_OPS]]
     rest = costs[MAX_OPS:]
     took = sum(cost.micros for cost in rest)
-    note = f"{len(rest)} other operations take {share(took, whole)} of the time together." if rest else ""
-    heads = ["operation", "type", "device", "", "time a step", "share", "runs", "new memory"]
+    note = f"The other {len(rest)} operations take {share(took, whole)} of the time." if rest else ""
+    heads = ["operation", "type", "device", "", "time per step", "share", "runs", "allocated"]
     return _section("Slowest operations", _table(heads, rows, number_from=4), element("p", note))
 
 
 def sent(run: Run) -> Markup:
     """Bytes from device to device."""
     if not run.traces:
-        return _missing("Between devices", "no traced steps", TRACES_BY)
+        return _missing("Transfers between devices", "no traced steps", TRACES_BY)
     found = traffic(_steps(run))
     if not found:
-        return _section("Between devices", element("p", "Nothing went from one device to another."))
+        return _section("Transfers between devices", element("p", "No tensors were transferred."))
     sources = sorted({each.source for each in found})
     targets = sorted({each.target for each in found})
     cells = {(each.source, each.target): each for each in found}
@@ -124,7 +123,7 @@ def sent(run: Run) -> Markup:
         for source in sources
     ]
     heads = ["from \\ to", *targets]
-    return _section("Between devices", _table(heads, rows, number_from=1, kind="matrix"))
+    return _section("Transfers between devices", _table(heads, rows, number_from=1, kind="matrix"))
 
 
 def memory(run: Run) -> Markup:
@@ -137,7 +136,7 @@ def memory(run: Run) -> Markup:
         for device, samples in sorted(live_bytes(step).items())
     }
     if not lines:
-        return _section("Memory", element("p", "No operation of the step made a tensor of a known size."))
+        return _section("Memory", element("p", "No operation of the step produced a tensor of known size."))
     pools = {short_device(op.device): 0 for op in step.operations if op.pool_bytes}
     for op in step.operations:
         if op.pool_bytes:
@@ -145,21 +144,21 @@ def memory(run: Run) -> Markup:
     over_run = _peaks(run)
     peaks = [
         f"{name} {size_text(max(value for _, value in pairs))}"
-        + (f" (its pool, with variables and plans: {size_text(pools[name])})" if name in pools else "")
+        + (f" (pool incl. variables and plans {size_text(pools[name])})" if name in pools else "")
         for name, pairs in lines.items()
     ]
     return _section(
         "Memory",
         element(
             "p",
-            f"Results of operations that are alive during {run.traces[-1].tag}, the last;"
-            f" at most {', '.join(peaks)}.",
+            f"Live outputs of operations during {run.traces[-1].tag} (last traced step):"
+            f" peak {', '.join(peaks)}.",
         ),
         charts.areas(lines),
         _legend(list(lines)),
         element("h3", "Over the run"),
-        element("p", "The most bytes of results that were alive at once, of each traced step."),
-        charts.curves(over_run, width=1040, name_y=size_text, ticks_y=byte_ticks),
+        element("p", "Peak bytes of live outputs in each traced step."),
+        charts.curves(over_run, width=charts.WIDE, name_y=size_text, ticks_y=byte_ticks),
         _legend(list(over_run)),
     )
 
@@ -168,9 +167,7 @@ def cluster_events(run: Run) -> Markup:
     """Events of the tasks' flight recorders, and their records of failed steps."""
     if not run.records:
         return _missing(
-            "Events of the cluster",
-            "no flight records",
-            "Tasks with --log-dir write them when a step is aborted.",
+            "Cluster events", "no flight records", "Tasks with --log-dir write them when a step is aborted."
         )
     marks = {short_name(record.task): _marks(record) for record in run.records}
     times = [mark.at for each in marks.values() for mark in each]
@@ -179,11 +176,11 @@ def cluster_events(run: Run) -> Markup:
     last = max((mark.at for each in moved.values() for mark in each), default=0.0)
     kinds = [what.value for what in What]
     return _section(
-        "Events of the cluster",
+        "Cluster events",
         charts.rows({}, moved, (0.0, max(last, 1e3))),
         _legend(kinds, classes=kinds),
         _aborts(run.records),
-        element("h3", "What was waited for at the end"),
+        element("h3", "Pending at the end"),
         element("pre", "\n".join(islice(explain(run.records), MAX_LINES))),
     )
 
@@ -218,11 +215,6 @@ def _peaks(run: Run) -> dict[str, list[Point]]:
         for device, each in sorted(run.peaks.items())
         for folder, points in each.items()
     }
-
-
-def _by_interest(tag: str) -> tuple[bool, str]:
-    """Losses first."""
-    return "loss" not in tag.lower(), tag
 
 
 def _went(step: Step) -> Markup:

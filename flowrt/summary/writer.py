@@ -37,7 +37,7 @@ class FileWriter(Closing):
     ) -> None:
         if session is not None:
             raise InvalidArgumentError(
-                "FileWriter: expected no session; got one: summaries are given to add_summary()"
+                "FileWriter: expected no session; got one. Pass fetched summaries to add_summary()"
             )
         self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix)
         self._lock = threading.Lock()

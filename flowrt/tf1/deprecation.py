@@ -67,7 +67,9 @@ def deprecated_argument_lookup(new_name: str, new_value: Any, old_name: str, old
     if old_value is None:
         return new_value
     if new_value is not None:
-        raise InvalidArgumentError(f"expected {new_name} or {old_name} (deprecated); got both")
+        raise InvalidArgumentError(
+            f"arguments: expected {new_name} or its deprecated name {old_name}; got both"
+        )
     return old_value
 
 

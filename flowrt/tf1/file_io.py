@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.gfile import (
-    Copy,
-    DeleteRecursively,
-    Exists,
-    GFile,
-    Glob,
-    IsDirectory,
-    ListDirectory,
-    MakeDirs,
-    MkDir,
-    Remove,
-    Rename,
-    Walk,
-)
+from flowrt import gfile
+from flowrt.gfile import GFile
 
 __all__ = [
     "FileIO", "copy", "create_dir", "delete_file", "delete_recursively", "file_exists", "get_matching_files",
@@ -26,17 +14,17 @@ __all__ = [
 ]  # fmt: skip
 
 FileIO = GFile
-copy = Copy
-create_dir = MkDir
-delete_file = Remove
-delete_recursively = DeleteRecursively
-file_exists = Exists
-get_matching_files = Glob
-is_directory = IsDirectory
-list_directory = ListDirectory
-recursive_create_dir = MakeDirs
-rename = Rename
-walk = Walk
+copy = gfile.Copy
+create_dir = gfile.MkDir
+delete_file = gfile.Remove
+delete_recursively = gfile.DeleteRecursively
+file_exists = gfile.Exists
+get_matching_files = gfile.Glob
+is_directory = gfile.IsDirectory
+list_directory = gfile.ListDirectory
+recursive_create_dir = gfile.MakeDirs
+rename = gfile.Rename
+walk = gfile.Walk
 
 
 def read_file_to_string(filename: Any, binary_mode: bool = False) -> str | bytes:

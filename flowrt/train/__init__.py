@@ -19,16 +19,16 @@ from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.train.checkpoints.checkpoint import CheckpointReader as NewCheckpointReader
 from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint
 from flowrt.train.checkpoints.checkpoint_state import *
-from flowrt.train.checkpoints.graph_files import write_graph
+from flowrt.train.checkpoints.durable_files import write_graph
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination import queue_runner as queue_runner
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from flowrt.train.hooks.basic_session_run_hooks import *
-from flowrt.train.hooks.profiler_hook import ProfilerHook
-from flowrt.train.hooks.progress_hook import ProgressHook
+from flowrt.train.hooks.basic_session_run_hooks import ProgressHook
 from flowrt.train.hooks.recording_hooks import *
+from flowrt.train.hooks.recording_hooks import ProfilerHook
 from flowrt.train.hooks.session_run_hook import *
 from flowrt.train.optimizers.global_step import *
 from flowrt.train.optimizers.global_step import (
@@ -43,8 +43,12 @@ from flowrt.train.optimizers.schedules import piecewise_constant as piecewise_co
 from flowrt.train.optimizers.standard_optimizers import *
 from flowrt.train.sessions.device_setter import replica_device_setter
 from flowrt.train.sessions.monitored_session import *
-from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from flowrt.train.sessions.session_manager import SessionManager
+from flowrt.train.sessions.session_manager import (
+    ChiefSessionCreator,
+    SessionCreator,
+    SessionManager,
+    WorkerSessionCreator,
+)
 
 _OLDER = {
     "input_batches": "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch "

@@ -55,7 +55,7 @@ def get_variable(
     scope = store.current.scope
     if partitioner is not None or scope.partitioner is not None:
         raise UnimplementedError(
-            f"get_variable {name!r}: expected no partitioner; got one: variables are not partitioned",
+            f"get_variable {name!r}: expected partitioner=None, as variables are never partitioned; got one",
             source=user_line(),
         )
     options: dict[str, Any] = {
@@ -126,8 +126,8 @@ def _get(
             return existing
         if reuse is True:
             raise InvalidArgumentError(
-                f"variable {name!r}: expected one made by get_variable, as reuse is True; got none. "
-                "Use reuse=AUTO_REUSE to make it when it is missing",
+                f"variable {name!r}: expected an existing one from get_variable, as reuse is True; got none. "
+                "Use reuse=AUTO_REUSE to create it if missing",
                 source=user_line(),
             )
         variable = Variable(
@@ -143,20 +143,22 @@ def _check_shared(variable: Variable, name: str, shape: Any, dtype: Any, reuse: 
     made = f"The existing one was made at {variable.op.source}"
     if not reuse:
         raise InvalidArgumentError(
-            f"variable {name!r}: expected a new name; it exists already. To share it use reuse=True or "
-            f"reuse=AUTO_REUSE in variable_scope. {made}",
+            f"variable {name!r}: expected a new name; got that of an existing variable. To share it, set "
+            f"reuse=True or reuse=AUTO_REUSE in variable_scope. {made}",
             source=user_line(),
         )
     if not compatible(as_shape(shape), as_shape(variable.shape)):
         expected, got = format_shape(as_shape(variable.shape)), format_shape(as_shape(shape))
         raise InvalidArgumentError(
-            f"variable {name!r}: expected its shape {expected} to share it; got {got}. {made}",
+            f"variable {name!r}: expected shape {expected}, as reuse shares the existing variable; got"
+            f" {got}. {made}",
             source=user_line(),
         )
     if as_dtype(dtype) is not variable.dtype:
         expected, got = variable.dtype.name, as_dtype(dtype).name
         raise InvalidArgumentError(
-            f"variable {name!r}: expected its dtype {expected} to share it; got {got}. {made}",
+            f"variable {name!r}: expected dtype {expected}, as reuse shares the existing variable; got"
+            f" {got}. {made}",
             source=user_line(),
         )
 

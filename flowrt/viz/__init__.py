@@ -1,13 +1,12 @@
 """Views of graphs: as built, as compiled, as placed; for people and for viewers.
 
     Session | Graph | GraphDef or event file | running worker
-        -> sources             Source               what is shown; compile_request: fetches and devices
-           script, plans                            a script's steps; the plan of a step
+        -> sources             Source               what is shown; compile_request: the step and plan
+           script                                   a script's steps
            foreign, foreign_specs                   GraphDefs with unknown ops
         -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
            op_facts                                 times and compiled code per operation
-        -> focus, fold         GraphView            cut down; closed groups
-           clusters                                 very large groups, divided
+        -> fold                GraphView            focus, closed groups, very large groups divided
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
         -> formats             bytes                one module per format; target: the output file
 
@@ -17,8 +16,7 @@ stage of the compile changed. Nothing here runs an operation, and no format embe
 
 from flowrt.viz.explain import explain
 from flowrt.viz.export import export
-from flowrt.viz.focus import focus
-from flowrt.viz.fold import fold, with_series
+from flowrt.viz.fold import focus, fold, with_series
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.overview import write_graph_picture

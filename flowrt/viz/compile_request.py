@@ -1,27 +1,34 @@
-"""The step to show: of a session, or of a graph without one.
+"""The step to show, of a session or of a graph without one, and its plan.
 
 For a graph without a session the devices are those that its operations request, whether or not they exist on
-this machine: placement only needs names.
+this machine: placement only needs names. Its plan is that of an equivalent session created for this, and is
+read while that session is open. Nothing runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from flowrt.device.spec import DeviceSpec, parse_device
-from flowrt.errors import DTypeError
+from flowrt.errors import DTypeError, FailedPreconditionError
+from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.ends.feeds import flat_feeds, resolve_feed
 from flowrt.executor.ends.fetches import Fetches, parse_fetches
 from flowrt.executor.lower.schedule import LOOP_COMPILER
-from flowrt.executor.session.session import BaseSession
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.plan_description import settled
+from flowrt.executor.session.session import BaseSession, Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import Shape
+from flowrt.profiler.text_table import first_few
 
 MASTERS = ("chief", "master", "worker")
 """Jobs with the default task as their first one, if requested."""
@@ -61,7 +68,7 @@ def compile_request(
     asked = Fetches((), _ends(graph), list) if fetches is None else parse_fetches(graph, fetches)
     tensors, targets, _ = asked
     if feed_dict is None:
-        feeds = _placeholders([t.op for t in tensors] + list(targets))
+        feeds = _placeholders(graph, needed_ops(tensors, targets))
     else:
         flat = [pair for item in feed_dict.items() for pair in flat_feeds(*item)]
         feeds = {resolve_feed(graph, key): np.shape(value) for key, value in flat}
@@ -70,13 +77,9 @@ def compile_request(
 
 def title_of(asked: CompileRequest) -> str:
     """``step: loss:0, train``; of more than `MAX_NAMED` fetches how many more."""
-    return f"step: {some([t.name for t in asked.tensors] + [op.name for op in asked.targets])}"
-
-
-def some(words: Sequence[str]) -> str:
-    """The first `MAX_NAMED` of them, and how many more there are."""
-    more = f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else ""
-    return ", ".join(words[:MAX_NAMED]) + more
+    return (
+        f"step: {first_few([t.name for t in asked.tensors] + [op.name for op in asked.targets], MAX_NAMED)}"
+    )
 
 
 def _ends(graph: Graph) -> tuple[Operation, ...]:
@@ -86,17 +89,21 @@ def _ends(graph: Graph) -> tuple[Operation, ...]:
     return tuple(op for op in graph.get_operations() if op.name not in read)
 
 
-def _placeholders(roots: list[Operation]) -> dict[Tensor, Shape]:
-    """The placeholders that ``roots`` need, in the order of the graph."""
+def needed_ops(tensors: Sequence[Tensor], targets: Sequence[Operation]) -> set[Operation]:
+    """The operations that these, and ``targets``, need."""
     found: set[Operation] = set()
-    waiting = list(roots)
+    waiting = [tensor.op for tensor in tensors] + list(targets)
     while waiting:
         op = waiting.pop()
         if op not in found:
             found.add(op)
-            waiting += [t.op for t in op.inputs] + list(op.control_inputs)
-    graph = roots[0].graph.get_operations() if roots else ()
-    fed = [op for op in graph if op.type == "Placeholder" and op in found]
+            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return found
+
+
+def _placeholders(graph: Graph, needed: set[Operation]) -> dict[Tensor, Shape]:
+    """The placeholders among ``needed``, in the order of ``graph``."""
+    fed = [op for op in graph.get_operations() if op.type == "Placeholder" and op in needed]
     return {op.outputs[0]: op.node.outputs[0].shape for op in fed}
 
 
@@ -142,3 +149,37 @@ def _task(spec: DeviceSpec) -> DeviceSpec:
 def _task_rank(task: DeviceSpec) -> tuple[int, str, int]:
     rank = MASTERS.index(task.job) if task.job in MASTERS else len(MASTERS)
     return rank, task.job or "", task.task or 0
+
+
+THIS_PROCESS = ("localhost", 0, 0)
+"""Job, replica and task of the devices of a session without a cluster."""
+
+OF_TASKS = "the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one"
+
+T = TypeVar("T")
+
+
+def read_plan(
+    asked: CompileRequest, read: Callable[[Plan], T], session: BaseSession | None = None
+) -> tuple[T | None, str]:
+    """The result of ``read`` for the plan of ``asked`` in ``session``; None, and the reason, if the devices
+    are not of this process. Raises the errors of `Session.run` if the step does not compile.
+    """
+    if session is not None:
+        return _read(session, asked, read)
+    kinds = [device.device_type or "" for device in asked.options.devices]
+    if {(device.job, device.replica, device.task) for device in asked.options.devices} != {THIS_PROCESS}:
+        return None, OF_TASKS
+    if set(kinds) - {"CPU", "NULL"}:
+        return None, "it asks for devices that are planned where they are"
+    config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
+    with closing(Session(graph=asked.graph, config=config)) as made:
+        try:
+            return _read(made, asked, read)
+        except FailedPreconditionError as error:  # datasets and Python functions are not in a file
+            return None, error.message
+
+
+def _read(session: BaseSession, asked: CompileRequest, read: Callable[[Plan], T]) -> tuple[T | None, str]:
+    plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
+    return (None, OF_TASKS) if plan is None else (read(settled(plan)), "")

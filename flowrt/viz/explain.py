@@ -14,20 +14,21 @@ from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from flowrt.device.spec import DeviceSpec
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.plan.plan_description import DevicePlan, describe_plan
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.imports.read_graph_def import find_op
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.pipeline import Observer, compile_step
+from flowrt.graph.passes.pipeline import PIPELINE, Observer, compile_step, format_pipeline, parse_pipeline
 from flowrt.graph.passes.placement.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text.graph_text import labelled_functions
-from flowrt.profiler.text_table import aligned, size_text
-from flowrt.viz.compile_request import CompileRequest, compile_request, some, title_of
+from flowrt.profiler.text_table import aligned, first_few, size_text
+from flowrt.viz.compile_request import MAX_NAMED, CompileRequest, compile_request, read_plan, title_of
 from flowrt.viz.from_parts import line_of
-from flowrt.viz.plans import read_plan
 from flowrt.viz.sources import WORKER, Foreign, ask_worker, on_its_devices, read_source
+from flowrt.viz.stages import stages_of
 
 
 class Placed(NamedTuple):
@@ -68,21 +69,29 @@ def explain(
     """
     if isinstance(what, str) and what.startswith(WORKER):
         return _of_worker(what, fetches)
-    if isinstance(what, CompileRequest):
-        asked = what
-    else:
-        found = what if isinstance(what, BaseSession | Graph) else read_source(os.fspath(what), fetches)
-        if isinstance(found, Foreign):
-            return _of_foreign(found)
-        asked = compile_request(found, fetches, feed_dict)
+    asked = _request_of(what, fetches, feed_dict)
+    if isinstance(asked, Foreign):
+        written = _written(asked.graph, on_its_devices(asked.graph), "")
+        return Explanation(f"graph: {asked.title}", tuple(written), (), asked.reason)
     step, operations = _title(asked), tuple(_placements(asked))
     plans, unplanned = read_plan(asked, describe_plan, what if isinstance(what, BaseSession) else None)
     return Explanation(step, operations, plans or (), unplanned)
 
 
+def _request_of(
+    what: BaseSession | Graph | str | os.PathLike[str] | CompileRequest,
+    fetches: Any,
+    feed_dict: Mapping[Any, Any] | None = None,
+) -> CompileRequest | Foreign:
+    if isinstance(what, CompileRequest):
+        return what
+    found = what if isinstance(what, BaseSession | Graph) else read_source(os.fspath(what), fetches)
+    return found if isinstance(found, Foreign) else compile_request(found, fetches, feed_dict)
+
+
 def _title(asked: CompileRequest) -> str:
     fed = [f"{tensor.name} {tensor.dtype.name}{format_shape(shape)}" for tensor, shape in asked.feeds.items()]
-    return title_of(asked) + (f"; fed: {some(fed)}" if fed else "")
+    return title_of(asked) + (f"; fed: {first_few(fed, MAX_NAMED)}" if fed else "")
 
 
 def _of_worker(target: str, fetches: Any) -> Explanation:
@@ -91,12 +100,6 @@ def _of_worker(target: str, fetches: Any) -> Explanation:
         _placed(node, node.name, "the master placed it there") for part in task.parts for node in part
     ]
     return Explanation(f"task: {task.name}", tuple(operations), task.plans, "")
-
-
-def _of_foreign(source: Foreign) -> Explanation:
-    placed = on_its_devices(source.graph)
-    operations = _written(source.graph, placed, "")
-    return Explanation(f"graph: {source.title}", tuple(operations), (), source.reason)
 
 
 def _written(graph: Subgraph, placed: Subgraph, prefix: str) -> Iterator[Placed]:
@@ -189,3 +192,28 @@ def _short(device: str) -> str:
     """``CPU:0`` of a device of this process, else the name without the replica."""
     local = "/job:localhost/replica:0/task:0/device:"
     return device.removeprefix(local) if device.startswith(local) else device.replace("/replica:0", "")
+
+
+ALL = "all"
+
+
+def pass_changes(
+    source: CompileRequest | str | os.PathLike[str], passes: str = ALL, fetches: Sequence[str] | None = None
+) -> str:
+    """The stages of a step that changed it, with the numbers of operations that each added, removed and
+    changed, outside of functions.
+
+    ``source`` is a step, or the path of a GraphDef; ``passes`` is ``"all"`` or a text for `parse_pipeline`.
+    Raises `InvalidArgumentError` for other ``passes`` and for a source that is compiled elsewhere, and as
+    `Session.run`.
+    """
+    pipeline = PIPELINE if passes == ALL else parse_pipeline(passes)
+    is_worker = isinstance(source, str) and source.startswith(WORKER)
+    asked = None if is_worker else _request_of(source, fetches)
+    if not isinstance(asked, CompileRequest):
+        raise InvalidArgumentError(f"passes: expected a script or a GraphDef that runs here; got {source}")
+    rows: list[tuple[str, ...]] = [("stage", "operations", "added", "removed", "changed")]
+    for stage in stages_of(asked, pipeline):
+        count = sum(len(part) for part in stage.parts.values())
+        rows.append((stage.name, str(count), *[str(len(names)) for names in stage.change]))
+    return "\n".join([f"passes: {format_pipeline(pipeline)}", *aligned(rows)])

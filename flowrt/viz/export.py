@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, nearest
 from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.op_def import nearest
 from flowrt.profiler.steps import several
 from flowrt.viz.compile_request import CompileRequest
-from flowrt.viz.focus import focus as in_focus
+from flowrt.viz.fold import focus as in_focus
 from flowrt.viz.fold import fold, levels, with_series
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.formats.table import FORMATS, Format
@@ -95,9 +94,9 @@ def check_export(
 
 def _check_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise DTypeError(f"{name}: expected a whole number; got {value!r}")
+        raise DTypeError(f"{name}: expected an integer; got {value!r}")
     if value < least:
-        raise InvalidArgumentError(f"{name}: expected a number of at least {least}; got {value}")
+        raise InvalidArgumentError(f"{name}: expected an integer >= {least}; got {value}")
 
 
 def format_for(path: str | os.PathLike[str]) -> str:

@@ -1,11 +1,24 @@
-"""Folding: a view with closed groups, each drawn as one node, and bundled edges between them."""
+"""Views cut down to what a reader can take in.
+
+focus            the neighbourhood of one operation or scope
+fold             closed groups, each drawn as one node, with bundled edges between them
+with_series      scopes of the same structure, as one group
+split_clusters   a box with too many children is divided into boxes of neighbours
+
+Generated code often creates thousands of operations in one scope, with similar names or none: there,
+consecutive ones are grouped, with about as many per box as there are boxes.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from flowrt.errors import NotFoundError, nearest
+from flowrt.profiler.text_table import first_few
+from flowrt.viz.compile_request import MAX_NAMED
 from flowrt.viz.view import (
     EdgeKind,
     EdgeView,
@@ -150,3 +163,113 @@ def _series(parent: str, stem: str, members: list[GroupView]) -> GroupView:
     span = f"{stem}[{min(numbers)}..{max(numbers)}]"
     name = f"{parent}/{span}" if parent else span
     return GroupView(name, label, GroupKind.SERIES, parent, sum(m.num_ops for m in members))
+
+
+def focus(view: GraphView, name: str, radius: int) -> GraphView:
+    """The operation ``name``, or all of the scope ``name``, and its neighbourhood of at most ``radius`` edges
+    in either direction. Raises `NotFoundError`, with the nearest names, for an unknown name.
+    """
+    found = _named(view, name)
+    neighbours: dict[str, list[str]] = {node: [] for node in view.nodes}
+    for edge in view.edges:
+        neighbours[edge.source].append(edge.target)
+        neighbours[edge.target].append(edge.source)
+    border = found
+    for _ in range(radius):
+        border = {n for at in border for n in neighbours[at]} - found
+        found = found | border
+    nodes = {n: node for n, node in view.nodes.items() if n in found}
+    edges = [edge for edge in view.edges if edge.source in found and edge.target in found]
+    return GraphView(nodes, edges, held_groups(GraphView(nodes, edges, view.groups)))
+
+
+def _named(view: GraphView, name: str) -> set[str]:
+    if name in view.nodes:
+        return {name}
+    if name not in view.groups:
+        near = nearest(name, {*view.nodes, *view.groups})
+        hint = (
+            near or f" It has {first_few(sorted({each.partition('/')[0] for each in view.nodes}), MAX_NAMED)}"
+        )
+        raise NotFoundError(f"focus: expected an operation or a scope of the graph; got {name!r}.{hint}")
+    return {
+        node.name
+        for node in view.nodes.values()
+        if any(group.name == name for group in around(view.groups, node.group))
+    }
+
+
+MAX_CHILDREN = 120
+"""Maximum number of children of a box: two screens."""
+
+
+def split_clusters(view: GraphView) -> GraphView:
+    """Return ``view`` with at most `MAX_CHILDREN` children per group and at the top level."""
+    groups = dict(view.groups)
+    nodes = dict(view.nodes)
+    for parent, children in _children(view).items():
+        if len(children) > MAX_CHILDREN:
+            _split(parent, children, groups, nodes)
+    return GraphView(nodes, view.edges, _outer_first(groups))
+
+
+def _children(view: GraphView) -> dict[str, list[NodeView | GroupView]]:
+    """The children of each group and of "", in execution order."""
+    children: dict[str, list[NodeView | GroupView]] = {}
+    seen: set[str] = set()
+    for node in view.nodes.values():
+        children.setdefault(node.group, []).append(node)
+        name = node.group
+        while name and name not in seen:
+            seen.add(name)
+            group = view.groups[name]
+            children.setdefault(group.parent, []).append(group)
+            name = group.parent
+    return children
+
+
+def _split(
+    parent: str,
+    children: Sequence[NodeView | GroupView],
+    groups: dict[str, GroupView],
+    nodes: dict[str, NodeView],
+) -> None:
+    size = math.ceil(max(math.sqrt(len(children)), len(children) / MAX_CHILDREN))
+    for start in range(0, len(children), size):
+        chunk = children[start : start + size]
+        span = f"[{start}..{start + len(chunk) - 1}]"
+        name = f"{parent}/{span}" if parent else span
+        label = f"{chunk[0].label} … {chunk[-1].label}"
+        num_ops = sum(child.num_ops for child in chunk)
+        groups[name] = GroupView(name, label, GroupKind.SERIES, parent, num_ops)
+        if len(chunk) > MAX_CHILDREN:
+            _split(name, chunk, groups, nodes)
+        else:
+            _put(name, chunk, groups, nodes)
+
+
+def _put(
+    parent: str,
+    children: Sequence[NodeView | GroupView],
+    groups: dict[str, GroupView],
+    nodes: dict[str, NodeView],
+) -> None:
+    for child in children:
+        if isinstance(child, NodeView):
+            nodes[child.name] = child._replace(group=parent)
+        else:
+            groups[child.name] = child._replace(parent=parent)
+
+
+def _outer_first(groups: dict[str, GroupView]) -> dict[str, GroupView]:
+    ordered: dict[str, GroupView] = {}
+
+    def put(group: GroupView) -> None:
+        if group.name not in ordered:
+            if group.parent:
+                put(groups[group.parent])
+            ordered[group.name] = group
+
+    for group in groups.values():
+        put(group)
+    return ordered

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
+from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError, nearest
 from flowrt.graph.construction.constant import feed_op, placeholder_op
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import call_op
@@ -24,7 +24,7 @@ from flowrt.graph.messages.attr_values import FunctionName, attr_kind, decode_at
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
 from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
-from flowrt.graph.op_def import Argument, Attr, Effect, OpDef, nearest
+from flowrt.graph.op_def import Argument, Attr, Effect, OpDef
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.shapes import Shape

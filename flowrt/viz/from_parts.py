@@ -100,7 +100,9 @@ class _Builder:
                 name, label, node.op.name, group, where, self._texts.of(node), made, line
             )
             self._add_edges(subgraph, node, names)
-            self._note_pair(node, name)
+            if node.op.name in ("_Send", "_Recv"):
+                ends = self._sends if node.op.name == "_Send" else self._receives
+                ends.setdefault(tuple([node.attrs[key] for key in PAIR]), []).append(name)
             if node.op.effect is Effect.NESTED:
                 self._add_functions(node, name, label, group, where)
         return names
@@ -148,11 +150,6 @@ class _Builder:
             self.edges.append(EdgeView(source, target, kind, tensor, facts, facts.nbytes or 0, how))
         for producer in node.controls:
             self.edges.append(EdgeView(names[producer], target, EdgeKind.CONTROL))
-
-    def _note_pair(self, node: Node, name: str) -> None:
-        if node.op.name in ("_Send", "_Recv"):
-            ends = self._sends if node.op.name == "_Send" else self._receives
-            ends.setdefault(tuple([node.attrs[key] for key in PAIR]), []).append(name)
 
     def connect_pairs(self) -> None:
         """Draw the transfers. Loops that send tensors of the same name are matched in execution order. If one
@@ -286,7 +283,9 @@ def short_attrs(node: Node) -> dict[str, str]:
 
 def _short(node: Node, key: str, value: Any) -> str:
     if isinstance(value, np.ndarray):
-        return _short_array(value)
+        if value.nbytes <= MAX_EMBEDDED and value.dtype != object:
+            return _clipped(format_value("tensor", value))
+        return f"{value.dtype.name}[{', '.join(map(str, value.shape))}], {value.nbytes} bytes"
     if isinstance(value, Group):
         return _clipped(str(value))
     kind = attr_kind(node.op, key)
@@ -294,12 +293,6 @@ def _short(node: Node, key: str, value: Any) -> str:
         return _clipped(str(value) if kind is None else format_value(kind, value))
     except (OpError, KeyError):  # without a text form: a Python function, a dtype that flowrt lacks
         return _clipped(str(value))
-
-
-def _short_array(value: np.ndarray[Any, Any]) -> str:
-    if value.nbytes <= MAX_EMBEDDED and value.dtype != object:
-        return _clipped(format_value("tensor", value))
-    return f"{value.dtype.name}[{', '.join(map(str, value.shape))}], {value.nbytes} bytes"
 
 
 def _clipped(text: str) -> str:

@@ -13,47 +13,42 @@ import base64
 import gzip
 import hashlib
 import json
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from flowrt.executor.observe.gc_pause import paused_collector
-from flowrt.executor.session.session import BaseSession
-from flowrt.graph.construction.graph import Graph
-from flowrt.viz.compile_request import compile_request
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
-from flowrt.viz.sources import Step
 from flowrt.viz.stages import PHASES_OF_PASSES, Stage
-from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 NOTES = {
-    "built": "The graph as the program built it.",
-    "extract": "The operations that the fetches need. A fed tensor becomes a _Feed, without inputs.",
+    "built": "The graph as built by the program.",
+    "extract": "Only the operations that the fetches need are kept. Fed tensors become _Feed operations"
+    " without inputs.",
     "lower": "Calls are inlined; branches and loops get their executable form.",
     "order_effects": "Control edges keep the reads and writes of each variable in program order.",
-    "infer_shapes": "Shapes are inferred again, from those of the feeds.",
-    "fold_constants": "Operations with constant inputs are computed now.",
+    "infer_shapes": "Shapes are inferred again from the shapes of the feeds.",
+    "fold_constants": "Operations with constant inputs are evaluated.",
     "simplify": "Operations that have no effect, such as x * 1, are removed.",
     "eliminate_common_subexpressions": "Equal operations are merged.",
     "clean_dependencies": "Redundant control edges are removed.",
-    "optimise_functions": "The same inside functions, and across their boundaries.",
-    "place": "Every operation has a device.",
-    "split": "A loop or branch on several devices becomes one on each.",
-    "partitioned": "One part per device, with a _Send and a _Recv on each cut edge.",
-    "gather_slices": "Rows at an index that a loop computes are gathered, not sliced.",
+    "optimise_functions": "The same optimizations inside functions and across their boundaries.",
+    "place": "Each operation is assigned a device.",
+    "split": "Loops and branches on several devices are split into one per device.",
+    "partitioned": "One subgraph per device; cut edges become _Send/_Recv pairs.",
+    "gather_slices": "Slices of rows at an index that a loop computes become gathers.",
     "lay_out_factors": "Factors of products in a loop are transposed once, before it.",
-    "narrow_products": "Products of matrices compute only the block that is read.",
+    "narrow_products": "Matrix products compute only the block that is read.",
     "read_rows_in_place": "Rows of variables are gathered in place, by the loops that read them.",
-    "fuse": "Operations that one compiled loop computes are one group.",
-    "scheduled": "Each operation has its stream.",
+    "fuse": "Operations that share a compiled loop are fused.",
+    "scheduled": "Each operation is assigned a stream.",
 }
 """Notes by the name of a pass or of another stage, or by its phase."""
 
@@ -70,34 +65,6 @@ def encode_html(picture: Picture) -> bytes:
         facts = facts._replace(seconds=measured_seconds(traced), seconds_are="measured")
     with paused_collector():  # of 20,000 operations a sixth of the time
         return page(_data(picture.title, stages, facts, picture.view_name))
-
-
-def write_html(
-    source: BaseSession | Graph,
-    path: str | os.PathLike[str],
-    fetches: Any = None,
-    feed_dict: Mapping[Any, Any] | None = None,
-    run_metadata: Any = None,
-    title: str = "graph",
-) -> str:
-    """Write the page of a step to ``path``; returns the path. For ``fetches`` and ``feed_dict`` see
-    `flowrt.viz.compile_request.compile_request`.
-
-    Same as `flowrt.viz.export`, with a custom title. With the ``run_metadata`` of a traced step its times are
-    measured, not estimated. Raises the errors of `Session.run` if the step does not compile, and
-    `FailedPreconditionError` without igraph.
-    """
-    check_target(path)
-    step = Step(
-        title,
-        compile_request(source, fetches, feed_dict),
-        source if isinstance(source, BaseSession) else None,
-    )
-    steps = [] if run_metadata is None else [run_metadata.step_stats]
-    nothing = GraphView({}, (), {})
-    return write_target(
-        path, encode_html(Picture(title, "logical", {}, nothing, step.stages, step.code, steps))
-    )
 
 
 def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:

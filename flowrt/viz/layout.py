@@ -50,7 +50,8 @@ def load_igraph() -> Any:
         import igraph
     except ImportError as error:
         raise FailedPreconditionError(
-            f"html: expected igraph, for the layout; got {error}. Install it with: pip install 'flowrt[viz]'"
+            f"html: expected igraph, which computes the layout; got {error}. Install it with: pip install"
+            " 'flowrt[viz]'"
         ) from None
     return igraph
 

@@ -40,12 +40,7 @@ class OpFacts(NamedTuple):
 
 def facts_of(last: Stage) -> OpFacts:
     """Facts from ``last`` alone, the stage in which every node has its device and its group."""
-    seconds = {
-        node.name: _estimated(part, node)
-        for part in _all_parts(list(last.parts.values()))
-        for node in part
-        if not _costs_nothing(node)
-    }
+    seconds = {node.name: _estimated(part, node) for part, node in _instructions(last)}
     fused = {**last.fused, **{name: name for name in last.fused.values()}}
     return OpFacts(seconds, "estimated", fused=fused)
 
@@ -72,15 +67,7 @@ def step_like(steps: Sequence[Any], stages: Sequence[Stage]) -> Any:
 
     Steps are compared by the Jaccard index of their operations.
     """
-    expected = [
-        {
-            node.name
-            for part in _all_parts([*stage.parts.values()])
-            for node in part
-            if not _costs_nothing(node)
-        }
-        for stage in stages[-2:]
-    ]
+    expected = [{node.name for _, node in _instructions(stage)} for stage in stages[-2:]]
     best, least = None, ALIKE
     for step in steps:
         traced = {entry.node_name for device in step.dev_stats for entry in device.node_stats}
@@ -132,6 +119,12 @@ def _all_parts(parts: Sequence[Subgraph]) -> Iterator[Subgraph]:
             yield from _all_parts(owned_subgraphs(node.attrs))
 
 
-def _costs_nothing(node: Node) -> bool:
-    """Whether no instruction runs for it: its result exists already, or is a view."""
-    return node.op.name in ("Const", "_Feed", "NoOp") or node.op.effect is Effect.HANDLE or node.op.alias
+def _instructions(stage: Stage) -> Iterator[tuple[Subgraph, Node]]:
+    """The nodes that an instruction runs for, with their parts: the results of others exist already, or are
+    views.
+    """
+    for part in _all_parts([*stage.parts.values()]):
+        for node in part:
+            is_there = node.op.name in ("Const", "_Feed", "NoOp") or node.op.effect is Effect.HANDLE
+            if not (is_there or node.op.alias):
+                yield part, node

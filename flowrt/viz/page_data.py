@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
-from flowrt.viz.clusters import split_clusters
-from flowrt.viz.fold import with_series
+from flowrt.viz.fold import split_clusters, with_series
 from flowrt.viz.layout import Edge, lay_out, side_by_side
 from flowrt.viz.op_facts import OpFacts
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, TensorView

@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.errors import InvalidArgumentError, NotFoundError, nearest
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session import ON_COMPILE, BaseSession
-from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
-from flowrt.viz.compile_request import CompileRequest, title_of
+from flowrt.viz.compile_request import CompileRequest, needed_ops, title_of
 
 LOGGER = logging.getLogger("flowrt")
 
@@ -29,7 +28,7 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
     the script raised: with the script's line and the error.
     """
     if not Path(path).is_file():
-        raise NotFoundError(f"{path}: expected a Python file; got no such file")
+        raise NotFoundError(f"{path}: expected a Python file; there is none")
     heard: list[CompileRequest] = []
 
     def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
@@ -100,9 +99,11 @@ def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -
     fitting = [one for one in asked if {*fetches} <= set(_names(one))]
     if not fitting:
         steps = "; ".join(dict.fromkeys(map(title_of, asked)))
+        known = {name for one in asked for name in _names(one)}
+        hints = "".join(nearest(name, known) for name in fetches if name not in known)
         raise NotFoundError(
             f"fetch: expected names that one step of the script fetches; got {', '.join(fetches)}. The script"
-            f" runs {steps}"
+            f" runs {steps}.{hints}"
         )
     return max(fitting, key=_weight)
 
@@ -113,7 +114,7 @@ def only(asked: CompileRequest, fetches: Collection[str]) -> CompileRequest:
         tensors=tuple([t for t in asked.tensors if t.name in fetches or t.op.name in fetches]),
         targets=tuple([op for op in asked.targets if op.name in fetches]),
     )
-    ops = _needed(part)
+    ops = needed_ops(part.tensors, part.targets)
     return part._replace(feeds={fed: shape for fed, shape in part.feeds.items() if fed.op in ops})
 
 
@@ -127,16 +128,5 @@ def _names(asked: CompileRequest) -> Iterator[str]:
 
 
 def _weight(asked: CompileRequest) -> tuple[bool, int]:
-    found = _needed(asked)
+    found = needed_ops(asked.tensors, asked.targets)
     return any(op.op_def.effect is Effect.READ for op in found), len(found)
-
-
-def _needed(asked: CompileRequest) -> set[Operation]:
-    found: set[Operation] = set()
-    waiting = [tensor.op for tensor in asked.tensors] + list(asked.targets)
-    while waiting:
-        op = waiting.pop()
-        if op not in found:
-            found.add(op)
-            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-    return found

@@ -8,11 +8,11 @@ partitioned    cut by device, with a _Send and a _Recv on every cut edge
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, TypeAlias, final
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -34,11 +34,10 @@ from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
 from flowrt.train.checkpoints.durable_files import typed_os_errors
-from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, title_of
+from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, read_plan, title_of
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
 from flowrt.viz.op_facts import Code, program_texts
-from flowrt.viz.plans import read_plan
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
@@ -55,20 +54,6 @@ WORKER_MS = 4_000
 GraphDef = Any  # the message of flowrt.protos.graph_pb2
 
 
-class Source(Protocol):
-    """``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation,
-    ``code()`` the texts that run each operation, and the reason if there are none.
-    """
-
-    title: str
-
-    def parts(self, view: str) -> Parts: ...
-
-    def stages(self) -> Sequence[Stage]: ...
-
-    def code(self) -> tuple[Code, str]: ...
-
-
 @final
 class Step:
     """The step of a session, or of a graph without one."""
@@ -83,7 +68,7 @@ class Step:
             return {"": built(asked.graph)}
         if view == "logical":
             return {"": extract(*asked.request)}
-        placed = _placed(asked)
+        placed = compile_step(asked.request, asked.options)
         return {"": placed} if view == "placed" else partition(placed)
 
     def stages(self) -> Sequence[Stage]:
@@ -98,10 +83,6 @@ class Step:
         except OpError as error:
             return {}, error.message
         return found or {}, why
-
-
-def _placed(asked: CompileRequest) -> Subgraph:
-    return compile_step(asked.request, asked.options)
 
 
 @final
@@ -183,6 +164,12 @@ def _in_scope(node: Node, scope: str) -> Node:
     )
 
 
+Source: TypeAlias = Step | Task | Foreign
+"""``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation, and
+``code()`` the texts that run each operation, and the reason if there are none.
+"""
+
+
 # --- finding it
 
 
@@ -204,16 +191,12 @@ def source_of(
         return Step("graph", compile_request(what, fetches, feed_dict), session)
     text = os.fspath(what)
     if text.startswith(WORKER):
-        return _task_at(text, fetches)
+        described = ask_worker(text, fetches)
+        return Task(described.name, described.parts)
     found = read_source(text, fetches)
     if isinstance(found, Foreign):
         return found
     return Step(Path(text).name, compile_request(found, fetches, feed_dict))
-
-
-def _task_at(target: str, fetches: Any) -> Task:
-    described = ask_worker(target, fetches)
-    return Task(described.name, described.parts)
 
 
 def ask_worker(target: str, fetches: Any = None) -> DescribedTask:
@@ -223,13 +206,13 @@ def ask_worker(target: str, fetches: Any = None) -> DescribedTask:
     `NotFoundError` if it has compiled nothing.
     """
     if fetches is not None:
-        raise InvalidArgumentError(f"{target}: expected no fetch: a worker shows all that it has compiled")
+        raise InvalidArgumentError(
+            f"{target}: expected no fetch; got some. A worker shows everything that it has compiled"
+        )
     with closing(ClusterRuntime(target, ConfigProto(operation_timeout_in_ms=WORKER_MS))) as link:
         described = read_description(link.ask(Message(pb.DescribeGraphs())))
     if not described.parts:
-        raise NotFoundError(
-            f"{target}: task {described.name} has compiled nothing for the sessions that are open now"
-        )
+        raise NotFoundError(f"{target}: task {described.name} has compiled nothing for the open sessions")
     return described
 
 
@@ -241,8 +224,7 @@ def read_source(path: str, fetches: Any = None) -> Graph | Foreign:
     Raises `NotFoundError` for a missing file, `DataLossError` for a damaged event file,
     `ResourceExhaustedError` above the limits and `InvalidArgumentError` for any other invalid file.
     """
-    reader = next((read for is_it, read in _READERS if is_it(Path(path).name)), _read_binary)
-    message = reader(path)
+    message = _read_message(path)
     if not message.node:
         raise InvalidArgumentError(f"{path}: expected a GraphDef; got one without nodes")
     try:
@@ -284,16 +266,21 @@ def _without_line(node: Node) -> Node:
     return with_functions(node, change).replace(source=None)
 
 
+def _read_message(path: str) -> GraphDef:
+    name = Path(path).name
+    if "tfevents" in name:
+        return _read_event_file(path)
+    if name.endswith((".pbtxt", ".txt", ".prototxt")):
+        return _read_text(path)
+    return _parsed(path, _read_bytes(path))
+
+
 def _read_bytes(path: str) -> bytes:
     with typed_os_errors(f"{path}: cannot read the file"):
         size = os.stat(path).st_size
         if size > MAX_FILE_BYTES:
             raise ResourceExhaustedError(f"{path}: expected at most {MAX_FILE_BYTES} bytes; got {size}")
         return Path(path).read_bytes()
-
-
-def _read_binary(path: str) -> GraphDef:
-    return _parsed(path, _read_bytes(path))
 
 
 def _parsed(path: str, data: bytes) -> GraphDef:
@@ -316,24 +303,8 @@ def _read_text(path: str) -> GraphDef:
 
 
 def _read_event_file(path: str) -> GraphDef:
-    graphs = list(_graphs_in(path))
+    events = read_events(path, WRITE_S)
+    graphs = [event.graph_def for event in events if event.WhichOneof("what") == "graph_def"]
     if not graphs:
         raise NotFoundError(f"{path}: expected an event file with a graph; got none in it")
     return _parsed(path, graphs[-1])
-
-
-def _graphs_in(path: str) -> Iterator[bytes]:
-    for event in read_events(path, WRITE_S):
-        if event.WhichOneof("what") == "graph_def":
-            yield event.graph_def
-
-
-class _Reader(NamedTuple):
-    is_it: Callable[[str], bool]
-    read: Callable[[str], GraphDef]
-
-
-_READERS = (
-    _Reader(lambda name: "tfevents" in name, _read_event_file),
-    _Reader(lambda name: name.endswith((".pbtxt", ".txt", ".prototxt")), _read_text),
-)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from flowrt.executor.lower.schedule import schedule_parts
@@ -129,15 +130,10 @@ def _nodes(parts: Parts) -> dict[str, Node]:
 
 def _is_same(a: Node, b: Node) -> bool:
     """Passes share unchanged nodes; some create equal ones."""
-    if a is b:
-        return True
-    if a.attrs is not b.attrs:
-        return False
-    return _facts(a) == _facts(b)
+    return a is b or (a.attrs is b.attrs and _FACTS(a) == _FACTS(b))
 
 
-def _facts(node: Node) -> tuple[Any, ...]:
-    return node.op, node.inputs, node.controls, node.device, node.outputs
+_FACTS = attrgetter("op", "inputs", "controls", "device", "outputs")
 
 
 def _fused(parts: Iterable[Subgraph]) -> dict[str, str]:

@@ -22,10 +22,10 @@ def check_target(path: PathLike, source: object = None) -> None:
     if not os.path.exists(target):
         return
     if not os.path.isfile(target):
-        got = "a directory" if os.path.isdir(target) else "a device, or a pipe"
+        got = "a directory" if os.path.isdir(target) else "a device or a pipe"
         raise InvalidArgumentError(f"{wrong} a file; got {got}")
     if isinstance(source, str | os.PathLike) and os.path.exists(source) and os.path.samefile(source, target):
-        raise InvalidArgumentError(f"{wrong} another file than the source")
+        raise InvalidArgumentError(f"{wrong} a file other than the source; got the source")
 
 
 def write_target(path: PathLike, data: bytes) -> str:

@@ -1,7 +1,7 @@
 """`GraphView`: a graph as drawn. Pure data, read by every format and changed by none.
 
-A view is built from the parts of a graph (`flowrt.viz.from_parts`); focusing (`flowrt.viz.focus`) and folding
-(`flowrt.viz.fold`) return views again.
+A view is built from the parts of a graph (`flowrt.viz.from_parts`); focusing and folding (`flowrt.viz.fold`)
+return views again.
 
 Rules of this file:
   1. Nodes and groups have stable names: those of the operations and of their scopes. Names in a function are
@@ -95,14 +95,13 @@ class GroupView(NamedTuple):
     num_ops: int
 
 
-Nodes: TypeAlias = Mapping[str, NodeView]
 Groups: TypeAlias = Mapping[str, GroupView]
 
 
 class GraphView(NamedTuple):
     """``nodes`` by name in execution order, ``groups`` by name, a group before its contents."""
 
-    nodes: Nodes
+    nodes: Mapping[str, NodeView]
     edges: Sequence[EdgeView]
     groups: Groups
 

@@ -102,7 +102,7 @@ def test_the_text_is_all_of_the_json() -> None:
         "device         free     total    compute  description",
         "/device:CPU:0  1.0 GiB  1.5 GiB  -        A CPU",
         "",
-        "cores      4, 2 of them for this process",
+        "cores      4, 2 usable by this process",
         "BLAS       openblas 0.3, 2 threads",
         "numpy      2.4",
         "no oneDNN  it is switched off",
@@ -156,7 +156,7 @@ def test_memory_growth_is_what_there_is() -> None:
     cpu, gpu = flowrt.config.list_physical_devices()
     set_memory_growth(gpu, True)
     for device, enable, message in (
-        (gpu, False, "expected True; got False. Pools always grow"),
+        (gpu, False, "expected True; got False. Memory pools always grow"),
         (gpu, 1, "expected True or False; got 1"),
         (cpu, True, "expected a GPU of /physical_device:GPU:0; got"),
         ("GPU:0", True, "expected a GPU of /physical_device:GPU:0; got 'GPU:0'"),

@@ -46,15 +46,15 @@ def test_the_version_is_printed() -> None:
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     said = mistake(capsys, "devcies")
-    assert said == f"flowrt: expected a command of {', '.join(COMMANDS)}; got 'devcies'. Nearest: devices"
+    assert said == f"flowrt: expected one of {', '.join(COMMANDS)}; got 'devcies'. Nearest: devices"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["export", "g.pb", "--out", "x", "--depth", "a"], "expected a number of at least 1; got a"),
+        (["export", "g.pb", "--out", "x", "--depth", "a"], "expected an integer >= 1; got a"),
         (["devices", "--jsn"], "unrecognized arguments: --jsn"),
-        (["explain", "a.py", "--steps", "2"], "--steps 2; arguments of the script go after --"),
+        (["explain", "a.py", "--steps", "2"], "--steps 2; put the script's arguments after --"),
         (["selftest", "--only", "opps"], "got 'opps'. Nearest: ops"),
         (["selftest", "--only", ""], "expected sections of ops"),
         (["selftest", "--device", "cpu0"], "device 'cpu0': expected parts of the form /job:NAME"),

@@ -75,7 +75,7 @@ def test_too_few_files_are_divided_by_record(files: list[str], make) -> None:
     dataset = make(files[3:]).shuffle(3).batch(3)
     found = parts(dataset, 3, AutoShardPolicy.AUTO)
     assert sorted(line for part in found for line in part) == [line for line in LINES if line[:1] in b"34"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"3 files or more.*AutoShardPolicy.DATA"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at least 3 files.*AutoShardPolicy.DATA"):
         shard(dataset.node, 3, 0, AutoShardPolicy.FILE)
 
 

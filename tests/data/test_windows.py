@@ -165,7 +165,7 @@ def test_the_report_of_nothing_says_so() -> None:
 def test_bad_boundaries_are_refused() -> None:
     for boundaries, sizes in (([], [1]), ([5, 5], [1, 1, 1]), ([5], [1])):
         with pytest.raises(
-            InvalidArgumentError, match="expected increasing bucket_boundaries and one more batch size"
+            InvalidArgumentError, match="expected increasing bucket_boundaries, and one batch size more"
         ):
             experimental.bucket_by_sequence_length(lambda n: n, boundaries, sizes)
 

@@ -1,4 +1,4 @@
-"""The door to oneDNN and its primitives: where it is missing or broken; threads, forks, memory."""
+"""The binding to oneDNN and its primitives: where it is missing or broken; threads, forks, memory."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_who_waits_for_a_step_that_is_cut_off_is_told_that_its_task_was_drained(
             ):
                 step.result(SOON_S)
     assert status == 0
-    assert errors.splitlines()[-1].endswith("got SIGTERM; steps that still ran were cancelled")
+    assert errors.splitlines()[-1].endswith("got SIGTERM; running steps were cancelled")
 
 
 def test_workers_end_with_the_chief_that_was_killed(pool: ThreadPoolExecutor) -> None:
@@ -144,7 +144,7 @@ def test_workers_end_with_the_chief_that_was_killed(pool: ThreadPoolExecutor) ->
             for worker in others:
                 status, errors = worker.end()
                 assert status == 4
-                assert f"{chief.task} was lost in the midst of a session. Start the job again" in errors
+                assert f"{chief.task} was lost during a session. Start the job again" in errors
 
 
 SCRIPT = """

@@ -114,9 +114,9 @@ def test_the_command_names_who_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
         write_record(tmp_path, record(task, rows, at=34.0))
     assert main(["debug", "hang", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ps 0: 1 events, 0 before them dropped",
-        "worker 0: 3 events, 0 before them dropped",
-        "worker 1: 4 events, 0 before them dropped",
+        "ps 0: 1 events, 0 earlier ones dropped",
+        "worker 0: 3 events, 0 earlier ones dropped",
+        "worker 1: 4 events, 0 earlier ones dropped",
         "step abc: worker 1 has waited 32.0 s for 'x': ps 0 never started the step",
         f"  key {X_KEY}",
         "  ps 0's last: ended step abb, -2.0 s",

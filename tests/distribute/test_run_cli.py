@@ -294,7 +294,7 @@ def test_a_restart_that_works(
     out, err = capfd.readouterr()
     first, second = out.splitlines()
     assert first.replace("attempt 0", "attempt 1") == second  # the ports are the same
-    assert "worker 0 was ended by SIGKILL" in err
+    assert "worker 0 was killed by SIGKILL" in err
     assert (tmp_path / "attempt_1" / "worker_0.log").exists()
 
 
@@ -375,12 +375,12 @@ def test_hosts_share_a_cluster(script: Callable[[str], str], capfd: pytest.Captu
     ("words", "said"),
     [
         (["no-such-script.py"], "expected a Python file; got 'no-such-script.py'"),
-        (["--nproc", "0", "x.py"], "expected a number of at least 1; got 0"),
-        (["--max-restarts", "-1", "x.py"], "expected a number of at least 0"),
+        (["--nproc", "0", "x.py"], "expected an integer >= 1; got 0"),
+        (["--max-restarts", "-1", "x.py"], "expected an integer >= 0"),
         ([], "the following arguments are required: script\n"),
         (
             ["--log-dir", __file__, __file__],
-            f"--log-dir: expected a directory that can be made; got '{__file__}'",
+            f"--log-dir: expected a directory that can be created; got '{__file__}'",
         ),
         (["--nope", "x.py"], "unrecognized arguments: --nope"),
     ],
@@ -398,5 +398,5 @@ def test_mistakes(words: list[str], said: str, capsys: pytest.CaptureFixture[str
 
 def test_how_an_end_is_told() -> None:
     assert run_cli.ending(3) == "exited with status 3"
-    assert run_cli.ending(-11) == "was ended by SIGSEGV"
-    assert run_cli.ending(-40) == "was ended by signal 40"
+    assert run_cli.ending(-11) == "was killed by SIGSEGV"
+    assert run_cli.ending(-40) == "was killed by signal 40"

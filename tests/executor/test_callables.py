@@ -1,4 +1,4 @@
-"""`Session.make_callable` and partial runs: other doors to the same plans."""
+"""`Session.make_callable` and partial runs: other ways to run the same plans."""
 
 from __future__ import annotations
 

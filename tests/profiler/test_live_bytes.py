@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 
-from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.costs import live_bytes
 from flowrt.profiler.steps import read_step
 from flowrt.protos.step_stats_pb2 import StepStats
 from tests.profiler.made_stats import BASE, DEVICES, add, several_stats

@@ -173,9 +173,9 @@ def test_a_stranger_at_the_socket_gets_nothing(kind: str, monkeypatch: pytest.Mo
 CONNECT_AS_NOBODY = """
 import os, socket, sys
 os.setuid(65534)
-door = socket.socket(socket.AF_UNIX)
-door.connect("\\0" + sys.argv[1])
-socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [door.fileno()])
+listener = socket.socket(socket.AF_UNIX)
+listener.connect("\\0" + sys.argv[1])
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [listener.fileno()])
 """
 
 

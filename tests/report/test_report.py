@@ -18,7 +18,7 @@ from flowrt.cli.main import main
 from flowrt.errors import InvalidArgumentError
 from flowrt.protos.event_pb2 import Event, SessionLog, TaggedRunMetadata
 from flowrt.protos.step_stats_pb2 import RunMetadata
-from flowrt.report import write_report
+from flowrt.report import write_page
 from flowrt.report.page import make_page
 from flowrt.report.read_run import MAX_TRACES, read_run
 from flowrt.report.step_times import activities, traffic
@@ -82,16 +82,16 @@ def page_of(directory: Path) -> Page:
 def test_a_whole_run_is_on_one_page(tmp_path: Path) -> None:
     sections = page_of(write_whole_run(tmp_path)).sections
     assert list(sections)[1:] == [
-        "Curves", "Time of a step", "Slowest operations", "Between devices", "Memory",
-        "Events of the cluster", "Files",
+        "Curves", "Step time", "Slowest operations", "Transfers between devices", "Memory",
+        "Cluster events", "Files",
     ]  # fmt: skip
     assert re.search(r"loss.*accuracy.*odd", sections["Curves"])
     assert "train" in sections["Curves"]
     assert "eval" in sections["Curves"]
-    assert "6 us" in sections["Time of a step"]
+    assert "6 us" in sections["Step time"]
     assert "net/a MatMul worker:0 CPU:0" in " ".join(sections["Slowest operations"].split())
-    assert "400 B" in sections["Between devices"]
-    assert "worker 0 has waited 2.9 s for 'loss:0'" in sections["Events of the cluster"]
+    assert "400 B" in sections["Transfers between devices"]
+    assert "worker 0 has waited 2.9 s for 'loss:0'" in sections["Cluster events"]
     assert "timeline-7.json" in sections["Files"]
 
 
@@ -116,15 +116,18 @@ def test_names_are_text(tmp_path: Path, name: str) -> None:
 
 def test_names_of_folders_may_be_no_text(tmp_path: Path) -> None:
     write_curves(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")), "loss", steps=2)
-    assert "loss" in Page(write_report(tmp_path, tmp_path / "report.html").read_text()).sections["Curves"]
+    assert (
+        "loss"
+        in Page(write_page(read_run(tmp_path), tmp_path / "report.html").read_text()).sections["Curves"]
+    )
 
 
 def test_what_a_run_has_not_is_named(tmp_path: Path) -> None:
     write_curves(tmp_path, "loss", steps=2)
     sections = page_of(tmp_path).sections
-    for title in ("Time of a step", "Slowest operations", "Between devices", "Memory"):
+    for title in ("Step time", "Slowest operations", "Transfers between devices", "Memory"):
         assert "no traced steps. Run steps with RunOptions" in sections[title]
-    assert "no flight records" in sections["Events of the cluster"]
+    assert "no flight records" in sections["Cluster events"]
     (tmp_path / "logs").mkdir()
     only_events = tmp_path / "logs"
     write_flight(only_events)
@@ -141,7 +144,7 @@ def test_of_a_truncated_event_file_the_whole_events_can_be_shown(tmp_path: Path)
         assert re.match(rf"{path.name}: incomplete record at byte \d+", note)
         assert note.endswith(f"Shown are the {len(points) + 1} events before.")
         assert 0 < len(points) < 20
-        assert note in Page(make_page(run)).sections["Not all could be read"]
+        assert note in Page(make_page(run)).sections["Unreadable files"]
 
 
 def test_of_a_damaged_event_file_what_is_before_can_be_shown(tmp_path: Path) -> None:
@@ -205,7 +208,7 @@ def test_a_damaged_file_is_one_line_and_no_page(
     before = set(tmp_path.iterdir())
     assert main(["report", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
-    line = rf"flowrt report: {re.escape(str(path))}{told}.*--skip-damaged shows what is whole\.\n"
+    line = rf"flowrt report: {re.escape(str(path))}{told}.*--skip-damaged reports the intact parts\.\n"
     assert re.fullmatch(line, err)
     assert not out
     assert set(tmp_path.iterdir()) == before
@@ -316,10 +319,10 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path, capsys: An
     target = tmp_path / "report.html"
     target.mkdir()
     with pytest.raises(InvalidArgumentError, match=r"report\.html: cannot write it"):
-        write_report(tmp_path / "run", target)
+        write_page(read_run(tmp_path / "run"), target)
     os.mkfifo(tmp_path / "run" / "pipe")
-    with pytest.raises(InvalidArgumentError, match="expected a file; got a device, or a pipe"):
-        write_report(tmp_path / "run", tmp_path / "run" / "pipe")
+    with pytest.raises(InvalidArgumentError, match="expected a file; got a device or a pipe"):
+        write_page(read_run(tmp_path / "run"), tmp_path / "run" / "pipe")
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "none" / "report.html")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "none/report.html: cannot write it" in line

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowrt.report import write_report
+from flowrt.report import read_run, write_page
 from tests.report.run_dirs import write_whole_run
 from tests.viz.browser import Page, chromium, find_chromium
 
@@ -21,7 +21,7 @@ CURVE = "figure [data-points]"
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]:
     """The page of a whole run, by day and by night."""
     folder = tmp_path_factory.mktemp("run")
-    path = write_report(write_whole_run(folder / "run"), folder / "report.html")
+    path = write_page(read_run(write_whole_run(folder / "run")), folder / "report.html")
     with chromium(tmp_path_factory.mktemp("profile")) as browser:
         yield {
             name: browser.open(path, dark=name == "dark") for name in ("dark", "light")

@@ -194,7 +194,7 @@ def test_a_shard_limit_below_one_byte_is_refused(prefix):
 
 def test_a_missing_tensor_is_answered_with_the_nearest_names(prefix):
     write_checkpoint(prefix, {"dense/kernel": np.ones(2), "dense/bias": np.ones(2), "z": np.ones(2)})
-    with pytest.raises(NotFoundError, match=r"got 'dense/kernal'. Nearest: 'dense/kernel'"):
+    with pytest.raises(NotFoundError, match=r"got 'dense/kernal'. Nearest: dense/kernel"):
         read_checkpoint(prefix, ["dense/kernal"])
 
 

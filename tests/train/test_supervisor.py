@@ -87,7 +87,7 @@ def test_a_worker_waits_for_the_chief():
         chief = supervisors[0].prepare_or_wait_for_session(workers[0].target)
         worker = supervisors[1].prepare_or_wait_for_session(workers[1].target, max_wait_secs=END_S)
         assert [chief.run(ops[0]), worker.run(ops[1])] == [1.0, 2.0]
-        with pytest.raises(FailedPreconditionError, match="expected the chief to start the services"):
+        with pytest.raises(FailedPreconditionError, match="expected the chief to call it"):
             supervisors[1].start_standard_services(worker)
         for supervisor, session in zip(supervisors, (chief, worker), strict=True):
             supervisor.stop()

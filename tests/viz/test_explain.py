@@ -216,7 +216,7 @@ def test_a_script_may_end_itself(tmp_path, own_graph):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("nowhere.py", "expected a Python file; got no such file\n"),
+        ("nowhere.py", "expected a Python file; there is none\n"),
         ("nowhere.pb", "cannot read the file: No such file or directory\n"),
         ("quiet.py", "it ran none"),
     ],

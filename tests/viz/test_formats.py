@@ -15,14 +15,12 @@ from flowrt.summary.event_file import read_events
 from flowrt.viz import EdgeKind, export
 from flowrt.viz.compile_request import compile_request
 from flowrt.viz.export import picture
-from flowrt.viz.formats.dot import encode_dot
-from flowrt.viz.formats.graph_def import graph_def_of
+from flowrt.viz.formats.dot import encode_dot, encode_svg
+from flowrt.viz.formats.graph_def import TOO_LARGE, graph_def_of
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer
-from flowrt.viz.formats.public_ops import TOO_LARGE
-from flowrt.viz.formats.svg import encode_svg
+from flowrt.viz.formats.picture import clipped
 from flowrt.viz.formats.table import FORMATS
-from flowrt.viz.formats.wording import clipped
 from flowrt.viz.sources import Step
 from tests.viz.graphs import CPU0, CPU1, nested, network
 
@@ -89,7 +87,7 @@ def test_graphviz_takes_no_name_for_markup():
 
 def test_without_graphviz_an_svg_says_what_is_missing(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UnavailableError, match="expected Graphviz's program 'dot' on PATH; got none"):
+    with pytest.raises(UnavailableError, match="expected Graphviz's command 'dot' on PATH; got none"):
         encode_svg(pictured())
 
 

@@ -18,8 +18,9 @@ from flowrt.device.llvm import host_jit
 from flowrt.errors import DTypeError
 from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.protos.step_stats_pb2 import RunMetadata
+from flowrt.viz import export
 from flowrt.viz.from_parts import view_of
-from flowrt.viz.html import page, write_html
+from flowrt.viz.html import page
 from flowrt.viz.op_facts import OpFacts, measured_seconds
 from flowrt.viz.page_data import PageStage, lifted, page_data
 from flowrt.viz.stages import stages
@@ -43,7 +44,7 @@ def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("html") / "network.html"
     with two_devices_session(graph) as session:
         found = stages(session, train)
-        assert write_html(session, path, train) == str(path)
+        assert export(session, path, fetches=train) == str(path)
     return path.read_text("utf-8"), found
 
 
@@ -101,7 +102,7 @@ def test_items_stand_in_their_groups_and_children_in_different_places(written):
 
 def test_a_loop_has_its_functions_in_it(tmp_path):
     graph, result = nested()
-    write_html(graph, tmp_path / "nested.html", result)
+    export(graph, tmp_path / "nested.html", fetches=result)
     data = decoded((tmp_path / "nested.html").read_text())
     kinds = [data["kinds"][kind] for kind in data["trees"][0]["items"]["kind"]]
     assert kinds.count("function") >= 4
@@ -118,7 +119,8 @@ def test_what_runs_an_operation_and_how_long(tmp_path, monkeypatch):
         feed = {x: np.ones([8, 16], np.float32)}
         options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
         session.run([train, loss], feed, options=options, run_metadata=metadata)
-        write_html(session, tmp_path / "traced.html", [train, loss], feed, metadata)
+        stats = metadata.step_stats
+        export(session, tmp_path / "traced.html", fetches=[train, loss], feed_dict=feed, step_stats=stats)
     facts = decoded((tmp_path / "traced.html").read_text())
     strings, facts = facts["strings"], facts["facts"]
     assert facts["secondsAre"] == "measured"
@@ -210,7 +212,7 @@ def test_no_name_can_leave_the_data():
 def test_the_same_graph_gives_the_same_file(tmp_path):
     for name in ("a.html", "b.html"):
         graph, result = nested()
-        write_html(graph, tmp_path / name, result)
+        export(graph, tmp_path / name, fetches=result)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -254,7 +256,7 @@ def test_without_igraph_the_command_says_so_in_one_line_and_writes_nothing(store
 def test_an_unwritable_place_is_an_error_with_its_name(tmp_path):
     graph, result = nested()
     with pytest.raises(tf.errors.NotFoundError, match="no_such_folder"):
-        write_html(graph, tmp_path / "no_such_folder" / "x.html", result)
+        export(graph, tmp_path / "no_such_folder" / "x.html", fetches=result)
 
 
 # --- of a script

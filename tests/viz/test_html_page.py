@@ -10,7 +10,6 @@ import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.viz.export import export
 from flowrt.viz.html import page as html_page
-from flowrt.viz.html import write_html
 from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.stages import stages
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
@@ -41,7 +40,7 @@ def written(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLOWRT_JIT", "background")
         with two_devices_session(graph) as session:
-            write_html(session, path, [train, loss], title="network")
+            export(session, path, fetches=[train, loss])
             return path, stages(session, [train, loss])
 
 
@@ -235,7 +234,7 @@ def test_colours_follow_the_mode_and_the_legend_tells_them(page):
     assert set(seen) == {"type", "device", "fusion", "time", "memory"}
     assert "MatMul" in seen["type"][1]
     assert "CPU:1" in seen["device"][1]
-    assert "all together" in seen["time"][1]
+    assert "total" in seen["time"][1]
     assert "KiB" in seen["memory"][1]
     assert len({tuple(colour) for colour, _ in seen.values()}) >= 3
 
@@ -280,7 +279,7 @@ def test_a_button_of_the_panel_keeps_the_focus_when_it_was_pressed(page):
     page.evaluate("document.querySelector('#details .choice button:nth-child(3)').focus()")
     page.press("Enter")
     assert page.evaluate("flowrtPage.state.reach") == "down"
-    assert page.evaluate("document.activeElement.innerText") == "all that needs it"
+    assert page.evaluate("document.activeElement.innerText") == "all consumers"
     page.evaluate("document.querySelector('#details .path button').focus()")
     page.press("Enter")
     assert page.evaluate("document.activeElement.id") == "details"

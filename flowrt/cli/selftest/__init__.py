@@ -20,10 +20,9 @@ from flowrt.cli.selftest.streams import check_streams
 from flowrt.cli.selftest.target import Result, Target, describe_error, open_target
 from flowrt.cli.selftest.transfer import check_transfer
 from flowrt.device.spec import DeviceSpec, parse_device
-from flowrt.errors import InvalidArgumentError
-from flowrt.graph.op_def import nearest
+from flowrt.errors import InvalidArgumentError, nearest
 
-HELP = "check the results of all operations on one device, and benchmark it"
+HELP = "check numerics on one device and benchmark it"
 SECTIONS: dict[str, Callable[[Target], Result]] = {
     "ops": check_ops,
     "loops": check_loops,
@@ -35,15 +34,18 @@ SECTIONS: dict[str, Callable[[Target], Result]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    devices = "/cpu:0 (default), /gpu:1 and so on; as many CPUs are made as the number asks for"
+    devices = "the device to test, such as /gpu:1 (default: /cpu:0); virtual CPUs are added as needed"
     parser.add_argument("--device", type=_device, default="/cpu:0", help=devices)
     parser.add_argument(
-        "--only", type=_sections, default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)}; default all"
+        "--only",
+        type=_sections,
+        default=",".join(SECTIONS),
+        help=f"comma-separated subset of {','.join(SECTIONS)} (default: all)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line a section. Returns 1 if something failed. Raises `NotFoundError` for a missing device."""
+    """Print one line per section. Returns 1 if any failed. Raises `NotFoundError` for a missing device."""
     with open_target(arguments.device) as target:
         passed = [run_section(name, target) for name in arguments.only]
     return 0 if all(passed) else 1
@@ -55,7 +57,7 @@ def run_section(name: str, target: Target) -> bool:
     try:
         summary, failures = SECTIONS[name](target)
     except Exception as error:  # noqa: BLE001 (the other sections are worth running)
-        summary, failures = "broke off", (describe_error(error),)
+        summary, failures = "aborted", (describe_error(error),)
     verdict = "FAILED" if failures else "ok"
     print(f"{name:8}  {verdict:6}  {time.perf_counter() - start:5.1f} s  {summary}", flush=True)
     for failure in failures:

@@ -82,7 +82,7 @@ def _what_is_there(devices: list[Device]) -> str:
 
 
 def _request(wanted: DeviceSpec) -> DeviceRequest:
-    """The fewest devices that ``wanted`` is among."""
+    """A request for the fewest devices that include ``wanted``."""
     count = (wanted.device_index or 0) + 1
     if count > MAX_DEVICES:
         raise NotFoundError(f"expected a device with a number below {MAX_DEVICES}; got {wanted}")

@@ -7,7 +7,7 @@
     does not fit?  --- REFUSED, with the error -------->   raises it; so does rank i
 
 If a task of this process listens at the address (a `flowrt.distribute.server.Server`), the others connect to
-its `GroupDoor`; otherwise the rank listens there itself, for all groups of this process at that address.
+its `GroupAcceptor`; otherwise the rank listens there itself, for all groups of this process at that address.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
     mesh = Mesh(membership)
     end = time.monotonic() + membership.timeout_s
     try:
-        with _door(mesh, transport).open_for(mesh):
+        with _acceptor(mesh, transport).admitting(mesh):
             for rank in range(membership.rank):
                 _join(mesh, rank, transport, end)
             mesh.wait_until_formed(end)
@@ -73,23 +73,23 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
     return mesh
 
 
-def _door(mesh: Mesh, transport: Transport) -> GroupDoor:
+def _acceptor(mesh: Mesh, transport: Transport) -> GroupAcceptor:
     """Listening end for the ranks with higher numbers; the last rank is not dialled."""
     membership = mesh.membership
     if membership.rank == membership.size - 1:
-        return GroupDoor()
+        return GroupAcceptor()
     address = membership.addresses[membership.rank]
     with _lock:
-        door = _doors.get(address)
-    if door is None:
+        acceptor = _acceptors.get(address)
+    if acceptor is None:
         shared = _SharedListener(address, transport)
         mesh.listens(shared)
-        door = shared.door
-    return door
+        acceptor = shared.acceptor
+    return acceptor
 
 
 _lock = threading.Lock()
-_doors: dict[str, GroupDoor] = {}
+_acceptors: dict[str, GroupAcceptor] = {}
 """Listening ends of the tasks of this process, by address."""
 _opening = threading.Lock()
 _listening: dict[str, _Listening] = {}
@@ -97,18 +97,18 @@ _listening: dict[str, _Listening] = {}
 
 
 class _Listening:
-    """One listener and its door, for so many groups."""
+    """A listener and its acceptor, shared by ``groups`` groups."""
 
     def __init__(self, address: str, transport: Transport) -> None:
-        self.door, self.transport = GroupDoor(), transport
-        self.listener = transport.listen(address, self.door.accept)
+        self.acceptor, self.transport = GroupAcceptor(), transport
+        self.listener = transport.listen(address, self.acceptor.accept)
         self.groups = 0
 
 
 @final
 class _SharedListener(Listener):
-    """One group's share of the listener at ``address``, which ends with the last group. Raises as
-    `Transport.listen`, and `AlreadyExistsError` if it accepts other peers than ``transport`` would.
+    """One group's share of the listener at ``address``, which closes with the last group. Raises as
+    `Transport.listen`, and `AlreadyExistsError` if it accepts different peers than ``transport`` would.
     """
 
     def __init__(self, address: str, transport: Transport) -> None:
@@ -124,7 +124,7 @@ class _SharedListener(Listener):
                     "addresses"
                 )
             shared.groups += 1
-        self.door, self._is_closed = shared.door, False
+        self.acceptor, self._is_closed = shared.acceptor, False
 
     def close(self) -> None:
         """See `flowrt.rendezvous.channel.channel.Listener`; the other groups' connections stay."""
@@ -140,28 +140,28 @@ class _SharedListener(Listener):
 
 
 @final
-class GroupDoor:
+class GroupAcceptor:
     """Accepts connections to this process for its groups. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._meshes: dict[tuple[str, int], Mesh] = {}
 
-    def stand_at(self, addresses: Iterable[str]) -> None:
-        """Accept groups of this process here: a task listens at ``addresses``."""
+    def register(self, addresses: Iterable[str]) -> None:
+        """Accept the groups of this process at ``addresses``, where a task listens."""
         with _lock:
-            _doors.update(dict.fromkeys(addresses, self))
+            _acceptors.update(dict.fromkeys(addresses, self))
 
-    def leave(self) -> None:
-        """The task listens no more."""
+    def unregister(self) -> None:
+        """The task has stopped listening."""
         with _lock:
-            for address in [address for address, door in _doors.items() if door is self]:
-                del _doors[address]
+            for address in [address for address, acceptor in _acceptors.items() if acceptor is self]:
+                del _acceptors[address]
 
     @contextmanager
-    def open_for(self, mesh: Mesh) -> Iterator[None]:
-        """Let the other ranks in while ``mesh`` is formed. Raises `AlreadyExistsError` for a rank that is
-        here already.
+    def admitting(self, mesh: Mesh) -> Iterator[None]:
+        """Admit the other ranks while ``mesh`` is formed. Raises `AlreadyExistsError` if its rank is already
+        being formed here.
         """
         place = mesh.membership.key, mesh.membership.rank
         with self._lock:
@@ -196,13 +196,13 @@ class GroupDoor:
                 raise UnavailableError(
                     f"group {joining.key!r}: expected rank {joining.to} to be joining; got {groups}"
                 )
-            _let_in(mesh, link, joining)
+            _admit_rank(mesh, link, joining)
         except OpError as error:
             link.connection.send(_refused(error))
 
 
 def is_joining(header: bytes) -> bool:
-    """Whether a connection's first frame is a rank's. An Envelope never begins so: 0 is no field number."""
+    """Whether a rank sent a connection's first frame. No Envelope starts with 0: it is not a field number."""
     return header[:1] == JOIN
 
 
@@ -247,7 +247,7 @@ class Joining(NamedTuple):
     version: str
 
 
-def _let_in(mesh: Mesh, link: _Link, joining: Joining) -> None:
+def _admit_rank(mesh: Mesh, link: _Link, joining: Joining) -> None:
     """Accept the rank. Raises the error of a refusal, unless it ends the forming for both."""
     misfit = _misfit(mesh.membership, joining, link.connection.peer)
     if misfit is not None:
@@ -287,10 +287,10 @@ def _parse_joining(text: bytes) -> Joining:
         said = json.loads(text)
         found = Joining(**said)
     except (ValueError, TypeError) as error:
-        raise DataLossError(f"group: expected a rank's request to join;  {error}") from None
+        raise DataLossError(f"group: expected a rank's request to join; {error}") from None
     kinds = {name: type(value) for name, value in said.items()}
     if kinds != {"key": str, "size": int, "rank": int, "to": int, "version": str}:
-        raise DataLossError(f"group: expected a rank's request to join;  got {said!r:.200}")
+        raise DataLossError(f"group: expected a rank's request to join; got {said!r:.200}")
     return found
 
 
@@ -298,7 +298,7 @@ def _parse_joining(text: bytes) -> Joining:
 
 
 def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
-    """Dial ``rank``, which may not be there yet, until it lets this one in."""
+    """Dial ``rank``, which may not be there yet, until it admits this one."""
     why = ""
     while True:
         try:

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowrt.device.local_devices import DeviceRequest
-from flowrt.errors import InvalidArgumentError
-from flowrt.graph.op_def import nearest
+from flowrt.errors import InvalidArgumentError, nearest
 
 
 class _Record:

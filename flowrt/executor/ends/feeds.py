@@ -256,7 +256,7 @@ def _read(tensor: Tensor, value: Any) -> Array:
     if tensor.dtype.is_integer and not np.array_equal(array, given):
         message = (
             f"feed_dict: expected {tensor.spec}; got {_briefly(value)}: values of dtype {given.dtype} that "
-            "it cannot hold"
+            f"{tensor.dtype.name} cannot hold"
         )
         raise tensor.op.error(DTypeError, message)
     if array.nbytes > MIN_COUNTED:

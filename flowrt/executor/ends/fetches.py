@@ -13,6 +13,7 @@ from flowrt.executor.ends.graph_elements import named_element
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.source import user_line
 
 
 class IndexedSlicesValue(NamedTuple):
@@ -72,7 +73,8 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             return lambda values: kind([r(values) for r in several])
         raise DTypeError(
             f"{path}: expected a Tensor, Operation, variable, name or a structure of them; got {item!r}"
-            f"{getattr(item, 'fetch_hint', '')}"
+            f"{getattr(item, 'fetch_hint', '')}",
+            source=user_line(),
         )
 
     rebuild = parse(fetches, "fetches")

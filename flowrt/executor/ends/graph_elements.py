@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.errors import DTypeError, NotFoundError
+from flowrt.errors import DTypeError, NotFoundError, nearest
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.op_def import nearest
+from flowrt.graph.source import user_line
 
 
 def named_element(graph: Graph, item: Any, argument: str, allow_operation: bool = True) -> Any:
@@ -22,9 +22,9 @@ def named_element(graph: Graph, item: Any, argument: str, allow_operation: bool 
         kind = "a tensor" if is_tensor else "an operation"
         expected = f"{argument}: expected the name of {kind} of the graph; got {item!r}"
         hint = _hint(graph, item, is_tensor)
-        raise NotFoundError(f"{expected}.{hint}" if hint else expected) from None
+        raise NotFoundError(f"{expected}.{hint}" if hint else expected, source=user_line()) from None
     except DTypeError as error:
-        raise DTypeError(f"{argument}: {error.message}") from None
+        raise DTypeError(f"{argument}: {error.message}", source=user_line()) from None
 
 
 def _hint(graph: Graph, name: str, is_tensor: bool) -> str:

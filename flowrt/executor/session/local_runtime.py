@@ -238,5 +238,5 @@ class LocalRuntime:
 
 def closed() -> FailedPreconditionError:
     """The error of a closed session."""
-    message = "the session is closed: expected an open one. Create a new Session"
+    message = "expected an open session; the session is closed. Create a new Session"
     return FailedPreconditionError(message, source=user_line())

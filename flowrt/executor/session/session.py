@@ -31,6 +31,7 @@ from flowrt.executor.session.request import Request
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, leave_default_graph
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
+from flowrt.graph.source import user_line
 
 MAX_REQUESTS = 256
 """Cached (fetches, fed tensors) pairs per session; the least recently used one is evicted."""
@@ -124,15 +125,16 @@ class BaseSession:
             request = self._requests.get(key)
         except (TypeError, ValueError):  # the latter for an array, which is neither true nor false
             if feed_dict is not None and not isinstance(feed_dict, Mapping):
-                raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}") from None
+                raise _not_a_dict(feed_dict) from None
             raise DTypeError(
                 "run: expected fetches that are tensors, operations, names or a structure of them, and a "
-                f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}"
+                f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}",
+                source=user_line(),
             ) from None
         if request is None or self._closed or self._graph.mutations != self._mutations:
             self._refresh()
             if feed_dict is not None and not isinstance(feed_dict, Mapping):
-                raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}")
+                raise _not_a_dict(feed_dict)
             keys = [k for item in (feed_dict or {}).items() for k, _ in flat_feeds(*item)]
             feeds = tuple(resolve_feed(self._graph, k) for k in keys)
             is_nested = any(isinstance(k, tuple) for k in feed_dict or ())
@@ -397,6 +399,10 @@ class BaseSession:
     def _check_open(self) -> None:
         if self._closed:
             raise closed()
+
+
+def _not_a_dict(feed_dict: object) -> DTypeError:
+    return DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}", source=user_line())
 
 
 class Session(BaseSession):

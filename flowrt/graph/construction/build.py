@@ -120,7 +120,7 @@ def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
     if tensor.op.graph.root is graph.root:
         raise tensor.op.graph.foreign(tensor)
     raise ForeignElementError(
-        f"input {tensor.name!r} belongs to another graph than the inputs before it or the default one"
+        f"input {tensor.name!r} belongs to a different graph than the preceding inputs or the default graph"
     )
 
 

@@ -23,6 +23,7 @@ from flowrt.errors import (
     ForeignElementError,
     InvalidArgumentError,
     NotFoundError,
+    nearest,
 )
 from flowrt.graph.construction.defaults import default_graphs, default_sessions, leave_default_graph
 from flowrt.graph.construction.names import Names, check_scope
@@ -32,7 +33,7 @@ from flowrt.graph.construction.scopes import Controller, Scopes, ThreadScopes, a
 from flowrt.graph.inference import Signatures, infer_outputs
 from flowrt.graph.messages.graph_def import nodes_to_graph_def
 from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
-from flowrt.graph.op_def import OpDef, PartialValue, nearest
+from flowrt.graph.op_def import OpDef, PartialValue
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.source import user_line, user_source

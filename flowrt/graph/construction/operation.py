@@ -10,12 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from flowrt.dtypes import DType
-from flowrt.errors import FailedPreconditionError, ForeignElementError, InvalidArgumentError, NotFoundError
+from flowrt.errors import (
+    FailedPreconditionError,
+    ForeignElementError,
+    InvalidArgumentError,
+    NotFoundError,
+    nearest,
+)
 from flowrt.graph.construction.defaults import default_sessions
 from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
-from flowrt.graph.op_def import OpDef, nearest
+from flowrt.graph.op_def import OpDef
 from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.graph.source import user_line
 
 if TYPE_CHECKING:
     from flowrt.graph.construction.graph import Graph
@@ -238,6 +245,7 @@ def depends_on(op: Operation, other: Operation) -> bool:
 def _session_for(session: Any, what: str) -> Any:
     if session is None and not default_sessions():
         raise FailedPreconditionError(
-            f"{what}: expected a session; got none. Pass session=, or use 'with Session():'"
+            f"{what}: expected a session; got none. Pass session=, or use 'with Session():'",
+            source=user_line(),
         )
     return session if session is not None else default_sessions()[-1]

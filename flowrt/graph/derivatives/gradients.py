@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError, nearest
 from flowrt.graph.construction.build import constant_tensor, convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.construction.list_slices import ListSlices, sum_lists
-from flowrt.graph.op_def import Rule, nearest
+from flowrt.graph.op_def import Rule
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.base.filling import ones_like_op, zeros_like_op

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrt import protos
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph, user_source
 from flowrt.graph.evaluate import located
@@ -24,7 +24,6 @@ from flowrt.graph.imports.read_graph_def import parse_ref, read_nodes
 from flowrt.graph.messages.attr_values import decode_attr
 from flowrt.graph.messages.graph_def import format_ref
 from flowrt.graph.node import Node, Ref
-from flowrt.graph.op_def import nearest
 
 
 def import_graph_def(

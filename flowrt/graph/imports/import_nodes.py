@@ -14,7 +14,7 @@ from typing import Any, final
 
 from flowrt import dtypes
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
+from flowrt.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError, nearest
 from flowrt.graph.construction.build import output_dtypes
 from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
@@ -24,7 +24,7 @@ from flowrt.graph.functions.control_flow import call_op, case_op, while_op
 from flowrt.graph.imports.read_graph_def import MAX_LIST_LENGTH, MAX_NODES
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES, format_ref
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
-from flowrt.graph.op_def import Argument, Effect, OpDef, nearest
+from flowrt.graph.op_def import Argument, Effect, OpDef
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, merge, relax
 from flowrt.graph.topology import sort_topologically

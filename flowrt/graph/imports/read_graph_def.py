@@ -19,6 +19,7 @@ from flowrt.errors import (
     OpError,
     ResourceExhaustedError,
     UnimplementedError,
+    nearest,
 )
 from flowrt.graph.construction.constant import feed_op
 from flowrt.graph.functions.control_flow import call_op
@@ -28,7 +29,7 @@ from flowrt.graph.messages.attr_values import FunctionName, attr_kind, attr_name
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES, VERSION, WRITTEN_AS
 from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Source, Subgraph
-from flowrt.graph.op_def import Effect, OpDef, nearest, op_def, registered_ops
+from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
 from flowrt.graph.source import user_line
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, final
 
 from flowrt.device.spec import DeviceSpec
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, nearest
 from flowrt.graph.collectives.cost import Links, links_of
 from flowrt.graph.node import Node, Subgraph, with_functions
-from flowrt.graph.op_def import Effect, nearest
+from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.collective.lower_collectives import lower_collectives
 from flowrt.graph.passes.fusion.fuse import fuse
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small

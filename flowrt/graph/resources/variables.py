@@ -44,8 +44,8 @@ class VariableResource:
         """The value, without a copy. Raises `FailedPreconditionError` before the first assignment."""
         if not self.is_initialized:
             raise FailedPreconditionError(
-                f"variable {self.name!r} has no value yet. Run its initializer (a local variable's by"
-                " local_variables_initializer), or restore a checkpoint"
+                f"variable {self.name!r} has no value yet. Run global_variables_initializer(), or"
+                " local_variables_initializer() for a local variable, or restore a checkpoint"
             )
         return self.array
 

@@ -29,7 +29,7 @@ from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
 from flowrt.rendezvous.mpi.mpi_place import MpiAddress, MpiPlace
 
 UPGRADE_S = 1.0
-"""Seconds that coming in by a door may take; then the next kind is tried."""
+"""Seconds that a peer has to connect to an endpoint; then the next kind is tried."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Terms:
 
 
 @final
-class StreamDoor:
+class StreamEndpoint:
     """The stream itself, which is open."""
 
     offer: Mapping[str, Any] = {"kind": "grpc"}
@@ -59,7 +59,7 @@ class StreamDoor:
 
 
 @final
-class SocketDoor:
+class SocketEndpoint:
     """A listening socket for one connection."""
 
     def __init__(self, kind: str, listening: socket.socket, address: str | int) -> None:
@@ -103,7 +103,7 @@ class SocketDoor:
 
 
 @final
-class MpiDoor:
+class MpiEndpoint:
     """A rank and a tag, for one connection."""
 
     def __init__(self, place: MpiPlace, peer: MpiAddress) -> None:
@@ -125,12 +125,12 @@ class MpiDoor:
         """Nothing to do."""
 
 
-Door: TypeAlias = StreamDoor | SocketDoor | MpiDoor
+Endpoint: TypeAlias = StreamEndpoint | SocketEndpoint | MpiEndpoint
 
 
-def open_door(kind: str, terms: Terms, is_near: bool, mpi: object) -> Door | None:
-    """The door; None if it cannot be opened, or the peer could not use it. ``is_near``: the peer seems to be
-    on this host; ``mpi``: the peer's address in MPI.
+def open_endpoint(kind: str, terms: Terms, is_near: bool, mpi: object) -> Endpoint | None:
+    """The endpoint; None if it cannot be opened or the peer could not use it. ``is_near``: the peer seems to
+    be on this host; ``mpi``: the peer's address in MPI.
     """
     try:
         match kind:
@@ -141,28 +141,28 @@ def open_door(kind: str, terms: Terms, is_near: bool, mpi: object) -> Door | Non
             case "mpi":
                 return _open_mpi(terms.mpi, mpi)
             case _:
-                return StreamDoor()
+                return StreamEndpoint()
     except OSError:
         return None
 
 
-def _open_mpi(world: MpiWorld | None, said: object) -> MpiDoor | None:
+def _open_mpi(world: MpiWorld | None, said: object) -> MpiEndpoint | None:
     if world is None:
         return None
     place = MpiPlace(world)
     peer = place.find(said)
-    return None if peer is None else MpiDoor(place, peer)
+    return None if peer is None else MpiEndpoint(place, peer)
 
 
-def _open_unix() -> SocketDoor:
+def _open_unix() -> SocketEndpoint:
     name = f"flowrt-{secrets.token_hex(16)}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind("\0" + name)
     listening.listen()
-    return SocketDoor("unix", listening, name)
+    return SocketEndpoint("unix", listening, name)
 
 
-def _open_tcp(host: str) -> SocketDoor:
+def _open_tcp(host: str) -> SocketEndpoint:
     family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     listening = socket.create_server((host, 0), family=family)
-    return SocketDoor("tcp", listening, listening.getsockname()[1])
+    return SocketEndpoint("tcp", listening, listening.getsockname()[1])

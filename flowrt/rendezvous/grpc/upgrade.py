@@ -28,7 +28,7 @@ from flowrt.rendezvous.channel.framing import Kind
 from flowrt.rendezvous.channel.host_identity import boot_id, is_same_user
 from flowrt.rendezvous.channel.stream_connection import StreamConnection
 from flowrt.rendezvous.channel.tls import client_context
-from flowrt.rendezvous.grpc.offers import UPGRADE_S, Terms, open_door
+from flowrt.rendezvous.grpc.offers import UPGRADE_S, Terms, open_endpoint
 from flowrt.rendezvous.local_links.socket_channel import SocketConnection
 from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
 from flowrt.rendezvous.mpi.mpi_link import MpiLink
@@ -152,7 +152,7 @@ def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:
         offers_by_kind = {
             kind: opened.enter_context(closing(offered))
             for kind in kinds
-            if (offered := open_door(kind, terms, is_near, hello.get("mpi"))) is not None
+            if (offered := open_endpoint(kind, terms, is_near, hello.get("mpi"))) is not None
         }
         _say(stream, offers=[offered.offer for offered in offers_by_kind.values()])
         while True:

@@ -46,7 +46,8 @@ def _fifo_batches(
     shared_name: str | None = None,
     name: str = "",
 ) -> Any:
-    new_queue = partial(_new_fifo, capacity, dynamic_pad, shared_name)
+    queue = PaddingFIFOQueue if dynamic_pad else FIFOQueue
+    new_queue = partial(queue, capacity, shared_name=shared_name)
     what = _Batches(name, batch_size, capacity, enqueue_many, allow_smaller_final_batch)
     return _batches(sources, keep_input, new_queue, what, shapes, num_threads)
 
@@ -65,7 +66,7 @@ def _shuffled_batches(
     shared_name: str | None = None,
     name: str = "",
 ) -> Any:
-    new_queue = partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name)
+    new_queue = partial(RandomShuffleQueue, capacity, min_after_dequeue, seed=seed, shared_name=shared_name)
     what = _Batches(name, batch_size, capacity, enqueue_many, allow_smaller_final_batch, min_after_dequeue)
     return _batches(sources, keep_input, new_queue, what, shapes, num_threads)
 
@@ -145,24 +146,6 @@ maybe_shuffle_batch_join = _public(
 # --- the queue
 
 
-def _new_fifo(
-    capacity: int, pads: bool, shared_name: str | None, types: Sequence[DType], shapes: Sequence[Shape]
-) -> QueueBase:
-    kind = PaddingFIFOQueue if pads else FIFOQueue
-    return kind(capacity, types, shapes, shared_name=shared_name)
-
-
-def _new_shuffled(
-    capacity: int,
-    min_after_dequeue: int,
-    seed: int | None,
-    shared_name: str | None,
-    types: Sequence[DType],
-    shapes: Sequence[Shape],
-) -> QueueBase:
-    return RandomShuffleQueue(capacity, min_after_dequeue, types, shapes, seed=seed, shared_name=shared_name)
-
-
 class _Batches(NamedTuple):
     """Parameters of the batches."""
 
@@ -199,14 +182,17 @@ def _batches(
         add_queue_runner(QueueRunner(queue, adding * threads))
         _summarize(queue, what)
         take = queue.dequeue_up_to if what.may_be_smaller else queue.dequeue_many
-        return _as_source(sources[0], take(what.size, name=what.name))
+        taken = take(what.size, name=what.name)
+    if not isinstance(sources[0], Mapping):
+        return taken
+    return dict(zip(sorted(sources[0]), taken if isinstance(taken, list) else [taken], strict=True))
 
 
 def _check_positive(name: str, argument: str, value: Any) -> None:
     """Raise unless the size is positive; a tensor is checked by the step."""
     is_wrong = value < 1 if isinstance(value, numbers.Integral) else isinstance(value, str | float | None)
     if is_wrong:
-        raise InvalidArgumentError(f"{name}: expected {argument} >= 1, a whole number; got {value!r}")
+        raise InvalidArgumentError(f"{name}: expected {argument} to be an integer >= 1; got {value!r}")
 
 
 def _components(source: Any) -> list[Any]:
@@ -216,15 +202,8 @@ def _components(source: Any) -> list[Any]:
     else:
         found = list(source) if isinstance(source, list | tuple) else [source]
     if not found:
-        raise InvalidArgumentError("batch: expected tensors; got none")
+        raise InvalidArgumentError("batch: expected at least one tensor; got none")
     return found
-
-
-def _as_source(source: Any, taken: Any) -> Any:
-    """A batch as a dict, if the elements are dicts."""
-    if not isinstance(source, Mapping):
-        return taken
-    return dict(zip(sorted(source), taken if isinstance(taken, list) else [taken], strict=True))
 
 
 def _common_types(elements: Sequence[Sequence[Tensor]]) -> list[DType]:
@@ -256,7 +235,7 @@ def _common_shape(tensors: Sequence[Tensor], are_rows: bool) -> Shape:
         return None
     if are_rows and not shapes[0]:
         raise InvalidArgumentError(
-            f"batch: expected rows with enqueue_many; got {tensors[0].name!r} of shape"
+            f"batch: expected tensors of rank >= 1 with enqueue_many; got {tensors[0].name!r} of shape"
             f" {format_shape(shapes[0])}"
         )
     sizes = zip(*[shape[1:] if are_rows else shape for shape in shapes if shape is not None], strict=True)

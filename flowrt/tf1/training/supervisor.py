@@ -18,7 +18,7 @@ from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.protos.event_pb2 import SessionLog
 from flowrt.summary.writer import FileWriter
-from flowrt.train.checkpoints.graph_files import write_graph
+from flowrt.train.checkpoints.durable_files import write_graph
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination.coordinator import GRACE_S, Coordinator
 from flowrt.train.coordination.queue_runner import start_queue_runners
@@ -116,7 +116,10 @@ class Supervisor:
                 init_feed_dict=self.init_feed_dict,
                 init_fn=self._init_fn,
             )
-            self._write_graph()
+            if self._logdir:
+                write_graph(self._graph, self._logdir, "graph.pbtxt")
+            if self.summary_writer is not None:
+                self.summary_writer.add_graph(self._graph)
             if start_standard_services:
                 self.start_standard_services(session)
         if start_standard_services:
@@ -146,19 +149,13 @@ class Supervisor:
             finally:
                 session.close()
 
-    def _write_graph(self) -> None:
-        if self._logdir:
-            write_graph(self._graph, self._logdir, "graph.pbtxt")
-        if self.summary_writer is not None:
-            self.summary_writer.add_graph(self._graph)
-
     # --- threads
 
     def start_standard_services(self, sess: Session) -> list[threading.Thread]:
         """Start the threads that save. Raises `FailedPreconditionError` for a task that is not the chief."""
         if not self.is_chief:
             raise FailedPreconditionError(
-                "Supervisor: expected the chief to start the services; got another task"
+                "start_standard_services: expected the chief to call it; got another task"
             )
         started = []
         if self.summary_writer is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from flowrt.dataflow.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from flowrt.dataflow.queues import FIFOQueue
@@ -91,7 +91,7 @@ class SyncReplicasOptimizer(Optimizer):
             raise InvalidArgumentError("apply_gradients: expected at least one gradient; got none")
         if global_step is None:
             raise InvalidArgumentError(
-                "SyncReplicasOptimizer: expected a global_step, to tell which gradients are too old; got None"
+                "SyncReplicasOptimizer: expected a global_step, which identifies stale gradients; got None"
             )
         local_step = _local_step_like(global_step)
         accumulators = _Accumulators(pairs, local_step, self._replicas_to_aggregate)
@@ -147,9 +147,8 @@ class SyncReplicasOptimizer(Optimizer):
         count = self._replicas_to_aggregate if num_tokens == -1 else num_tokens
         if count < needed:
             raise InvalidArgumentError(
-                f"get_init_tokens_op: expected at least {needed} tokens, as {self._total_num_replicas}"
-                f" workers make"
-                f" updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
+                f"get_init_tokens_op: expected at least {needed} tokens, since {self._total_num_replicas}"
+                f" workers make updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
             )
         if count == 0:
             return no_op(name="no_init_tokens")
@@ -173,7 +172,7 @@ class SyncReplicasOptimizer(Optimizer):
     def _after_apply(self) -> _Applied:
         if self._applied is None:
             raise FailedPreconditionError(
-                "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called before; it"
+                "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called first; it"
                 " was not"
             )
         return self._applied
@@ -214,36 +213,30 @@ class _Accumulators:
             "shared_name": f"{variable.op.name}/grad_accum",
             "name": "grad_accum",
         }
+        accumulator: Any
         with on_device_of(variable):
             if isinstance(gradient, IndexedSlices):
-                sparse = SparseConditionalAccumulator(variable.dtype, **how)
-                self.given.append(sparse.apply_indexed_slices_grad(gradient, step))
-                self.taken.append((sparse.take_indexed_slices_grad(required), variable))
-                self._all.append(sparse)
+                accumulator = SparseConditionalAccumulator(variable.dtype, **how)
+                apply, take = accumulator.apply_indexed_slices_grad, accumulator.take_indexed_slices_grad
             else:
-                dense = ConditionalAccumulator(variable.dtype, **how)
-                self.given.append(dense.apply_grad(gradient, step))
-                self.taken.append((dense.take_grad(required), variable))
-                self._all.append(dense)
+                accumulator = ConditionalAccumulator(variable.dtype, **how)
+                apply, take = accumulator.apply_grad, accumulator.take_grad
+            self.given.append(apply(gradient, step))
+            self.taken.append((take(required), variable))
+        self._all.append(accumulator)
 
     def set_step(self, global_step: Variable) -> list[Operation]:
         return [accumulator.set_global_step(global_step.read_value()) for accumulator in self._all]
 
 
-@final
-class _Applied:
+class _Applied(NamedTuple):
     """The results of `SyncReplicasOptimizer.apply_gradients`."""
 
-    def __init__(
-        self,
-        local_step: Variable,
-        global_step: Variable,
-        accumulators: _Accumulators,
-        tokens: FIFOQueue,
-        chief_step: Operation,
-    ) -> None:
-        self.local_step, self.global_step, self.accumulators = local_step, global_step, accumulators
-        self.tokens, self.chief_step = tokens, chief_step
+    local_step: Variable
+    global_step: Variable
+    accumulators: _Accumulators
+    tokens: FIFOQueue
+    chief_step: Operation
 
 
 @final
@@ -265,8 +258,8 @@ class _SyncReplicasHook(SessionRunHook):
         missing = [name.decode() for name in session.run(self._missing)]
         if missing:
             raise FailedPreconditionError(
-                f"SyncReplicasOptimizer: expected all global variables to have a value;"
-                f" {', '.join(missing)} have none"
+                f"SyncReplicasOptimizer: expected initialized global variables;"
+                f" uninitialized: {', '.join(missing)}"
             )
         session.run(self._init)
         if self._tokens is not None:

@@ -16,7 +16,6 @@ Any number of threads and processes may save, read and remove under one prefix; 
 
 from __future__ import annotations
 
-import difflib
 import errno
 import fcntl
 import os
@@ -31,7 +30,7 @@ import safetensors.numpy
 
 from flowrt.base.progress import Progress
 from flowrt.dtypes import DType
-from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, nearest
 from flowrt.train.checkpoints import checkpoint_format as form
 from flowrt.train.checkpoints.checkpoint_format import Array, Manifest, ShardEntry
 from flowrt.train.checkpoints.durable_files import (
@@ -304,7 +303,7 @@ class CheckpointReader:
         entry = self.tensors.get(tensor_str)
         if entry is None:
             where, count = f"checkpoint {self.prefix}", len(self.tensors)
-            hint = _nearest(tensor_str, self.tensors)
+            hint = nearest(str(tensor_str), self.tensors)
             raise NotFoundError(f"{where}: expected one of its {count} tensors; got {tensor_str!r}.{hint}")
         where = f"{self._shard_path(entry.shard)}: tensor {tensor_str!r}"
         with typed_os_errors(where), _safetensors_errors(where):
@@ -322,11 +321,6 @@ class CheckpointReader:
             _check_file(path, self._entries[number])
             self._shards[number] = safetensors.safe_open(path, framework="np")
         return self._shards[number]
-
-
-def _nearest(name: object, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(name), names)
-    return f" Nearest: {', '.join(map(repr, near))}" if near else ""
 
 
 def _read_manifest(prefix: str) -> Manifest:

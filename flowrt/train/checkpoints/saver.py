@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, nearest
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.op_def import nearest
+from flowrt.graph.source import user_line
+from flowrt.profiler.text_table import first_few
 from flowrt.train.checkpoints.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
@@ -71,7 +72,8 @@ class Saver:
     def build(self) -> None:
         """Fix the list of variables. Raises `InvalidArgumentError` for no variables or duplicate names."""
         if self._variables is None:
-            given = self._given if self._given is not None else global_variables() + _saveables()
+            saveables = get_default_graph().get_collection(GraphKeys.SAVEABLE_OBJECTS)
+            given = self._given if self._given is not None else global_variables() + saveables
             self._variables = _by_name(given)
             if not self._variables and not self._allow_empty:
                 raise InvalidArgumentError("Saver: expected variables to save; got none")
@@ -142,12 +144,13 @@ class Saver:
         _check_session(sess, "restore")
         if save_path is None:
             raise InvalidArgumentError(
-                "restore: expected a checkpoint's prefix; got None. Was anything saved?"
+                "restore: expected a checkpoint's prefix; got None. Was anything saved?", source=user_line()
             )
         prefix = path_string(save_path, "restore")
         if not checkpoint_exists(prefix):
             expected = "expected the prefix of a checkpoint that flowrt saved"
-            raise InvalidArgumentError(f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}")
+            message = f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}"
+            raise InvalidArgumentError(message, source=user_line())
         targets = self._targets()
         reader = CheckpointReader(prefix)
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -166,9 +169,8 @@ class Saver:
         self, prefix: str, name: str, variable: Variable, shapes: Mapping[str, Any], types: Mapping[str, Any]
     ) -> None:
         if name not in shapes:
-            message = (
-                f"checkpoint {prefix!r} has no tensor {name!r}.{nearest(name, shapes) or _some_of(shapes)}"
-            )
+            content = f" It has {first_few(sorted(shapes), 5)}" if shapes else " It is empty"
+            message = f"checkpoint {prefix!r} has no tensor {name!r}.{nearest(name, shapes) or content}"
             raise NotFoundError(message, op=variable.op.name, source=variable.op.source)
         shape, expected = list(shapes[name]), variable.shape
         fits = expected.is_compatible_with(shape)
@@ -217,10 +219,6 @@ def _shared_values(sess: Any, variables: Iterable[Variable]) -> dict[Variable, A
     return dict(zip(tensors, sess.run(list(tensors.values())), strict=True)) if tensors else {}
 
 
-def _saveables() -> list[Variable]:
-    return get_default_graph().get_collection(GraphKeys.SAVEABLE_OBJECTS)
-
-
 def _by_name(var_list: Any) -> dict[str, Variable]:
     if not isinstance(var_list, Iterable) or isinstance(var_list, str | Variable):
         raise DTypeError(f"Saver: expected a list or dict of variables; got {var_list!r}")
@@ -241,12 +239,6 @@ def _by_name(var_list: Any) -> dict[str, Variable]:
 def _check_session(sess: Any, what: str) -> None:
     if not hasattr(sess, "variable_values"):
         raise DTypeError(f"{what}: expected a session first; got {sess!r}")
-
-
-def _some_of(names: Mapping[str, Any]) -> str:
-    """Up to five of the checkpoint's tensors."""
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f" It has {', '.join(sorted(names)[:5])}{rest}" if names else " It is empty"
 
 
 def _step_of(sess: Any, global_step: Any) -> int:

@@ -67,21 +67,20 @@ class Scaffold:
         """Create the missing parts and freeze the default graph. Raises `InvalidArgumentError` for a
         collection with several items.
         """
-        keys, choose = GraphKeys, Scaffold.get_or_default
-        if self.init_op is None:
-            self.init_op = choose("init_op", keys.INIT_OP, global_variables_initializer)
-        if self.ready_op is None:
-            self.ready_op = choose("ready_op", keys.READY_OP, report_uninitialized_variables)
-        if self.ready_for_local_init_op is None:
-            self.ready_for_local_init_op = choose(
-                "ready_for_local_init_op", keys.READY_FOR_LOCAL_INIT_OP, _uninitialized_global_variables
-            )
-        if self.local_init_op is None:
-            self.local_init_op = choose("local_init_op", keys.LOCAL_INIT_OP, Scaffold.default_local_init_op)
-        if self.summary_op is None:
-            self.summary_op = choose("summary_op", keys.SUMMARY_OP, merge_all)
-        if self.saver is None:
-            self.saver = choose("saver", keys.SAVERS, lambda: Saver(sharded=True, allow_empty=True))
+        for name, key, make in (
+            ("init_op", GraphKeys.INIT_OP, global_variables_initializer),
+            ("ready_op", GraphKeys.READY_OP, report_uninitialized_variables),
+            (
+                "ready_for_local_init_op",
+                GraphKeys.READY_FOR_LOCAL_INIT_OP,
+                lambda: report_uninitialized_variables(global_variables()),
+            ),
+            ("local_init_op", GraphKeys.LOCAL_INIT_OP, Scaffold.default_local_init_op),
+            ("summary_op", GraphKeys.SUMMARY_OP, merge_all),
+            ("saver", GraphKeys.SAVERS, lambda: Saver(sharded=True, allow_empty=True)),
+        ):
+            if getattr(self, name) is None:
+                setattr(self, name, Scaffold.get_or_default(name, key, make))
         self.saver.build()
         get_default_graph().finalize()
         return self
@@ -109,7 +108,3 @@ class Scaffold:
     def default_local_init_op() -> Operation:
         """An operation that initializes local variables and runs the collection TABLE_INITIALIZERS."""
         return group(local_variables_initializer(), tables_initializer())
-
-
-def _uninitialized_global_variables() -> Any:
-    return report_uninitialized_variables(global_variables())

@@ -1,4 +1,4 @@
-"""Hooks that watch, feed and stop a training loop. Those that write files: `recording_hooks`."""
+"""Hooks that watch, feed and stop a training loop. For hooks that write files see `recording_hooks`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from flowrt.base.progress import Progress
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.hooks.session_run_hook import (
@@ -258,3 +259,36 @@ class FeedFnHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         return SessionRunArgs(None, self._feed_fn())
+
+
+@final
+class ProgressHook(SessionRunHook):
+    """Shows the global step out of ``last_step`` and, if given, the value of ``loss``, a scalar tensor. If
+    standard error is not a terminal it shows and fetches nothing.
+    """
+
+    def __init__(self, last_step: int, loss: Any = None) -> None:
+        self._last_step, self._loss = last_step, loss
+        self._progress: Progress | None = None
+
+    def begin(self) -> None:
+        self._step = required_global_step(self)
+
+    def after_create_session(self, session: Any, coord: Coordinator) -> None:
+        self.end(session)  # of a session that was lost and is re-created
+        self._progress = Progress("training", self._last_step, "steps")
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        if self._progress is None or not self._progress.is_shown:
+            return None
+        return SessionRunArgs([self._step] if self._loss is None else [self._step, self._loss])
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        if self._progress is None or not run_values.results:
+            return
+        step, *loss = run_values.results
+        self._progress.update(int(step), "".join(f"loss {float(np.asarray(value)):.4g}" for value in loss))
+
+    def end(self, session: Any) -> None:
+        if self._progress is not None:
+            self._progress.close()

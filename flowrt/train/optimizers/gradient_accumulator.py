@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from flowrt.errors import FailedPreconditionError
-from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.ops.base.filling import zeros, zeros_like
+from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
 from flowrt.train.optimizers.optimizer import Optimizer, densified
+from flowrt.train.optimizers.slot_creator import zeros_of
 from flowrt.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 
@@ -49,7 +50,7 @@ class GradientAccumulator:
         if variable not in self._sums:
             with get_default_graph().control_dependencies(None):
                 self._sums[variable] = Variable(
-                    lambda: _zeros_like(variable),
+                    lambda: zeros_of(variable),
                     trainable=False,
                     name=f"{variable.op.name}/{self._name}",
                     synchronization=VariableSynchronization.ON_READ,
@@ -74,9 +75,3 @@ class GradientAccumulator:
                 for (gradient, _), total in zip(pairs, self._sums.values(), strict=True)
             ]
         return group(*emptied, name=f"{self._name}/apply")
-
-
-def _zeros_like(variable: Variable) -> Tensor:
-    shape = variable.shape
-    is_known = shape.is_fully_defined()
-    return zeros(shape, variable.dtype) if is_known else zeros_like(variable.initialized_value())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from flowrt import dtypes
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
@@ -30,7 +30,7 @@ class Optimizer:
 
     GATE_NONE, GATE_OP, GATE_GRAPH = range(3)
 
-    _slot_names: ClassVar[Sequence[str]] = ()
+    _slot_names: Sequence[str] = ()
     """Slots that begin as zeros."""
 
     def __init__(self, use_locking: bool, name: str) -> None:
@@ -70,7 +70,8 @@ class Optimizer:
         if all(g is None for g, _ in pairs):
             names = ", ".join(v.op.name for _, v in pairs)
             message = (
-                f"minimize: expected a loss that depends on a variable; {loss!r} depends on none of {names}"
+                f"minimize: expected a loss that depends on a variable; got {loss!r}, which depends on"
+                f" none of {names}"
             )
             raise InvalidArgumentError(message, source=user_line())
         return self.apply_gradients(pairs, global_step=global_step, name=name)

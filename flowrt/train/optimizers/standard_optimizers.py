@@ -41,8 +41,19 @@ class _RuleOptimizer(Optimizer):
     def __init__(self, name: str, use_locking: bool = False, **hypers: Any) -> None:
         super().__init__(use_locking, name)
         self._hypers = hypers
+        self._starts: dict[str, float] = {}
+        """Slots with an initial value other than zero; they precede those of `_slot_names`."""
         self._tensors: dict[str, Tensor] = {}
         self._attrs: dict[str, Any] = {"use_locking": use_locking}
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        if not self._starts:
+            super()._create_slots(var_list)
+            return
+        for var in var_list:
+            for name, value in self._starts.items():
+                self._get_or_make_slot(var, _constant_like(var, value), name, self._name)
+            super()._create_slots([var])
 
     def _prepare(self) -> None:
         self._tensors = {
@@ -126,11 +137,7 @@ class AdagradOptimizer(_RuleOptimizer):
         name: str = "Adagrad",
     ) -> None:
         super().__init__(name, use_locking, lr=learning_rate)
-        self._initial = initial_accumulator_value
-
-    def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for var in var_list:
-            self._get_or_make_slot(var, _constant_like(var, self._initial), "accumulator", self._name)
+        self._starts["accumulator"] = initial_accumulator_value
 
 
 def _constant_like(var: Variable, value: float) -> Callable[[], Tensor]:
@@ -177,20 +184,14 @@ class RMSPropOptimizer(_RuleOptimizer):
         name: str = "RMSProp",
     ) -> None:
         super().__init__(name, use_locking, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon)
-        self._centered = centered
+        self._starts["rms"] = 1.0
+        self._slot_names = ("mg", "momentum") if centered else ("momentum",)
         rules = optimizer_updates
         self._dense_op, self._sparse_op = (
             (rules.apply_centered_rmsprop, rules.sparse_apply_centered_rmsprop)
             if centered
             else (rules.apply_rmsprop, rules.sparse_apply_rmsprop)
         )
-
-    def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for var in var_list:
-            self._get_or_make_slot(var, _constant_like(var, 1.0), "rms", self._name)
-            if self._centered:
-                self._zeros_slot(var, "mg", self._name)
-            self._zeros_slot(var, "momentum", self._name)
 
 
 class AdamOptimizer(_RuleOptimizer):
@@ -259,6 +260,7 @@ class FtrlOptimizer(_RuleOptimizer):
     """Follow-the-regularised-leader, proximal (McMahan et al. 2013)."""
 
     _dense_op, _sparse_op = optimizer_updates.apply_ftrl, optimizer_updates.sparse_apply_ftrl
+    _slot_names = ("linear",)
 
     def __init__(
         self,
@@ -278,12 +280,7 @@ class FtrlOptimizer(_RuleOptimizer):
             l2=l2_regularization_strength,
             lr_power=learning_rate_power,
         )
-        self._initial = initial_accumulator_value
-
-    def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for var in var_list:
-            self._get_or_make_slot(var, _constant_like(var, self._initial), "accum", self._name)
-            self._zeros_slot(var, "linear", self._name)
+        self._starts["accum"] = initial_accumulator_value
 
 
 class LARSOptimizer(_RuleOptimizer):

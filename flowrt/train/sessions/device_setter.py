@@ -12,7 +12,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
-from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.device.spec import parse_device
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.operation import Operation
@@ -48,7 +48,7 @@ def replica_device_setter(
     is_whole = isinstance(ps_tasks, numbers.Integral)
     if not is_whole or ps_tasks < 0:
         raise InvalidArgumentError(
-            f"replica_device_setter: expected ps_tasks >= 0, a whole number; got {ps_tasks!r}"
+            f"replica_device_setter: expected ps_tasks to be an integer >= 0; got {ps_tasks!r}"
         )
     if ps_tasks == 0:
         return None
@@ -56,29 +56,18 @@ def replica_device_setter(
     if not callable(strategy):
         raise DTypeError(f"replica_device_setter: expected a ps_strategy to call; got {strategy!r}")
     types = frozenset(PS_OPS if ps_ops is None else ps_ops)
-    chooser = _ReplicaDeviceChooser(parse_device(ps_device), parse_device(worker_device), types, strategy)
-    return chooser.choose if merge_devices else chooser.choose_unless_asked_for
+    server, worker = parse_device(ps_device), parse_device(worker_device)
 
-
-@final
-class _ReplicaDeviceChooser:
-    def __init__(
-        self, ps_device: DeviceSpec, worker_device: DeviceSpec, ps_types: frozenset[str], strategy: Strategy
-    ) -> None:
-        self._ps_device, self._worker_device = ps_device, worker_device
-        self._ps_types, self._strategy = ps_types, strategy
-
-    def choose(self, op: Operation) -> str:
+    def choose(op: Operation) -> str:
         asked = parse_device(op.device)
-        if op.type not in self._ps_types:
-            return self._worker_device.merge(asked).to_string()
-        place = self._ps_device
+        if op.type not in types:
+            return worker.merge(asked).to_string()
+        place = server
         if place.job and asked.job in (None, place.job):  # else the inner scope's job is the place
-            place = place.replace(task=self._strategy(op))
+            place = place.replace(task=strategy(op))
         return place.merge(asked).to_string()
 
-    def choose_unless_asked_for(self, op: Operation) -> str:
-        return op.device or self.choose(op)
+    return choose if merge_devices else lambda op: op.device or choose(op)
 
 
 @final

@@ -49,8 +49,12 @@ from flowrt.train.hooks.agreed_saving import (
 from flowrt.train.hooks.recording_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from flowrt.train.hooks.session_run_hook import SessionRunHook, check_hooks
 from flowrt.train.sessions.hooked_session import HookedSession, StepContext
-from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from flowrt.train.sessions.session_manager import MAX_WAIT_S
+from flowrt.train.sessions.session_manager import (
+    MAX_WAIT_S,
+    ChiefSessionCreator,
+    SessionCreator,
+    WorkerSessionCreator,
+)
 
 __all__ = ["MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"]
 
@@ -191,7 +195,10 @@ class _MonitoredSession:
         self._was_lost = True
         session, self._current = self._current, None
         if session is not None:
-            _close_quietly(session)
+            try:
+                session.close()
+            except Exception as error:  # noqa: BLE001 - the error that made it useless is being handled
+                LOGGER.info("closing the lost session: %s", error)
 
     def _wait_to_retry(self, error: OpError) -> None:
         now = time.monotonic()
@@ -217,14 +224,6 @@ class _MonitoredSession:
                 self.graph.unfinalize()
             if session is not None:
                 session.close()
-
-
-def _close_quietly(session: HookedSession) -> None:
-    """Close a lost session; its errors are only logged."""
-    try:
-        session.close()
-    except Exception as error:  # noqa: BLE001 - the error that made it useless is being handled
-        LOGGER.info("closing the lost session: %s", error)
 
 
 @final

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from flowrt.errors import DeadlineExceededError, FailedPreconditionError, Invali
 from flowrt.executor.ends.config import ConfigProto, RunOptions
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, get_default_graph
-from flowrt.train.checkpoints.checkpoint_state import CheckpointState, get_checkpoint_state
+from flowrt.profiler.text_table import first_few
+from flowrt.train.checkpoints.checkpoint_state import get_checkpoint_state
+from flowrt.train.checkpoints.scaffold import Scaffold
 
 LOGGER = logging.getLogger(__name__)
 
@@ -128,7 +130,7 @@ class SessionManager:
                     f"session of {master!r}: expected initialized variables within {max_wait_secs:g} s; still"
                     f" uninitialized: {', '.join(missing)}. Is the chief running?"
                 )
-            LOGGER.log(level, "waiting for the chief to initialize %s", _first(missing))
+            LOGGER.log(level, "waiting for the chief to initialize %s", first_few(missing, NAMES_LOGGED))
             level = logging.WARNING
             time.sleep(self._recovery_wait_s)
 
@@ -169,18 +171,14 @@ class SessionManager:
         if not directory:
             saver.restore(session, prefix)
             return prefix
-        state = self._wait_for_checkpoint(directory, max_wait_s if waits else 0.0)
+        end = time.monotonic() + (max_wait_s if waits else 0.0)
+        while (state := get_checkpoint_state(directory)) is None and time.monotonic() < end:
+            time.sleep(self._recovery_wait_s)
         if state is None:
             return None
         saver.restore(session, state.model_checkpoint_path)
         saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
         return state.model_checkpoint_path
-
-    def _wait_for_checkpoint(self, directory: str, max_wait_s: float) -> CheckpointState | None:
-        end = time.monotonic() + max_wait_s
-        while (state := get_checkpoint_state(directory)) is None and time.monotonic() < end:
-            time.sleep(self._recovery_wait_s)
-        return state
 
     def _initialize(
         self,
@@ -215,14 +213,79 @@ class SessionManager:
         return _names(session, self._ready_op)
 
 
-def _first(names: Sequence[str]) -> str:
-    """``a, b, c and 30 more``."""
-    more = len(names) - NAMES_LOGGED
-    return ", ".join(names[:NAMES_LOGGED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _names(session: Session, op: Any) -> list[str]:
     """The elements of ``op``, a vector of strings, as text; empty without an op."""
     if op is None:
         return []
     return [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(session.run(op))]
+
+
+class SessionCreator(Protocol):
+    """Creates sessions with initialized variables."""
+
+    def create_session(self) -> Session: ...
+
+
+@final
+class ChiefSessionCreator:
+    """Restores the newest checkpoint of ``checkpoint_dir`` (or that at ``checkpoint_filename_with_path``),
+    else initializes with ``scaffold``.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
+        self._checkpoint_dir, self._checkpoint_path = checkpoint_dir, checkpoint_filename_with_path
+        self._manager: SessionManager | None = None
+
+    def create_session(self) -> Session:
+        """Raises as `SessionManager.prepare_session`."""
+        self._manager = self._manager or _manager_of(self._scaffold)
+        return self._manager.prepare_session(
+            self._master,
+            saver=self._scaffold.saver,
+            checkpoint_dir=self._checkpoint_dir,
+            checkpoint_filename_with_path=self._checkpoint_path,
+            config=self._config,
+            init_op=self._scaffold.init_op,
+            init_feed_dict=self._scaffold.init_feed_dict,
+            init_fn=self._scaffold.init_fn,
+        )
+
+
+@final
+class WorkerSessionCreator:
+    """Waits until the chief has done its part, ``max_wait_secs`` at most."""
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        max_wait_secs: float = 30 * 60,
+    ) -> None:
+        self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
+        self._max_wait_s = max_wait_secs
+        self._manager: SessionManager | None = None
+
+    def create_session(self) -> Session:
+        """Raises as `SessionManager.wait_for_session`."""
+        self._manager = self._manager or _manager_of(self._scaffold)
+        return self._manager.wait_for_session(self._master, self._config, self._max_wait_s)
+
+
+def _manager_of(scaffold: Scaffold) -> SessionManager:
+    """Freezes the graph."""
+    scaffold.finalize()
+    return SessionManager(
+        local_init_op=scaffold.local_init_op,
+        local_init_feed_dict=scaffold.local_init_feed_dict,
+        ready_op=scaffold.ready_op,
+        ready_for_local_init_op=scaffold.ready_for_local_init_op,
+    )

@@ -1,8 +1,7 @@
 """File formats of graphs: one module per format, and one table of them.
 
     picture                                   `Picture` (title, parts, view, stages) -> encode -> bytes
-    wording, public_ops                       labels; the compiler's ops as public ones
-    dot, svg, mermaid, model_explorer, json   for people and for programs
+    dot, mermaid, model_explorer, json        for people and for programs; dot draws SVG, too
     graph_def                                 for TensorBoard and Netron
     table                                     the table
 

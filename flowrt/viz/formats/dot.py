@@ -1,15 +1,17 @@
 """DOT: text for Graphviz. One cluster per group, one box per operation, dashed edges across devices.
 
 The language: https://graphviz.org/doc/info/lang.html. No text of a graph is markup: texts are quoted strings,
-and dot's escape characters in them are doubled.
+and dot's escape characters in them are doubled. SVG is drawn from this text by Graphviz.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 
-from flowrt.viz.formats.picture import Picture
-from flowrt.viz.formats.wording import edge_lines, node_lines
+from flowrt.errors import DeadlineExceededError, InternalError, UnavailableError
+from flowrt.viz.formats.picture import Picture, edge_lines, node_lines
 from flowrt.viz.from_parts import is_full
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView
 
@@ -111,3 +113,41 @@ def _edge(edge: EdgeView) -> str:
 def _quoted(*lines: str) -> str:
     escaped = [line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for line in lines if line]
     return '"' + "\\n".join(escaped) + '"'
+
+
+DOT = "dot"
+
+MAX_S = 120
+"""Seconds that a drawing may take."""
+
+
+def find_dot() -> str:
+    """The path of Graphviz's ``dot``. Raises `UnavailableError` if it is not installed."""
+    program = shutil.which(DOT)
+    if program is None:
+        raise UnavailableError(
+            "svg: expected Graphviz's command 'dot' on PATH; got none. Install the package graphviz, or"
+            " use html or dot, which do not need it"
+        )
+    return program
+
+
+def encode_svg(picture: Picture) -> bytes:
+    """``picture.view`` as an SVG file.
+
+    Raises `UnavailableError` without Graphviz, and `DeadlineExceededError` after `MAX_S` seconds.
+    """
+    program = find_dot()
+    try:
+        drawn = subprocess.run(
+            [program, "-Tsvg"], input=encode_dot(picture), capture_output=True, timeout=MAX_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        hint = "--depth and --focus reduce the drawing"
+        count = len(picture.view.nodes)
+        raise DeadlineExceededError(
+            f"svg: expected dot to draw {count} boxes within {MAX_S} s; it was stopped. {hint}"
+        ) from None
+    if drawn.returncode or not drawn.stdout:
+        raise InternalError(f"svg: dot ended with status {drawn.returncode}: {drawn.stderr.decode()[:400]}")
+    return drawn.stdout

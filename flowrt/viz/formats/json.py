@@ -8,10 +8,8 @@ Nodes, edges and groups have the fields of `flowrt.viz.view`; an unknown dimensi
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from flowrt.viz.formats.picture import Picture
-from flowrt.viz.view import EdgeView, NodeView, TensorView
 
 VERSION = 1
 
@@ -21,26 +19,15 @@ def encode_json(picture: Picture) -> bytes:
     view = picture.view
     head = {"format": "flowrt-graph", "version": VERSION, "title": picture.title}
     lists = {
-        "nodes": [_node(node) for node in view.nodes.values()],
-        "edges": [_edge(edge) for edge in view.edges],
+        "nodes": [
+            {**node._asdict(), "outputs": [tensor._asdict() for tensor in node.outputs]}
+            for node in view.nodes.values()
+        ],
+        "edges": [{**edge._asdict(), "facts": edge.facts and edge.facts._asdict()} for edge in view.edges],
         "groups": [group._asdict() for group in view.groups.values()],
     }
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    parts += [f"{json.dumps(key)}: [\n{_rows(rows)}\n]" for key, rows in lists.items()]
+    for key, rows in lists.items():
+        lines = ",\n".join([json.dumps(row) for row in rows])
+        parts.append(f"{json.dumps(key)}: [\n{lines}\n]")
     return ("{" + ",\n".join(parts) + "}\n").encode()
-
-
-def _rows(rows: list[dict[str, Any]]) -> str:
-    return ",\n".join([json.dumps(row) for row in rows])
-
-
-def _node(node: NodeView) -> dict[str, Any]:
-    return {**node._asdict(), "outputs": [_tensor(tensor) for tensor in node.outputs]}
-
-
-def _edge(edge: EdgeView) -> dict[str, Any]:
-    return {**edge._asdict(), "facts": None if edge.facts is None else _tensor(edge.facts)}
-
-
-def _tensor(tensor: TensorView) -> dict[str, Any]:
-    return tensor._asdict()

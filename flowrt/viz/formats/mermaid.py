@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from flowrt.errors import ResourceExhaustedError
 from flowrt.viz.formats.dot import device_colors
-from flowrt.viz.formats.picture import Picture
-from flowrt.viz.formats.wording import edge_lines, node_lines
+from flowrt.viz.formats.picture import Picture, edge_lines, node_lines
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
 
 MAX_EDGES = 500

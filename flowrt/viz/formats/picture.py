@@ -1,14 +1,15 @@
-"""`Picture`: the input of a format."""
+"""`Picture`: the input of a format; labels of boxes and arrows, shared by all formats that draw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flowrt.profiler.text_table import size_text
 from flowrt.viz.from_parts import Parts
 from flowrt.viz.op_facts import Code
 from flowrt.viz.stages import Stage
-from flowrt.viz.view import GraphView
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
 
 
 class Picture(NamedTuple):
@@ -25,3 +26,32 @@ class Picture(NamedTuple):
     stages: Callable[[], Sequence[Stage]]
     code: Callable[[], tuple[Code, str]] = lambda: ({}, "")
     step_stats: Sequence[Any] = ()
+
+
+MAX_LABEL = 40
+"""Characters of one line in a box."""
+
+
+def node_lines(node: NodeView) -> list[str]:
+    """The name; the op, or the number of ops in a closed group; the outputs."""
+    if not node.op:
+        return [clipped(node.label), f"{node.num_ops} operations"]
+    made = ", ".join(str(tensor) for tensor in node.outputs[:2])
+    more = ", …" if len(node.outputs) > 2 else ""
+    head = [clipped(node.label)] if node.label == node.op else [clipped(node.label), clipped(node.op)]
+    return [*head, clipped(made + more)] if made else head
+
+
+def edge_lines(edge: EdgeView) -> list[str]:
+    """All facts of a transfer; for other edges the number that they bundle."""
+    if edge.kind is EdgeKind.TRANSFER:
+        tensors = clipped(edge.tensor) if edge.num_edges == 1 else f"{edge.num_edges} tensors"
+        shape = str(edge.facts) if edge.num_edges == 1 and edge.facts is not None else ""
+        size = size_text(edge.nbytes) if edge.nbytes else ""
+        return [line for line in (tensors, f"{shape} {size}".strip(), edge.transport) if line]
+    return [f"{edge.num_edges} ×"] if edge.num_edges > 1 else []
+
+
+def clipped(text: str) -> str:
+    """The end of a long name, which is the distinctive part."""
+    return text if len(text) <= MAX_LABEL else "…" + text[1 - MAX_LABEL :]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from flowrt.viz.formats.dot import encode_dot
+from flowrt.viz.formats.dot import encode_dot, encode_svg, find_dot
 from flowrt.viz.formats.graph_def import encode_event_file, encode_pb, encode_pbtxt
 from flowrt.viz.formats.json import encode_json
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer
 from flowrt.viz.formats.picture import Picture
-from flowrt.viz.formats.svg import encode_svg, find_dot
 from flowrt.viz.html import encode_html
 from flowrt.viz.layout import load_igraph
 

@@ -1,4 +1,4 @@
-// What the colours mean: a mode gives every operation a class, the class a colour of the theme.
+// Meaning of the colours: a mode assigns each operation a class, and each class has a colour of the theme.
 //
 //   by category  operation type, device, fusion group: the most frequent have colours, the rest is "other"
 //   by amount    time, memory: classes are shares of the whole, so that two stages compare
@@ -17,14 +17,14 @@ export const MODES = {
     amount: (stage, item) => stage.graph.seconds.get(stage.tree.names[item]) ?? 0,
     format: formatSeconds,
   },
-  memory: { label: "Memory of outputs", amount: (stage, item) => stage.bytes(item), format: formatBytes },
+  memory: { label: "Output memory", amount: (stage, item) => stage.bytes(item), format: formatBytes },
 };
 
-export const CATEGORIES = 9; // colours that one can tell apart; the theme has as many
+export const CATEGORIES = 9; // distinguishable colours; the theme defines as many
 const OTHER = CATEGORIES;
 const SHARES = [0.0005, 0.005, 0.02, 0.1, 1]; // upper ends of the classes of an amount
 
-/** The modes that have something to say of this graph. */
+/** The modes with data for this graph. */
 export function modesOf(graph) {
   return Object.keys(MODES).filter(
     (mode) => (mode !== "time" || graph.seconds.size) && (mode !== "fusion" || graph.fused.size),
@@ -105,7 +105,7 @@ function byAmount({ amount, format }, stage) {
     detail: "",
   }));
   legend.at(-1).label = `over ${percent(SHARES.at(-2))}`;
-  legend.unshift({ class: null, label: `all together ${format(sums[0])}`, detail: "" });
+  legend.unshift({ class: null, label: `total ${format(sums[0])}`, detail: "" });
   const share = (value) => (value < SHARES[1] * total ? "" : ` · ${percent(value / total)}`);
   const describe = (item) => (sums[item] ? format(sums[item]) + share(sums[item]) : "");
   return { isAmount: true, classOf, parts: () => null, describe, legend };

@@ -91,7 +91,7 @@ export class Details {
     ];
   }
 
-  /** What comes from outside and what goes there. */
+  /** Operations outside that produce its inputs or consume its outputs. */
   #borders(item) {
     const { stage, tree } = this;
     const { source, target } = tree.edges;
@@ -103,7 +103,7 @@ export class Details {
       if (!inside.has(source[edge])) from.add(source[edge]);
       if (!inside.has(target[edge])) to.add(target[edge]);
     }
-    return [this.#list("Reads from", [...from]), this.#list("Is read by", [...to])];
+    return [this.#list("Inputs", [...from]), this.#list("Consumers", [...to])];
   }
 
   // --- an operation
@@ -115,7 +115,7 @@ export class Details {
     if (!stage.has(item))
       return [
         this.#head(item, "", mark),
-        element("p", { class: "note" }, `Not in the stage “${stage.name}”.`),
+        element("p", { class: "note" }, `Not present in stage “${stage.name}”.`),
         this.#readersNote(item),
       ];
     const seconds = stage.graph.seconds.get(name);
@@ -150,7 +150,7 @@ export class Details {
       { class: "head" },
       element(
         "nav",
-        { class: "path", "aria-label": "Groups around it" },
+        { class: "path", "aria-label": "Enclosing groups" },
         path.map((group) => [this.#link(group, tree.labels[group]), " / "]),
       ),
       element("h2", {}, tree.labels[item]),
@@ -212,7 +212,7 @@ export class Details {
           element("code", {}, text),
           element("span", { class: "what" }, bytes < 0 ? "" : formatBytes(bytes)),
         ),
-        this.#items(readers, "nobody reads it"),
+        this.#items(readers, "no consumers"),
       );
     });
     const waiting = edges.filter((edge) => stage.kindOf(edge) === "control").map((edge) => target[edge]);
@@ -247,7 +247,7 @@ export class Details {
     ];
   }
 
-  /** What the stage before said of it where this one says something else. */
+  /** What this stage changed, before and after. */
   #difference(item) {
     const { stage } = this;
     const [before, after] = [described(stage.previous, item), described(stage, item)];
@@ -351,13 +351,13 @@ function facts(pairs) {
 
 const KEYS = [
   ["/", "search"],
-  ["[ ]", "stage before, stage after"],
-  ["↑ ↓", "what it reads, what reads it"],
-  ["← →", "beside it"],
+  ["[ ]", "previous stage, next stage"],
+  ["↑ ↓", "inputs, consumers"],
+  ["← →", "siblings"],
   ["Enter", "open, close"],
   ["F", "follow: near, up, down, both"],
-  ["+ − 0", "zoom in, out, all"],
-  ["Esc", "select nothing"],
+  ["+ − 0", "zoom in, zoom out, show all"],
+  ["Esc", "clear selection"],
 ];
 
 function keys() {

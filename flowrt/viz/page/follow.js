@@ -1,15 +1,16 @@
-// Following tensors: from an operation or a group to what makes its inputs and what reads its outputs.
+// Following tensors: from an operation or a group to the producers of its inputs and the consumers of its
+// outputs.
 
 export const REACHES = {
   near: "neighbours",
-  up: "all it needs",
-  down: "all that needs it",
-  both: "both ways",
+  up: "all inputs",
+  down: "all consumers",
+  both: "both directions",
 };
 
 /**
  * {items, edges}: the operations and edges (as sets) that are reached from `item`. `reach` is a key of
- * REACHES; with `output` (a number) only that tensor is followed, to the operations that read it.
+ * REACHES; with `output` (a number) only that tensor is followed, to its consumers.
  */
 export function follow(stage, item, reach, output) {
   const found = { items: new Set(operations(stage, item)), edges: new Set() };
@@ -23,7 +24,7 @@ export function follow(stage, item, reach, output) {
   return found;
 }
 
-/** The operations in a group; of an operation itself. */
+/** The operations in a group, or the operation itself. */
 export function* operations(stage, item) {
   if (stage.has(item)) yield item;
   for (const child of stage.tree.children[item]) yield* operations(stage, child);

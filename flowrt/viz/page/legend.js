@@ -1,4 +1,4 @@
-// The legend: what the colours and lines mean. A click on a colour leaves only what has it.
+// The legend of colours and lines. A click on a colour isolates it.
 
 import { byId, element, refill, replaceChildren } from "./dom.js";
 import { MODES, modesOf } from "./colour.js";

@@ -1,15 +1,13 @@
 // The page: from the choices of the reader (state.js) to the picture, and from his hands to the choices.
 
-import { readAddress, writeAddress } from "./address.js";
 import { arrange } from "./arrange.js";
 import { colouring, modesOf } from "./colour.js";
-import { decode } from "./decode.js";
 import { Details } from "./details.js";
 import { byId } from "./dom.js";
 import { follow } from "./follow.js";
 import { formatCount } from "./format.js";
 import { Graph } from "./graph.js";
-import { listenToKeys } from "./keyboard.js";
+import { boxBeside, listenToKeys } from "./keyboard.js";
 import { Legend } from "./legend.js";
 import { allOpen, firstOpen, openedTo, toggled } from "./opening.js";
 import { Overview } from "./overview.js";
@@ -17,8 +15,7 @@ import { paint } from "./paint.js";
 import { Pointer } from "./pointer.js";
 import { SearchField } from "./search.js";
 import { StageBar } from "./stagebar.js";
-import { State } from "./state.js";
-import { boxBeside } from "./steps.js";
+import { readAddress, State, writeAddress } from "./state.js";
 import { onThemeChange, readTheme } from "./theme.js";
 import { describe, showTip } from "./tip.js";
 import { Viewport } from "./viewport.js";
@@ -298,6 +295,13 @@ class Page {
         ? `Stage ${stage.name}, ${formatCount(stage.counts(false)[0], "operation")}`
         : describe(this.picture, selected);
   }
+}
+
+/** The data of the page: JSON, compressed with gzip, as base64: no text in it can end its element. */
+async function decode(text) {
+  const bytes = Uint8Array.from(atob(text.trim()), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
 }
 
 const page = new Page(new Graph(await decode(byId("data").textContent)));

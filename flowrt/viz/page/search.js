@@ -60,7 +60,7 @@ export class SearchField {
         ? element(
             "li",
             { class: "note", role: "presentation" },
-            `Nothing in “${stage.name}” has all these words`,
+            `Nothing in “${stage.name}” matches all words`,
           )
         : null,
     );

@@ -1,4 +1,4 @@
-// The bar of stages: one tab each, with what it added, removed and changed.
+// The bar of stages: one tab per stage, with the numbers of additions, removals and changes.
 
 import { byId, element, replaceChildren } from "./dom.js";
 import { formatCount } from "./format.js";

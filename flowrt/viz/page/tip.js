@@ -1,4 +1,4 @@
-// What is under the pointer, in words: beside it, and for those who hear the page.
+// A tooltip for the item under the pointer, also read by screen readers.
 
 import { HEAD } from "./arrange.js";
 import { byId } from "./dom.js";
@@ -7,7 +7,7 @@ import { formatBytes, formatCount, formatDevice } from "./format.js";
 const BESIDE = { x: 14, y: 18 }; // pixels from the pointer
 const MARGIN = 8; // pixels from the border of the field
 
-/** An item in some lines: its name, its type and device, its outputs. */
+/** An item in a few lines: its name, type and device, and outputs. */
 export function describe({ stage, counts }, item) {
   const { tree } = stage;
   if (!tree.isOperation(item)) return `${tree.names[item]}\n${formatCount(counts[item], "operation")}`;

@@ -17,7 +17,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.mesh_forming import GroupDoor
+from flowrt.distribute.collectives.mesh_forming import GroupAcceptor
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import (
     AbortedError,
@@ -220,12 +220,12 @@ def test_who_comes_after_a_rank_was_refused_is_told_why(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("how", ["refused", "killed"])
 def test_who_waits_for_a_rank_hears_that_another_one_will_not_come(how: str) -> None:
-    """Rank 2, which rank 0 has let in, dials rank 1."""
+    """Rank 2, which rank 0 has admitted, dials rank 1."""
     with ReservedPorts(4) as reserved, ThreadPoolExecutor(2) as pool:
         addresses = tuple(f"127.0.0.1:{port}" for port in reserved.ports)
         first, waiting = Mesh(Membership("g", 0, 3, addresses[:3])), Membership("g", 2, 3, addresses[:3])
-        listener = new_transport().listen(addresses[0], (door := GroupDoor()).accept)
-        with door.open_for(first):
+        listener = new_transport().listen(addresses[0], (acceptor := GroupAcceptor()).accept)
+        with acceptor.admitting(first):
             last = pool.submit(open_communicator, "grpc", waiting, new_transport())
             wait_until(lambda: bool(first.kinds()), "rank 2 has come")
             if how == "refused":

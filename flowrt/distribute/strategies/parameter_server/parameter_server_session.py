@@ -37,8 +37,7 @@ from flowrt.train.hooks.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
-from flowrt.train.sessions.session_creator import ChiefSessionCreator, WorkerSessionCreator
-from flowrt.train.sessions.session_manager import MAX_WAIT_S
+from flowrt.train.sessions.session_manager import MAX_WAIT_S, ChiefSessionCreator, WorkerSessionCreator
 from flowrt.variables.variable import GraphKeys
 
 PROBE_S = 2.0

@@ -29,6 +29,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, is_static
+from flowrt.graph.source import user_line
 
 # --- slice: begin and size
 
@@ -440,15 +441,20 @@ def _index_value(entry: Any) -> Any:
     if not isinstance(entry, (bool, np.bool_)):
         with contextlib.suppress(TypeError):
             return operator.index(entry)
-    kinds = "ints, slices, '...', None and scalar integer tensors"
-    raise DTypeError(f"expected {kinds} as indices; got {entry!r}. See also gather() and boolean_mask()")
+    raise DTypeError(
+        f"tensor[...]: expected ints, slices, '...', None or scalar integer tensors; got {entry!r}. See also"
+        " gather() and boolean_mask()",
+        source=user_line(),
+    )
 
 
 def _index_tensor(tensor: Tensor) -> Tensor:
     if tensor.dtype.is_bool:
-        raise DTypeError(f"expected integers as indices; got the mask {tensor!r}. Use boolean_mask()")
+        raise DTypeError(
+            f"tensor[...]: expected integers; got the mask {tensor!r}. Use boolean_mask()", source=user_line()
+        )
     if not tensor.dtype.is_integer:
-        raise DTypeError(f"expected integers as indices; got {tensor!r}")
+        raise DTypeError(f"tensor[...]: expected integers; got {tensor!r}", source=user_line())
     if tensor.spec.shape not in (None, ()):
         raise DTypeError(f"expected a scalar as an index; got {tensor!r}. Use gather()")
     return tensor if tensor.dtype in dtypes.INDEX else cast(tensor, dtypes.int64)

@@ -39,11 +39,11 @@ _MAX_SEED = 2**31 - 1
 
 def set_random_seed(seed: int | None) -> None:
     """Seed the default graph: random ops added from here on repeat their draws in every session. None: no
-    seed. Raises `DTypeError` for anything but a whole number.
+    seed. Raises `DTypeError` for anything but an integer.
     """
     is_whole = isinstance(seed, numbers.Integral)
     if not is_whole and seed is not None:
-        raise DTypeError(f"set_random_seed: expected a whole number; got {seed!r}")
+        raise DTypeError(f"set_random_seed: expected an integer; got {seed!r}")
     get_default_graph().seed = seed
 
 

@@ -158,10 +158,7 @@ def _to_number(self: Any) -> NoReturn:
 
 
 def _setitem(self: Any, key: Any, value: Any) -> NoReturn:
-    raise DTypeError(
-        f"{type(self).__name__} {self.name!r} cannot be changed by index: use"
-        " flowrt.tensor_scatter_nd_update(), or assign() of a variable"
-    )
+    raise value_error(self, "is immutable: use flowrt.tensor_scatter_nd_update(), or assign() of a variable")
 
 
 def overload_operators(cls: type[Any]) -> None:

@@ -24,7 +24,6 @@ from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, OpError
-from flowrt.graph.evaluate import located
 from flowrt.graph.node import COLOCATION, Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 
@@ -269,7 +268,8 @@ class _Placer:
             message = f"expected a device that has a kernel for the operation; it {facts}. "
         if node is None:
             return InvalidArgumentError(message + ending)
-        return located(node, InvalidArgumentError(message + ending))
+        source = None if node.source is None else str(node.source)
+        return InvalidArgumentError(message + ending, op=node.name, op_type=_built_type(node), source=source)
 
     def _reasons(self, names: Iterable[str]) -> str:
         """Advice on each missing device that ``names`` request: how to configure it, or why there is none of
@@ -306,7 +306,12 @@ class _Placer:
         node = self._subgraph.nodes.get(name)
         if node is None:
             return repr(name)
-        return f"{node.op.name} {name!r}" + ("" if node.source is None else f" ({node.source})")
+        return " ".join(filter(None, (_built_type(node), repr(name), node.source and f"({node.source})")))
+
+
+def _built_type(node: Node) -> str | None:
+    """The type of the operation that the user built; None if unknown: a Const may be a folded operation."""
+    return None if node.op.name == "Const" else node.op.name
 
 
 def device_rank(device: DeviceSpec, default: DeviceSpec) -> tuple[int, bool, str, int, int]:
