@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, dtypes, errors, linalg, math, nn, random, strings
-from flowrt.base.missing_names import missing_from as _missing_from
-from flowrt.base.missing_names import missing_name as _missing_name
 from flowrt.control_flow import case, cond, switch_case, while_loop
 from flowrt.control_flow.signatures import TensorSpec
 from flowrt.dataflow.accumulators import (
@@ -108,6 +106,8 @@ from flowrt.initializers import (
     zeros_initializer,
 )
 from flowrt.tf1.aliases import *
+from flowrt.tf1.missing_names import missing_from as _missing_from
+from flowrt.tf1.missing_names import missing_name as _missing_name
 from flowrt.variables.get_variable import get_local_variable
 from flowrt.variables.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.variables.graph_scopes import *
@@ -131,7 +131,7 @@ if _TYPE_CHECKING:  # of _LAZY_NAMES, for type checkers and editors
     from flowrt.executor.ends.fetches import IndexedSlicesValue
     from flowrt.executor.session.session import InteractiveSession, Session
     from flowrt.functions.function import function
-    from flowrt.graph.imports.import_graph_def import import_graph_def
+    from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 
 __version__ = _VERSION
 newaxis = None
@@ -149,7 +149,7 @@ _LAZY_NAMES = {
     "executor.ends.fetches": ("IndexedSlicesValue",),
     "executor.session.session": ("InteractiveSession", "Session"),
     "functions.function": ("function",),
-    "graph.imports.import_graph_def": ("import_graph_def",),
+    "tf1.graph_import.import_graph_def": ("import_graph_def",),
     "protos.graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
     "protos.step_stats_pb2": ("RunMetadata",),
     "protos.event_pb2": ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),

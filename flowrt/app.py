@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from flowrt import flags
-from flowrt.base.missing_names import missing_from
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["flags", "run"]
 

@@ -1,6 +1,6 @@
 """``flowrt.bitwise``: TensorFlow's names of this namespace."""
 
-from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.elementwise.bitwise import *
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("bitwise")

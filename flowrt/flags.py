@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
-from flowrt.base.missing_names import missing_from
 from flowrt.errors import AlreadyExistsError, InvalidArgumentError, nearest
+from flowrt.tf1.missing_names import missing_from
 
 
 def _boolean(text: str) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, PermissionDeniedError
+from flowrt.tf1.missing_names import missing_from
 
 
 @contextmanager

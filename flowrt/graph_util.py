@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from flowrt import protos
-from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError, NotFoundError, nearest
 from flowrt.graph.messages.tensor_proto import Array, encode_shape, encode_tensor
+from flowrt.tf1.missing_names import missing_from
 
 GraphDef = Any  # the message of flowrt.protos.graph_pb2, which is not imported before it is needed
 NodeDef = Any

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
@@ -30,6 +29,7 @@ from flowrt.graph.ops.linalg.matrix_parts import diag_part, eye
 from flowrt.graph.ops.random import random_ops
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import user_line
+from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import global_variables_initializer as global_variables
 from flowrt.variables.variable import local_variables_initializer as local_variables
 from flowrt.variables.variable import variables_initializer as variables

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as transpose
 from flowrt.graph.ops.linalg.decompositions import cholesky, cholesky_solve, logdet, qr, slogdet
@@ -24,6 +23,7 @@ from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd
 from flowrt.graph.ops.nn.moments import l2_normalize
 from flowrt.graph.ops.nn.norms import global_norm, norm
+from flowrt.tf1.missing_names import missing_from
 
 
 def adjoint(matrix: Any, name: str | None = None) -> Tensor:

@@ -7,8 +7,8 @@ import os as _os
 import sys as _sys
 from collections import Counter as _Counter
 
-from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError as _InvalidArgumentError
+from flowrt.tf1.missing_names import missing_from
 
 DEBUG, INFO, WARN, ERROR, FATAL = (
     _logging.DEBUG,

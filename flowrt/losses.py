@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
@@ -33,6 +32,7 @@ from flowrt.graph.ops.nn.losses import (
 from flowrt.graph.shapes import compatible
 from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import optional, parameters_of, tf1_names, with_parameters
+from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import GraphKeys
 
 _COLLECTION = GraphKeys.LOSSES

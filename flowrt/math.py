@@ -1,6 +1,5 @@
 """``flowrt.math``: TensorFlow's names of this namespace."""
 
-from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.array.reductions import *
 from flowrt.graph.ops.array.scans import cumprod, cumsum, cumulative_logsumexp
 from flowrt.graph.ops.array.segments import *
@@ -64,5 +63,6 @@ from flowrt.graph.ops.nn.moments import l2_normalize, zero_fraction
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.nn.activations import log_sigmoid
 from flowrt.tf1.aliases import is_non_decreasing, is_strictly_increasing
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("math")

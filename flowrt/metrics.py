@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import float32, int64
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -26,6 +25,7 @@ from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.ops.linalg.matrix_parts import diag_part
 from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
+from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 

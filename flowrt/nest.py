@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.base.structure import flatten, flatten_up_to, pack_as, same_structure
 from flowrt.base.structure import map_structure as _map
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "assert_same_structure", "flatten", "flatten_up_to", "is_nested", "is_sequence", "map_structure",

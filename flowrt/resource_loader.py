@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from flowrt.base.missing_names import missing_from
 from flowrt.gfile import GFile
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["get_data_files_path", "get_path_to_datafile", "load_resource"]
 

@@ -1,6 +1,5 @@
 """``flowrt.strings``: TensorFlow's names of this namespace."""
 
-from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.text.formatting import as_string
 from flowrt.graph.ops.text.formatting import string_format as format
 from flowrt.graph.ops.text.strings import reduce_join, regex_replace, substr
@@ -10,5 +9,6 @@ from flowrt.graph.ops.text.strings import string_lower as lower
 from flowrt.graph.ops.text.strings import string_strip as strip
 from flowrt.graph.ops.text.strings import string_to_number as to_number
 from flowrt.graph.ops.text.strings import string_upper as upper
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("strings")

@@ -19,7 +19,6 @@ from unittest import mock  # noqa: F401  part of the interface
 
 import numpy as np
 
-from flowrt.base.missing_names import missing_from
 from flowrt.base.structure import map_structure
 from flowrt.device.cuda.cuda import visible_devices
 from flowrt.errors import InvalidArgumentError, OpError
@@ -32,6 +31,7 @@ from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.base.filling import zeros
 from flowrt.graph.ops.random.random_ops import set_random_seed
 from flowrt.graph.tf1_signatures import passing_on
+from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import Variable
 
 RANDOM_SEED = 87654321

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "base": ("errors", "graph"),
     "distribute": (
         "errors", "version", "base.progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
-        "base.closing", "base.missing_names",
+        "base.closing", "tf1.missing_names",
     ),
 }  # fmt: skip
 FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
@@ -390,7 +390,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "", "collectives", "messages", "construction", "resources",
         "ops.base", "ops.elementwise", "ops.array", "ops.text", "ops.lists", "ops.state", "derivatives",
         "ops.linalg", "ops.random", "ops.nn", "ops.collective",
-        "passes.prepare", "passes.optimise", "functions", "imports", "text", "ops.surface",
+        "passes.prepare", "passes.optimise", "functions", "text", "ops.surface",
         "passes.placement", "passes.collective", "passes.fusion", "passes",
     ),
     "rendezvous": ("matching", "channel", "local_links", "mpi", "grpc", ""),

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import flowrt as tf
-from flowrt.base.missing_names import _MEANT, _PUBLIC, _REASONS, hints
 from flowrt.errors import UnimplementedError
 from flowrt.graph.op_def import OpDef
+from flowrt.tf1.missing_names import _MEANT, _PUBLIC, _REASONS, hints
 
 LINES = (Path(__file__).parent / "tf1_names.txt").read_text().split("\n")[:-1]
 CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property, enum.Enum)

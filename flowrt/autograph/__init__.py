@@ -13,6 +13,6 @@ A converted block is a function without arguments that changes the variables aro
 """
 
 from flowrt.autograph import experimental as experimental
-from flowrt.base.missing_names import missing_from
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("autograph")

@@ -3,5 +3,4 @@
 structure      nested structures
 closing        base of context managers that close themselves
 progress       a progress line on the terminal
-missing_names  names that TensorFlow has and flowrt lacks
 """

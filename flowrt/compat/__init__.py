@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.base.missing_names import missing_from
 from flowrt.compat import v1
 from flowrt.tf1.aliases import dimension_at_index, dimension_value
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "as_bytes", "as_str", "as_str_any", "as_text", "bytes_or_text_types", "complex_types",

@@ -7,9 +7,9 @@ experimental       ``flowrt.config.experimental``
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.config import experimental as experimental
 from flowrt.config.physical_devices import PhysicalDevice as PhysicalDevice
 from flowrt.config.physical_devices import list_physical_devices as list_physical_devices
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("config")

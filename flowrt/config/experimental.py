@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flowrt.base.missing_names import missing_from
 from flowrt.config.physical_devices import list_physical_devices, set_memory_growth
 from flowrt.device.matmul_precision import FLOAT32_PRODUCTS, MatmulPrecision
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "enable_tensor_float_32_execution",

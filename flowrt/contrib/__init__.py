@@ -12,8 +12,8 @@ tpu                 infeed and outfeed, on any device
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.contrib import distribute, framework, layers, rnn, seq2seq, slim, tensorboard, tpu, training
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["distribute", "framework", "layers", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training"]
 

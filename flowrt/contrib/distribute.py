@@ -5,7 +5,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowrt.base.missing_names import missing_from
 from flowrt.distribute import strategies
 from flowrt.distribute.strategies import (
     CrossDeviceOps,
@@ -20,6 +19,7 @@ from flowrt.distribute.strategies import ReductionToOneDevice as ReductionToOneD
 from flowrt.distribute.strategies import Strategy as DistributionStrategy
 from flowrt.distribute.strategies.kinds.experimental import ParameterServerStrategy
 from flowrt.errors import InvalidArgumentError
+from flowrt.tf1.missing_names import missing_from
 
 
 class MirroredStrategy(strategies.MirroredStrategy):

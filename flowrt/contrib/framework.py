@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowrt import nest
-from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import get_default_graph
+from flowrt.tf1.missing_names import missing_from
 from flowrt.train.optimizers.global_step import (
     assert_global_step,
     create_global_step,

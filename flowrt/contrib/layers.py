@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.contrib.framework import add_arg_scope
 from flowrt.contrib.optimize_loss import (
     OPTIMIZER_CLS_NAMES,
@@ -39,6 +38,7 @@ from flowrt.initializers import Ones, VarianceScaling, Zeros, xavier_initializer
 from flowrt.layers.core import Flatten, is_symbolic
 from flowrt.layers.normalization import BatchNormalization
 from flowrt.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
+from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable_scope import variable_scope

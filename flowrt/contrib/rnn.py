@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import float16
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -28,6 +27,7 @@ from flowrt.nn.rnn_cell.lstm import BasicLSTMCell, LSTMCell, LSTMStateTuple
 from flowrt.nn.rnn_cell.stacked import MultiRNNCell
 from flowrt.nn.rnn_cell.wrappers import DeviceWrapper, DropoutWrapper, ResidualWrapper
 from flowrt.nn.unrolled import static_bidirectional_rnn, static_rnn
+from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable_scope import get_variable_scope, variable_scope
 

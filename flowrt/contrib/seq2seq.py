@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
@@ -16,6 +15,7 @@ from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.division import div_no_nan
 from flowrt.graph.ops.nn.losses import sparse_softmax_cross_entropy_with_logits
 from flowrt.graph.source import user_line
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["sequence_loss"]
 

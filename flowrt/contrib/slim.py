@@ -1,6 +1,5 @@
 """``flowrt.contrib.slim``: layers, `arg_scope` and variables under the name that model definitions import."""
 
-from flowrt.base.missing_names import missing_from
 from flowrt.contrib import model_analyzer
 from flowrt.contrib.framework import (
     add_arg_scope,
@@ -35,6 +34,7 @@ from flowrt.contrib.layers import (
     variance_scaling_initializer,
     xavier_initializer,
 )
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "add_arg_scope", "arg_scope", "avg_pool2d", "batch_norm", "bias_add", "conv2d", "conv2d_transpose",

@@ -1,6 +1,5 @@
 """``flowrt.contrib.tpu``: infeed and outfeed, on any device."""
 
-from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.state.infeed import (
     infeed_dequeue,
     infeed_dequeue_tuple,
@@ -11,6 +10,7 @@ from flowrt.graph.ops.state.infeed import (
     outfeed_enqueue,
     outfeed_enqueue_tuple,
 )
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "infeed_dequeue", "infeed_dequeue_tuple", "infeed_enqueue", "infeed_enqueue_tuple", "outfeed_dequeue",

@@ -13,7 +13,6 @@ Nothing is read before a session requests an iterator's first element.
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.data import experimental as experimental
 from flowrt.data.dataset import Dataset as Dataset
 from flowrt.data.dataset import TextLineDataset as TextLineDataset
@@ -24,5 +23,6 @@ from flowrt.data.iterator import get_output_types as get_output_types
 from flowrt.data.iterator import make_initializable_iterator as make_initializable_iterator
 from flowrt.data.iterator import make_one_shot_iterator as make_one_shot_iterator
 from flowrt.data.pipeline import AUTOTUNE as AUTOTUNE
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("data")

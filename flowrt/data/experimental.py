@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.base.structure import Structure, flatten, flatten_up_to, pack_as
 from flowrt.data.auto_shard import AutoShardPolicy
 from flowrt.data.dataset import Dataset
@@ -21,6 +20,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.shapes import as_shape
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "AUTOTUNE", "AutoShardPolicy", "bucket_by_sequence_length", "copy_to_device", "group_by_window",

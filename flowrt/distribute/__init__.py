@@ -35,12 +35,12 @@ Invariants:
 import importlib
 from typing import Any
 
-from flowrt.base.missing_names import missing_name
 from flowrt.distribute.client.cluster_runtime import ClusterRuntime as ClusterRuntime
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec as ClusterSpec
 from flowrt.distribute.launch.ray_cluster import RayCluster as RayCluster
 from flowrt.distribute.resolvers import cluster_resolver
 from flowrt.distribute.server import Server as Server
+from flowrt.tf1.missing_names import missing_name
 
 _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experimental")
 

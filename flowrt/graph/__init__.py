@@ -20,7 +20,7 @@ Subpackages:
     passes         pure functions from Subgraph to Subgraph
     collectives    schedules and costs of collectives
     resources      run-time state behind handles
-    messages       nodes and tensors as protobuf; imports: GraphDefs as graph; text: the text form
+    messages       nodes and tensors as protobuf; text: the text form
 
 Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes query
 properties of an op's definition, not its name. Nothing here depends on sessions, rendezvous, or devices

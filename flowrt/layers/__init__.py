@@ -8,13 +8,13 @@ normalization             BatchNormalization
 regularizers              l1, l2
 """
 
-from flowrt.base.missing_names import missing_from
 from flowrt.layers import convolutional, pooling
 from flowrt.layers.base import Layer
 from flowrt.layers.convolutional import *
 from flowrt.layers.core import Dense, Dropout, Flatten, dense, dropout, flatten
 from flowrt.layers.normalization import BatchNormalization, batch_normalization
 from flowrt.layers.pooling import *
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "BatchNormalization", "Dense", "Dropout", "Flatten", "Layer", "batch_normalization", "dense", "dropout",

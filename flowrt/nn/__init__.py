@@ -11,7 +11,6 @@ sampled                   losses over a sample of the classes
 import importlib as _importlib
 from typing import Any
 
-from flowrt.base.missing_names import missing_name
 from flowrt.functions.arrangements import batch_to_space, space_to_batch
 from flowrt.graph.ops.array.selection import embedding_lookup
 from flowrt.graph.ops.array.sorting import top_k
@@ -30,6 +29,7 @@ from flowrt.nn.activations import log_sigmoid
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
 from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 from flowrt.nn.sampled import *
+from flowrt.tf1.missing_names import missing_name
 
 # Names that depend on layers, which depend on this module: loaded on first use.
 _RECURRENT = ("bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn")

@@ -15,11 +15,11 @@ Reading is pure: it needs neither a session nor the machine of the trace.
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.profiler.always_on import recent_step_stats as recent_step_stats
 from flowrt.profiler.profile import Profiler as Profiler
 from flowrt.profiler.profile import profile as profile
 from flowrt.profiler.profile_options import ProfileOptionBuilder as ProfileOptionBuilder
 from flowrt.profiler.timeline import Timeline as Timeline
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("profiler")

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from flowrt.base.missing_names import missing_from, missing_name
 from flowrt.config import device_listing
 from flowrt.tf1 import deprecation, file_io, layer_arguments
+from flowrt.tf1.missing_names import missing_from, missing_name
 
 _PATHS = """
 client: session client_lib -> flowrt

@@ -9,7 +9,6 @@ Importing this package imports protobuf, so `import flowrt` defers it to first u
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.graph.ops.text.summaries import histogram as histogram
 from flowrt.graph.ops.text.summaries import image as image
 from flowrt.graph.ops.text.summaries import merge as merge
@@ -22,5 +21,6 @@ from flowrt.protos.event_pb2 import Summary as Summary
 from flowrt.protos.event_pb2 import TaggedRunMetadata as TaggedRunMetadata
 from flowrt.summary.writer import FileWriter as FileWriter
 from flowrt.summary.writer import FileWriterCache as FileWriterCache
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("summary")

@@ -3,6 +3,8 @@
 aliases          older names of functions
 deprecation      decorators for deprecated functions and arguments
 file_io          `gfile` under older names
+graph_import     GraphDefs read, with TensorFlow 1's control flow
 layer_arguments  helpers for writers of layers
+missing_names    names that TensorFlow has and flowrt lacks
 training         queue runners' inputs, Supervisor, SyncReplicasOptimizer
 """

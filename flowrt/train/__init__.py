@@ -12,10 +12,10 @@ Queue-based input, `Supervisor` and `SyncReplicasOptimizer` are in `flowrt.tf1.t
 import importlib
 from typing import Any
 
-from flowrt.base.missing_names import missing_name
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.server import Server
 from flowrt.summary.event_file import read_events as summary_iterator
+from flowrt.tf1.missing_names import missing_name
 from flowrt.train.checkpoints.checkpoint import CheckpointReader as NewCheckpointReader
 from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint
 from flowrt.train.checkpoints.checkpoint_state import *

@@ -18,13 +18,13 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.plan.plan_description import DevicePlan, describe_plan
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.imports.read_graph_def import find_op
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes.pipeline import PIPELINE, Observer, compile_step, format_pipeline, parse_pipeline
 from flowrt.graph.passes.placement.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.profiler.text_table import aligned, first_few, size_text
+from flowrt.tf1.graph_import.read_graph_def import find_op
 from flowrt.viz.compile_request import MAX_NAMED, CompileRequest, compile_request, read_plan, title_of
 from flowrt.viz.from_parts import line_of
 from flowrt.viz.sources import WORKER, Foreign, ask_worker, on_its_devices, read_source

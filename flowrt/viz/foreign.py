@@ -18,9 +18,13 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, Resource
 from flowrt.graph.construction.constant import feed_op, placeholder_op
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import call_op
-from flowrt.graph.imports.import_partitions import join_parts
-from flowrt.graph.imports.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING, MAX_NODES, find_op
-from flowrt.graph.messages.attr_values import FunctionName, attr_kind, decode_attr, kind_of_message
+from flowrt.graph.messages.attr_values import (
+    MAX_LIST_LENGTH,
+    FunctionName,
+    attr_kind,
+    decode_attr,
+    kind_of_message,
+)
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
 from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
@@ -28,6 +32,8 @@ from flowrt.graph.op_def import Argument, Attr, Effect, OpDef
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.shapes import Shape
+from flowrt.tf1.graph_import.import_partitions import join_parts
+from flowrt.tf1.graph_import.read_graph_def import MAX_NESTING, MAX_NODES, find_op
 from flowrt.viz.foreign_specs import UNKNOWN, with_specs
 from flowrt.viz.from_parts import PAIR
 

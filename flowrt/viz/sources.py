@@ -26,13 +26,13 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, Resource
 from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
+from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.train.checkpoints.durable_files import typed_os_errors
 from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, read_plan, title_of
 from flowrt.viz.foreign import needed, read_foreign

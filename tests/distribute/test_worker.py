@@ -125,6 +125,20 @@ def test_a_session_has_the_devices_of_the_task(worker: Conversation) -> None:
     ]
 
 
+@pytest.mark.parametrize("links", [["master#1", "master#2"], ["master#2", "master#1"]])
+def test_a_session_lives_until_all_links_that_created_it_are_lost(
+    worker: Conversation, links: list[str]
+) -> None:
+    """The master repeats its request when a link is lost; the two requests arrive in either order."""
+    create, lost = pb.CreateWorkerSession(session="s"), UnavailableError("gone")
+    first, second = (worker.ask(create, peer=link) for link in links)
+    assert first == ["OpenWorkerSession s False", f"answer {links[0]} 1: DeviceList"]
+    assert second == [f"answer {links[1]} 2: DeviceList"]
+    assert worker.tell(ev.PeerLost("master#1", lost)) == []
+    assert worker.worker.serves("master#2")
+    assert worker.tell(ev.PeerLost("master#2", lost)) == ["ForgetParts []", "CloseWorkerSession s gone"]
+
+
 def test_a_graph_is_compiled_and_has_a_handle(worker: Conversation) -> None:
     worker.ask(pb.CreateWorkerSession(session="s"))
     assert worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH) == ["compile for s of master#1, with []"]

@@ -88,7 +88,7 @@ def test_what_computes_something_else_has_another(eager):
     assert len(set(forms)) == len(forms)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings.default.max_examples // 12)
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
 def test_groups_of_one_form_have_one_program(first, second):
     """And so, in arrays that lie alike, one loop."""

@@ -191,7 +191,7 @@ def test_second_derivatives():
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 12)
 @given(st.integers(0, 10**9), st.booleans())
 def test_gradients_of_random_nests(seed, has_branches):
     nest = RandomNest(seed, has_branches)

@@ -328,7 +328,7 @@ def test_what_an_inner_loop_refuses_names_its_operation():
 # --- everything
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 10)
 @given(st.integers(0, 10**9))
 def test_random_nests(seed):
     nest = RandomNest(seed)

@@ -19,12 +19,12 @@ from flowrt.errors import (
     UnimplementedError,
 )
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.imports import import_nodes
 from flowrt.graph.messages.graph_def import VERSION
 from flowrt.graph.node import Subgraph
 from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.graph.topology import sort_topologically
 from flowrt.protos import graph_pb2
+from flowrt.tf1.graph_import import import_nodes
 from tests.graph.nested_programs import PROGRAMS, called, graph_of
 from tests.graph.test_text import check_round_trip, whole
 

@@ -18,12 +18,12 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError, UnimplementedError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.messages.graph_def import VERSION, nodes_to_graph_def, subgraph_to_graph_def
 from flowrt.graph.messages.tensor_proto import decode_tensor, encode_tensor, is_splat
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, parse_signature
 from flowrt.protos import graph_pb2
+from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import build, cases, feeds_of, flat_inputs
 
@@ -153,7 +153,7 @@ def test_every_op_comes_back_from_its_graph_def(op: OpDef, sample: Sample) -> No
 
 
 def test_importing_the_graph_modules_does_not_load_protobuf() -> None:
-    code = "import sys, flowrt.graph.imports.import_graph_def; print('google.protobuf' in sys.modules)"
+    code = "import sys, flowrt.tf1.graph_import.import_graph_def; print('google.protobuf' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "False\n"
 
 

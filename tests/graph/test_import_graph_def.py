@@ -26,11 +26,11 @@ from flowrt.errors import (
 )
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.imports import read_graph_def as graph_def_module
-from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.messages.graph_def import VERSION
 from flowrt.graph.op_def import op_def, registered_ops
 from flowrt.protos import graph_pb2
+from flowrt.tf1.graph_import import read_graph_def as graph_def_module
+from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from tests.graph.evaluation import value_of
 from tests.graph.test_all_ops import build, cases
 

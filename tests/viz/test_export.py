@@ -293,7 +293,7 @@ def test_a_failed_export_leaves_the_old_file(stored, tmp_path, capsys):
 
 
 def test_a_graph_over_the_limits_is_one_line(stored, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("flowrt.graph.imports.read_graph_def.MAX_NODES", 10)
+    monkeypatch.setattr("flowrt.tf1.graph_import.read_graph_def.MAX_NODES", 10)
     err = complaint(capsys, [stored / "net.pb", "--out", tmp_path / "x.dot"], tmp_path)
     assert "expected at most 10 nodes" in err
 

@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from flowrt.base.missing_names import missing_from
 from flowrt.device.cuda.cuda import visible_devices
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.resolvers import kubernetes, slurm
 from flowrt.distribute.resolvers.source import PORT, WORKER, Launch
 from flowrt.distribute.resolvers.tf_config import from_tf_config, read_tf_config
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "ClusterResolver",

@@ -48,14 +48,15 @@ EARLY_S = 60.0
 
 
 class _Session:
-    """``peer``: its owner. ``constants``: the large ones of its graphs, under their master's numbers;
-    ``kept``: tensors of its partial runs.
+    """``peers``: the links over which its master created it. A request is repeated over a new link when one
+    was lost, and may arrive before the loss, or before the lost link's own request. ``constants``: the large
+    ones of its graphs, under their master's numbers; ``kept``: tensors of its partial runs.
     """
 
-    __slots__ = ("constants", "kept", "peer")
+    __slots__ = ("constants", "kept", "peers")
 
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
+    def __init__(self) -> None:
+        self.peers: set[str] = set()
         self.constants: dict[int, Any] = {}
         self.kept = KeptTensors()
 
@@ -132,7 +133,7 @@ class Worker:
 
     def serves(self, peer: str) -> bool:
         """Whether a session of ``peer`` is open."""
-        return any(session.peer == peer for session in self._sessions.values())
+        return any(peer in session.peers for session in self._sessions.values())
 
     def rendezvous(self, step: int) -> RemoteRendezvous | None:
         """Rendezvous of a step that has not ended."""
@@ -169,9 +170,11 @@ class Worker:
         body = message.body
         if self.is_draining:
             return [ev.Answer(peer, request_id, None, self._leaving())]
-        self._sessions[body.session] = _Session(peer)
-        listed = Message(pb.DeviceList(devices=self.devices))
-        return [ev.OpenWorkerSession(body.session, body.is_isolated), ev.Answer(peer, request_id, listed)]
+        listed = ev.Answer(peer, request_id, Message(pb.DeviceList(devices=self.devices)))
+        is_new = body.session not in self._sessions
+        self._sessions.setdefault(body.session, _Session()).peers.add(peer)
+        opened = [ev.OpenWorkerSession(body.session, body.is_isolated)] if is_new else []
+        return [*opened, listed]
 
     def _delete_session(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
         reason = CancelledError("the session was closed while this step ran")
@@ -340,8 +343,10 @@ class Worker:
 
     def _lose(self, peer: str, error: OpError) -> list[ev.WorkerAction]:
         actions: list[ev.WorkerAction] = []
-        for session in [name for name, owned in self._sessions.items() if owned.peer == peer]:
-            actions += self._close(session, error, lost=error)
+        for name, session in [item for item in self._sessions.items() if peer in item[1].peers]:
+            session.peers.discard(peer)
+            if not session.peers:
+                actions += self._close(name, error, lost=error)
         return actions
 
     def _tick(self, now: float) -> list[ev.WorkerAction]:

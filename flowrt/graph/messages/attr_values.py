@@ -6,7 +6,7 @@ function is stored by its name (`FunctionName`), and in full in the library of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ from flowrt.graph.messages.tensor_proto import (
     encode_tensor,
 )
 from flowrt.graph.op_def import OpDef
+
+MAX_LIST_LENGTH = 65_536
+"""Maximum number of outputs that an attr can declare, and of elements of a host input."""
 
 
 class FunctionName(str):
@@ -202,3 +205,18 @@ _CODECS: dict[str, _Codec] = {
     )
 }
 _BY_FIELD = {codec.field: codec for codec in _CODECS.values()}
+
+
+def check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
+    """Check the assumptions of shape rules: lengths are in range, a constant has its declared dtype.
+
+    Raises `InvalidArgumentError`.
+    """
+    for argument in (*op.inputs, *op.outputs):
+        key = argument.number_attr
+        if key is not None and key in attrs and not 0 <= attrs[key] <= MAX_LIST_LENGTH:
+            expected = f"expected a length from 0 to {MAX_LIST_LENGTH}"
+            raise InvalidArgumentError(f"attribute {key!r}: {expected}; got {attrs[key]}")
+    if op.name == "Const" and attrs["value"].dtype != attrs["dtype"].np:
+        expected, got = f"{attrs['dtype'].name}, the value of 'dtype'", attrs["value"].dtype
+        raise InvalidArgumentError(f"attribute 'value': expected {expected}; got {got}")

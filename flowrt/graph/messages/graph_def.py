@@ -5,7 +5,7 @@ the op's definition. Output shapes can be inferred and are stored only on reques
 in the library, even if several operations own it; its parameters are arguments of its signature, and in its
 nodes an input is "argument", or "node:output:1" with TensorFlow's name of the output.
 
-The inverse is `flowrt.graph.imports.read_graph_def`.
+The inverse is `flowrt.tf1.graph_import.read_graph_def`.
 """
 
 from __future__ import annotations

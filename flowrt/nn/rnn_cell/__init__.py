@@ -11,11 +11,11 @@ Equations, gate order and variable names are TensorFlow's, so that its weights f
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.nn.rnn_cell.base import RNNCell
 from flowrt.nn.rnn_cell.basic import BasicRNNCell, GRUCell
 from flowrt.nn.rnn_cell.lstm import BasicLSTMCell, LSTMCell, LSTMStateTuple
 from flowrt.nn.rnn_cell.stacked import MultiRNNCell
 from flowrt.nn.rnn_cell.wrappers import DeviceWrapper, DropoutWrapper, ResidualWrapper
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("nn.rnn_cell")

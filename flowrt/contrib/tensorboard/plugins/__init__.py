@@ -1,6 +1,6 @@
 """``flowrt.contrib.tensorboard.plugins``: `projector`, embeddings for TensorBoard."""
 
-from flowrt.base.missing_names import missing_from
 from flowrt.contrib.tensorboard.plugins import projector as projector
+from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("contrib.tensorboard.plugins")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from flowrt.base.missing_names import missing_from
 from flowrt.distribute.strategies.kinds import multi_worker
 from flowrt.distribute.strategies.kinds.one_process import CentralStorageStrategy
 from flowrt.distribute.strategies.parameter_server.parameter_server_strategy import ParameterServerStrategy
@@ -10,6 +9,7 @@ from flowrt.distribute.strategies.values.communication_options import (
     CommunicationImplementation,
     CommunicationOptions,
 )
+from flowrt.tf1.missing_names import missing_from
 
 CollectiveCommunication = CommunicationImplementation
 """Earlier name of `CommunicationImplementation`."""

@@ -1,9 +1,9 @@
 """GraphDef to nodes: all reading and checking that needs no graph.
 
-The nodes have no output specs: `flowrt.graph.imports.import_graph_def` infers them when it adds the nodes to
-a graph. An attribute that is a function is a `Subgraph` of such nodes; its parameters are _Feed nodes, with
-an attribute "shape" if the message has one. A function is read once, when a node needs it; unused functions
-of the library are not read.
+The nodes have no output specs: `flowrt.tf1.graph_import.import_graph_def` infers them when it adds the nodes
+to a graph. An attribute that is a function is a `Subgraph` of such nodes; its parameters are _Feed nodes,
+with an attribute "shape" if the message has one. A function is read once, when a node needs it; unused
+functions of the library are not read.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from flowrt.errors import (
 )
 from flowrt.graph.construction.constant import feed_op
 from flowrt.graph.functions.control_flow import call_op
-from flowrt.graph.imports.import_partitions import join_parts
-from flowrt.graph.imports.v1_ops import V1_OPS
-from flowrt.graph.messages.attr_values import FunctionName, attr_kind, attr_names, decode_attr
+from flowrt.graph.messages.attr_values import FunctionName, attr_kind, attr_names, check_attrs, decode_attr
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES, VERSION, WRITTEN_AS
 from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Source, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
 from flowrt.graph.source import user_line
+from flowrt.tf1.graph_import.import_partitions import join_parts
+from flowrt.tf1.graph_import.v1_ops import V1_OPS
 
 if TYPE_CHECKING:
     from flowrt.protos.graph_pb2 import FunctionDef, GraphDef, NodeDef, VersionDef
 
 MAX_NODES = 1_000_000
 MAX_NAME_LENGTH = 4096
-MAX_LIST_LENGTH = 65_536
-"""Maximum number of outputs that an attr can declare, and of elements of a host input."""
 MAX_NESTING = 40
 """Maximum nesting depth of functions."""
 
@@ -380,18 +378,3 @@ def _check_versions(versions: VersionDef) -> None:
         raise InvalidArgumentError(
             f"GraphDef: expected one for readers of version {VERSION}; got one that excludes it"
         )
-
-
-def check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
-    """Check the assumptions of shape rules: lengths are in range, a constant has its declared dtype.
-
-    Raises `InvalidArgumentError`.
-    """
-    for argument in (*op.inputs, *op.outputs):
-        key = argument.number_attr
-        if key is not None and key in attrs and not 0 <= attrs[key] <= MAX_LIST_LENGTH:
-            expected = f"expected a length from 0 to {MAX_LIST_LENGTH}"
-            raise InvalidArgumentError(f"attribute {key!r}: {expected}; got {attrs[key]}")
-    if op.name == "Const" and attrs["value"].dtype != attrs["dtype"].np:
-        expected, got = f"{attrs['dtype'].name}, the value of 'dtype'", attrs["value"].dtype
-        raise InvalidArgumentError(f"attribute 'value': expected {expected}; got {got}")

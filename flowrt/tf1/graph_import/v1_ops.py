@@ -1,8 +1,8 @@
 """Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays with
 handles.
 
-They are not registered and have neither rules nor kernels: `flowrt.graph.imports.import_tensor_arrays` and
-`flowrt.graph.imports.import_control_flow` replace all of them.
+They are not registered and have neither rules nor kernels: `flowrt.tf1.graph_import.import_tensor_arrays` and
+`flowrt.tf1.graph_import.import_control_flow` replace all of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """GraphDef into the default graph: `import_graph_def`.
 
-The steps: read all nodes (`flowrt.graph.imports.read_graph_def`, which does not touch the graph); convert
+The steps: read all nodes (`flowrt.tf1.graph_import.read_graph_def`, which does not touch the graph); convert
 TensorFlow 1's TensorArrays and control flow to lists, While and If
-(`flowrt.graph.imports.import_tensor_arrays`, `flowrt.graph.imports.import_control_flow`); name each node in
-the graph, and add them one by one, producers first (`flowrt.graph.imports.import_nodes`). On any error the
-graph is left unchanged.
+(`flowrt.tf1.graph_import.import_tensor_arrays`, `flowrt.tf1.graph_import.import_control_flow`); name each
+node in the graph, and add them one by one, producers first (`flowrt.tf1.graph_import.import_nodes`). On any
+error the graph is left unchanged.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from flowrt.errors import DTypeError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph, user_source
 from flowrt.graph.evaluate import located
-from flowrt.graph.imports.import_control_flow import raise_control_flow
-from flowrt.graph.imports.import_nodes import InputMap, NodeImporter, colocated_with
-from flowrt.graph.imports.import_tensor_arrays import arrays_to_lists
-from flowrt.graph.imports.read_graph_def import parse_ref, read_nodes
 from flowrt.graph.messages.attr_values import decode_attr
 from flowrt.graph.messages.graph_def import format_ref
 from flowrt.graph.node import Node, Ref
+from flowrt.tf1.graph_import.import_control_flow import raise_control_flow
+from flowrt.tf1.graph_import.import_nodes import InputMap, NodeImporter, colocated_with
+from flowrt.tf1.graph_import.import_tensor_arrays import arrays_to_lists
+from flowrt.tf1.graph_import.read_graph_def import parse_ref, read_nodes
 
 
 def import_graph_def(

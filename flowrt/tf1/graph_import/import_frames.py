@@ -15,9 +15,9 @@ from typing import final
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
-from flowrt.graph.imports import v1_ops
 from flowrt.graph.node import Node
 from flowrt.graph.topology import sort_topologically
+from flowrt.tf1.graph_import import v1_ops
 
 
 @final

@@ -1,4 +1,4 @@
-"""Insertion of nodes read by `flowrt.graph.imports.read_graph_def`, without output specs, into a graph.
+"""Insertion of nodes read by `flowrt.tf1.graph_import.read_graph_def`, without output specs, into a graph.
 
 Each node is added like any operation, so shapes are inferred and checked. A function of a node becomes a
 `FuncGraph` first, in the same way: its nodes are added with its parameters in place of its arguments. Static
@@ -21,13 +21,14 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import call_op, case_op, while_op
-from flowrt.graph.imports.read_graph_def import MAX_LIST_LENGTH, MAX_NODES
+from flowrt.graph.messages.attr_values import MAX_LIST_LENGTH
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES, format_ref
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Argument, Effect, OpDef
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, merge, relax
 from flowrt.graph.topology import sort_topologically
+from flowrt.tf1.graph_import.read_graph_def import MAX_NODES
 
 
 @final

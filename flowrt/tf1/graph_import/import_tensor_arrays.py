@@ -18,12 +18,12 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
-from flowrt.graph.imports import v1_ops
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import OpDef, op_def
 from flowrt.graph.ops.base.identities import identity
 from flowrt.graph.ops.lists.tensor_lists import format_element_shape
 from flowrt.graph.shapes import Shape
+from flowrt.tf1.graph_import import v1_ops
 
 _PASSING = (v1_ops.ENTER, v1_ops.EXIT, identity, v1_ops.MERGE, v1_ops.NEXT_ITERATION, v1_ops.SWITCH)
 

@@ -7,13 +7,13 @@ Switch on ``LoopCond`` that leads to the body or, by ``Exit``, out of the frame.
 
 Conversion to structured form:
 
-  1. `flowrt.graph.imports.import_frames` finds each node's frame. The innermost become While operations
+  1. `flowrt.tf1.graph_import.import_frames` finds each node's frame. The innermost become While operations
      first. The Merges of a frame, and constants that enter it, are the parameters of the condition and of the
      body.
   2. The remaining nodes have no cycles. Their Switches and Merges determine the *conditions* under which a
      node runs: a set of (predicate, side). Merges of one predicate under the same conditions are the results
      of one If, unless that creates a cycle; the innermost become If operations first
-     (`flowrt.graph.imports.import_branches`).
+     (`flowrt.tf1.graph_import.import_branches`).
   3. An Exit or a Merge becomes an Identity of the same name. Nodes under conditions that no Merge ends have
      no readable value, and are dropped.
 """
@@ -25,12 +25,12 @@ from collections.abc import Mapping
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import while_op
-from flowrt.graph.imports import v1_ops
-from flowrt.graph.imports.import_branches import extracted, raise_branches, unused_name
-from flowrt.graph.imports.import_frames import Frame, find_frames
 from flowrt.graph.messages.graph_def import format_ref
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.ops.base.identities import identity
+from flowrt.tf1.graph_import import v1_ops
+from flowrt.tf1.graph_import.import_branches import extracted, raise_branches, unused_name
+from flowrt.tf1.graph_import.import_frames import Frame, find_frames
 
 _CONTROL_FLOW = (
     v1_ops.SWITCH,

@@ -1,4 +1,4 @@
-"""TensorFlow 1 branches (Switch and Merge) to If: see `flowrt.graph.imports.import_control_flow`."""
+"""TensorFlow 1 branches (Switch and Merge) to If: see `flowrt.tf1.graph_import.import_control_flow`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const, feed_op
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import if_op
-from flowrt.graph.imports import v1_ops
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.ops.base.identities import identity, identity_n
 from flowrt.graph.topology import reachable, sort_topologically
+from flowrt.tf1.graph_import import v1_ops
 
 Condition: TypeAlias = tuple[Ref, int]
 """A predicate and the side on which a node runs: 1 if it is true, else 0."""
