@@ -189,7 +189,7 @@ class _Writer:
         return [event for pair in pairs for event in self._arrow(*pair)]
 
     def _arrow(self, source: Placed, target: Placed) -> list[Event]:
-        """From the slice that produced the tensor to the end of the slice that received it."""
+        """An arrow from the slice that produced the tensor to the end of the slice that received it."""
         about = {"cat": "Dataflow", "name": "tensor", "id": next(self._serial)}
         left = self._us(source.operation.start)
         arrives = self._us(max(target.operation.start, target.operation.end - 1))

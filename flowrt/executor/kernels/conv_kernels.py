@@ -210,7 +210,7 @@ def _filter_tile(run: int, filters: int) -> Tile | None:
 
 def _best_tile(filters: int, height: Callable[[int], int], widths: Sequence[int]) -> Tile | None:
     """The largest tile that registers hold, where ``height(limit)`` is the maximum height for that limit; of
-    equally large ones, the one whose width comes first in ``widths``, in vectors.
+    equally large ones, the one with the width that comes first in ``widths``, in vectors.
     """
     lanes, registers = vector_registers()
     widths = [vectors for vectors in widths if filters % (vectors * lanes) == 0]
