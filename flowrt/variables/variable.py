@@ -395,7 +395,8 @@ def _at_root() -> Iterator[None]:
 def _default_session() -> Any:
     if not default_sessions():
         raise FailedPreconditionError(
-            "expected a session; got none. Pass session=, or use 'with Session():'", source=user_line()
+            "load(): expected a session; got none. Pass session=, or use 'with Session():'",
+            source=user_line(),
         )
     return default_sessions()[-1]
 

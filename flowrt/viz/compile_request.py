@@ -62,7 +62,7 @@ def compile_request(
     Raises `DTypeError` for another source, and as `Session.run`.
     """
     if not isinstance(source, BaseSession | Graph):
-        raise DTypeError(f"expected a Session or a Graph; got {source!r}")
+        raise DTypeError(f"source: expected a Session or a Graph; got {source!r}")
     graph = source if isinstance(source, Graph) else source.graph
     options = _options_of(graph) if isinstance(source, Graph) else source.compile_options()
     asked = Fetches((), _ends(graph), list) if fetches is None else parse_fetches(graph, fetches)

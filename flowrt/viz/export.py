@@ -135,7 +135,7 @@ def picture(
             drawn = _folded(drawn, depth)
     if 0 < format.max_boxes < len(drawn.nodes):
         raise ResourceExhaustedError(
-            f"expected at most {format.max_boxes} boxes in a drawing of this format; got {len(drawn.nodes)}."
+            f"drawing: expected at most {format.max_boxes} boxes in this format; got {len(drawn.nodes)}."
             " Reduce depth, or set focus"
         )
     title = f"{source.title}, {view}" if format.has_view else source.title

@@ -62,7 +62,7 @@ def test_a_checkpoint_can_be_named(v, tmp_path):
     with manager().prepare_session("", saver=Saver(), checkpoint_filename_with_path=first) as session:
         assert session.run(v) == 2.0
     with pytest.raises(
-        InvalidArgumentError, match="expected checkpoint_dir or checkpoint_filename_with_path"
+        InvalidArgumentError, match="expected either checkpoint_dir or checkpoint_filename_with_path"
     ):
         manager().prepare_session("", None, Saver(), str(tmp_path), first)
 

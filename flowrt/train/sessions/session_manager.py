@@ -165,7 +165,9 @@ class SessionManager:
     ) -> str | None:
         """Restore the checkpoint at ``prefix``, or the newest of ``directory``; its prefix, None for none."""
         if directory and prefix:
-            raise InvalidArgumentError("expected checkpoint_dir or checkpoint_filename_with_path; got both")
+            raise InvalidArgumentError(
+                "session: expected either checkpoint_dir or checkpoint_filename_with_path; got both"
+            )
         if saver is None or not (directory or prefix):
             return None
         if not directory:
