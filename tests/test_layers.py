@@ -405,6 +405,10 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "strategies.core", "strategies.replicas", "strategies.parameter_server", "strategies.kinds",
     ),
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions"),
+    "nn": ("rnn_cell", ""),
+    "viz": ("", "formats.picture", "html", "formats", "export", "overview"),
+    "cli": ("selftest", ""),
+    "tf1": ("", "graph_import", "training"),
 }  # fmt: skip
 """The rooms of a package, and modules beside them: each imports only from those before it. "" is what lies in
 the package's own folder and is not listed.

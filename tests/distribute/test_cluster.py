@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.distribute.client.cluster_runtime import ClusterRuntime
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.server import EXIT_WITH_JOB
 from flowrt.distribute.wire import messages, peer
+from flowrt.distribute.wire.messages import Message
 from flowrt.distribute.wire.peer import Reply
 from flowrt.executor.session import session as session_module
+from flowrt.protos import cluster_pb2 as pb
 from tests.contracts.check_transport import wait_until
 
 DEADLINE_S = 30.0
@@ -319,6 +322,27 @@ def test_closing_a_session_cancels_its_step(cluster: list[tf.train.Server]) -> N
         session.close()
         thread.join(DEADLINE_S)
     assert [type(error) for error in raised] == [tf.errors.CancelledError]
+
+
+def test_a_session_closed_while_it_is_created_leaves_nothing_in_the_tasks(
+    cluster: list[tf.train.Server], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of one thread creates it at the master; another thread closes it then."""
+    ask = ClusterRuntime.ask
+
+    def close_and_ask(runtime: ClusterRuntime, message: Message) -> Message:
+        if isinstance(message.body, pb.CreateSession):
+            session.close()
+        return ask(runtime, message)
+
+    monkeypatch.setattr(ClusterRuntime, "ask", close_and_ask)
+    with tf.Graph():
+        x = tf.constant(1.0)
+        session = tf.Session(target)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="the session is closed"):
+            session.run(x)
+    held = [tables for server in cluster for tables in (server._master._sessions, server._worker._sessions)]
+    wait_until(lambda: not any(held), "the tasks have no session")
 
 
 def test_callables_and_partial_runs(target: str) -> None:

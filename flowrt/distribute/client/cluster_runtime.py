@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakSet, finalize
@@ -39,7 +40,7 @@ from flowrt.executor.ends.config import ConfigProto, OptimizerOptions
 from flowrt.executor.ends.feeds import bring
 from flowrt.executor.ends.fetches import Fetches
 from flowrt.executor.lower.schedule import LOOP_COMPILER
-from flowrt.executor.session.local_runtime import Run
+from flowrt.executor.session.local_runtime import Run, closed
 from flowrt.executor.session.request import Request
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
@@ -142,7 +143,7 @@ class ClusterRuntime:
         """Extension sent to the master, until its reply arrives."""
         self._extending = threading.Lock()
         self._lock = threading.Lock()
-        self._session = ""
+        self._session, self._is_closed = "", False
         _open.add(self)
 
     # --- asking
@@ -166,7 +167,9 @@ class ClusterRuntime:
 
     @property
     def session(self) -> str:
-        """The master's name of this session, which is created on first use."""
+        """The master's name of this session, which is created on first use. Raises `FailedPreconditionError`
+        if another thread closes it meanwhile.
+        """
         with self._lock:
             if not self._session:
                 body = pb.CreateSession(
@@ -179,7 +182,15 @@ class ClusterRuntime:
                 )
                 with Progress(f"waiting for the tasks of {self.target}"):
                     self._session = self.ask(Message(body)).body.session
+                if self._is_closed:
+                    self._end_session()
+                    raise closed()
             return self._session
+
+    def _end_session(self) -> None:
+        """Close it at the master. If the master cannot be reached, it detects the end itself."""
+        with suppress(OpError):
+            self.ask(Message(pb.CloseSession(session=self._session)))
 
     # --- requests of a session
 
@@ -273,13 +284,11 @@ class ClusterRuntime:
         self.ask(Message(pb.Reset(containers=containers)))
 
     def close(self) -> None:
-        """End the session. If the master cannot be reached, it detects the end itself."""
+        """End the session. A thread that is creating it ends it."""
         _open.discard(self)
-        try:
-            if self._session:
-                self.ask(Message(pb.CloseSession(session=self._session)))
-        except OpError:
-            pass
+        self._is_closed = True
+        if self._session:
+            self._end_session()
         self._link.close()
         for device in self.devices:
             device.close()
