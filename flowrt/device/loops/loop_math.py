@@ -380,11 +380,6 @@ def _sin(b: LoopBuilder, x: Value) -> Value:
     return b.select(x.equals(0.0), x, _sine(b, x, 0))  # -0 stays
 
 
-def _cos(b: LoopBuilder, x: Value) -> Value:
-    """The cosine: see `_sin`."""
-    return _sine(b, x, 1)
-
-
 _RULES: dict[str, Callable[..., Any]] = {
     "exp": _exp,
     "expm1": _expm1,
@@ -394,7 +389,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "sigmoid": _sigmoid,
     "erf": _erf,
     "sin": _sin,
-    "cos": _cos,
+    "cos": lambda b, x: _sine(b, x, 1),
     "rsqrt": _rsqrt,
     "pow": _pow,
 }

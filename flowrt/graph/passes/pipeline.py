@@ -204,14 +204,6 @@ def _fuse_functions(
     return subgraph.mapped(with_fused)
 
 
-def _optimise(subgraph: Subgraph, options: CompileOptions, passes: Mapping[str, Pass]) -> Subgraph:
-    return optimise(subgraph, passes, options.observer) if options.optimises else subgraph
-
-
-def _place(subgraph: Subgraph, o: CompileOptions) -> Subgraph:
-    return place(subgraph, o.devices, assigned=o.assigned, soft=o.soft_placement, why_none=o.why_none)
-
-
 PIPELINE: tuple[Stage, ...] = (
     Stage(
         "extract", lambda request, options, _: extract(*request),
@@ -230,7 +222,7 @@ PIPELINE: tuple[Stage, ...] = (
         State.OPTIMISED, Scope.ADDITION, enters_functions=True,
     ),
     Stage(
-        "optimise", _optimise,
+        "optimise", lambda step, o, passes: optimise(step, passes, o.observer) if o.optimises else step,
         State.OPTIMISED, Scope.ADDITION, enters_functions=True, passes=OPTIMISATIONS,
     ),
     Stage(  # folded shapes are known now
@@ -238,7 +230,10 @@ PIPELINE: tuple[Stage, ...] = (
         State.OPTIMISED, Scope.ADDITION, enters_functions=True,
     ),
     Stage(
-        "place", lambda step, options, _: _place(step, options),
+        "place",
+        lambda step, o, _: place(
+            step, o.devices, assigned=o.assigned, soft=o.soft_placement, why_none=o.why_none
+        ),
         State.PLACED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=True,
     ),
     Stage(

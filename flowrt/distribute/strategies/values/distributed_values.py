@@ -83,7 +83,7 @@ def regroup(values: Sequence[Structure], wrap: Callable[[Sequence[Any]], Any] = 
     Raises `InvalidArgumentError`, which names the replica, unless all have one structure.
     """
     first = values[0]
-    if not _is_container(first):
+    if not isinstance(first, list | tuple | Mapping):
         return first if all(_is_same(first, other) for other in values[1:]) else wrap(tuple(values))
     for replica, other in enumerate(values):
         if not _fits(first, other):
@@ -103,10 +103,6 @@ def select(replica: int, structure: Structure) -> Structure:
     return map_structure(
         lambda leaf: leaf.values[replica] if isinstance(leaf, DistributedValues) else leaf, structure
     )
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, list | tuple | Mapping)
 
 
 def _fits(first: Any, other: Any) -> bool:
