@@ -25,7 +25,7 @@ def check_callable(what: str, name: str, function: Any) -> None:
 def check_returned(what: str, function: Callable[..., Any], returned: Any) -> None:
     """Raise `DTypeError` if ``function``, an argument of ``what``, returned None."""
     if returned is None:
-        message = f"{what}: expected a result of {described(function)}; got None. Forgotten return?"
+        message = f"{what}: expected a result of {described(function)}; got None. Missing return?"
         raise DTypeError(message, source=user_line())
 
 

@@ -69,14 +69,14 @@ def test_a_predicate_of_unknown_shape_that_is_no_scalar_in_a_step():
     ],
 )
 def test_branches_of_different_structures(pred, true_fn, false_fn):
-    raises(VALUE, "one structure.*from true_fn.*from false_fn", lambda: tf.cond(pred, true_fn, false_fn))
+    raises(VALUE, "the same structure.*from true_fn.*from false_fn", lambda: tf.cond(pred, true_fn, false_fn))
 
 
 def test_branches_say_where_they_part(pred):
     for true_fn, false_fn, match in (
         (lambda: {"a": (1, 2)}, lambda: {"a": (1, (2, 3))}, r"a tuple of 2 from false_fn, at \['a'\]\[1\]"),
-        (lambda: (1, 2), lambda: None, "a tuple of 2 from true_fn and None from false_fn. Forgotten return"),
-        (lambda: 1, lambda: None, "1 from true_fn and None from false_fn. Forgotten return"),
+        (lambda: (1, 2), lambda: None, "a tuple of 2 from true_fn and None from false_fn. Missing return"),
+        (lambda: 1, lambda: None, "1 from true_fn and None from false_fn. Missing return"),
     ):
         raises(VALUE, match, lambda t=true_fn, f=false_fn: tf.cond(pred, t, f))
 
@@ -145,7 +145,7 @@ def test_cases(build, match):
         (
             lambda i: None,
             [0],
-            r"result of <lambda>\(\) \(\S*test_bad_input.py:\d+\); got None. Forgotten return",
+            r"result of <lambda>\(\) \(\S*test_bad_input.py:\d+\); got None. Missing return",
         ),
         (lambda i, x: (i + 1, None), [0, 1.0], r"variable 1.*None"),
         (lambda i: (i, i), [0], r"1 loop variable from <lambda>\(\) \(\S*test_bad_input.py:\d+\); got 2"),
@@ -186,7 +186,7 @@ def test_a_body_whose_structure_parts_from_loop_vars(body, match):
     "condition,match",
     [
         (lambda i: i, "bool"),
-        (lambda i: None, r"result of <lambda>\(\).*got None. Forgotten return"),
+        (lambda i: None, r"result of <lambda>\(\).*got None. Missing return"),
         (lambda i: tf.stack([i < 3, i < 4]), "scalar"),
         (lambda i: "yes", "bool"),
         (3, "callable"),
@@ -208,11 +208,11 @@ def test_conditions(condition, match):
         ([0], {"maximum_iterations": [1, 2]}, "maximum_iterations"),
         ([0], {"parallel_iterations": 0}, "parallel_iterations"),
         ([0], {"parallel_iterations": "all"}, "parallel_iterations"),
-        ([0], {"shape_invariants": [[3]]}, "invariant that the first value fits"),
-        ([0], {"shape_invariants": [[None], []]}, "like loop_vars"),
+        ([0], {"shape_invariants": [[3]]}, "a shape invariant compatible with the initial value"),
+        ([0], {"shape_invariants": [[None], []]}, "the structure of loop_vars"),
         ([0], {"shape_invariants": [["a"]]}, "loop variable 0"),
-        ([0], {"shape_invariants": "a"}, "like loop_vars"),
-        ([{"i": 0}], {"shape_invariants": [{"j": []}]}, "like loop_vars"),
+        ([0], {"shape_invariants": "a"}, "the structure of loop_vars"),
+        ([{"i": 0}], {"shape_invariants": [{"j": []}]}, "the structure of loop_vars"),
     ],
 )
 def test_arguments_of_a_loop(start, options, match):
@@ -227,7 +227,7 @@ def test_an_invariant_narrower_than_the_first_value():
     x = tf.placeholder(tf.float32)
     raises(
         VALUE,
-        "invariant that the first value fits",
+        "a shape invariant compatible with the initial value",
         lambda: tf.while_loop(below_three, lambda i, y: (i + 1, y), [0, x], shape_invariants=[[], [2]]),
     )
 
@@ -239,7 +239,7 @@ def test_a_placeholder_made_in_a_branch(pred):
     def branch():
         return tf.placeholder(tf.int32, [], name="fed")
 
-    inside = "made inside a branch of 'c'. Make it outside"
+    inside = "created inside a branch of 'c'. Create it"
     raises(VALUE, inside, lambda: tf.cond(pred, branch, lambda: 1, name="c"))
     raises(VALUE, "'c_1/fed'", lambda: tf.cond(pred, lambda: 1, branch, name="c"))
 

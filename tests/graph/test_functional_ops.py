@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     "nothing": (InvalidArgumentError, "at least one tensor", lambda x: tf.foldl(tf.add, [])),
     "lengths": (
         InvalidArgumentError,
-        "one length",
+        "elems of equal length",
         lambda x: tf.map_fn(lambda e: e[0], (x, x[:2]), tf.float64),
     ),
     "structure": (InvalidArgumentError, "a structure like", lambda x: tf.map_fn(lambda e: (e, e), x)),
@@ -263,7 +263,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     ),
     "None": (
         DTypeError,
-        r"map_fn: expected a result of <lambda>\(\) \(\S*:\d+\); got None. Forgotten return\?",
+        r"map_fn: expected a result of <lambda>\(\) \(\S*:\d+\); got None. Missing return\?",
         lambda x: tf.map_fn(lambda e: None, x),
     ),
     "no accumulator": (DTypeError, "scan: .*got None. Forgotten", lambda x: tf.scan(lambda a, e: None, x)),

@@ -356,7 +356,7 @@ def test_regularizers_of_nothing_are_none() -> None:
     both, one = l1_l2_regularizer(1.0, 2.0)(w), l1_l2_regularizer(0.0, 2.0)(w)
     with initialized() as session:
         assert session.run([both, one]) == [32.0, 25.0]
-    with pytest.raises(InvalidArgumentError, match="at least 0; got -1"):
+    with pytest.raises(InvalidArgumentError, match="a number >= 0; got -1"):
         l2_regularizer(-1)
 
 

@@ -95,7 +95,7 @@ def _knock(stream: FrameStream, terms: Terms, kind: str, offer: Any) -> ByteStre
     if kind == "unix":
         connected = _dial_unix(_field(offer, "address", str))
     else:
-        connected = socket.create_connection((terms.host, _field(offer, "address", int)), UPGRADE_S)
+        connected = _dial_tcp(terms.host, _field(offer, "address", int))
     secret = _field(offer, "secret", str).encode()
 
     def show() -> socket.socket:
@@ -123,6 +123,10 @@ def _dial_unix(name: str) -> socket.socket:
         connected.close()
         raise
     return connected
+
+
+def _dial_tcp(host: str, port: int) -> socket.socket:
+    return socket.create_connection((host, port), UPGRADE_S)
 
 
 def _knock_at_rank(stream: FrameStream, terms: Terms, place: MpiPlace | None, offer: Any) -> MpiLink:
