@@ -266,7 +266,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         r"map_fn: expected a result of <lambda>\(\) \(\S*:\d+\); got None. Missing return\?",
         lambda x: tf.map_fn(lambda e: None, x),
     ),
-    "no accumulator": (DTypeError, "scan: .*got None. Forgotten", lambda x: tf.scan(lambda a, e: None, x)),
+    "no accumulator": (DTypeError, "scan: .*got None. Missing", lambda x: tf.scan(lambda a, e: None, x)),
 }
 
 
