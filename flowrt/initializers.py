@@ -28,7 +28,7 @@ from flowrt.graph.ops.linalg.decompositions import qr
 from flowrt.graph.ops.linalg.matrix_parts import diag_part, eye
 from flowrt.graph.ops.random import random_ops
 from flowrt.graph.shapes import as_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import global_variables_initializer as global_variables
 from flowrt.variables.variable import local_variables_initializer as local_variables
@@ -50,19 +50,14 @@ class Initializer:
         found = as_dtype(dtype)
         if found not in self.allowed:
             names = ", ".join(sorted(d.name for d in self.allowed))
-            raise DTypeError(
-                f"{type(self).__name__}: expected a dtype of {names}; got {found.name}", source=user_line()
-            )
+            raise misuse(f"{type(self).__name__}: expected a dtype of {names}; got {found.name}", DTypeError)
         return found
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Tensor:
         """A tensor of ``shape``, which must be static. Raises `InvalidArgumentError` and `DTypeError`."""
         known = as_shape(shape)
         if known is None or None in known:
-            raise InvalidArgumentError(
-                f"{type(self).__name__}: expected a shape without unknown dimensions; got {shape}",
-                source=user_line(),
-            )
+            raise misuse(f"{type(self).__name__}: expected a shape without unknown dimensions; got {shape}")
         return self._make([int(d or 0) for d in known], self.dtype if dtype is None else self._checked(dtype))
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
@@ -112,10 +107,7 @@ class Constant(Initializer):
             or given.size > max(size, 1)
             or (size and not given.size)
         ):
-            raise InvalidArgumentError(
-                f"Constant: expected a value for shape {shape}; got shape {list(given.shape)}",
-                source=user_line(),
-            )
+            raise misuse(f"Constant: expected a value for shape {shape}; got shape {list(given.shape)}")
         flat = given.reshape(-1)
         if flat.size < size:
             flat = np.concatenate([flat, np.broadcast_to(flat[-1:], size - flat.size)])
@@ -186,18 +178,12 @@ class VarianceScaling(Initializer):
         distribution = distribution.lower()
         distribution = "truncated_normal" if distribution == "normal" else distribution
         if scale <= 0:
-            raise InvalidArgumentError(
-                f"VarianceScaling: expected a positive scale; got {scale}", source=user_line()
-            )
+            raise misuse(f"VarianceScaling: expected a positive scale; got {scale}")
         if mode not in ("fan_in", "fan_out", "fan_avg"):
-            raise InvalidArgumentError(
-                f"VarianceScaling: expected mode fan_in, fan_out or fan_avg; got {mode!r}", source=user_line()
-            )
+            raise misuse(f"VarianceScaling: expected mode fan_in, fan_out or fan_avg; got {mode!r}")
         if distribution not in ("truncated_normal", "untruncated_normal", "uniform"):
             expected = "truncated_normal, untruncated_normal or uniform"
-            raise InvalidArgumentError(
-                f"VarianceScaling: expected distribution {expected}; got {distribution!r}", source=user_line()
-            )
+            raise misuse(f"VarianceScaling: expected distribution {expected}; got {distribution!r}")
         self.scale, self.mode, self.distribution, self.seed = scale, mode, distribution, seed
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
@@ -279,9 +265,7 @@ class Orthogonal(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         if len(shape) < 2:
-            raise InvalidArgumentError(
-                f"Orthogonal: expected a shape of at least two dimensions; got {shape}", source=user_line()
-            )
+            raise misuse(f"Orthogonal: expected a shape of at least two dimensions; got {shape}")
         rows, columns = math.prod(shape[:-1]), shape[-1]
         drawn = random_ops.random_normal(
             [max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed
@@ -301,9 +285,7 @@ class Identity(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         if len(shape) != 2:
-            raise InvalidArgumentError(
-                f"Identity: expected a shape of two dimensions; got {shape}", source=user_line()
-            )
+            raise misuse(f"Identity: expected a shape of two dimensions; got {shape}")
         return multiply(eye(shape[0], shape[1], dtype=dtype), self.gain)
 
 

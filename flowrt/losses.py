@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_sum
@@ -30,7 +29,7 @@ from flowrt.graph.ops.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from flowrt.graph.shapes import compatible
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, tf1_names, with_parameters
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import GraphKeys
@@ -51,9 +50,7 @@ class Reduction:
     def validate(cls, key: str) -> None:
         """Raises `InvalidArgumentError` for an unknown reduction."""
         if key not in cls.all():
-            raise InvalidArgumentError(
-                f"reduction: expected one of {', '.join(cls.all())}; got {key!r}", source=user_line()
-            )
+            raise misuse(f"reduction: expected one of {', '.join(cls.all())}; got {key!r}")
 
     @classmethod
     def all(cls) -> tuple[str, ...]:
@@ -100,14 +97,11 @@ def _reduce(weighted: Tensor, weights: Tensor, reduction: str) -> Tensor:
 
 def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
     if labels is None or predictions is None:
-        raise InvalidArgumentError(f"{what}: expected labels and predictions; got None", source=user_line())
+        raise misuse(f"{what}: expected labels and predictions; got None")
     predictions = convert_to_tensor(predictions)
     labels = cast(convert_to_tensor(labels), predictions.dtype)
     if not compatible(labels.spec.shape, predictions.spec.shape):
-        raise InvalidArgumentError(
-            f"{what}: expected labels of the shape {predictions.shape}; got {labels.shape}",
-            source=user_line(),
-        )
+        raise misuse(f"{what}: expected labels of the shape {predictions.shape}; got {labels.shape}")
     return labels, predictions
 
 
@@ -183,7 +177,7 @@ def hinge_loss(labels: Any, logits: Any) -> Tensor:
 def cosine_distance(labels: Any, predictions: Any, axis: int | None = None) -> Tensor:
     """One minus the inner product along ``axis`` of vectors of length one."""
     if axis is None:
-        raise InvalidArgumentError("cosine_distance: expected an axis; got none", source=user_line())
+        raise misuse("cosine_distance: expected an axis; got none")
     return 1 - reduce_sum(labels * predictions, axis=axis, keepdims=True)
 
 
@@ -261,9 +255,7 @@ def get_total_loss(
     """The sum of all losses of the default graph. Raises `InvalidArgumentError` without any."""
     found = get_losses(scope) + (get_regularization_losses(scope) if add_regularization_losses else [])
     if not found:
-        raise InvalidArgumentError(
-            "get_total_loss: expected losses in the collection; got none", source=user_line()
-        )
+        raise misuse("get_total_loss: expected losses in the collection; got none")
     return add_n(found, name=name)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt.dtypes import float32, int64
-from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_sum
@@ -23,7 +23,7 @@ from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.division import div_no_nan
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.ops.linalg.matrix_parts import diag_part
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.distribution_context import distribution_context
@@ -124,10 +124,7 @@ def accuracy(to: _Destination, labels: Any, predictions: Any, weights: Any = Non
     ranks = {predictions.shape.rank, labels.shape.rank}
     if None not in ranks and len(ranks) > 1:
         if predictions.shape.num_elements() not in (None, labels.shape.num_elements()):
-            raise InvalidArgumentError(
-                f"accuracy: expected predictions of shape {labels.shape}; got {predictions.shape}",
-                source=user_line(),
-            )
+            raise misuse(f"accuracy: expected predictions of shape {labels.shape}; got {predictions.shape}")
         predictions = reshape(predictions, labels.shape.as_list())
     hits = cast(equal(cast(predictions, labels.dtype), labels), float32)
     with to.scope("accuracy"):
@@ -263,9 +260,9 @@ def auc(
     Raises `UnimplementedError` for other curves and sums.
     """
     if curve != "ROC" or summation_method != "trapezoidal":
-        raise UnimplementedError(
+        raise misuse(
             f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}",
-            source=user_line(),
+            UnimplementedError,
         )
     steps = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else thresholds
     limits = np.array([-1e-7, *sorted(steps), 1 + 1e-7], np.float32)

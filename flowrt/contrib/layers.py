@@ -18,7 +18,6 @@ from flowrt.contrib.optimize_loss import (
     optimize_loss,
 )
 from flowrt.dtypes import float32
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.ranges import one_hot
@@ -33,7 +32,7 @@ from flowrt.graph.ops.nn.conv_functions import convolution
 from flowrt.graph.ops.nn.moments import batch_normalization as normalize
 from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.ops.nn.softmax import softmax
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.initializers import Ones, VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
 from flowrt.layers.core import Flatten, is_symbolic
 from flowrt.layers.normalization import BatchNormalization
@@ -107,9 +106,7 @@ def _depth(inputs: Tensor, axis: int, what: str) -> int:
     dims = inputs.spec.shape
     size = None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
     if size is None:
-        raise InvalidArgumentError(
-            f"{what}: expected inputs with a known axis {axis}; got {inputs!r}", source=user_line()
-        )
+        raise misuse(f"{what}: expected inputs with a known axis {axis}; got {inputs!r}")
     return int(size)
 
 
@@ -186,15 +183,11 @@ def conv2d_transpose(
 ) -> Tensor:  # fmt: skip
     """The gradient of `conv2d` as a layer: images grow by ``stride``. Only NHWC."""
     if data_format != "NHWC":
-        raise InvalidArgumentError(
-            f"conv2d_transpose: expected data_format NHWC; got {data_format!r}", source=user_line()
-        )
+        raise misuse(f"conv2d_transpose: expected data_format NHWC; got {data_format!r}")
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
         if inputs.shape.rank != 4:
-            raise InvalidArgumentError(
-                f"conv2d_transpose: expected inputs of rank 4; got {inputs!r}", source=user_line()
-            )
+            raise misuse(f"conv2d_transpose: expected inputs of rank 4; got {inputs!r}")
         kernel, strides = _pair(kernel_size), _pair(stride)
         sizes = [*kernel, num_outputs, _depth(inputs, -1, "conv2d_transpose")]
         make = _maker(inputs, trainable, variables_collections)
@@ -251,9 +244,7 @@ def batch_norm(
     Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not
     supported."""
     if batch_weights is not None or zero_debias_moving_mean:
-        raise InvalidArgumentError(
-            "batch_norm: expected no batch_weights and no zero_debias_moving_mean", source=user_line()
-        )
+        raise misuse("batch_norm: expected no batch_weights and no zero_debias_moving_mean")
     inputs = convert_to_tensor(inputs)
     graph = get_default_graph()
     initializers, regularizers = param_initializers or {}, param_regularizers or {}
@@ -292,7 +283,7 @@ def layer_norm(
     rank = inputs.shape.rank
     if rank is None or not -rank <= begin_norm_axis < rank or not -rank <= begin_params_axis < rank:
         expected = f"inputs with the axes {begin_norm_axis} and {begin_params_axis}"
-        raise InvalidArgumentError(f"layer_norm: expected {expected}; got {inputs!r}", source=user_line())
+        raise misuse(f"layer_norm: expected {expected}; got {inputs!r}")
     with variable_scope(scope, "LayerNorm", [inputs], reuse=reuse):
         sizes = [_depth(inputs, axis, "layer_norm") for axis in range(begin_params_axis % rank, rank)]
         make = _maker(inputs, trainable, variables_collections)

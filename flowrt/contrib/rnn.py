@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowrt.dtypes import float16
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, split
@@ -17,7 +16,7 @@ from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.bias import bias_add, dropout
 from flowrt.graph.ops.nn.normalization import layer_norm as normalize
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.initializers import Constant, RandomUniform, Zeros
 from flowrt.nest import flatten
 from flowrt.nn.recurrent import bidirectional_dynamic_rnn, transpose_batch_time
@@ -162,10 +161,9 @@ class EmbeddingWrapper(_Around):
     ) -> None:
         super().__init__(cell, reuse)
         if embedding_classes <= 0 or embedding_size <= 0:
-            raise InvalidArgumentError(
+            raise misuse(
                 "EmbeddingWrapper: expected embedding_classes and embedding_size above 0; got "
-                f"{embedding_classes} and {embedding_size}",
-                source=user_line(),
+                f"{embedding_classes} and {embedding_size}"
             )
         self._shape, self._initializer = [embedding_classes, embedding_size], initializer
 
@@ -271,10 +269,9 @@ def _layers(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any) -> lis
     """The two cells and the two initial states of each layer."""
     given = [cells_fw, cells_bw, states_fw or [None] * len(cells_fw), states_bw or [None] * len(cells_bw)]
     if not cells_fw or len({len(one) for one in given}) > 1:
-        raise InvalidArgumentError(
+        raise misuse(
             "stack_bidirectional_rnn: expected equal numbers of forward and backward cells and states; got "
-            f"{[len(one) for one in given]}",
-            source=user_line(),
+            f"{[len(one) for one in given]}"
         )
     return list(zip(*given, strict=True))
 

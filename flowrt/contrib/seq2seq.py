@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_sum
@@ -14,7 +13,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.division import div_no_nan
 from flowrt.graph.ops.nn.losses import sparse_softmax_cross_entropy_with_logits
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["sequence_loss"]
@@ -46,9 +45,7 @@ def sequence_loss(
             ("batch", average_across_batch and sum_over_batch),
         ):
             if both:
-                raise InvalidArgumentError(
-                    f"sequence_loss: expected {axis} averaged or summed; got both", source=user_line()
-                )
+                raise misuse(f"sequence_loss: expected {axis} averaged or summed; got both")
         sizes: Any = shape(logits)
         function = softmax_loss_function or sparse_softmax_cross_entropy_with_logits
         flat = function(labels=reshape(targets, [-1]), logits=reshape(logits, [-1, sizes[2]]))
@@ -67,9 +64,7 @@ def sequence_loss(
 def _check_ranks(**expected: tuple[Tensor, int]) -> None:
     for name, (tensor, rank) in expected.items():
         if tensor.shape.rank not in (None, rank):
-            raise InvalidArgumentError(
-                f"sequence_loss: expected {name} of rank {rank}; got {tensor.shape}", source=user_line()
-            )
+            raise misuse(f"sequence_loss: expected {name} of rank {rank}; got {tensor.shape}")
 
 
 __getattr__ = missing_from("contrib.seq2seq")

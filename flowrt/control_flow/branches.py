@@ -17,7 +17,7 @@ from flowrt.control_flow.functions import (
 )
 from flowrt.control_flow.signatures import with_flow
 from flowrt.control_flow.structures import Difference, difference, flow_of
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
@@ -28,7 +28,7 @@ from flowrt.graph.ops.base.identities import cast_op, identity
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less, less_equal, select_v2
 from flowrt.graph.ops.text.assertions import assert_op
 from flowrt.graph.ops.text.python_calls import group
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def cond(
@@ -49,9 +49,7 @@ def cond(
     """
     true_fn, false_fn = fn1 if true_fn is None else true_fn, fn2 if false_fn is None else false_fn
     if isinstance(pred, bool):
-        raise DTypeError(
-            "cond: expected pred to be a tensor; got a Python bool. Use Python's if", source=user_line()
-        )
+        raise misuse("cond: expected pred to be a tensor; got a Python bool. Use Python's if", DTypeError)
     check_callable("cond", "true_fn", true_fn)
     check_callable("cond", "false_fn", false_fn)
     graph = get_default_graph()
@@ -100,14 +98,12 @@ def switch_case(
 def _indexed(branch_fns: Any) -> dict[int, Callable[[], Any]]:
     items = _items("switch_case: expected branch_fns", branch_fns)
     if not items:
-        raise InvalidArgumentError("switch_case: expected at least one branch; got none", source=user_line())
+        raise misuse("switch_case: expected at least one branch; got none")
     pairs = items if all(isinstance(i, tuple) and len(i) == 2 for i in items) else list(enumerate(items))
     found: dict[int, Callable[[], Any]] = {}
     for index, function in pairs:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0 or index in found:
-            raise InvalidArgumentError(
-                f"switch_case: expected distinct indices >= 0; got {index!r}", source=user_line()
-            )
+            raise misuse(f"switch_case: expected distinct indices >= 0; got {index!r}")
         check_callable("switch_case", f"branch {index}", function)
         found[index] = function
     return found
@@ -118,7 +114,7 @@ def _items(expected: str, given: Any) -> list[Any]:
     if isinstance(given, Mapping):
         return list(given.items())
     if not isinstance(given, (list, tuple)):
-        raise DTypeError(f"{expected} to be a list or a dict; got {given!r:.80}", source=user_line())
+        raise misuse(f"{expected} to be a list or a dict; got {given!r:.80}", DTypeError)
     return list(given)
 
 
@@ -137,9 +133,7 @@ def case(
     """
     pairs = _items("case: expected pred_fn_pairs", pred_fn_pairs)
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise DTypeError(
-            f"case: expected pairs (predicate, callable); got {pred_fn_pairs!r:.80}", source=user_line()
-        )
+        raise misuse(f"case: expected pairs (predicate, callable); got {pred_fn_pairs!r:.80}", DTypeError)
     for position, (_, function) in enumerate(pairs):
         check_callable("case", f"function {position}", function)
     if default is not None:
@@ -232,17 +226,16 @@ def _check_same_structure(what: str, first: _Branch, other: _Branch) -> None:
         found = Difference("", *(f"{result!r:.100}" for result in (first.result, other.result)))
     if found is not None:
         is_forgotten = first.result is None or other.result is None
-        raise InvalidArgumentError(
+        raise misuse(
             f"{what}: expected all branches to return the same structure; got {found.first} from {first.name}"
-            f" and {found.second} from {other.name}{found.at}{'. Missing return?' if is_forgotten else ''}",
-            source=user_line(),
+            f" and {found.second} from {other.name}{found.at}{'. Missing return?' if is_forgotten else ''}"
         )
     for a, b in zip(first.tensors, other.tensors, strict=True):
         if a.dtype is not b.dtype:
-            raise DTypeError(
+            raise misuse(
                 f"{what}: expected all branches to return the same dtypes; got {a.name!r} of {a.dtype.name}"
                 f" from {first.name} and {b.name!r} of {b.dtype.name} from {other.name}. Use flowrt.cast()",
-                source=user_line(),
+                DTypeError,
             )
 
 

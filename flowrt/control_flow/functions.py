@@ -12,21 +12,21 @@ from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Subgraph
 from flowrt.graph.ops.base.shape_manipulation import reshape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 # --- Python functions
 
 
 def check_callable(what: str, name: str, function: Any) -> None:
     if not callable(function):
-        raise DTypeError(f"{what}: expected {name} to be callable; got {function!r}", source=user_line())
+        raise misuse(f"{what}: expected {name} to be callable; got {function!r}", DTypeError)
 
 
 def check_returned(what: str, function: Callable[..., Any], returned: Any) -> None:
     """Raise `DTypeError` if ``function``, an argument of ``what``, returned None."""
     if returned is None:
         message = f"{what}: expected a result of {described(function)}; got None. Missing return?"
-        raise DTypeError(message, source=user_line())
+        raise misuse(message, DTypeError)
 
 
 def described(function: Callable[..., Any]) -> str:
@@ -42,7 +42,7 @@ def described(function: Callable[..., Any]) -> str:
 def as_predicate(tensor: Tensor, what: str = "pred") -> Tensor:
     """``tensor`` as the bool scalar that decides. Raises `DTypeError` and `InvalidArgumentError`."""
     if tensor.dtype is not dtypes.bool_:
-        raise DTypeError(f"{what}: expected a bool tensor; got {tensor!r}", source=user_line())
+        raise misuse(f"{what}: expected a bool tensor; got {tensor!r}", DTypeError)
     return as_scalar(tensor, what)
 
 
@@ -50,7 +50,7 @@ def as_scalar(tensor: Tensor, what: str) -> Tensor:
     """``tensor``, of one element, as a scalar. Raises `InvalidArgumentError`."""
     shape = tensor.spec.shape
     if shape is not None and any(d not in (1, None) for d in shape):
-        raise InvalidArgumentError(f"{what}: expected a scalar; got {tensor!r}", source=user_line())
+        raise misuse(f"{what}: expected a scalar; got {tensor!r}")
     return tensor if shape == () else reshape(tensor, [])
 
 

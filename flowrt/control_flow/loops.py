@@ -22,7 +22,7 @@ from flowrt.graph.node import TensorSpec
 from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.ops.elementwise.comparison import less, logical_and
 from flowrt.graph.shapes import as_shape, compatible, format_shape, relax
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import is_nested
 
 
@@ -52,12 +52,10 @@ def while_loop(
     functions.check_callable("while_loop", "cond", cond)
     functions.check_callable("while_loop", "body", body)
     if not flatten(loop_vars):
-        raise InvalidArgumentError(
-            "while_loop: expected at least one loop variable; got none", source=user_line()
-        )
+        raise misuse("while_loop: expected at least one loop variable; got none")
     if not isinstance(parallel_iterations, (int, np.integer)) or parallel_iterations < 1:
         message = f"while_loop: expected parallel_iterations of 1 or more; got {parallel_iterations!r}"
-        raise DTypeError(message, source=user_line())
+        raise misuse(message, DTypeError)
     with get_default_graph().name_scope(name or "while") as scope:
         loop = _Loop(scope, loop_vars, shape_invariants, maximum_iterations)
         options = {"parallel_iterations": int(parallel_iterations)}
@@ -84,10 +82,7 @@ class _Loop:
         if maximum_iterations is not None:
             self._limit = convert_to_tensor(maximum_iterations, name="maximum_iterations")
             if self._limit.spec.shape not in ((), None) or not self._limit.dtype.is_integer:
-                raise InvalidArgumentError(
-                    f"while_loop: expected maximum_iterations to be an integer; got {self._limit!r}",
-                    source=user_line(),
-                )
+                raise misuse(f"while_loop: expected maximum_iterations to be an integer; got {self._limit!r}")
 
     def build(self, cond: Callable[..., Any], body: Callable[..., Any], options: dict[str, Any]) -> Any:
         what = repr(self._scope.rstrip("/"))
@@ -153,20 +148,18 @@ class _Loop:
         if isinstance(structure, (list, tuple)):
             returned = _as_items(structure, returned)
             if len(returned) != len(structure):
-                raise InvalidArgumentError(
+                raise misuse(
                     f"while_loop: expected {len(structure)} loop variable{'s' if len(structure) > 1 else ''}"
-                    f" from {functions.described(body)}; got {len(returned)}",
-                    source=user_line(),
+                    f" from {functions.described(body)}; got {len(returned)}"
                 )
         elif isinstance(returned, (list, tuple)) and len(returned) == 1:
             returned = returned[0]
         leaves = flatten(returned)
         found = difference(structure, returned)
         if found is not None:
-            raise InvalidArgumentError(
+            raise misuse(
                 f"while_loop: expected the structure of loop_vars from {functions.described(body)}:"
-                f" {found.first}; got {found.second}{found.at}",
-                source=user_line(),
+                f" {found.first}; got {found.second}{found.at}"
             )
         return [self._result(graph, position, leaf) for position, leaf in enumerate(leaves)]
 
@@ -175,19 +168,18 @@ class _Loop:
         try:
             tensor = convert_to_tensor(flow_of(leaf), spec.dtype)
         except DTypeError as error:
-            raise DTypeError(
+            raise misuse(
                 f"while_loop: expected the body to return {spec.dtype.name} for loop variable {position}"
                 f" ({name!r}); {without_source(error)}",
-                source=user_line(),
+                DTypeError,
             ) from None
         if tensor.graph is not graph:
             tensor = graph.as_graph_element(tensor)
         if relax(tensor.spec.shape, spec.shape) != spec.shape and spec.dtype is not dtypes.variant:
-            raise InvalidArgumentError(
+            raise misuse(
                 f"while_loop: loop variable {position} ({name!r}) enters with shape"
                 f" {format_shape(spec.shape)} and has shape {format_shape(tensor.spec.shape)} after one"
-                " iteration. Pass shape_invariants, or call set_shape() in the body",
-                source=user_line(),
+                " iteration. Pass shape_invariants, or call set_shape() in the body"
             )
         return tensor
 
@@ -200,13 +192,12 @@ class _Loop:
                 wanted = as_shape(shape)
             except InvalidArgumentError as error:
                 message = f"while_loop: shape_invariants of loop variable {position}: {error.message}"
-                raise InvalidArgumentError(message, source=user_line()) from None
+                raise misuse(message) from None
             if not compatible(spec.shape, wanted) or relax(spec.shape, wanted) != wanted:
-                raise InvalidArgumentError(
+                raise misuse(
                     f"while_loop: expected a shape invariant compatible with the initial value; got"
                     f" {format_shape(wanted)} for loop variable {position} of shape"
-                    f" {format_shape(spec.shape)}",
-                    source=user_line(),
+                    f" {format_shape(spec.shape)}"
                 )
             self._specs[position] = TensorSpec(spec.dtype, wanted)
 
@@ -232,10 +223,9 @@ def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
     else:
         return [shapes]
     if not fits:
-        raise InvalidArgumentError(
+        raise misuse(
             f"while_loop: expected shape_invariants with the structure of loop_vars, {structure!r:.80};"
-            f" got {shapes!r:.80}",
-            source=user_line(),
+            f" got {shapes!r:.80}"
         )
     return [s for a, b in pairs for s in _flat_shapes(a, b)]
 

@@ -24,7 +24,7 @@ from flowrt.graph import node
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.shapes import TensorShape, as_shape, relax
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 
 
 @final
@@ -188,8 +188,7 @@ class Signature:
         try:
             bound = self._parameters.bind(*args, **kwargs)
         except TypeError as error:
-            message = f"function {self.text}: expected its arguments; {error}"
-            raise DTypeError(message, source=user_line()) from None
+            raise misuse(f"function {self.text}: expected its arguments; {error}", DTypeError) from None
         bound.apply_defaults()
         return dict(bound.arguments)
 
@@ -202,7 +201,7 @@ class Signature:
             message = (
                 f"function {self.text}: expected input_signature to be a list of TensorSpecs; got {got!r:.80}"
             )
-            raise DTypeError(message, source=user_line())
+            raise misuse(message, DTypeError)
         return self._bound(tuple(input_signature), {})
 
     def _fitted(self, name: str, value: Any, spec: Any) -> Any:

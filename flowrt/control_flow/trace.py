@@ -29,7 +29,7 @@ from flowrt.graph.functions.control_flow import call_op
 from flowrt.graph.functions.known_values import KnownValues
 from flowrt.graph.node import Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.source import user_line, user_source_at
+from flowrt.graph.source import misuse, user_source_at
 
 
 class _Result(NamedTuple):
@@ -52,7 +52,7 @@ class _Result(NamedTuple):
             tensor = convert_to_tensor(leaf.flow if hasattr(leaf, "_with_flow") else leaf)
         except DTypeError as error:
             message = f"function {text}: expected results that can become tensors; {without_source(error)}"
-            raise DTypeError(message, source=user_line()) from None
+            raise misuse(message, DTypeError) from None
         return _Result(leaf, graph.as_graph_element(tensor))
 
 
@@ -169,10 +169,9 @@ class ConcreteFunction:
         if arguments.key != self._key or not self.accepts(arguments.specs):
             expected = ", ".join(map(str, self.specs))
             got = ", ".join(map(str, arguments.specs))
-            raise InvalidArgumentError(
+            raise misuse(
                 f"function {self._signature.text}: expected the arguments that it was traced with,"
-                f" tensors {expected or 'none'}; got tensors {got or 'none'}, or different Python values",
-                source=user_line(),
+                f" tensors {expected or 'none'}; got tensors {got or 'none'}, or different Python values"
             )
         return self.call(arguments.tensors)
 

@@ -23,7 +23,7 @@ from flowrt.graph.derivatives.forward_mode import forward_gradients
 from flowrt.graph.derivatives.gradients import UnconnectedGradients, gradients
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import identity
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 ZERO = UnconnectedGradients.ZERO
 
@@ -84,8 +84,7 @@ def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     call = _Call("hvp", f, primals)
     check_floating("hvp", call.ys)
     if len(call.ys) != 1 or call.ys[0].shape.as_list() != []:
-        message = f"hvp: expected a function that returns one scalar; got {call.ys}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"hvp: expected a function that returns one scalar; got {call.ys}")
     directions = _leaves_like("hvp: tangents", call.primals, tangents)
     xs = [x for x in call.xs if x.dtype in INEXACT]
     firsts = [convert_to_tensor(g) for g in gradients(call.ys, xs, name="hvp", unconnected_gradients=ZERO)]
@@ -129,7 +128,7 @@ def _jacobian_of(
         message = (
             f"{what}: expected a function and positions of its arguments; got {f!r:.60} and {argnums!r:.60}"
         )
-        raise DTypeError(message, source=user_line())
+        raise misuse(message, DTypeError)
 
     def derivative(*primals: Any) -> Any:
         call = _Call(what, f, primals)
@@ -147,8 +146,7 @@ def _chosen(what: str, primals: Sequence[Any], argnums: int | Sequence[int]) -> 
     wanted = [argnums] if isinstance(argnums, int) else argnums
     for position in wanted:
         if not -len(primals) <= position < len(primals):
-            message = f"{what}: expected argnums of {len(primals)} arguments; got {argnums!r}"
-            raise InvalidArgumentError(message, source=user_line())
+            raise misuse(f"{what}: expected argnums of {len(primals)} arguments; got {argnums!r}")
     found = tuple(primals[position] for position in wanted)
     return found[0] if isinstance(argnums, int) else found
 
@@ -162,14 +160,13 @@ class _Call:
     def __init__(self, what: str, f: Any, primals: Any) -> None:
         if not callable(f) or not isinstance(primals, (list, tuple)):
             message = f"{what}: expected a function and its arguments"
-            raise DTypeError(f"{message}; got {f!r} and {primals!r}", source=user_line())
+            raise misuse(f"{message}; got {f!r} and {primals!r}", DTypeError)
         self.xs = [identity(convert_to_tensor(x, name="primal")) for x in flatten(list(primals))]
         self.primals: list[Any] = pack_as(list(primals), self.xs)
         returned = f(*self.primals)
         self.ys = [convert_to_tensor(y, name="output") for y in flatten(returned)]
         if not self.ys:
-            message = f"{what}: expected a function that returns at least one tensor; got {returned!r}"
-            raise InvalidArgumentError(message, source=user_line())
+            raise misuse(f"{what}: expected a function that returns at least one tensor; got {returned!r}")
         self.outputs = pack_as(returned, self.ys)
 
     def like_primals(self, found: Any) -> tuple[Any, ...]:
@@ -183,12 +180,11 @@ class _Call:
 def _leaves_like(what: str, items: Sequence[Structure], values: Any) -> list[Any]:
     """The parts of ``values`` at the leaves of ``items``; a None applies to each leaf below it."""
     if not isinstance(values, (list, tuple)) or len(values) != len(items):
-        message = f"{what}: expected a list or tuple of {len(items)}, one per argument; got {values!r}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"{what}: expected a list or tuple of {len(items)}, one per argument; got {values!r}")
     found: list[Any] = []
     for item, value in zip(items, values, strict=True):
         try:
             found += [None] * len(flatten(item)) if value is None else flatten_up_to(item, value)
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{what}: {error.message}", source=user_line()) from None
+            raise misuse(f"{what}: {error.message}") from None
     return found

@@ -27,7 +27,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.shapes import relax
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.variables.variable_scope import VariableScope, variable_scope, variable_store
 
 RELAX_AFTER = 3
@@ -52,7 +52,7 @@ def function(
     if func is None:
         return functools.partial(function, input_signature=input_signature, autograph=autograph, name=name)
     if not callable(func):
-        raise DTypeError(f"function: expected a callable; got {func!r:.80}", source=user_line())
+        raise misuse(f"function: expected a callable; got {func!r:.80}", DTypeError)
     return Function(func, input_signature, autograph, name)
 
 
@@ -145,10 +145,9 @@ class Function:
         return convert(self.python_function) if self._autograph else self.python_function
 
     def _recursion(self) -> InvalidArgumentError:
-        return InvalidArgumentError(
+        return misuse(
             f"function {self._signature.text} calls itself: a graph has no recursion. Use while_loop, or a"
-            " Python argument that ends it",
-            source=user_line(),
+            " Python argument that ends it"
         )
 
     def _warn(self, traces: _Traces) -> None:

@@ -22,7 +22,7 @@ from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.shapes import compatible, merge
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import is_nested
 
 PARALLEL_ITERATIONS = 10  # TensorFlow's number; accepted, since iterations of one device run in order
@@ -184,9 +184,7 @@ class Rows:
         self.what, self.fn, self.structure = what, fn, elems
         self.tensors = [convert_to_tensor(leaf, name="elem") for leaf in flatten(elems)]
         if not self.tensors:
-            raise InvalidArgumentError(
-                f"{what}: expected at least one tensor; got {elems!r}", source=user_line()
-            )
+            raise misuse(f"{what}: expected at least one tensor; got {elems!r}")
         self.static_length = self._static_length(what)
         self.length: Any = self.static_length
         if self.length is None:
@@ -197,16 +195,11 @@ class Rows:
         for tensor in self.tensors:
             dims = tensor.spec.shape
             if dims == ():
-                raise InvalidArgumentError(
-                    f"{what}: expected elems of at least one dimension; got the scalar {tensor!r}",
-                    source=user_line(),
-                )
+                raise misuse(f"{what}: expected elems of at least one dimension; got the scalar {tensor!r}")
             try:
                 length = merge(length, None if dims is None else dims[:1])
             except InvalidArgumentError:
-                raise InvalidArgumentError(
-                    f"{what}: expected elems of equal length; got {self.tensors}", source=user_line()
-                ) from None
+                raise misuse(f"{what}: expected elems of equal length; got {self.tensors}") from None
         return length[0]
 
     def unstack(self) -> Callable[[Any], Structure]:
@@ -247,7 +240,7 @@ class _Results:
                     raise InvalidArgumentError(f"expected one tensor{place and ' at ' + place}; got {got}")
         except InvalidArgumentError as error:
             message = f"expected a structure like {self._like} from {described(rows.fn)}: {error.message}"
-            raise InvalidArgumentError(f"{rows.what}: {message}", source=user_line()) from None
+            raise misuse(f"{rows.what}: {message}") from None
         return [self._tensor(*each) for each in zip(places, leaves, self.specs, strict=True)]
 
     def _tensor(self, place: str, leaf: Any, spec: node.TensorSpec) -> Tensor:
@@ -255,12 +248,10 @@ class _Results:
         like = f"like {self._like}{place} from {described(rows.fn)}"
         if isinstance(leaf, Tensor) and leaf.dtype is not spec.dtype:
             hint = "Give dtype=, or use flowrt.cast()" if rows.what == "map_fn" else "Use flowrt.cast()"
-            message = f"{rows.what}: expected {spec.dtype.name} {like}; got {leaf!r}. {hint}"
-            raise DTypeError(message, source=user_line())
+            raise misuse(f"{rows.what}: expected {spec.dtype.name} {like}; got {leaf!r}. {hint}", DTypeError)
         tensor = convert_to_tensor(leaf, spec.dtype)
         if not compatible(tensor.spec.shape, spec.shape):
-            message = f"{rows.what}: expected {spec} {like}; got {tensor!r}"
-            raise InvalidArgumentError(message, source=user_line())
+            raise misuse(f"{rows.what}: expected {spec} {like}; got {tensor!r}")
         return tensor
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from flowrt.base.structure import Structure, flatten, pack_as
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.functions.vectorization import loop, vectorize
 from flowrt.graph.construction.build import constant_tensor, convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
@@ -29,7 +29,7 @@ from flowrt.graph.ops.base.shape_manipulation import reshape, shape, transpose
 from flowrt.graph.ops.linalg.matrix_parts import eye
 from flowrt.graph.ops.state.variable_ops import read_variable_op
 from flowrt.graph.shapes import is_static, num_elements
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 Blocks = list[list[Tensor]]
 """``blocks[i][j]`` is dy_i/dx_j, of shape ``[*y_i, *x_j]``; zeros where y_i does not depend on x_j."""
@@ -49,13 +49,12 @@ def jacobian(ys: Structure, xs: Structure, name: str = "jacobian") -> Structure:
     y_tensors, x_tensors = as_tensors(flatten(ys)), as_tensors(flatten(xs))
     check_floating("jacobian", [*y_tensors, *x_tensors])
     if not y_tensors or not x_tensors:
-        raise InvalidArgumentError("jacobian: expected at least one y and one x", source=user_line())
+        raise misuse("jacobian: expected at least one y and one x")
     n, m = _count(x_tensors), _count(y_tensors)
     if n is None and m is None:
-        message = f"jacobian: expected ys or xs of static shape; got {y_tensors} and {x_tensors}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"jacobian: expected ys or xs of static shape; got {y_tensors} and {x_tensors}")
     for y in ForwardSweep(y_tensors, x_tensors).unmoved():
-        raise InvalidArgumentError(f"jacobian: {y!r} depends on none of the xs", source=user_line())
+        raise misuse(f"jacobian: {y!r} depends on none of the xs")
     graph = y_tensors[0].graph
     with graph, graph.name_scope(name):
         by_columns = m is None or (n is not None and n <= m)
@@ -79,7 +78,7 @@ def hessians(
     found = []
     for x, gradient in zip(xs, gradients(ys, xs, colocate_gradients_with_ops=beside), strict=True):
         if gradient is None:
-            raise InvalidArgumentError(f"hessians: the ys do not depend on {x!r}", source=user_line())
+            raise misuse(f"hessians: the ys do not depend on {x!r}")
         with x.graph, x.graph.name_scope(name):
             found.append(columns([convert_to_tensor(gradient)], [x], beside)[0][0])
     return found
@@ -121,8 +120,7 @@ def check_floating(what: str, tensors: Sequence[Tensor]) -> None:
     """Raise `DTypeError` for a tensor, or the variable of a handle, that is not floating."""
     for tensor in tensors:
         if not value_spec(tensor).dtype.is_floating:
-            message = f"{what}: expected tensors of floating dtype; got {tensor!r}"
-            raise DTypeError(message, source=user_line())
+            raise misuse(f"{what}: expected tensors of floating dtype; got {tensor!r}", DTypeError)
 
 
 def _count(tensors: Sequence[Tensor]) -> int | None:
@@ -138,7 +136,7 @@ def _over_units(like: Tensor, sweep: Callable[[Tensor], list[Any]]) -> list[Tens
     """
     dtype, static = value_spec(like)
     if not is_static(static):
-        raise InvalidArgumentError(f"jacobian: expected a static shape; got {like!r}", source=user_line())
+        raise misuse(f"jacobian: expected a static shape; got {like!r}")
     count = math.prod(static)
     units = reshape(eye(count, dtype=dtype), [count, *static])
     return vectorize(sweep, [units], count, loop)

@@ -12,9 +12,9 @@ from typing import Any
 
 from flowrt.control_flow.signatures import Signature
 from flowrt.control_flow.trace import trace
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.functions.recomputation import RECOMPUTE, with_positions
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,7 +27,7 @@ def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
     arguments and results.
     """
     if not callable(f):
-        raise DTypeError(f"recompute: expected a callable; got {f!r:.80}", source=user_line())
+        raise misuse(f"recompute: expected a callable; got {f!r:.80}", DTypeError)
     name = getattr(f, "__name__", "").strip("<>_") or "recompute"
 
     @functools.wraps(f)
@@ -54,16 +54,14 @@ def recompute_sequential(layers: Sequence[Callable[[Any], Any]], x: Any, segment
     """
     if not isinstance(layers, (list, tuple)) or not all(map(callable, layers)):
         message = f"recompute_sequential: expected layers to be a list of callables; got {layers!r:.80}"
-        raise DTypeError(message, source=user_line())
+        raise misuse(message, DTypeError)
     if not layers:
-        message = "recompute_sequential: expected at least one layer; got none"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse("recompute_sequential: expected at least one layer; got none")
     count = round(math.sqrt(len(layers))) if segments is None else segments
     if not 1 <= count <= len(layers):
-        raise InvalidArgumentError(
+        raise misuse(
             f"recompute_sequential: expected from 1 to {len(layers)} segments, the number of layers; got"
-            f" {count}",
-            source=user_line(),
+            f" {count}"
         )
     ends = [len(layers) * (i + 1) // count for i in range(count)]
     for first, end in zip([0, *ends], ends, strict=False):

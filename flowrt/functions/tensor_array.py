@@ -38,7 +38,7 @@ from flowrt.graph.ops.lists.tensor_lists import (
 )
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.shapes import Shape, TensorShape, as_shape, merge
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 @final
@@ -57,7 +57,7 @@ class _Elements:
         try:
             merged = merge(self.shape, shape)
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"TensorArray: {error.message}", source=user_line()) from None
+            raise misuse(f"TensorArray: {error.message}") from None
         if self._is_inferred:
             self.shape = merged
 
@@ -98,14 +98,9 @@ class TensorArray:
     ) -> None:
         flow = handle if flow is None else flow
         if (size is None) == (flow is None):
-            raise InvalidArgumentError(
-                f"TensorArray: expected either size or flow; got size={size!r}, flow={flow!r}",
-                source=user_line(),
-            )
+            raise misuse(f"TensorArray: expected either size or flow; got size={size!r}, flow={flow!r}")
         if flow is not None and not (isinstance(flow, Tensor) and flow.dtype is dtypes.variant):
-            raise DTypeError(
-                f"TensorArray: expected the flow of another TensorArray; got {flow!r}", source=user_line()
-            )
+            raise misuse(f"TensorArray: expected the flow of another TensorArray; got {flow!r}", DTypeError)
         self._elements = _Elements(as_dtype(dtype), as_shape(element_shape), infer_shape)
         self._is_dynamic = bool(dynamic_size)
         self._size = None
@@ -237,9 +232,7 @@ class TensorArray:
     def _add_rows(self, rows: Tensor) -> None:
         shape = rows.spec.shape
         if shape == ():
-            raise InvalidArgumentError(
-                f"TensorArray: expected a tensor of rows; got the scalar {rows!r}", source=user_line()
-            )
+            raise misuse(f"TensorArray: expected a tensor of rows; got the scalar {rows!r}")
         if shape is not None:
             self._elements.add(shape[1:])
 
@@ -254,8 +247,8 @@ class TensorArray:
         return no_op(name=name)
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> Any:
-        raise UnimplementedError(
-            "TensorArray.grad: gradients are not TensorArrays. Use flowrt.gradients()", source=user_line()
+        raise misuse(
+            "TensorArray.grad: gradients are not TensorArrays. Use flowrt.gradients()", UnimplementedError
         )
 
     def __repr__(self) -> str:

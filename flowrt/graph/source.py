@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.node import Source
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
@@ -69,6 +70,11 @@ def user_line() -> str | None:
     """`user_source` as ``file:line``, for errors without an operation."""
     source = user_source()
     return None if source is None else str(source)
+
+
+def misuse(message: str, error: type[OpError] = InvalidArgumentError) -> OpError:
+    """The error to raise for a wrong call in the user's program: it names the user's line."""
+    return error(message, source=user_line())
 
 
 _sources: dict[tuple[int, int], Source] = {}

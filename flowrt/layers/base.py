@@ -24,7 +24,7 @@ from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import TensorShape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.graph.tf1_signatures import optional, parameters_of, required
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
@@ -254,13 +254,10 @@ def activation_function(activation: Any) -> Callable[..., Any] | None:
     found = getattr(nn, activation, None) if isinstance(activation, str) else activation
     if found is None and activation is not None:
         hint = nearest(activation, dir(nn))
-        raise DTypeError(
-            f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}", source=user_line()
-        )
+        raise misuse(f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}", DTypeError)
     if found is not None and not callable(found):
-        raise DTypeError(
-            f"activation: expected a function or the name of one in flowrt.nn; got {found!r}",
-            source=user_line(),
+        raise misuse(
+            f"activation: expected a function or the name of one in flowrt.nn; got {found!r}", DTypeError
         )
     return found
 
@@ -289,7 +286,7 @@ def layer_function(
             hint = nearest(unknown, signature.parameters)
             found = f"got {unknown!r}.{hint}" if unknown else f"{error}."
             message = f"layers.{function.__name__}: expected the layer's arguments; {found}"
-            raise DTypeError(message, source=user_line()) from None
+            raise misuse(message, DTypeError) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
         training = {"training": given.pop("training", False)} if has_training else {}
         return layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs, **training)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 _LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -17,9 +16,7 @@ def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
     """
     given = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
     if len(given) != rank or not all(isinstance(v, int) and v > 0 for v in given):
-        raise InvalidArgumentError(
-            f"{name}: expected a positive number or {rank} of them; got {value!r}", source=user_line()
-        )
+        raise misuse(f"{name}: expected a positive number or {rank} of them; got {value!r}")
     return given
 
 
@@ -32,7 +29,7 @@ def count(value: Any, name: str) -> int:
     except (TypeError, ValueError):
         number = -1
     if number < 0 or isinstance(value, str) or (isinstance(value, float) and number != value):
-        raise InvalidArgumentError(f"{name}: expected an integer >= 0; got {value!r}", source=user_line())
+        raise misuse(f"{name}: expected an integer >= 0; got {value!r}")
     return number
 
 
@@ -41,18 +38,14 @@ def padding_mode(value: Any, causal: bool = False) -> str:
     allowed = ("VALID", "SAME", "CAUSAL") if causal else ("VALID", "SAME")
     mode = str(value).upper()
     if mode not in allowed:
-        raise InvalidArgumentError(
-            f"padding: expected {' or '.join(allowed).lower()}; got {value!r}", source=user_line()
-        )
+        raise misuse(f"padding: expected {' or '.join(allowed).lower()}; got {value!r}")
     return mode
 
 
 def layout(data_format: str, rank: int) -> str:
     """The layout's letters, for instance "NHWC". Raises `InvalidArgumentError`."""
     if data_format not in ("channels_last", "channels_first"):
-        raise InvalidArgumentError(
-            f"data_format: expected channels_last or channels_first; got {data_format!r}", source=user_line()
-        )
+        raise misuse(f"data_format: expected channels_last or channels_first; got {data_format!r}")
     return (_LAST if data_format == "channels_last" else _FIRST)[rank]
 
 

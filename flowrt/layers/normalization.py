@@ -18,7 +18,7 @@ from flowrt.graph.ops.nn.batch_norm import fused_batch_norm
 from flowrt.graph.ops.nn.moments import batch_normalization as normalize
 from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.shapes import TensorShape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.initializers import Ones, Zeros
 from flowrt.layers.base import Layer, layer_function
 from flowrt.layers.core import is_symbolic
@@ -69,14 +69,10 @@ class BatchNormalization(Layer):
             ("adjustment", adjustment),
         ):
             if asked:
-                raise UnimplementedError(
-                    f"layer {self.name!r}: expected no {feature}; got {asked!r}", source=user_line()
-                )
+                raise misuse(f"layer {self.name!r}: expected no {feature}; got {asked!r}", UnimplementedError)
         axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
         if len(axes) != 1:
-            raise InvalidArgumentError(
-                f"layer {self.name!r}: expected one axis; got {axis!r}", source=user_line()
-            )
+            raise misuse(f"layer {self.name!r}: expected one axis; got {axis!r}")
         self.axis, self.momentum, self.epsilon, self.fused = axes[0], momentum, epsilon, fused
         self.center, self.scale = center, scale
         self.beta_initializer, self.gamma_initializer = beta_initializer, gamma_initializer

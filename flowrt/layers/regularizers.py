@@ -7,18 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.nn.losses import l2_loss
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def _checked(scale: Any, name: str) -> float:
     if not isinstance(scale, (int, float)) or isinstance(scale, bool) or scale < 0:
-        raise InvalidArgumentError(f"{name}: expected a number >= 0; got {scale!r}", source=user_line())
+        raise misuse(f"{name}: expected a number >= 0; got {scale!r}")
     return float(scale)
 
 

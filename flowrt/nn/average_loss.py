@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.reductions import reduce_sum
@@ -12,7 +11,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import distribution_context
 
 
@@ -25,9 +24,7 @@ def compute_average_loss(
     """
     losses: Any = convert_to_tensor(per_example_loss)
     if losses.shape.ndims == 0:
-        raise InvalidArgumentError(
-            "compute_average_loss: expected one loss per example; got a scalar", source=user_line()
-        )
+        raise misuse("compute_average_loss: expected one loss per example; got a scalar")
     if sample_weight is not None:
         losses = multiply(losses, cast(convert_to_tensor(sample_weight), losses.dtype))
     size: Any = shape(losses)[0] * _replicas() if global_batch_size is None else global_batch_size

@@ -8,7 +8,6 @@ from typing import Any
 from flowrt.control_flow import while_loop
 from flowrt.control_flow.functions import check_callable
 from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError
 from flowrt.functions.tensor_array import TensorArray
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
@@ -18,7 +17,7 @@ from flowrt.graph.ops.array.tile_and_reverse import reverse_sequence, reverse_v2
 from flowrt.graph.ops.base.shape_manipulation import transpose
 from flowrt.graph.ops.elementwise.arithmetic import maximum, minimum
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less, logical_not, logical_or
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import flatten, map_structure
 from flowrt.nn.rnn_cell.base import Structure, check_cell, rows_of, zeros_of
 from flowrt.nn.sequences import check_structure, first_state, keep_finished, lengths_of, output_dtype
@@ -224,18 +223,15 @@ def transpose_batch_time(x: Tensor) -> Tensor:
 
 def _check_sequence(x: Tensor) -> None:
     if x.shape.ndims is None or x.shape.ndims < 3 or None in x.shape.as_list()[2:]:
-        raise InvalidArgumentError(
-            f"dynamic_rnn: expected inputs [batch, time, depth] of known depth; got {x!r}", source=user_line()
-        )
+        raise misuse(f"dynamic_rnn: expected inputs [batch, time, depth] of known depth; got {x!r}")
 
 
 def _check_alike(sequences: list[Tensor]) -> None:
     shape = sequences[0].shape[:2]
     for other in sequences[1:]:
         if not shape.is_compatible_with(other.shape[:2]):
-            raise InvalidArgumentError(
-                f"dynamic_rnn: expected inputs of equal time and batch; got {sequences[0]!r} and {other!r}",
-                source=user_line(),
+            raise misuse(
+                f"dynamic_rnn: expected inputs of equal time and batch; got {sequences[0]!r} and {other!r}"
             )
 
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt.dtypes import float32, int32, int64
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.concat_and_split import concat
@@ -33,7 +32,7 @@ from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.losses import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.ops.random.sampling import multinomial
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 __all__ = [
     "compute_accidental_hits", "log_uniform_candidate_sampler", "nce_loss", "sampled_softmax_loss",
@@ -57,9 +56,7 @@ def _draw(
 ) -> Sample:
     """A sample of the classes 0, 1, ..., of the probabilities ``chances``."""
     if not 0 < num_sampled <= (len(chances) if unique else num_sampled):
-        raise InvalidArgumentError(
-            f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}", source=user_line()
-        )
+        raise misuse(f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}")
     with get_default_graph().name_scope(name):
         true_classes = cast(convert_to_tensor(true_classes), int64)
         p = convert_to_tensor(chances.astype(np.float32))
@@ -106,7 +103,7 @@ def _logits_and_labels(
         message = (
             f"inputs: expected floats [batch, dim], dim known; got {inputs.spec}. labels come before inputs"
         )
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(message)
     drawn = sampled_values or log_uniform_candidate_sampler(
         labels, num_true, num_sampled, True, num_classes, seed
     )

@@ -11,12 +11,11 @@ from typing import Any
 from flowrt import dtypes
 from flowrt.base.structure import same_structure
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.comparison import where
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import flatten, map_structure
 from flowrt.nn.rnn_cell.base import Structure
 
@@ -28,10 +27,9 @@ def lengths_of(where: str, lengths: Any, batch_size: Any) -> Tensor | None:
     vector = cast(lengths, dtypes.int32)
     known = batch_size if isinstance(batch_size, int) else None
     if not vector.shape.is_compatible_with([known]):
-        raise InvalidArgumentError(
+        raise misuse(
             f"{where}: expected sequence_length to be a vector, one length per row of {known or 'the batch'};"
-            f" got shape {vector.shape}",
-            source=user_line(),
+            f" got shape {vector.shape}"
         )
     return vector
 
@@ -40,8 +38,7 @@ def first_state(where: str, cell: Any, given: Structure, batch_size: Any, dtype:
     if given is not None:
         return map_structure(convert_to_tensor, given)
     if dtype is None:
-        message = f"{where}: expected an initial_state or a dtype; got neither"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"{where}: expected an initial_state or a dtype; got neither")
     return cell.zero_state(batch_size, as_dtype(dtype))
 
 
@@ -52,8 +49,7 @@ def output_dtype(dtype: Any, state: Structure) -> DType:
 
 def check_structure(what: str, expected: Structure, got: Structure) -> None:
     if not same_structure(expected, got):
-        message = f"recurrent network: expected {what}, {expected!r:.80}; got {got!r:.80}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"recurrent network: expected {what}, {expected!r:.80}; got {got!r:.80}")
 
 
 def keep_finished(finished: Tensor, before: Structure, after: Structure) -> Structure:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.control_flow import cond
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, stack, unstack
 from flowrt.graph.ops.array.reductions import reduce_max
 from flowrt.graph.ops.array.tile_and_reverse import reverse_sequence
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import flatten, map_structure, pack_sequence_as
 from flowrt.nn.rnn_cell.base import Structure, check_cell, rows_of, zeros_of
 from flowrt.nn.sequences import check_structure, first_state, keep_finished, lengths_of, output_dtype
@@ -36,13 +36,9 @@ def static_rnn(
     """
     check_cell("static_rnn", cell)
     if not isinstance(inputs, (list, tuple)):
-        raise DTypeError(
-            f"static_rnn: expected a list of time steps; got {inputs!r}. Use unstack()?", source=user_line()
-        )
+        raise misuse(f"static_rnn: expected a list of time steps; got {inputs!r}. Use unstack()?", DTypeError)
     if not inputs:
-        raise InvalidArgumentError(
-            "static_rnn: expected at least one time step; got none", source=user_line()
-        )
+        raise misuse("static_rnn: expected at least one time step; got none")
     with variable_scope(scope or "rnn") as opened:
         steps = [map_structure(convert_to_tensor, step) for step in inputs]
         batch_size = rows_of(flatten(steps)[0])

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import DType, as_dtype, bool_, float32
-from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.shapes import as_shape, compatible, format_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.initializers import GlorotUniform, Zeros
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, VariableStore, nested_getter, variable_store
@@ -54,9 +54,9 @@ def get_variable(
     store = variable_store()
     scope = store.current.scope
     if partitioner is not None or scope.partitioner is not None:
-        raise UnimplementedError(
+        raise misuse(
             f"get_variable {name!r}: expected partitioner=None, as variables are never partitioned; got one",
-            source=user_line(),
+            UnimplementedError,
         )
     options: dict[str, Any] = {
         "name": f"{scope.name}/{name}" if scope.name else name,
@@ -102,7 +102,7 @@ def _requested_dtype(name: str, dtype: Any, initializer: Any, scope: VariableSco
         message = (
             f"get_variable {name!r}: expected an initializer of dtype {as_dtype(dtype).name}; got {own.name}"
         )
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(message)
     return own
 
 
@@ -125,10 +125,9 @@ def _get(
             _check_shared(existing, name, shape, dtype, reuse)
             return existing
         if reuse is True:
-            raise InvalidArgumentError(
+            raise misuse(
                 f"variable {name!r}: expected an existing one from get_variable, as reuse is True; got none. "
-                "Use reuse=AUTO_REUSE to create it if missing",
-                source=user_line(),
+                "Use reuse=AUTO_REUSE to create it if missing"
             )
         variable = Variable(
             _initial_value(name, shape, as_dtype(dtype), initializer), name=name, dtype=dtype, **options
@@ -142,24 +141,21 @@ def _get(
 def _check_shared(variable: Variable, name: str, shape: Any, dtype: Any, reuse: Any) -> None:
     made = f"The existing one was made at {variable.op.source}"
     if not reuse:
-        raise InvalidArgumentError(
+        raise misuse(
             f"variable {name!r}: expected a new name; got that of an existing variable. To share it, set "
-            f"reuse=True or reuse=AUTO_REUSE in variable_scope. {made}",
-            source=user_line(),
+            f"reuse=True or reuse=AUTO_REUSE in variable_scope. {made}"
         )
     if not compatible(as_shape(shape), as_shape(variable.shape)):
         expected, got = format_shape(as_shape(variable.shape)), format_shape(as_shape(shape))
-        raise InvalidArgumentError(
+        raise misuse(
             f"variable {name!r}: expected shape {expected}, as reuse shares the existing variable; got"
-            f" {got}. {made}",
-            source=user_line(),
+            f" {got}. {made}"
         )
     if as_dtype(dtype) is not variable.dtype:
         expected, got = variable.dtype.name, as_dtype(dtype).name
-        raise InvalidArgumentError(
+        raise misuse(
             f"variable {name!r}: expected dtype {expected}, as reuse shares the existing variable; got"
-            f" {got}. {made}",
-            source=user_line(),
+            f" {got}. {made}"
         )
 
 
@@ -168,16 +164,14 @@ def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any
     if initializer is None:
         if not (dtype.is_floating or dtype.is_integer or dtype is bool_):
             message = f"variable {name!r}: expected an initializer, as its dtype is {dtype.name}; got None"
-            raise InvalidArgumentError(message, source=user_line())
+            raise misuse(message)
         initializer = GlorotUniform(dtype=dtype) if dtype.is_floating else Zeros(dtype=dtype)
     initializer = initializer() if inspect.isclass(initializer) else initializer
     if not callable(initializer):
         own = as_shape(initializer.shape) if hasattr(initializer, "shape") else np.shape(initializer)
         if not compatible(as_shape(shape), own):
             expected, got = format_shape(as_shape(shape)), format_shape(own)
-            raise InvalidArgumentError(
-                f"variable {name!r}: expected a value of shape {expected}; got {got}", source=user_line()
-            )
+            raise misuse(f"variable {name!r}: expected a value of shape {expected}; got {got}")
         return initializer
     known = None if shape is None else as_shape(shape)
     if known is not None and None not in known:
@@ -188,7 +182,7 @@ def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any
     message = (
         f"variable {name!r}: expected a shape without unknown dimensions for its initializer; got {given}"
     )
-    raise InvalidArgumentError(message, source=user_line())
+    raise misuse(message)
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 __all__ = [
     "add_to_collection", "add_to_collections", "colocate_with", "container", "control_dependencies", "device",
@@ -24,9 +23,7 @@ class name_scope:
 
     def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
         if name is None and values is not None and default_name is None:
-            raise InvalidArgumentError(
-                "name_scope: expected a name or a default_name; got neither", source=user_line()
-            )
+            raise misuse("name_scope: expected a name or a default_name; got neither")
         self.name = default_name if name is None else name
         self._scope: AbstractContextManager[str] = get_default_graph().name_scope(self.name)
 

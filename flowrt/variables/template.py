@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable_scope import VariableScope, unique_scope_name, unscoped, variable_scope
 
@@ -25,7 +24,7 @@ class Template:
         custom_getter: Any,
     ) -> None:
         if not name:
-            raise InvalidArgumentError(f"make_template: expected a name; got {name!r}", source=user_line())
+            raise misuse(f"make_template: expected a name; got {name!r}")
         self.name, self.func = name, func
         self._unique_name, self._custom_getter = unique_name, custom_getter
         self._scope: VariableScope | None = None
@@ -50,10 +49,9 @@ class Template:
         result = self.func(*args, **kwargs)
         if self._called and len(trainable) > before:
             names = ", ".join(v.name for v in trainable[before:])
-            raise InvalidArgumentError(
+            raise misuse(
                 f"template {self.name!r}: expected no new variables after the first call; got {names}. "
-                "Make them with get_variable",
-                source=user_line(),
+                "Make them with get_variable"
             )
         self._called = True
         return result

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import DType
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import FailedPreconditionError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
 from flowrt.graph.construction.python_values import Symbolic
@@ -31,7 +31,7 @@ from flowrt.graph.ops.state import variable_ops
 from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import TensorShape, as_shape, merge
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.variables.variable_creators import CreatedInScopes
 
 __all__ = [
@@ -147,12 +147,9 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         shape: Any = None,
     ) -> None:
         if initial_value is None:
-            raise InvalidArgumentError("Variable: expected an initial_value; got None", source=user_line())
+            raise misuse("Variable: expected an initial_value; got None")
         if trainable and synchronization is VariableSynchronization.ON_READ:
-            raise InvalidArgumentError(
-                "Variable: expected trainable=False with synchronization ON_READ; got True",
-                source=user_line(),
-            )
+            raise misuse("Variable: expected trainable=False with synchronization ON_READ; got True")
         graph, container = get_default_graph().root, get_default_graph().get_container_scope()
         self.synchronization, self.aggregation = synchronization, aggregation
         self.trainable = (
@@ -172,10 +169,9 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
                 self._initial_value.spec.shape, as_shape(shape if shape is not None else expected_shape)
             )
             if validate_shape and known is None:
-                raise InvalidArgumentError(
+                raise misuse(
                     f"Variable {full_name!r}: expected an initial value of known shape; got "
-                    f"{self._initial_value!r}. Pass validate_shape=False if its shape may vary",
-                    source=user_line(),
+                    f"{self._initial_value!r}. Pass validate_shape=False if its shape may vary"
                 )
             handle_shape = known if validate_shape else None
             self._dtype = self._initial_value.dtype
@@ -394,9 +390,9 @@ def _at_root() -> Iterator[None]:
 
 def _default_session() -> Any:
     if not default_sessions():
-        raise FailedPreconditionError(
+        raise misuse(
             "load(): expected a session; got none. Pass session=, or use 'with Session():'",
-            source=user_line(),
+            FailedPreconditionError,
         )
     return default_sessions()[-1]
 

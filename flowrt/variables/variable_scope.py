@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from flowrt.dtypes import as_dtype, float32
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.variables.variable import GraphKeys, Variable
 
 __all__ = [
@@ -222,23 +222,15 @@ def variable_scope(
     opened. Raises `InvalidArgumentError` or `DTypeError` for inconsistent arguments.
     """
     if name_or_scope is None and default_name is None:
-        raise InvalidArgumentError(
-            "variable_scope: expected name_or_scope or default_name; got None for both", source=user_line()
-        )
+        raise misuse("variable_scope: expected name_or_scope or default_name; got None for both")
     if reuse not in (None, False, True, AUTO_REUSE):
-        raise InvalidArgumentError(
-            f"variable_scope: expected reuse True, False, None or AUTO_REUSE; got {reuse!r}",
-            source=user_line(),
-        )
+        raise misuse(f"variable_scope: expected reuse True, False, None or AUTO_REUSE; got {reuse!r}")
     if name_or_scope is None and reuse:
-        raise InvalidArgumentError(
-            "variable_scope: expected name_or_scope with reuse; got None: default names are new ones",
-            source=user_line(),
+        raise misuse(
+            "variable_scope: expected name_or_scope with reuse; got None: default names are new ones"
         )
     if name_or_scope is not None and not isinstance(name_or_scope, (str, VariableScope)):
-        raise DTypeError(
-            f"variable_scope: expected a name or a VariableScope; got {name_or_scope!r}", source=user_line()
-        )
+        raise misuse(f"variable_scope: expected a name or a VariableScope; got {name_or_scope!r}", DTypeError)
     changes = {
         "initializer": initializer,
         "regularizer": regularizer,

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrt.dtypes import INEXACT
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import as_list
 from flowrt.graph.derivatives.jvp import TangentRule
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import identity_n, stop_gradient
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,15 +75,13 @@ def custom_jvp(f: Callable[..., Any]) -> Callable[..., Any]:
 def _call(f: Any, xs: list[Tensor], kwargs: dict[str, Any], decorator: str, second: str) -> tuple[Any, Any]:
     result = f(*xs, **kwargs)
     if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
-        message = f"{decorator}: expected {f.__name__} to return (ys, {second}); got {result!r}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"{decorator}: expected {f.__name__} to return (ys, {second}); got {result!r}")
     return result
 
 
 def _check_count(f: Any, decorator: str, what: str, expected: int, got: list[Any]) -> None:
     if len(got) != expected:
-        message = f"{decorator} of {f.__name__}: expected {expected} {what}; got {len(got)}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"{decorator} of {f.__name__}: expected {expected} {what}; got {len(got)}")
 
 
 def _with_rule(ys: Any, xs: list[Tensor], rule: Callable[..., list[Any]]) -> Any:

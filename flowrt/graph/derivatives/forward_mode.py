@@ -24,7 +24,7 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import add_n_op
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import compatible, format_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def forward_gradients(
@@ -52,7 +52,7 @@ def forward_gradients(
         return []
     if unconnected_gradients not in (UnconnectedGradients.NONE, UnconnectedGradients.ZERO):
         expected = "forward_gradients: expected unconnected_gradients 'none' or 'zero'"
-        raise InvalidArgumentError(f"{expected}; got {unconnected_gradients!r}", source=user_line())
+        raise misuse(f"{expected}; got {unconnected_gradients!r}")
     values = as_tensors([y.values if isinstance(y, IndexedSlices) else y for y in ys])
     stopped = [] if stop_gradients is None else as_tensors(stop_gradients)
     sweep = ForwardSweep(values, as_tensors(xs), stopped, colocate_gradients_with_ops)
@@ -80,7 +80,7 @@ class ForwardSweep:
         for y in ys:
             if _is_discrete(y.dtype) or y.dtype.name == "resource":
                 message = f"forward_gradients: expected ys of floating or complex dtype; got {y!r}"
-                raise DTypeError(message, source=user_line())
+                raise misuse(message, DTypeError)
         self._graph = ys[0].graph
         self._ys, self._xs, stops = ([self._graph.as_graph_element(t) for t in ts] for ts in (ys, xs, stops))
         self._stops = {t.ref for t in stops}
@@ -95,7 +95,7 @@ class ForwardSweep:
         """
         if len(tangents) != len(self._xs):
             expected = f"forward_gradients: expected one tangent for each of {len(self._xs)} xs"
-            raise InvalidArgumentError(f"{expected}; got {len(tangents)}", source=user_line())
+            raise misuse(f"{expected}; got {len(tangents)}")
         shares: dict[Ref, list[Tensor]] = {}
         for x, tangent in zip(self._xs, tangents, strict=True):
             if tangent is not None:
@@ -162,11 +162,11 @@ def _seed(x: Tensor, tangent: Any) -> Tensor:
     dtype, shape = value_spec(x)
     if _is_discrete(dtype):
         message = f"forward_gradients: expected None as the tangent of {x!r}, which is not differentiable"
-        raise DTypeError(f"{message}; got {tangent!r}", source=user_line())
+        raise misuse(f"{message}; got {tangent!r}", DTypeError)
     tensor: Tensor = x.graph.as_graph_element(convert_to_tensor(tangent, dtype, name="tangent"))
     if not compatible(tensor.spec.shape, shape):
         message = f"forward_gradients: expected a tangent of shape {format_shape(shape)} for {x!r}"
-        raise InvalidArgumentError(f"{message}; got {tensor.shape}", source=user_line())
+        raise misuse(f"{message}; got {tensor.shape}")
     return tensor
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.concat_and_split import concat, stack
@@ -18,7 +18,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.bias import bias_add
 from flowrt.graph.shapes import as_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.layers.base import Layer
 from flowrt.nest import flatten, map_structure
 from flowrt.variables.variable import Variable
@@ -89,10 +89,9 @@ class RNNCell(Layer):
             tensor = convert_to_tensor(inputs)
             batch_size, dtype = rows_of(tensor), tensor.dtype
         if batch_size is None or dtype is None:
-            raise InvalidArgumentError(
+            raise misuse(
                 f"{type(self).__name__}.get_initial_state: expected inputs, or batch_size and dtype; got "
-                f"batch_size {batch_size!r} and dtype {dtype!r}",
-                source=user_line(),
+                f"batch_size {batch_size!r} and dtype {dtype!r}"
             )
         return self.zero_state(batch_size, dtype)
 
@@ -114,11 +113,9 @@ def check_cell(where: str, cell: Any) -> None:
     names = ("output_size", "state_size", "zero_state")
     missing = [name for name in names if not hasattr(type(cell), name) and not hasattr(cell, name)]
     if missing:
-        message = f"{where}: expected an RNNCell; got {cell!r}, which has no {missing[0]}"
-        raise DTypeError(message, source=user_line())
+        raise misuse(f"{where}: expected an RNNCell; got {cell!r}, which has no {missing[0]}", DTypeError)
     if not callable(cell):
-        message = f"{where}: expected an RNNCell; got {cell!r}, which cannot be called"
-        raise DTypeError(message, source=user_line())
+        raise misuse(f"{where}: expected an RNNCell; got {cell!r}, which cannot be called", DTypeError)
 
 
 def zeros_of(size: Any, batch_size: Any, dtype: Any) -> Tensor:

@@ -17,7 +17,7 @@ from flowrt.graph.ops.elementwise.arithmetic import clip_by_value
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.shapes import TensorShape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.initializers import Zeros
 from flowrt.layers.base import activation_function
 from flowrt.nest import is_nested
@@ -35,7 +35,7 @@ class LSTMStateTuple(NamedTuple):
         """The dtype of both. Raises `DTypeError` when they differ."""
         if self.c.dtype is not self.h.dtype:
             message = f"LSTMStateTuple: expected c and h of one dtype; got {self.c!r} and {self.h!r}"
-            raise DTypeError(message, source=user_line())
+            raise misuse(message, DTypeError)
         return self.c.dtype
 
 
@@ -68,7 +68,7 @@ class _LSTM(LayerRNNCell):
         if self._state_is_tuple != is_nested(state) or (is_nested(state) and len(state) != 2):
             wanted = "an LSTMStateTuple(c, h)" if self._state_is_tuple else f"one tensor of {self.state_size}"
             message = f"{type(self).__name__}: expected {wanted} as the state; got {state!r:.100}"
-            raise DTypeError(f"{message}. Use the cell's zero_state()", source=user_line())
+            raise misuse(f"{message}. Use the cell's zero_state()", DTypeError)
         if not self._state_is_tuple:
             state = split(state, [self._num_units, self._output_units], axis=1)
         c, h = state

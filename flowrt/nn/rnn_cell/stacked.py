@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.ops.array.concat_and_split import concat, split
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
 from flowrt.variables.variable_scope import variable_scope
@@ -26,10 +26,9 @@ class MultiRNNCell(RNNCell):
     def __init__(self, cells: Sequence[Any], state_is_tuple: bool = True) -> None:
         super().__init__()
         if not cells:
-            message = f"MultiRNNCell: expected at least one cell; got {cells!r}"
-            raise InvalidArgumentError(message, source=user_line())
+            raise misuse(f"MultiRNNCell: expected at least one cell; got {cells!r}")
         if not is_nested(cells):
-            raise DTypeError(f"MultiRNNCell: expected a list of cells; got {cells!r}", source=user_line())
+            raise misuse(f"MultiRNNCell: expected a list of cells; got {cells!r}", DTypeError)
         for number, cell in enumerate(cells):
             check_cell(f"MultiRNNCell: cells[{number}]", cell)
         if len({id(cell) for cell in cells}) < len(cells):
@@ -37,10 +36,9 @@ class MultiRNNCell(RNNCell):
                 "MultiRNNCell: the same cell is given twice: its layers share weights"
             )
         if not state_is_tuple and any(is_nested(cell.state_size) for cell in cells):
-            raise InvalidArgumentError(
+            raise misuse(
                 "MultiRNNCell: expected cells with one state tensor each, as state_is_tuple is False; got "
-                f"state sizes {[cell.state_size for cell in cells]}",
-                source=user_line(),
+                f"state sizes {[cell.state_size for cell in cells]}"
             )
         self._cells, self._state_is_tuple = list(cells), state_is_tuple
 
@@ -64,7 +62,7 @@ class MultiRNNCell(RNNCell):
         if self._state_is_tuple and not (is_nested(state) and len(state) == len(self._cells)):
             got = len(state) if is_nested(state) else f"{state!r:.100}"
             message = f"MultiRNNCell: expected a state for each of the {len(self._cells)} cells; got {got}"
-            raise DTypeError(f"{message}. Use the cell's zero_state()", source=user_line())
+            raise misuse(f"{message}. Use the cell's zero_state()", DTypeError)
         states = state if self._state_is_tuple else split(state, [c.state_size for c in self._cells], axis=1)
         new_states = []
         for number, (cell, own) in enumerate(zip(self._cells, states, strict=True)):

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.elementwise.arithmetic import add
@@ -18,7 +18,7 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.nn.bias import dropout
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import as_shape, compatible
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.nest import flatten, is_nested, map_structure, pack_sequence_as
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
 from flowrt.nn.rnn_cell.lstm import LSTMStateTuple
@@ -77,10 +77,7 @@ class ResidualWrapper(CellWrapper):
 def _sum(inputs: Any, outputs: Any) -> Any:
     for i, o in zip(flatten(inputs), flatten(outputs), strict=False):
         if not compatible(as_shape(i.shape), as_shape(o.shape)):
-            raise InvalidArgumentError(
-                f"ResidualWrapper: expected inputs of the outputs' shape {o.shape}; got {i.shape}",
-                source=user_line(),
-            )
+            raise misuse(f"ResidualWrapper: expected inputs of the outputs' shape {o.shape}; got {i.shape}")
     return map_structure(add, inputs, outputs)
 
 
@@ -132,10 +129,10 @@ class DropoutWrapper(CellWrapper):
     ) -> None:
         super().__init__(cell, dtype=dtype, **kwargs)
         if dropout_state_filter_visitor is not None and not callable(dropout_state_filter_visitor):
-            raise DTypeError(
+            raise misuse(
                 "DropoutWrapper: expected dropout_state_filter_visitor to be a function; got "
                 f"{dropout_state_filter_visitor!r}",
-                source=user_line(),
+                DTypeError,
             )
         self._visit, self._seed = dropout_state_filter_visitor or _all_but_memory, seed
         self._keep = {
@@ -154,9 +151,7 @@ class DropoutWrapper(CellWrapper):
         wanted = {part: size for part, size in sizes.items() if self._keep[part] != 1.0}
         if self.dtype is None or wanted.get("input", 0) is None:
             missing = "a dtype" if self.dtype is None else "an input_size to drop inputs"
-            raise InvalidArgumentError(
-                f"DropoutWrapper: expected {missing} with variational_recurrent; got None", source=user_line()
-            )
+            raise misuse(f"DropoutWrapper: expected {missing} with variational_recurrent; got None")
         return {
             part: [
                 random_uniform([1, *(as_shape(one) or ())], dtype=self.dtype, seed=self._seed_of(part, i))
@@ -200,8 +195,7 @@ def _probability(where: str, value: Any) -> Any:
     if isinstance(value, (Tensor, Variable)):
         return value
     if not 0 <= value <= 1:
-        message = f"DropoutWrapper: expected {where} between 0 and 1; got {value!r}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"DropoutWrapper: expected {where} between 0 and 1; got {value!r}")
     return float(value)
 
 

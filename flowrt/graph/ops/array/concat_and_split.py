@@ -32,7 +32,7 @@ from flowrt.graph.shapes import (
     normalize_axis,
     num_elements,
 )
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
@@ -127,12 +127,11 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     """
     items = list(values) if isinstance(values, (list, tuple)) else [values]
     if not items:
-        raise InvalidArgumentError("concat: expected at least one value; got none", source=user_line())
+        raise misuse("concat: expected at least one value; got none")
     rank = axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
     if rank not in (None, 0):
-        raise InvalidArgumentError(
-            f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)",
-            source=user_line(),
+        raise misuse(
+            f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
         )
     return identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
 
@@ -257,14 +256,10 @@ def split(
     sizes = convert_to_tensor(num_or_size_splits)
     known = sizes.spec.shape
     if known == ():
-        raise InvalidArgumentError(
-            f"split: expected an int or a vector of sizes; got the scalar {sizes!r}", source=user_line()
-        )
+        raise misuse(f"split: expected an int or a vector of sizes; got the scalar {sizes!r}")
     count = num if num is not None else known[0] if known is not None else None
     if count is None:
-        raise InvalidArgumentError(
-            f"split: expected num, as the number of sizes is not known; got {sizes!r}", source=user_line()
-        )
+        raise misuse(f"split: expected num, as the number of sizes is not known; got {sizes!r}")
     return split_v(value, sizes, axis, num_split=count, name=name)
 
 

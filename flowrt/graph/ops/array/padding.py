@@ -17,7 +17,7 @@ from flowrt.graph.ops.array.slicing import getitem, slice_op
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import subtract
 from flowrt.graph.shapes import Shape, format_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def _paddings(s: ShapeContext) -> tuple[tuple[int | None, int | None], ...] | None:
@@ -232,7 +232,5 @@ def pad(
             else pad_v2(tensor, paddings, constant_values, name=name)
         )
     if kind not in _EDGE:
-        raise InvalidArgumentError(
-            f"pad: expected mode CONSTANT, REFLECT or SYMMETRIC; got {mode!r}", source=user_line()
-        )
+        raise misuse(f"pad: expected mode CONSTANT, REFLECT or SYMMETRIC; got {mode!r}")
     return mirror_pad(tensor, paddings, mode=kind, name=name)

@@ -32,7 +32,7 @@ from flowrt.graph.ops.elementwise.comparison import greater, less, select_v2
 from flowrt.graph.ops.elementwise.division import floordiv, floormod, truediv
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 __all__ = ["boolean_mask", "dynamic_partition", "dynamic_stitch", "repeat", "sparse_to_dense"]
 
@@ -67,17 +67,14 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
         )
         dims, pattern = values.spec.shape, chosen.spec.shape
         if not pattern:
-            raise InvalidArgumentError(
-                f"boolean_mask: expected a mask of known rank, at least 1; got {chosen!r}", source=user_line()
-            )
+            raise misuse(f"boolean_mask: expected a mask of known rank, at least 1; got {chosen!r}")
         first = 0 if axis is None else int(axis)
         if dims is not None:
             first = normalize_axis(first, len(dims))
             if not compatible(dims[first : first + len(pattern)], pattern):
-                raise InvalidArgumentError(
+                raise misuse(
                     f"boolean_mask: expected a mask of the tensor's dimensions from axis {first} on; got a "
-                    f"tensor of shape {format_shape(dims)} and a mask of shape {format_shape(pattern)}",
-                    source=user_line(),
+                    f"tensor of shape {format_shape(dims)} and a mask of shape {format_shape(pattern)}"
                 )
         if len(pattern) > 1:
             whole = shape(values)

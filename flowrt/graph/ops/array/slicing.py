@@ -29,7 +29,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, is_static
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 # --- slice: begin and size
 
@@ -441,20 +441,20 @@ def _index_value(entry: Any) -> Any:
     if not isinstance(entry, (bool, np.bool_)):
         with contextlib.suppress(TypeError):
             return operator.index(entry)
-    raise DTypeError(
+    raise misuse(
         f"tensor[...]: expected ints, slices, '...', None or scalar integer tensors; got {entry!r}. See also"
         " gather() and boolean_mask()",
-        source=user_line(),
+        DTypeError,
     )
 
 
 def _index_tensor(tensor: Tensor) -> Tensor:
     if tensor.dtype.is_bool:
-        raise DTypeError(
-            f"tensor[...]: expected integers; got the mask {tensor!r}. Use boolean_mask()", source=user_line()
+        raise misuse(
+            f"tensor[...]: expected integers; got the mask {tensor!r}. Use boolean_mask()", DTypeError
         )
     if not tensor.dtype.is_integer:
-        raise DTypeError(f"tensor[...]: expected integers; got {tensor!r}", source=user_line())
+        raise misuse(f"tensor[...]: expected integers; got {tensor!r}", DTypeError)
     if tensor.spec.shape not in (None, ()):
         raise DTypeError(f"expected a scalar as an index; got {tensor!r}. Use gather()")
     return tensor if tensor.dtype in dtypes.INDEX else cast(tensor, dtypes.int64)

@@ -29,7 +29,7 @@ from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import Shape, format_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 
 def _channel_axis(value: Sequence[Any], data_format: str) -> int:
@@ -177,9 +177,7 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     """
     layout = data_format or "NHWC"
     if not (layout.startswith("N") and (layout.startswith("NC") or layout.endswith("C"))):
-        raise InvalidArgumentError(
-            f"bias_add: expected a data format N...C or NC...; got {data_format!r}", source=user_line()
-        )
+        raise misuse(f"bias_add: expected a data format N...C or NC...; got {data_format!r}")
     return bias_add_op(value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name)
 
 
@@ -217,7 +215,7 @@ def dropout(
     with get_default_graph().name_scope(name or "dropout") as scope:
         tensor: Tensor = convert_to_tensor(x)
         if not tensor.dtype.is_floating:
-            raise DTypeError(f"dropout: expected a floating dtype; got {tensor!r}", source=user_line())
+            raise misuse(f"dropout: expected a floating dtype; got {tensor!r}", DTypeError)
         if isinstance(rate, float):
             if rate == 0:
                 return tensor
@@ -235,9 +233,7 @@ def dropout(
 def _drop_rate(keep_prob: Any, rate: Any) -> Any:
     """The rate as a float, or the tensor that is or makes it."""
     if (keep_prob is None) == (rate is None):
-        raise InvalidArgumentError(
-            f"dropout: expected either keep_prob or rate; got {keep_prob!r} and {rate!r}", source=user_line()
-        )
+        raise misuse(f"dropout: expected either keep_prob or rate; got {keep_prob!r} and {rate!r}")
     given = keep_prob if rate is None else rate
     if not isinstance(given, (int, float, np.number)):
         given = convert_to_tensor(given)
@@ -245,7 +241,7 @@ def _drop_rate(keep_prob: Any, rate: Any) -> Any:
     value = 1 - float(given) if rate is None else float(given)
     if not 0 <= value < 1:
         expected = "keep_prob in (0, 1]" if rate is None else "rate in [0, 1)"
-        raise InvalidArgumentError(f"dropout: expected {expected}; got {given}", source=user_line())
+        raise misuse(f"dropout: expected {expected}; got {given}")
     return value
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
@@ -25,7 +24,7 @@ from flowrt.graph.ops.nn.conv import (
 )
 from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first, every_axis, join_layout, padding_attrs
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = [
@@ -231,9 +230,7 @@ def convolution(
             return _convolve(
                 conv3d_op, (x, filter), 3, strides, padding, data_format or "NDHWC", rates, scope
             )
-    raise InvalidArgumentError(
-        f"convolution: expected an input of rank 3, 4 or 5; got {x!r}", source=user_line()
-    )
+    raise misuse(f"convolution: expected an input of rank 3, 4 or 5; got {x!r}")
 
 
 def _convolve(
@@ -248,7 +245,7 @@ def _convolve(
 ) -> Tensor:
     missing = [key for key, value in (("strides", strides), ("padding", padding)) if value is None]
     if missing:
-        raise InvalidArgumentError(f"{op.name}: expected {missing[0]}; got none", source=user_line())
+        raise misuse(f"{op.name}: expected {missing[0]}; got none")
     return op(
         *inputs,
         strides=every_axis("strides", strides, spatial, data_format),

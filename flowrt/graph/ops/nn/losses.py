@@ -34,7 +34,7 @@ from flowrt.graph.ops.elementwise.math import exp, log, log1p, neg, number, squa
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.nn.softmax import log_softmax, shifted, softmax, softmax_derivative
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = [
@@ -223,14 +223,10 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
 
 def _check_named(where: str, sentinel: Any, labels: Any, logits: Any) -> None:
     if sentinel is not None:
-        raise InvalidArgumentError(
-            f"{where}: expected named arguments (labels=..., logits=...); got one by position",
-            source=user_line(),
-        )
+        raise misuse(f"{where}: expected named arguments (labels=..., logits=...); got one by position")
     if labels is None or logits is None:
-        raise InvalidArgumentError(
-            f"{where}: expected labels and logits; got {'no labels' if labels is None else 'no logits'}",
-            source=user_line(),
+        raise misuse(
+            f"{where}: expected labels and logits; got {'no labels' if labels is None else 'no logits'}"
         )
 
 
@@ -261,9 +257,7 @@ def _last(x: Tensor, axis: int) -> list[int]:
     range.
     """
     if x.spec.shape is None:
-        raise InvalidArgumentError(
-            f"axis: expected -1 for logits of unknown rank; got {axis}", source=user_line()
-        )
+        raise misuse(f"axis: expected -1 for logits of unknown rank; got {axis}")
     rank = len(x.spec.shape)
     axis = normalize_axis(axis, rank)
     return [*range(axis), *range(axis + 1, rank), axis]
@@ -322,10 +316,9 @@ def sparse_softmax_cross_entropy_with_logits(
     target, x = convert_to_tensor(labels), convert_to_tensor(logits)
     dims, wanted = target.spec.shape, x.spec.shape
     if wanted is not None and (wanted == () or (dims is not None and len(dims) != len(wanted) - 1)):
-        raise InvalidArgumentError(
+        raise misuse(
             f"{where}: expected labels of one dimension less than logits; got shapes {format_shape(dims)}"
-            f" and {format_shape(wanted)}",
-            source=user_line(),
+            f" and {format_shape(wanted)}"
         )
     if wanted is not None and len(wanted) == 2:
         loss: Tensor = sparse_cross_entropy_op(_precise(x), target, name=name)[0]
@@ -376,7 +369,7 @@ def _of_one_shape(where: str, labels: Any, logits: Any) -> tuple[Tensor, Tensor]
         merge(z.spec.shape, x.spec.shape)
     except InvalidArgumentError:
         message = f"{where}: expected labels and logits of the same shape; got {z.shape} and {x.shape}"
-        raise InvalidArgumentError(message, source=user_line()) from None
+        raise misuse(message) from None
     return z, x
 
 

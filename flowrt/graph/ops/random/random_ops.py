@@ -26,7 +26,7 @@ from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
 from flowrt.graph.resources.random_stream import Position, RandomStream
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
 
@@ -238,9 +238,7 @@ def random_uniform(
     """
     dtype = as_dtype(dtype)
     if dtype.is_integer and maxval is None:
-        raise InvalidArgumentError(
-            f"random_uniform: expected maxval, as dtype is {dtype.name}; got None", source=user_line()
-        )
+        raise misuse(f"random_uniform: expected maxval, as dtype is {dtype.name}; got None")
     maxval = 1 if maxval is None else maxval
     with get_default_graph().name_scope(name or "random_uniform") as scope:
         if dtype.is_integer:

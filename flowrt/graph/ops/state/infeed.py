@@ -28,7 +28,7 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import Effect, Effects, OpDef, define_handle, define_op
 from flowrt.graph.resources.transfer_queue import TransferQueue
 from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse
 
 CAPACITY = 8
 """Values in a queue: enough that neither end waits for the other's jitter; each may be a whole batch."""
@@ -184,8 +184,7 @@ def _queue(kind: str, device_ordinal: Any) -> Tensor:
     if ordinal in (-1, None):
         ordinal = parse_device(graph.get_device_scope()).device_index or 0
     if not isinstance(ordinal, int) or ordinal < 0:
-        message = f"device_ordinal: expected a device's index, or -1 for that of its own; got {ordinal!r}"
-        raise InvalidArgumentError(message, source=user_line())
+        raise misuse(f"device_ordinal: expected a device's index, or -1 for that of its own; got {ordinal!r}")
     known = graph.get_collection_ref((kind, ordinal))
     if not known:
         with graph.name_scope(None), graph.control_dependencies(None), graph.device(None):
