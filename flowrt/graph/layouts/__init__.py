@@ -2,6 +2,7 @@
 
     mesh     `Mesh`: named axes, of space or of time; its coordinates, groups and devices
     layout   `Shard`, `Replicate`, `Partial`; `Layout`: a placement for each axis of a mesh
+    redistribution   the collectives between two layouts, and their bytes
 
 A graph is global: its shapes are those of one device. A layout says what of a tensor each coordinate of the
 mesh has. The rules of the package:
