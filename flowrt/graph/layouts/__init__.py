@@ -1,7 +1,8 @@
 """Layouts of tensors over a mesh of devices: pure data, independent of graphs.
 
-    mesh     `Mesh`: named axes, of space or of time; its coordinates, groups and devices
-    layout   `Shard`, `Replicate`, `Partial`; `Layout`: a placement for each axis of a mesh
+    mesh             `Mesh`: named axes, of space or of time; its coordinates, groups and devices
+    layout           `Shard`, `Replicate`, `Partial`; `Layout`: a placement for each axis of a mesh
+    sharding_rule    an op's dimensions as factors: which pass through, which are contracted
     redistribution   the collectives between two layouts, and their bytes
 
 A graph is global: its shapes are those of one device. A layout says what of a tensor each coordinate of the

@@ -38,7 +38,7 @@ LOCAL_S_PER_BYTE = 1e-13
 
 
 class Step(NamedTuple):
-    """On the axes with these numbers, all of space or all of time, ``source`` becomes ``target``."""
+    """A change from ``source`` to ``target`` on the axes with these numbers, all of space or all of time."""
 
     axes: tuple[int, ...]
     source: Placement
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
     @property
     def collective(self) -> str:
-        """Its name; ``Slice`` for a step without messages."""
+        """The name of the collective; ``Slice`` if there are no messages."""
         return _COLLECTIVES[type(self.source), type(self.target)]
 
     def apply(self, layout: Layout) -> Layout:
