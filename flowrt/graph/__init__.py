@@ -19,6 +19,7 @@ Subpackages:
     functions      operations that own functions; vectorization
     passes         pure functions from Subgraph to Subgraph
     collectives    schedules and costs of collectives
+    layouts        layouts of tensors over a mesh of devices
     resources      run-time state behind handles
     messages       nodes and tensors as protobuf; text: the text form
 

@@ -1,0 +1,215 @@
+"""`Mesh`: devices in a grid with named axes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast, final
+from weakref import WeakValueDictionary
+
+from flowrt.device.spec import format_device, parse_device
+from flowrt.errors import InvalidArgumentError, nearest
+from flowrt.graph.source import user_line
+
+Coordinate: TypeAlias = tuple[int, ...]
+"""A position on each axis of a mesh, in the order of its axes."""
+
+
+class Axis(NamedTuple):
+    """``size`` coordinates. On an axis of time they are turns of the same devices; otherwise devices."""
+
+    name: str
+    size: int
+    is_time: bool = False
+
+    def __str__(self) -> str:
+        return f"{'time ' if self.is_time else ''}{self.name}={self.size}"
+
+
+@final
+class Mesh:
+    """A grid of devices: ``axes`` are pairs (name, size), or `Axis`.
+
+    ``devices`` has a name for each coordinate of the axes of space, in row-major order: the last axis varies
+    fastest. Without devices the mesh gets all devices of a session, in order. Each device may be there only
+    once. Equal meshes are one object.
+
+    >>> mesh = Mesh([("dp", 2), ("tp", 2)], ["/cpu:0", "/cpu:1", "/cpu:2", "/cpu:3"])
+    >>> mesh.device((1, 0))
+    '/device:CPU:2'
+
+    Raises `InvalidArgumentError` for names that are not identifiers or not distinct, a size below 1, and a
+    number of devices other than that of the coordinates.
+    """
+
+    __slots__ = ("__weakref__", "_numbers", "axes", "coordinates", "devices")
+
+    axes: tuple[Axis, ...]
+    devices: tuple[str, ...] | None
+    coordinates: tuple[Coordinate, ...]
+    """All of them, in row-major order."""
+    _numbers: dict[str, int]
+
+    def __new__(cls, axes: Iterable[Axis | tuple[str, int]], devices: Iterable[str] | None = None) -> Mesh:
+        found = tuple(_checked_axis(axis) for axis in axes)
+        _check_names([axis.name for axis in found])
+        names = None if devices is None else tuple(format_device(parse_device(name)) for name in devices)
+        _check_devices(found, names)
+        return _meshes.get((found, names)) or cls._made(found, names)
+
+    @classmethod
+    def _made(cls, axes: tuple[Axis, ...], devices: tuple[str, ...] | None) -> Mesh:
+        mesh = object.__new__(cls)
+        mesh.axes, mesh.devices = axes, devices
+        mesh.coordinates = tuple(itertools.product(*[range(axis.size) for axis in axes]))
+        mesh._numbers = {axis.name: number for number, axis in enumerate(axes)}
+        return _meshes.setdefault((axes, devices), mesh)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return len(self.coordinates)
+
+    @property
+    def num_devices(self) -> int:
+        return math.prod(axis.size for axis in self.axes if not axis.is_time)
+
+    def axis(self, name: str) -> int:
+        """The number of the axis ``name``. Raises `InvalidArgumentError` if there is none."""
+        found = self._numbers.get(name)
+        if found is None:
+            hint = nearest(str(name), self._numbers)
+            raise InvalidArgumentError(
+                f"layout: expected an axis of the mesh {self}; got {name!r}.{hint}", source=user_line()
+            )
+        return found
+
+    def device(self, coordinate: Coordinate) -> str:
+        """The device of ``coordinate``, of which all turns of time axes share one."""
+        assert self.devices is not None, "the mesh has its devices from a session"
+        return self.devices[self.place(coordinate)]
+
+    def place(self, coordinate: Coordinate) -> int:
+        """The number of the device of ``coordinate``, in the order of `devices`."""
+        number = 0
+        for axis, index in zip(self.axes, coordinate, strict=True):
+            if not axis.is_time:
+                number = number * axis.size + index
+        return number
+
+    def groups(self, axis: int) -> list[tuple[Coordinate, ...]]:
+        """The coordinates that differ in ``axis`` only, as one group each, in order."""
+        others = [range(1 if i == axis else each.size) for i, each in enumerate(self.axes)]
+        return [
+            tuple((*first[:axis], index, *first[axis + 1 :]) for index in range(self.axes[axis].size))
+            for first in itertools.product(*others)
+        ]
+
+    def sub_mesh(self, **indices: int) -> Mesh:
+        """The mesh of the coordinates with these indices, by axis, without these axes.
+
+        Raises `InvalidArgumentError` for an unknown axis and an index out of range.
+        """
+        fixed = {self.axis(name): index for name, index in indices.items()}
+        for number, index in fixed.items():
+            if not 0 <= index < self.axes[number].size:
+                raise InvalidArgumentError(
+                    f"sub_mesh: expected an index from 0 to {self.axes[number].size - 1} of axis "
+                    f"{self.axes[number].name!r}; got {index}",
+                    source=user_line(),
+                )
+        rest = [axis for number, axis in enumerate(self.axes) if number not in fixed]
+        if self.devices is None:
+            return Mesh(rest)
+        inside = [c for c in self.coordinates if all(c[number] == index for number, index in fixed.items())]
+        return Mesh(rest, dict.fromkeys(map(self.device, inside)))
+
+    def with_devices(self, names: Sequence[str]) -> Mesh:
+        """The same axes, on the first of ``names``. Raises `InvalidArgumentError` if they are too few."""
+        if len(names) < self.num_devices:
+            raise InvalidArgumentError(
+                f"mesh {self}: expected {self.num_devices} devices; got {len(names)}: {', '.join(names)}. "
+                "Set device_count in the session's ConfigProto, or use a smaller mesh"
+            )
+        return Mesh(self.axes, names[: self.num_devices])
+
+    def __reduce__(self) -> tuple[type[Mesh], tuple[tuple[Axis, ...], tuple[str, ...] | None]]:
+        return Mesh, (self.axes, self.devices)
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.axes))}]"
+
+    def __repr__(self) -> str:
+        return f"<Mesh {format_mesh(self)}>"
+
+
+_meshes: WeakValueDictionary[tuple[tuple[Axis, ...], tuple[str, ...] | None], Mesh] = WeakValueDictionary()
+
+
+def _checked_axis(axis: Any) -> Axis:
+    try:
+        found = Axis(*axis)
+        name, size = cast(Any, found[:2])
+    except TypeError:
+        raise InvalidArgumentError(
+            f"mesh: expected axes that are pairs (name, size); got {axis!r}", source=user_line()
+        ) from None
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InvalidArgumentError(
+            f"mesh: expected a name of letters, digits and underscores for an axis; got {name!r}",
+            source=user_line(),
+        )
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidArgumentError(
+            f"mesh: expected a size of at least 1 for axis {name!r}; got {size!r}", source=user_line()
+        )
+    return found
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(
+            f"mesh: expected axes with different names; got {', '.join(names)}", source=user_line()
+        )
+
+
+def _check_devices(axes: Sequence[Axis], devices: Sequence[str] | None) -> None:
+    if devices is None:
+        return
+    count = math.prod(axis.size for axis in axes if not axis.is_time)
+    if len(devices) != count or len(set(devices)) < count:
+        raise InvalidArgumentError(
+            f"mesh [{', '.join(map(str, axes))}]: expected {count} different devices; got {len(devices)}: "
+            f"{', '.join(devices)}",
+            source=user_line(),
+        )
+
+
+# --- as text
+
+
+_TEXT = re.compile(r"\[(?P<axes>[^\]]*)\](?: on (?P<devices>.+))?", re.DOTALL)
+_AXIS = re.compile(r"(?P<time>time )?(?P<name>\w+)=(?P<size>\d{1,9})")
+
+
+def format_mesh(mesh: Mesh) -> str:
+    """The text that `parse_mesh` reads: ``[dp=2, time turn=4] on /device:CPU:0, /device:CPU:1``."""
+    return str(mesh) if mesh.devices is None else f"{mesh} on {', '.join(mesh.devices)}"
+
+
+@functools.lru_cache(64)
+def parse_mesh(text: str) -> Mesh:
+    """The mesh that ``text`` names, see `format_mesh`. Raises `InvalidArgumentError`."""
+    found = _TEXT.fullmatch(text)
+    axes = [] if found is None else [_AXIS.fullmatch(each) for each in found["axes"].split(", ") if each]
+    if found is None or None in axes:
+        raise InvalidArgumentError(f"mesh: expected a text like '[dp=2, tp=4]'; got {text[:200]!r}")
+    devices = None if found["devices"] is None else found["devices"].split(", ")
+    return Mesh([Axis(m["name"], int(m["size"]), bool(m["time"])) for m in axes if m is not None], devices)

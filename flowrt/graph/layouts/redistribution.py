@@ -1,0 +1,168 @@
+"""Redistributions: the collectives that bring a tensor from one layout to another.
+
+A `Step` changes the placement on some axes by one collective in each group of these axes. With n coordinates
+in a group, and l the bytes of the tensor that the group has together:
+
+    | from    | to      | collective    | bytes received by a group |
+    | B       | S(i)    | a slice       | 0                         |
+    | S(i)    | B       | AllGather     | (n - 1) l                 |
+    | S(i)    | S(j)    | AllToAll      | l - what stays            |
+    | P       | S(i)    | ReduceScatter | (n - 1) l                 |
+    | P       | B       | AllReduce     | 2 (n - 1) l               |
+
+On an axis of time all are on one device: additions, concatenations and slices, without messages.
+
+`plan` finds the cheapest sequence by a shortest path (Dijkstra 1959) over layouts: the states are the layouts
+with cuts from major to minor, the edges all possible steps, their lengths the seconds of the linear cost
+model (`flowrt.graph.collectives.cost`). So the order of the steps, a reduction before a gather, turns added
+up before they travel, and two axes in one collective need no rules of their own. A mesh of k axes and a
+tensor of r dimensions have (r + 2)^k states at most.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from flowrt.errors import InternalError
+from flowrt.graph.collectives.cost import DEFAULT_LINKS, Link
+from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
+from flowrt.graph.layouts.mesh import Coordinate, Mesh
+
+LOCAL_S_PER_BYTE = 1e-13
+"""Cost of a step without messages: next to nothing, since its bytes are read by the operation after it."""
+
+
+class Step(NamedTuple):
+    """A change from ``source`` to ``target`` on the axes with these numbers, all of space or all of time."""
+
+    axes: tuple[int, ...]
+    source: Placement
+    target: Placement
+
+    @property
+    def collective(self) -> str:
+        """The name of the collective; ``Slice`` if there are no messages."""
+        return _COLLECTIVES[type(self.source), type(self.target)]
+
+    def apply(self, layout: Layout) -> Layout:
+        """``layout`` after the step."""
+        placements = list(layout.placements)
+        for axis in self.axes:
+            placements[axis] = self.target
+        return Layout(layout.mesh, placements)
+
+
+_COLLECTIVES: dict[tuple[type[Placement], type[Placement]], str] = {
+    (Replicate, Shard): "Slice",
+    (Shard, Replicate): "AllGather",
+    (Shard, Shard): "AllToAll",
+    (Partial, Shard): "ReduceScatter",
+    (Partial, Replicate): "AllReduce",
+}
+
+
+@functools.lru_cache(4096)
+def plan(
+    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, link: Link = DEFAULT_LINKS.inside
+) -> tuple[Step, ...]:
+    """The cheapest steps from ``source`` to ``target`` for a tensor of ``shape``, of ``itemsize`` bytes per
+    element, where a message takes the time of ``link``. Equal arguments give equal steps in all processes.
+
+    >>> mesh = Mesh([("dp", 2), ("tp", 2)])
+    >>> source = Layout(mesh, [Shard(0), Partial()])
+    >>> [step.collective for step in plan(source, Layout.replicated(mesh), (8, 8), 4)]
+    ['AllReduce', 'AllGather']
+
+    Raises `InternalError` if ``target`` is `Partial` on an axis where ``source`` is not.
+    """
+    count = itertools.count()  # equal costs: the layout that was found first
+    queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, next(count), source, ())]
+    settled: set[Layout] = set()
+    while queue:
+        cost, _, layout, steps = heapq.heappop(queue)
+        if layout is target:
+            return steps
+        if layout in settled:
+            continue
+        settled.add(layout)
+        for step in _possible(layout, len(shape)):
+            after = step.apply(layout)
+            if after not in settled:
+                longer = cost + seconds(step, layout, shape, itemsize, link)
+                heapq.heappush(queue, (longer, next(count), after, (*steps, step)))
+    raise InternalError(f"redistribution: expected a target that {source} can become; got {target}")
+
+
+def _possible(layout: Layout, rank: int) -> Iterator[Step]:
+    """All steps from ``layout``."""
+    placements, axes = layout.placements, layout.mesh.axes
+    last = [max(layout.axes_of(dim), default=-1) for dim in range(rank)]
+    for size in range(1, len(axes) + 1):
+        for chosen in itertools.combinations(range(len(axes)), size):
+            source = placements[chosen[0]]
+            if any(placements[i] != source or axes[i].is_time != axes[chosen[0]].is_time for i in chosen):
+                continue
+            if isinstance(source, Shard) and chosen != layout.axes_of(source.dim)[-size:]:
+                continue  # only the innermost cuts can be undone
+            if not isinstance(source, Replicate):
+                yield Step(chosen, source, REPLICATED)
+            elif size > 1:
+                continue  # slices take no messages: one axis at a time is as good
+            for dim in range(rank):
+                if last[dim] < chosen[0] and source != Shard(dim):
+                    yield Step(chosen, source, Shard(dim))
+
+
+def seconds(step: Step, before: Layout, shape: Sequence[int], itemsize: int, link: Link) -> float:
+    """Duration of ``step`` for a tensor in the layout ``before``, by the linear cost model: of its messages,
+    and one latency to begin. Without messages it is small, and only decides between such ways.
+    """
+    mesh, first = before.mesh, before.mesh.coordinates[0]
+    turns = len([c for c in _distinct(before) if mesh.place(c) == 0 and not any(c[a] for a in step.axes)])
+    n = math.prod(mesh.axes[axis].size for axis in step.axes)
+    if _is_local(step, mesh):
+        nbytes = n * math.prod(step.apply(before).local_shape(shape, first)) * itemsize
+        return turns * nbytes * LOCAL_S_PER_BYTE
+    messages = 1 + (n - 1) * (2 if step.collective == "AllReduce" else 1)
+    received = received_bytes(step, before, shape, itemsize) / mesh.num_devices
+    return turns * messages * link.latency_s + received * link.seconds_per_byte
+
+
+def received_bytes(step: Step, before: Layout, shape: Sequence[int], itemsize: int) -> int:
+    """Bytes that all devices together receive in ``step``, see the table above."""
+    if _is_local(step, before.mesh):
+        return 0
+    distinct, n, together = _distinct(before), 1, before
+    for axis in step.axes:
+        n, together = n * before.mesh.axes[axis].size, together.with_placement(axis, REPLICATED)
+    firsts = [c for c in distinct if not any(c[axis] for axis in step.axes)]
+    whole = sum(math.prod(together.local_shape(shape, c)) for c in firsts)
+    if step.collective == "AllToAll":
+        after = step.apply(before)
+        return (
+            whole - sum(_overlap(before.slices(shape, c), after.slices(shape, c)) for c in distinct)
+        ) * itemsize
+    return (2 if step.collective == "AllReduce" else 1) * (n - 1) * whole * itemsize
+
+
+def _is_local(step: Step, mesh: Mesh) -> bool:
+    """Whether no messages are sent: it is a slice, or all of a group is on one device."""
+    return step.collective == "Slice" or mesh.axes[step.axes[0]].is_time
+
+
+def _distinct(layout: Layout) -> list[Coordinate]:
+    """The coordinates, where turns that have the same are one: a step is done once for them."""
+    same = [
+        i for i, axis in enumerate(layout.mesh.axes) if axis.is_time and layout.placements[i] == REPLICATED
+    ]
+    return [c for c in layout.mesh.coordinates if not any(c[axis] for axis in same)]
+
+
+def _overlap(a: Sequence[slice], b: Sequence[slice]) -> int:
+    """The number of elements in both."""
+    return math.prod(max(0, min(x.stop, y.stop) - max(x.start, y.start)) for x, y in zip(a, b, strict=True))
