@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from flowrt.autograph.conversion import convert
 from flowrt.control_flow.signatures import Arguments, Signature
 from flowrt.control_flow.trace import ConcreteFunction, trace
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, OpError
 from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.shapes import relax
@@ -144,7 +144,7 @@ class Function:
     def _python_function(self) -> Callable[..., Any]:
         return convert(self.python_function) if self._autograph else self.python_function
 
-    def _recursion(self) -> InvalidArgumentError:
+    def _recursion(self) -> OpError:
         return misuse(
             f"function {self._signature.text} calls itself: a graph has no recursion. Use while_loop, or a"
             " Python argument that ends it"

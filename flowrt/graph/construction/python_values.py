@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError
+from flowrt.errors import DTypeError, OpError
 from flowrt.graph.construction.defaults import default_graphs
 from flowrt.graph.shapes import TensorShape, as_shape, format_shape, num_elements
 from flowrt.graph.source import misuse
@@ -73,7 +73,7 @@ class Symbolic:
         )
 
 
-def value_error(tensor: Symbolic, message: str) -> DTypeError:
+def value_error(tensor: Symbolic, message: str) -> OpError:
     return misuse(f"{type(tensor).__name__} {tensor.name!r} {message}", DTypeError)
 
 
