@@ -13,7 +13,7 @@ from numbers import Number
 from operator import index
 from typing import Any, NoReturn
 
-from flowrt.errors import DTypeError
+from flowrt.errors import DTypeError, OpError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.python_values import value_error
@@ -118,7 +118,7 @@ def _invert(self: Any) -> Any:
     return logical_not(tensor) if tensor.dtype.is_bool else invert(tensor)
 
 
-def _no_value(self: Any, hint: str) -> DTypeError:
+def _no_value(self: Any, hint: str) -> OpError:
     return value_error(self, f"has no value yet: expected an array. {hint}")
 
 
