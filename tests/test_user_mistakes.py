@@ -1,5 +1,6 @@
 """What a new user gets wrong, and what the error then says: one test a mistake."""
 
+import importlib
 import math
 import re
 
@@ -774,3 +775,22 @@ def test_restoring_what_is_not_there_names_the_line(tmp_path):
         for prefix in (str(tmp_path / "model"), tf.train.latest_checkpoint(str(tmp_path))):
             with pytest.raises(InvalidArgumentError, match=rf"^\({HERE}\): restore: expected .*prefix"):
                 saver.restore(session, prefix)
+
+
+def test_a_missing_module_of_compat_v1_says_what_to_use() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"there is no Keras\. Instead: flowrt\.layers"):
+        importlib.import_module("flowrt.compat.v1.keras")
+
+
+def test_what_is_no_variable_is_not_assigned_to() -> None:
+    x = tf.placeholder(tf.float32, [3], name="x")
+    for change in (tf.assign, tf.assign_add, tf.assign_sub):
+        with pytest.raises(
+            tf.errors.DTypeError, match=r"test_user_mistakes.*expected a variable; got .*'x:0'"
+        ):
+            change(x, [1.0, 2.0, 3.0])
+
+
+def test_a_dataset_is_read_by_an_iterator() -> None:
+    with pytest.raises(tf.errors.DTypeError, match=r"cannot be iterated.*make_one_shot_iterator"):
+        list(tf.data.Dataset.range(3))

@@ -6,6 +6,8 @@ from typing import Any
 
 _flowrt = sys.modules["flowrt"]
 
+__path__: list[str] = []  # so that an import of a missing module says why
+
 __version__ = VERSION = _flowrt.VERSION
 """TensorFlow's version, because scripts use it to select an API; flowrt's own is `flowrt.__version__`."""
 GIT_VERSION, COMPILER_VERSION = f"v{VERSION}", _flowrt.COMPILER_VERSION

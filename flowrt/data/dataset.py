@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 
 _INT64_MAX = 2**63 - 1
 
@@ -38,6 +38,13 @@ class Dataset:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+
+    def __iter__(self) -> NoReturn:
+        raise misuse(
+            "Dataset: cannot be iterated, as a graph computes its elements. Use"
+            " make_one_shot_iterator().get_next()",
+            DTypeError,
+        )
 
     # --- sources
 

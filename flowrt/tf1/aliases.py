@@ -17,7 +17,7 @@ from flowrt import protos
 from flowrt.dtypes import as_dtype, int32, int64
 from flowrt.dtypes import float16 as half
 from flowrt.dtypes import float64 as double
-from flowrt.errors import UnimplementedError
+from flowrt.errors import DTypeError, UnimplementedError
 from flowrt.functions.arrangements import (
     batch_to_space,
     batch_to_space_nd,
@@ -44,6 +44,7 @@ from flowrt.graph.ops.elementwise.division import floor_div
 from flowrt.graph.ops.text.assertions import check_numerics
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.source import misuse
 from flowrt.nn.activations import log_sigmoid
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable import global_variables as all_variables
@@ -74,15 +75,22 @@ def assign(
     name: str | None = None,
 ) -> Tensor:
     """See `Variable.assign`."""
-    return ref.assign(value, name=name)
+    return _variable(ref, "assign").assign(value, name=name)
 
 
 def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Tensor:
-    return ref.assign_add(value, name=name)
+    return _variable(ref, "assign_add").assign_add(value, name=name)
 
 
 def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Tensor:
-    return ref.assign_sub(value, name=name)
+    return _variable(ref, "assign_sub").assign_sub(value, name=name)
+
+
+def _variable(ref: Any, method: str) -> Any:
+    """``ref``. Raises `DTypeError` unless it has ``method``, as variables do."""
+    if not hasattr(ref, method):
+        raise misuse(f"{method}: expected a variable; got {ref!r}", DTypeError)
+    return ref
 
 
 def _scatter(method: str, locks: bool = False) -> Callable[..., Tensor]:

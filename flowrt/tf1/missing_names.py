@@ -309,7 +309,10 @@ class _MissingModules:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        parent, _, last = name.rpartition(".")
+        plain = name.replace("flowrt.compat.v1.", "flowrt.")
+        parent, _, last = plain.rpartition(".")
+        if plain != name and last in dir(sys.modules["flowrt"]):
+            return  # it is there, but no module of compat.v1
         namespace = parent.partition(".")[2]
         if parent == "flowrt" or (parent.startswith("flowrt.") and is_public(namespace)):
             raise ModuleNotFoundError(str(missing_name(namespace, last)))
