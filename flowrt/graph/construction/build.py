@@ -26,7 +26,7 @@ from flowrt.graph.node import Source
 from flowrt.graph.op_def import Argument, Attr, OpDef, PartialValue, op_def, set_builder
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import as_shape
-from flowrt.graph.source import misuse, user_line, user_source
+from flowrt.graph.source import user_line, user_source
 
 
 def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
@@ -132,14 +132,15 @@ def _input_values(op: OpDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
     if len(args) == len(op.inputs):
         return args
     if len(args) > len(op.inputs):
-        raise misuse(f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}")
+        message = f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}"
+        raise InvalidArgumentError(message, source=user_line())
     values = list(args)
     for argument in op.inputs[len(args) :]:
         if argument.name not in kwargs:
             message = (
                 f"{op.name}: expected inputs {', '.join(a.name for a in op.inputs)}; got no {argument.name}"
             )
-            raise misuse(message)
+            raise InvalidArgumentError(message, source=user_line())
         values.append(kwargs.pop(argument.name))
     return values
 

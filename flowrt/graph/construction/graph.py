@@ -36,7 +36,7 @@ from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
 from flowrt.graph.op_def import OpDef, PartialValue
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.source import misuse, user_source
+from flowrt.graph.source import user_line, user_source
 
 __all__ = [
     "Graph", "Operation", "Tensor", "default_sessions", "depends_on", "get_default_graph",
@@ -260,7 +260,8 @@ class Graph:
 
     def check_building(self) -> None:
         if self._finalized:
-            raise misuse("the graph is finalized and can no longer be changed", FailedPreconditionError)
+            message = "the graph is finalized and can no longer be changed"
+            raise FailedPreconditionError(message, source=user_line())
 
     def rollback_on_error(self) -> AbstractContextManager[None]:
         """A context that removes every operation added in it if it ends with an exception."""
@@ -288,7 +289,7 @@ class Graph:
         Raises `DTypeError` for another type, `InvalidArgumentError` for characters not allowed in names.
         """
         if not isinstance(name, str):
-            raise misuse(f"operation name: expected a string; got {name!r}", DTypeError)
+            raise DTypeError(f"operation name: expected a string; got {name!r}", source=user_line())
         if name.endswith("/"):
             full = name[:-1]
             if full in self._operations:

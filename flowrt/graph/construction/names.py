@@ -6,7 +6,7 @@ import re
 from typing import final
 
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.source import misuse
+from flowrt.graph.source import user_line
 
 _OPERATION = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
@@ -67,6 +67,6 @@ def check_scope(name: str) -> None:
     scope names.
     """
     if not isinstance(name, str):
-        raise misuse(f"name scope: expected a string; got {name!r}", DTypeError)
+        raise DTypeError(f"name scope: expected a string; got {name!r}", source=user_line())
     if not _SCOPE.fullmatch(name):
         raise InvalidArgumentError(f"name scope: expected letters, digits and _.\\->/ ; got {name!r}")

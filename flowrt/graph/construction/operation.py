@@ -22,7 +22,7 @@ from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.shapes import TensorShape, as_shape, merge
-from flowrt.graph.source import misuse
+from flowrt.graph.source import user_line
 
 if TYPE_CHECKING:
     from flowrt.graph.construction.graph import Graph
@@ -244,8 +244,8 @@ def depends_on(op: Operation, other: Operation) -> bool:
 
 def _session_for(session: Any, what: str) -> Any:
     if session is None and not default_sessions():
-        raise misuse(
+        raise FailedPreconditionError(
             f"{what}: expected a session; got none. Pass session=, or use 'with Session():'",
-            FailedPreconditionError,
+            source=user_line(),
         )
     return session if session is not None else default_sessions()[-1]

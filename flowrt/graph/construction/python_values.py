@@ -8,7 +8,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.defaults import default_graphs
 from flowrt.graph.shapes import TensorShape, as_shape, format_shape, num_elements
-from flowrt.graph.source import misuse
+from flowrt.graph.source import user_line
 
 
 class Symbolic:
@@ -74,7 +74,7 @@ class Symbolic:
 
 
 def value_error(tensor: Symbolic, message: str) -> DTypeError:
-    return misuse(f"{type(tensor).__name__} {tensor.name!r} {message}", DTypeError)
+    return DTypeError(f"{type(tensor).__name__} {tensor.name!r} {message}", source=user_line())
 
 
 def _may_be_one_element(tensor: Symbolic) -> bool:
