@@ -1,6 +1,5 @@
 """``flowrt.nn``: TensorFlow's names of this namespace.
 
-older                     older names with another argument order
 average_loss              losses of one replica, scaled for the whole batch
 rnn_cell                  cells: one step of a recurrent network
 sequences                 sequences of different lengths in one batch
@@ -26,7 +25,6 @@ from flowrt.graph.ops.nn.normalization import layer_norm, local_response_normali
 from flowrt.graph.ops.nn.pooling import *
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
-from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 from flowrt.nn.sampled import *
 from flowrt.tf1.missing_names import missing_name
 

@@ -20,7 +20,7 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, define_op, parse_attrs, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits
 from flowrt.graph.ops.array.concat_and_split import concat
-from flowrt.graph.ops.base.identities import cast, unchanged
+from flowrt.graph.ops.base.identities import attributes_of, cast, unchanged
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import abs_op, neg, negative, number, sigmoid, sign, tanh
@@ -65,7 +65,7 @@ def _activation(
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
         at = op.outputs[0] if by_output else op.inputs[0]
-        return [gradient(d, at, **{key: op.get_attr(key) for key in op.op_def.attrs})]
+        return [gradient(d, at, **attributes_of(op))]
 
     return define_op(
         name,
@@ -96,7 +96,7 @@ def _gradient(
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor | None]:
         dy, value = op.inputs
-        first = op.op_def(g, value, **{key: op.get_attr(key) for key in op.op_def.attrs})
+        first = op.op_def(g, value, **attributes_of(op))
         return [first, None if second is None else second(g, dy, value)]
 
     return define_op(
