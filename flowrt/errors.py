@@ -38,6 +38,12 @@ class OpError(Exception):
     error_code = UNKNOWN
     origin: Origin | None = None
 
+    def __init_subclass__(cls, error_code: int | None = None, **options: Any) -> None:
+        """A class has the code that it names, or its base's."""
+        super().__init_subclass__(**options)
+        if error_code is not None:
+            cls.error_code = error_code
+
     def __init__(
         self, *args: Any, op: str | None = None, op_type: str | None = None, source: str | None = None
     ) -> None:
@@ -85,22 +91,16 @@ def copy_to_raise(error: OpError) -> OpError:
     return fresh.with_traceback(error.__traceback__)
 
 
-class CancelledError(OpError):
+class CancelledError(OpError, error_code=CANCELLED):
     """The step was cancelled, for instance by ``Session.close()`` in another thread."""
 
-    error_code = CANCELLED
 
-
-class UnknownError(OpError):
+class UnknownError(OpError, error_code=UNKNOWN):
     """A kernel raised something that is not a flowrt error; ``__cause__`` has it."""
 
-    error_code = UNKNOWN
 
-
-class InvalidArgumentError(OpError, ValueError):
+class InvalidArgumentError(OpError, ValueError, error_code=INVALID_ARGUMENT):
     """An argument has a wrong value, shape or structure."""
-
-    error_code = INVALID_ARGUMENT
 
 
 class DTypeError(InvalidArgumentError, TypeError):
@@ -115,79 +115,53 @@ class TracerWarning(RuntimeWarning):
     """A traced function used the value of a tensor: the trace contains the resulting Python path only."""
 
 
-class DeadlineExceededError(OpError):
+class DeadlineExceededError(OpError, error_code=DEADLINE_EXCEEDED):
     """A step did not end within ``RunOptions.timeout_in_ms``."""
 
-    error_code = DEADLINE_EXCEEDED
 
-
-class NotFoundError(OpError, KeyError):
+class NotFoundError(OpError, KeyError, error_code=NOT_FOUND):
     """A named thing (operation, tensor, variable, file, tensor of a checkpoint) does not exist."""
 
-    error_code = NOT_FOUND
 
-
-class AlreadyExistsError(OpError, ValueError):
+class AlreadyExistsError(OpError, ValueError, error_code=ALREADY_EXISTS):
     """A named thing exists already."""
 
-    error_code = ALREADY_EXISTS
 
-
-class PermissionDeniedError(OpError):
+class PermissionDeniedError(OpError, error_code=PERMISSION_DENIED):
     """The caller may not do this."""
 
-    error_code = PERMISSION_DENIED
 
-
-class ResourceExhaustedError(OpError):
+class ResourceExhaustedError(OpError, error_code=RESOURCE_EXHAUSTED):
     """Memory, disk or a limit is used up."""
 
-    error_code = RESOURCE_EXHAUSTED
 
-
-class FailedPreconditionError(OpError, RuntimeError):
+class FailedPreconditionError(OpError, RuntimeError, error_code=FAILED_PRECONDITION):
     """The system is not in the required state: uninitialised variable, closed session, finalized graph."""
 
-    error_code = FAILED_PRECONDITION
 
-
-class AbortedError(OpError):
+class AbortedError(OpError, error_code=ABORTED):
     """The operation was aborted, for instance because a peer restarted."""
 
-    error_code = ABORTED
 
-
-class OutOfRangeError(OpError):
+class OutOfRangeError(OpError, error_code=OUT_OF_RANGE):
     """The end of a dataset or queue was reached."""
 
-    error_code = OUT_OF_RANGE
 
-
-class UnimplementedError(OpError, NotImplementedError):
+class UnimplementedError(OpError, NotImplementedError, error_code=UNIMPLEMENTED):
     """flowrt has no such operation, gradient or option; the message names the nearest one."""
 
-    error_code = UNIMPLEMENTED
 
-
-class InternalError(OpError):
+class InternalError(OpError, error_code=INTERNAL):
     """An invariant of flowrt is broken: a bug in flowrt."""
 
-    error_code = INTERNAL
 
-
-class UnavailableError(OpError):
+class UnavailableError(OpError, error_code=UNAVAILABLE):
     """A peer cannot be reached at present."""
 
-    error_code = UNAVAILABLE
 
-
-class DataLossError(OpError):
+class DataLossError(OpError, error_code=DATA_LOSS):
     """Stored data is damaged: a checksum or a size does not fit."""
 
-    error_code = DATA_LOSS
 
-
-class UnauthenticatedError(OpError):
+class UnauthenticatedError(OpError, error_code=UNAUTHENTICATED):
     """The caller gave no valid credentials."""
-
-    error_code = UNAUTHENTICATED

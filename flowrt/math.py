@@ -57,11 +57,10 @@ from flowrt.graph.ops.elementwise.division import mul_no_nan as multiply_no_nan
 from flowrt.graph.ops.elementwise.math import *
 from flowrt.graph.ops.elementwise.math import polyval
 from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, erfinv, lgamma, polygamma
-from flowrt.graph.ops.nn.activations import softplus, softsign
+from flowrt.graph.ops.nn.activations import log_sigmoid, softplus, softsign
 from flowrt.graph.ops.nn.losses import in_top_k
 from flowrt.graph.ops.nn.moments import l2_normalize, zero_fraction
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
-from flowrt.nn.activations import log_sigmoid
 from flowrt.tf1.aliases import is_non_decreasing, is_strictly_increasing
 from flowrt.tf1.missing_names import missing_from
 

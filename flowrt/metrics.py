@@ -181,37 +181,26 @@ def recall(to: _Destination, labels: Any, predictions: Any, weights: Any = None)
         return _ratio(to, *_hits(labels, predictions, weights, "actual"))
 
 
-def _counts(to: _Destination, name: str, hits: Tensor, weights: Any) -> Pair:
-    """The weighted number of ``hits`` seen so far."""
-    with to.scope(name):
-        total = _total("count")
-        spread = cast(hits, float32) * (1.0 if weights is None else cast(convert_to_tensor(weights), float32))
-        value = to.with_value(identity, total)
-        return value, to.with_update(total.assign_add(reduce_sum(spread)))
+def _counts(name: str, hits_of: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Pair]:
+    """The metric ``name``: the weighted number, so far, of ``hits_of`` (actual, predicted)."""
+
+    def count(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+        hits = hits_of(*_truths(labels, predictions))
+        with to.scope(name):
+            total = _total("count")
+            spread = cast(hits, float32)
+            spread = spread * (1.0 if weights is None else cast(convert_to_tensor(weights), float32))
+            value = to.with_value(identity, total)
+            return value, to.with_update(total.assign_add(reduce_sum(spread)))
+
+    count.__name__ = count.__qualname__ = name
+    return _metric(count)
 
 
-@_metric
-def true_positives(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
-    actual, predicted = _truths(labels, predictions)
-    return _counts(to, "true_positives", logical_and(actual, predicted), weights)
-
-
-@_metric
-def true_negatives(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
-    actual, predicted = _truths(labels, predictions)
-    return _counts(to, "true_negatives", logical_and(logical_not(actual), logical_not(predicted)), weights)
-
-
-@_metric
-def false_positives(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
-    actual, predicted = _truths(labels, predictions)
-    return _counts(to, "false_positives", logical_and(logical_not(actual), predicted), weights)
-
-
-@_metric
-def false_negatives(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
-    actual, predicted = _truths(labels, predictions)
-    return _counts(to, "false_negatives", logical_and(actual, logical_not(predicted)), weights)
+true_positives = _counts("true_positives", logical_and)
+true_negatives = _counts("true_negatives", lambda a, p: logical_and(logical_not(a), logical_not(p)))
+false_positives = _counts("false_positives", lambda a, p: logical_and(logical_not(a), p))
+false_negatives = _counts("false_negatives", lambda a, p: logical_and(a, logical_not(p)))
 
 
 @_metric

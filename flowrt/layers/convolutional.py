@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.padding import pad
@@ -13,7 +13,7 @@ from flowrt.graph.tf1_signatures import passing_on, without_parameters
 from flowrt.initializers import Zeros
 from flowrt.layers.base import layer_function
 from flowrt.layers.core import KernelLayer
-from flowrt.layers.geometry import count, layout, padding_mode, sizes, transposed_length
+from flowrt.layers.geometry import Windowed, count, layout, padding_mode, sizes, transposed_length
 
 __all__ = [
     "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "SeparableConv2D", "conv1d", "conv2d",
@@ -21,11 +21,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Conv(KernelLayer):
+class _Conv(Windowed, KernelLayer):
     """Base of convolutions over ``spatial`` dimensions: arguments, kernel, bias and activation."""
 
-    spatial: ClassVar[int]
-    _op: ClassVar[Any]
     data_format: str
 
     @passing_on(KernelLayer.__init__)
@@ -72,15 +70,12 @@ class _Conv(KernelLayer):
         )
 
 
-class Conv1D(_Conv):
+class Conv1D(_Conv, spatial=1, op=ops.conv1d):
     """The cross-correlation of sequences ``[n, w, c]`` with ``filters`` filters, plus a bias, through
     ``activation``.
 
     ``padding`` "causal" pads before, so that no output sees later inputs.
     """
-
-    rank, spatial = 3, 1
-    _op = staticmethod(ops.conv1d)
 
     def _convolve(self, inputs: Tensor, padding: str) -> Tensor:
         if padding == "CAUSAL":
@@ -92,22 +87,16 @@ class Conv1D(_Conv):
         return super()._convolve(inputs, padding)
 
 
-class Conv2D(_Conv):
+class Conv2D(_Conv, spatial=2, op=ops.conv2d):
     """The cross-correlation of images ``[n, h, w, c]`` with ``filters`` filters, plus a bias, through
     ``activation``.
     """
 
-    rank, spatial = 4, 2
-    _op = staticmethod(ops.conv2d)
 
-
-class Conv3D(_Conv):
+class Conv3D(_Conv, spatial=3, op=ops.conv3d):
     """The cross-correlation of volumes ``[n, d, h, w, c]`` with ``filters`` filters, plus a bias, through
     ``activation``.
     """
-
-    rank, spatial = 5, 3
-    _op = staticmethod(ops.conv3d)
 
 
 class _ConvTranspose(_Conv):
@@ -132,24 +121,16 @@ class _ConvTranspose(_Conv):
         return outputs
 
 
-class Conv2DTranspose(_ConvTranspose):
+class Conv2DTranspose(_ConvTranspose, spatial=2, op=ops.conv2d_transpose):
     """The transpose of a `Conv2D`, as an upsampling layer: strides enlarge."""
 
-    rank, spatial = 4, 2
-    _op = staticmethod(ops.conv2d_transpose)
 
-
-class Conv3DTranspose(_ConvTranspose):
+class Conv3DTranspose(_ConvTranspose, spatial=3, op=ops.conv3d_transpose):
     """The transpose of a `Conv3D`, as an upsampling layer: strides enlarge."""
 
-    rank, spatial = 5, 3
-    _op = staticmethod(ops.conv3d_transpose)
 
-
-class SeparableConv2D(_Conv):
+class SeparableConv2D(_Conv, spatial=2):
     """A depthwise convolution with ``depth_multiplier`` filters per channel, then a pointwise one."""
-
-    rank, spatial = 4, 2
 
     def __init__(
         self,

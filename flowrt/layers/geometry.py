@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from flowrt.graph.source import misuse
 
 _LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+
+
+class Windowed:
+    """A layer with windows over ``spatial`` dimensions, computed by ``op``: a class names what it changes."""
+
+    rank: ClassVar[int | None]
+    spatial: ClassVar[int]
+    _op: ClassVar[Any]
+
+    def __init_subclass__(cls, spatial: int | None = None, op: Any = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if spatial is not None:
+            cls.spatial, cls.rank = spatial, spatial + 2
+        if op is not None:
+            cls._op = staticmethod(op)
 
 
 def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:

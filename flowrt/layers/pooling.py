@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.nn import pooling as ops
 from flowrt.layers.base import Layer, layer_function
-from flowrt.layers.geometry import layout, padding_mode, sizes
+from flowrt.layers.geometry import Windowed, layout, padding_mode, sizes
 
 __all__ = [
     "AveragePooling1D", "AveragePooling2D", "AveragePooling3D", "MaxPooling1D", "MaxPooling2D",
@@ -16,11 +16,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Pooling(Layer):
+class _Pooling(Windowed, Layer):
     """Base of the pooling layers. ``strides`` None means the window's size."""
-
-    spatial: ClassVar[int]
-    _op: ClassVar[Any]
 
     def __init__(
         self,
@@ -42,46 +39,28 @@ class _Pooling(Layer):
         )
 
 
-class MaxPooling1D(_Pooling):
+class MaxPooling1D(_Pooling, spatial=1, op=ops.max_pool1d):
     """The maximum of each window of sequences ``[n, w, c]``."""
 
-    rank, spatial = 3, 1
-    _op = staticmethod(ops.max_pool1d)
 
-
-class MaxPooling2D(_Pooling):
+class MaxPooling2D(_Pooling, spatial=2, op=ops.max_pool):
     """The maximum of each window of images ``[n, h, w, c]``."""
 
-    rank, spatial = 4, 2
-    _op = staticmethod(ops.max_pool)
 
-
-class MaxPooling3D(_Pooling):
+class MaxPooling3D(_Pooling, spatial=3, op=ops.max_pool3d):
     """The maximum of each window of volumes ``[n, d, h, w, c]``."""
 
-    rank, spatial = 5, 3
-    _op = staticmethod(ops.max_pool3d)
 
-
-class AveragePooling1D(_Pooling):
+class AveragePooling1D(_Pooling, spatial=1, op=ops.avg_pool1d):
     """The mean of each window of sequences ``[n, w, c]``."""
 
-    rank, spatial = 3, 1
-    _op = staticmethod(ops.avg_pool1d)
 
-
-class AveragePooling2D(_Pooling):
+class AveragePooling2D(_Pooling, spatial=2, op=ops.avg_pool):
     """The mean of each window of images ``[n, h, w, c]``."""
 
-    rank, spatial = 4, 2
-    _op = staticmethod(ops.avg_pool)
 
-
-class AveragePooling3D(_Pooling):
+class AveragePooling3D(_Pooling, spatial=3, op=ops.avg_pool3d):
     """The mean of each window of volumes ``[n, d, h, w, c]``."""
-
-    rank, spatial = 5, 3
-    _op = staticmethod(ops.avg_pool3d)
 
 
 max_pooling1d = layer_function(MaxPooling1D, has_reuse=False)

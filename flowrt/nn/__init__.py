@@ -1,6 +1,5 @@
 """``flowrt.nn``: TensorFlow's names of this namespace.
 
-activations, older        activations made of other operations; older names with another argument order
 average_loss              losses of one replica, scaled for the whole batch
 rnn_cell                  cells: one step of a recurrent network
 sequences                 sequences of different lengths in one batch
@@ -25,9 +24,7 @@ from flowrt.graph.ops.nn.moments import *
 from flowrt.graph.ops.nn.normalization import layer_norm, local_response_normalization, lrn
 from flowrt.graph.ops.nn.pooling import *
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
-from flowrt.nn.activations import log_sigmoid
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
-from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 from flowrt.nn.sampled import *
 from flowrt.tf1.missing_names import missing_name
 

@@ -41,11 +41,11 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose, reshape, shape
 from flowrt.graph.ops.elementwise.comparison import less, less_equal
 from flowrt.graph.ops.elementwise.division import floor_div
+from flowrt.graph.ops.nn.activations import log_sigmoid
 from flowrt.graph.ops.text.assertions import check_numerics
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.source import misuse
-from flowrt.nn.activations import log_sigmoid
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable import global_variables as all_variables
 from flowrt.variables.variable import global_variables_initializer as initialize_all_variables

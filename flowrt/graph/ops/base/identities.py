@@ -51,6 +51,11 @@ def static_value(tensor: Tensor) -> PartialValue:
     return partial_value(tensor.graph.node, tensor.ref)
 
 
+def attributes_of(op: Operation) -> dict[str, Any]:
+    """The attributes that its definition names, for another operation with the same ones."""
+    return {key: op.get_attr(key) for key in op.op_def.attrs}
+
+
 def arrays(*more: Sample) -> Samples:
     """Samples of a few dtypes and shapes for a unary op that accepts any dtype."""
     return lambda rng: (

@@ -20,15 +20,16 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, define_op, parse_attrs, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits
 from flowrt.graph.ops.array.concat_and_split import concat
-from flowrt.graph.ops.base.identities import cast, unchanged
+from flowrt.graph.ops.base.identities import attributes_of, cast, unchanged
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.ops.elementwise.math import abs_op, neg, number, sigmoid, sign, tanh
+from flowrt.graph.ops.elementwise.math import abs_op, neg, negative, number, sigmoid, sign, tanh
 from flowrt.graph.ops.elementwise.special import erf
 from flowrt.graph.shapes import merge
 
 __all__ = [
-    "crelu", "elu", "gelu", "leaky_relu", "relu", "relu6", "selu", "silu", "softplus", "softsign", "swish",
+    "crelu", "elu", "gelu", "leaky_relu", "log_sigmoid", "relu", "relu6", "selu", "silu", "softplus",
+    "softsign", "swish",
 ]  # fmt: skip
 
 SELU_SCALE = 1.0507009873554805
@@ -64,7 +65,7 @@ def _activation(
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
         at = op.outputs[0] if by_output else op.inputs[0]
-        return [gradient(d, at, **{key: op.get_attr(key) for key in op.op_def.attrs})]
+        return [gradient(d, at, **attributes_of(op))]
 
     return define_op(
         name,
@@ -95,7 +96,7 @@ def _gradient(
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor | None]:
         dy, value = op.inputs
-        first = op.op_def(g, value, **{key: op.get_attr(key) for key in op.op_def.attrs})
+        first = op.op_def(g, value, **attributes_of(op))
         return [first, None if second is None else second(g, dy, value)]
 
     return define_op(
@@ -337,3 +338,9 @@ def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
     with get_default_graph().name_scope(name or "CRelu") as scope:
         x = convert_to_tensor(features)
         return relu(concat([x, neg(x)], axis), name=scope)
+
+
+def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
+    """``log(1 / (1 + exp(-x)))``, exact for large ``|x|`` too."""
+    with get_default_graph().name_scope(name or "LogSigmoid"):
+        return negative(softplus(negative(convert_to_tensor(x))))

@@ -21,6 +21,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
+from flowrt.graph.ops.base.identities import attributes_of
 from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
@@ -268,10 +269,6 @@ ATTRS_3D = (
 )
 
 
-def _attributes_of(op: Operation) -> dict[str, Any]:
-    return {key: op.get_attr(key) for key in op.op_def.attrs}
-
-
 class Convolution(NamedTuple):
     """A convolution with the gradients of its input and of its filter, as `define_convolution` makes them."""
 
@@ -313,15 +310,15 @@ def define_convolution(
         return [wanted]
 
     def forward_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
-        (x, filter), known = op.inputs, _attributes_of(op)
+        (x, filter), known = op.inputs, attributes_of(op)
         return [to_input(shape(x), filter, dy, **known), to_filter(x, shape(filter), dy, **known)]
 
     def input_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
-        (_, filter, y), known = op.inputs, _attributes_of(op)
+        (_, filter, y), known = op.inputs, attributes_of(op)
         return [None, to_filter(dx, shape(filter), y, **known), forward(dx, filter, **known)]
 
     def filter_vjp(op: Operation, df: Tensor) -> list[Tensor | None]:
-        (x, _, y), known = op.inputs, _attributes_of(op)
+        (x, _, y), known = op.inputs, attributes_of(op)
         return [to_input(shape(x), df, y, **known), None, forward(x, df, **known)]
 
     forward: OpDef[Tensor] = define_op(

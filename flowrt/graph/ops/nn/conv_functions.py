@@ -29,7 +29,8 @@ from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = [
     "atrous_conv2d", "conv1d", "conv2d", "conv2d_backprop_filter", "conv2d_backprop_input",
-    "conv2d_transpose", "conv3d", "conv3d_transpose", "convolution", "depthwise_conv2d", "separable_conv2d",
+    "conv2d_transpose", "conv3d", "conv3d_transpose", "convolution", "depthwise_conv2d",
+    "depthwise_conv2d_native", "separable_conv2d",
 ]  # fmt: skip
 
 _ONES = (1, 1, 1, 1)
@@ -184,6 +185,15 @@ def depthwise_conv2d(
     return _convolve(
         depthwise_conv2d_op, (input, filter), 2, strides, padding, data_format or "NHWC", rate, name
     )
+
+
+def depthwise_conv2d_native(
+    input: Any, filter: Any, strides: Any, padding: str, data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1), name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `depthwise_conv2d`."""
+    rate = list(dilations)[1:3] if data_format == "NHWC" else list(dilations)[2:]
+    return depthwise_conv2d(input, filter, strides, padding, rate, name, data_format)
 
 
 @tf1_names(dilations="rate")

@@ -20,8 +20,8 @@ from flowrt.graph.ops.elementwise.math import number, reciprocal, rsqrt, square
 from flowrt.graph.tf1_signatures import tf1_names
 
 __all__ = [
-    "batch_normalization", "l2_normalize", "moments", "normalize_moments", "sufficient_statistics",
-    "weighted_moments", "zero_fraction",
+    "batch_norm_with_global_normalization", "batch_normalization", "l2_normalize", "moments",
+    "normalize_moments", "sufficient_statistics", "weighted_moments", "zero_fraction",
 ]  # fmt: skip
 
 
@@ -120,6 +120,15 @@ def batch_normalization(
         base = multiply(mean, inverse)
         base = multiply(number(-1, base), base) if offset is None else subtract(offset, base)
         return add(multiply(tensor, cast(inverse, tensor.dtype)), cast(base, tensor.dtype))
+
+
+def batch_norm_with_global_normalization(
+    t: Any, m: Any, v: Any, beta: Any, gamma: Any, variance_epsilon: float, scale_after_normalization: bool,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `batch_normalization`."""
+    scale = gamma if scale_after_normalization else None
+    return batch_normalization(t, m, v, beta, scale, variance_epsilon, name)
 
 
 @tf1_names(axis="dim")

@@ -21,6 +21,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.ops.base.identities import attributes_of
 from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn.windows import (
@@ -260,15 +261,11 @@ def _sample_maximum(x: Any, attrs: dict[str, Any]) -> Any:
 # --- definitions
 
 
-def _attributes(op: Operation) -> dict[str, Any]:
-    return {key: op.get_attr(key) for key in op.op_def.attrs}
-
-
 def _third_tangent(
     op: Operation, dx: Tensor | None, dy: Tensor | None, dgrad: Tensor | None
 ) -> list[Tensor | None]:
     """The tangent of grad alone: almost everywhere, the positions of the maxima are constant."""
-    return [None if dgrad is None else op.op_def(*op.inputs[:2], dgrad, **_attributes(op))]
+    return [None if dgrad is None else op.op_def(*op.inputs[:2], dgrad, **attributes_of(op))]
 
 
 _WINDOW = "ksize: list(int), strides: list(int), padding: string"
@@ -283,8 +280,8 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         attrs=attrs,
         shape=lambda s: [_pooled_shape(s.shapes[0], s.attrs)],
         kernel=_max_pool,
-        vjp=lambda op, dy: [to_input(op.inputs[0], op.outputs[0], dy, **_attributes(op))],
-        jvp=lambda op, dx: [to_output(op.inputs[0], op.outputs[0], dx, **_attributes(op))],
+        vjp=lambda op, dy: [to_input(op.inputs[0], op.outputs[0], dy, **attributes_of(op))],
+        jvp=lambda op, dx: [to_output(op.inputs[0], op.outputs[0], dx, **attributes_of(op))],
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
         doc="The maximum of every window.",
@@ -295,7 +292,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         attrs=attrs,
         shape=_max_grad_shape,
         kernel=_max_pool_grad,
-        vjp=lambda op, dx: [None, None, to_output(*op.inputs[:2], dx, **_attributes(op))],
+        vjp=lambda op, dx: [None, None, to_output(*op.inputs[:2], dx, **attributes_of(op))],
         jvp=_third_tangent,
         samples=_samples(spatial, lambda x, y, dy: (x, y, dy)),
         batch=merged(0, 1, 2),
@@ -307,7 +304,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         attrs=attrs,
         shape=_max_grad_grad_shape,
         kernel=_max_pool_grad_grad,
-        vjp=lambda op, dy: [None, None, to_input(*op.inputs[:2], dy, **_attributes(op))],
+        vjp=lambda op, dy: [None, None, to_input(*op.inputs[:2], dy, **attributes_of(op))],
         jvp=_third_tangent,
         samples=_samples(spatial, lambda x, y, dy: (x, y, x)),
         batch=merged(0, 1, 2),
@@ -326,7 +323,7 @@ def _define_average(
         attrs=attrs,
         shape=lambda s: [_pooled_shape(s.shapes[0], s.attrs)],
         kernel=_average_pool,
-        vjp=lambda op, dy: [to_input(shape(op.inputs[0]), dy, **_attributes(op))],
+        vjp=lambda op, dy: [to_input(shape(op.inputs[0]), dy, **attributes_of(op))],
         jvp=LINEAR,
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
@@ -338,7 +335,7 @@ def _define_average(
         attrs=attrs,
         shape=_average_grad_shape,
         kernel=_average_pool_grad,
-        vjp=lambda op, dx: [None, forward(dx, **_attributes(op))],
+        vjp=lambda op, dx: [None, forward(dx, **attributes_of(op))],
         jvp=LINEAR,
         samples=_samples(spatial, lambda x, y, dy: (np.array(x.shape, np.int32), dy)),
         batch=merged(1, dims=0),

@@ -89,16 +89,13 @@ def current_value(resource: VariableResource, value: Any) -> Any:
     return array
 
 
-def _add(xp: Any, resource: VariableResource, value: Any) -> None:
-    with resource.lock:
-        array = current_value(resource, value)
-        xp.add(array, value, out=array)
+def _in_place(ufunc: str) -> Kernel:
+    def kernel(xp: Any, resource: VariableResource, value: Any) -> None:
+        with resource.lock:
+            array = current_value(resource, value)
+            getattr(xp, ufunc)(array, value, out=array)
 
-
-def _subtract(xp: Any, resource: VariableResource, value: Any) -> None:
-    with resource.lock:
-        array = current_value(resource, value)
-        xp.subtract(array, value, out=array)
+    return kernel
 
 
 assign_variable_op = _define_assign(
@@ -108,10 +105,10 @@ assign_variable_op = _define_assign(
     "Sets a variable.",
 )
 assign_add_variable_op = _define_assign(
-    "AssignAddVariableOp", _add, instruction("add"), "Adds to a variable, in place."
+    "AssignAddVariableOp", _in_place("add"), instruction("add"), "Adds to a variable, in place."
 )
 assign_sub_variable_op = _define_assign(
-    "AssignSubVariableOp", _subtract, instruction("sub"), "Subtracts from a variable, in place."
+    "AssignSubVariableOp", _in_place("subtract"), instruction("sub"), "Subtracts from a variable, in place."
 )
 
 var_is_initialized_op = define_op(
