@@ -6,7 +6,8 @@
   ``T`` is a type variable, with the dtypes that `flowrt.dtypes.domain` reads after its first ``in`` (or those
   in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list of tensors of any dtypes,
   ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it stays in host memory and
-  reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs have TensorFlow's names,
+  reaches shape rules and kernels as Python ints or nested tuples of ints. ``host shape`` is one that gives
+  the shape of output 0. Outputs have TensorFlow's names,
   which GraphDef functions refer to; the default is "output";
 * the attributes, ``"axis: int = 0, dtype: type"``: see `parse_attrs`;
 * ``shape``: a rule from `ShapeContext` to one shape per output; not needed without outputs;
@@ -19,7 +20,9 @@
   dtype that can have one: it needs neither. The jvp defaults to the transpose of the vjp;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops; only a pure op needs them;
 * ``effects`` and ``traits``: the properties that passes query instead of the op's name;
-* ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`.
+* ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`;
+* ``axes``: the op's sharding rule, ``"i k, k j -> i j"``, or a function from `ShapeContext` to one: see
+  `flowrt.graph.layouts.sharding_rule`. Elementwise ops, reductions and views need none.
 """
 
 from __future__ import annotations
@@ -126,6 +129,9 @@ PartialValue: TypeAlias = Any
 
 ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
 
+AxesRule: TypeAlias = "str | Callable[[ShapeContext], str | None]"
+"""A sharding rule, or a function that returns one for a call; None: all inputs must be whole."""
+
 
 class Attr(NamedTuple):
     """One attribute: its kind is GraphDef's: bool, int, float, string, type, shape, tensor, func or a
@@ -150,6 +156,7 @@ class Argument(NamedTuple):
     is_type_list: bool  # "*Tin"
     on_host: bool
     is_list: bool  # either of the two
+    is_shape: bool = False  # "host shape T": the shape of output 0
 
     def length(self, attrs: Mapping[str, Any]) -> int:
         """Number of tensors it accepts in a call with ``attrs``."""
@@ -314,6 +321,7 @@ class OpDef(Generic[Result_co]):
     """The rule of `vectorized_map`; None: by a loop, or, if elementwise, as `Batching` does."""
     lists: ListAccess | None
     """Access of the op to a list of tensors, as far as compiled loops support it."""
+    axes: AxesRule | None
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
@@ -329,6 +337,7 @@ class OpDef(Generic[Result_co]):
     reduction: str | None
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
     total: bool
+    linear_in: tuple[int, ...]
 
     __signature__ = CallSignature()
 
@@ -405,6 +414,7 @@ def define_op(
     loop: Loop | None = None,
     batch: BatchRule | None = None,
     lists: ListAccess | None = None,
+    axes: AxesRule | None = None,
 ) -> OpDef[Defined]:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
@@ -432,7 +442,7 @@ def define_op(
         jvp = NONDIFFERENTIABLE if vjp is NONDIFFERENTIABLE else BY_VJP
     op: OpDef[Defined] = OpDef(
         name, inputs, outputs, types, dict(attrs),
-        shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, doc,
+        shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, axes, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
@@ -533,7 +543,8 @@ def _parse_arguments(text: str, types: dict[str, frozenset[DType]]) -> tuple[Arg
         kind, has_domain, allowed = kind.partition(" in ")
         words = kind.split()
         on_host = words[0] == "host"
-        kind = "".join(words[1:] if on_host else words)
+        is_shape = words[:2] == ["host", "shape"]
+        kind = "".join(words[on_host + is_shape :])
         number, star, element = kind.rpartition("*")
         if has_domain:
             types[element] = domain(allowed)
@@ -541,7 +552,9 @@ def _parse_arguments(text: str, types: dict[str, frozenset[DType]]) -> tuple[Arg
         type_attr = element if is_type_list or element in types else None
         dtype = None if type_attr else as_dtype(element)
         arguments.append(
-            Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host, bool(star))
+            Argument(
+                name.strip(), type_attr, dtype, number or None, is_type_list, on_host, bool(star), is_shape
+            )
         )
     return tuple(arguments)
 

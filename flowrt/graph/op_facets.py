@@ -70,6 +70,8 @@ class Traits(NamedTuple):
     """Function from attrs to the axis where each input may be split (None: a parameter); sums over parts."""
     total: bool = False
     """Whether it never fails, whatever the values of its inputs, if their shapes are compatible."""
+    linear_in: tuple[int, ...] = ()
+    """The inputs in each of which it is linear while the others are fixed, as a product is in both."""
 
 
 NO_TRAITS = Traits()

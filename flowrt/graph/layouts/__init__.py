@@ -3,6 +3,7 @@
     mesh             `Mesh`: named axes, of space or of time; its coordinates, groups and devices
     layout           `Shard`, `Replicate`, `Partial`; `Layout`: a placement for each axis of a mesh
     sharding_rule    an op's dimensions as factors: which pass through, which are contracted
+    derived_rules    the rule of an operation: written in its definition, or derived from its other facts
     redistribution   the collectives between two layouts, and their bytes
 
 A graph is global: its shapes are those of one device. A layout says what of a tensor each coordinate of the

@@ -7,6 +7,7 @@ A rule is written like an einsum, with a group of dimensions for each input in d
     n c!, n -> n, n c!       ``c!`` must be whole
     v! ..a, ..i -> ..i ..a   ``..a``: a run of dimensions
     i k|max -> i             contracted by a maximum
+    n~ c, c -> n c, c        the second output is the same for any part of n
     (i j) -> i j             a dimension of two factors, the major one first
 
 A *factor* is a letter or word, or a dimension of a run. A factor on both sides passes through the op: where
@@ -36,7 +37,7 @@ Dims: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Factor(NamedTuple):
-    """``size`` is None where it is unknown. ``reduction`` is that of a contracted factor."""
+    """``size`` is None where it is unknown. ``reduction`` is that of the outputs that lack it."""
 
     name: str
     size: int | None
@@ -90,9 +91,10 @@ class _Pattern(NamedTuple):
     outputs: tuple[tuple[_Token, ...], ...]
     whole: frozenset[str]
     reductions: dict[str, str]
+    """Of outputs that lack the factor; the default is "sum", and "" for one that does not matter to them."""
 
 
-_WORD = re.compile(r"\((?P<several>[\w ]+)\)|(?P<name>\.\.\.|\.\.\w+|[A-Za-z]\w*)(?P<mark>!|\|\w+)?")
+_WORD = re.compile(r"\((?P<several>[\w ]+)\)|(?P<name>\.\.\.|\.\.\w+|[A-Za-z]\w*)(?P<mark>!|~|\|\w+)?")
 
 
 @functools.lru_cache(1024)
@@ -108,8 +110,8 @@ def parse_rule(text: str) -> _Pattern:
     on_left = {name for group in inputs for token in group for name in token.names}
     made = {name for group in outputs for token in group for name in token.names} - on_left
     whole = frozenset({name for name, mark in marks.items() if mark == "!"} | made)
-    reductions = {name: mark[1:] for name, mark in marks.items() if mark.startswith("|")}
-    wrong = [name for name in reductions.values() if name not in REDUCTIONS]
+    reductions = {name: mark[1:] for name, mark in marks.items() if mark[0] in "|~"}
+    wrong = [name for name in reductions.values() if name and name not in REDUCTIONS]
     if wrong:
         raise InvalidArgumentError(f"sharding rule {text!r}: expected one of {REDUCTIONS}; got {wrong[0]!r}")
     return _Pattern(inputs, outputs, whole, reductions)
@@ -149,16 +151,16 @@ def bind_rule(pattern: _Pattern, inputs: Sequence[Shape], outputs: Sequence[Shap
         return None
     names = _names_of_dims(groups, known)
     sizes = _sizes(names, known)
-    contracted = {n for tensor in names[: len(inputs)] for dim in tensor for n in dim} - {
-        n for tensor in names[len(inputs) :] for dim in tensor for n in dim
-    }
+    made = [{n for dim in tensor for n in dim} for tensor in names[len(inputs) :]]
+    taken = {n for tensor in names[: len(inputs)] for dim in tensor for n in dim}
+    contracted = {n for n in taken if any(n not in tensor for tensor in made)}
     order = {name: number for number, name in enumerate(sizes)}
     factors = tuple(
         Factor(
             name,
             size,
             name.partition("[")[0] not in pattern.whole,
-            pattern.reductions.get(name, "sum") if name in contracted else "",
+            pattern.reductions.get(name.partition("[")[0], "sum") if name in contracted else "",
         )
         for name, size in sizes.items()
     )
@@ -229,7 +231,7 @@ def _divide(dim: Iterable[str], size: int | None, sizes: dict[str, int | None]) 
     """Set the size of the only unknown factor of a dimension; check the others."""
     names = list(dim)
     unknown = [name for name in names if sizes[name] is None]
-    rest = math.prod(sizes[name] or 1 for name in names)
+    rest = math.prod(n for name in names if (n := sizes[name]) is not None)
     if size is None or len(unknown) > 1:
         return
     if unknown and rest and size % rest == 0:

@@ -18,6 +18,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity, static_value
 from flowrt.graph.ops.base.kernel_output import copies
@@ -98,6 +99,44 @@ def _size_along(x: Tensor, axis: Tensor) -> Any:
     return getitem(shape(x), axis) if size is None else size
 
 
+def _cut_axes(s: ShapeContext, at: int, value: int) -> str | None:
+    """The rule of a split of input ``value`` along the axis in input ``at``."""
+    rank, axis = input_rank(s, value), s.value(at)
+    if rank is None or axis is None:
+        return None
+    parts = [factors(rank, {axis % rank}, f"p{k}x") for k in range(s.attrs["num_split"])]
+    return f"{factors(rank, {axis % rank})} -> {', '.join(parts)}"
+
+
+def _concat_axes(s: ShapeContext) -> str | None:
+    rank, count = input_rank(s), len(s.shapes) - 1
+    axis = s.value(count)
+    if rank is None or axis is None:
+        return None
+    parts = [factors(rank, {axis % rank}, f"p{k}x") for k in range(count)]
+    return f"{', '.join(parts)} -> {factors(rank, {axis % rank})}"
+
+
+def _pack_axes(s: ShapeContext) -> str | None:
+    rank = input_rank(s)
+    if rank is None:
+        return None
+    return f"{', '.join([factors(rank)] * len(s.shapes))} -> {_with_axis(rank, s.attrs['axis'])}"
+
+
+def _unpack_axes(s: ShapeContext) -> str | None:
+    rank = input_rank(s)
+    if rank is None:
+        return None
+    return f"{_with_axis(rank - 1, s.attrs['axis'])} -> {', '.join([factors(rank - 1)] * s.attrs['num'])}"
+
+
+def _with_axis(rank: int, axis: int) -> str:
+    """``rank`` factors with a whole one at ``axis``."""
+    names = factors(rank).split()
+    return " ".join([*names[: axis % (rank + 1)], "s!", *names[axis % (rank + 1) :]])
+
+
 concat_op: OpDef[Tensor] = define_op(
     "ConcatV2",
     "values: N * T in ANY, axis: host Tidx in INDEX -> T",
@@ -116,6 +155,7 @@ concat_op: OpDef[Tensor] = define_op(
     ),
     value=_concat_value,
     batch=on_axes(),
+    axes=_concat_axes,
     doc="The values concatenated along ``axis``.",
 )
 
@@ -190,6 +230,7 @@ split_op: OpDef[list[Tensor]] = define_op(
     ),
     alias=True,
     batch=on_axes(0),
+    axes=lambda s: _cut_axes(s, 0, 1),
     doc="The value cut into ``num_split`` equal parts along ``split_dim``.",
 )
 
@@ -239,6 +280,7 @@ split_v: OpDef[list[Tensor]] = define_op(
     ),
     alias=True,
     batch=on_axes(),
+    axes=lambda s: _cut_axes(s, 2, 0),
     doc="The value split into parts of ``size_splits`` along ``split_dim``; one size may be -1: the rest.",
 )
 
@@ -295,6 +337,7 @@ pack: OpDef[Tensor] = define_op(
     ),
     value=lambda s: _join_values(s, len(s.shapes), lambda parts: np.stack(parts, axis=s.attrs["axis"])),
     batch=on_axis_attr,
+    axes=_pack_axes,
     doc="The values side by side along a new dimension ``axis``.",
 )
 
@@ -352,6 +395,7 @@ unpack: OpDef[list[Tensor]] = define_op(
         sample(np.zeros((2, 0), np.complex64), num=2),
     ),
     batch=on_axis_attr,
+    axes=_unpack_axes,
     doc="The ``num`` slices of the value along ``axis``, without that dimension.",
 )
 

@@ -26,6 +26,7 @@ from flowrt.graph.ops.array.reductions import prod_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.base.identities import cast, static_value, target_shape, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
@@ -159,6 +160,18 @@ def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.ones((2, 2), np.complex64), np.zeros((0,), np.int32), zero)
 
 
+def _gather_axes(s: ShapeContext) -> str | None:
+    rank, indices, axis, batch = input_rank(s), input_rank(s, 1), s.value(2), s.attrs["batch_dims"]
+    if rank is None or indices is None or axis is None:
+        return None
+    names = factors(rank).split()
+    batch = batch + indices if batch < 0 else batch
+    rows = [*names[:batch], *[f"i{k}" for k in range(batch, indices)]]
+    axis, before = axis % rank, f"{' '.join(names[: axis % rank])}"
+    behind = " ".join(names[axis + 1 :])
+    return f"{before} v! {behind}, {' '.join(rows)} -> {before} {' '.join(rows[batch:])} {behind}"
+
+
 gather_op: OpDef[Tensor] = define_op(
     "GatherV2",
     "params: Tparams in ANY, indices: Tindices in INDEX | int16, axis: host Taxis in INDEX -> Tparams",
@@ -171,6 +184,7 @@ gather_op: OpDef[Tensor] = define_op(
     value=_gather_value,
     loop=Loop(_gather_loop, LoopPattern.GATHER),
     batch=batch_axis.gather,
+    axes=_gather_axes,
     doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 
@@ -328,9 +342,19 @@ def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None
     return delivered(xp, _scatter(xp, "add", target, indices, updates), updates.dtype, out)
 
 
+def _scatter_axes(s: ShapeContext) -> str | None:
+    indices, updates = s.shapes[0], input_rank(s, 1)
+    if not indices or indices[-1] is None or updates is None:
+        return None
+    places = " ".join(f"i{k}" for k in range(len(indices) - 1))
+    row = " ".join(f"d{k}" for k in range(updates - len(indices) + 1))
+    made = " ".join(f"v{k}!" for k in range(indices[-1]))
+    return f"{places} x!, {places} {row} -> {made} {row}"
+
+
 scatter_nd: OpDef[Tensor] = define_op(
     "ScatterNd",
-    "indices: Tindices in INDEX, updates: T in NUMERIC | bool, shape: host Tindices -> T",
+    "indices: Tindices in INDEX, updates: T in NUMERIC | bool, shape: host shape Tindices -> T",
     shape=_scatter_nd_shape,
     kernel=_scatter_nd,
     vjp=lambda op, dy: [None, gather_nd_op(dy, op.inputs[0]), None],
@@ -342,6 +366,7 @@ scatter_nd: OpDef[Tensor] = define_op(
         sample(np.zeros((0, 1), np.int32), np.zeros(0, np.int8), np.array([2], np.int32)),
     ),
     batch=batch_axis.scatter_nd,
+    axes=_scatter_axes,
     doc="Zeros of ``shape`` with each of ``updates`` added at its coordinates; on a GPU coordinates out of"
     " range are left out.",
 )

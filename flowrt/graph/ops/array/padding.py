@@ -14,6 +14,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
+from flowrt.graph.ops.base.axes import nonzero, whole_along
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import subtract
 from flowrt.graph.shapes import Shape, format_shape
@@ -105,6 +106,7 @@ pad_op: OpDef[Tensor] = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32)),
     ),
     batch=in_front({1: (0, 0)}),
+    axes=whole_along(lambda s: nonzero(s.value(1))),
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
 
@@ -194,6 +196,7 @@ mirror_pad: OpDef[Tensor] = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
     batch=in_front({1: (0, 0)}),
+    axes=whole_along(lambda s: nonzero(s.value(1))),
     doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 
@@ -211,6 +214,7 @@ mirror_pad_grad: OpDef[Tensor] = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
     batch=in_front({1: (0, 0)}),
+    axes=whole_along(lambda s: nonzero(s.value(1))),
     doc="The transpose of MirrorPad: each padding element is added to the element that it was copied from.",
 )
 

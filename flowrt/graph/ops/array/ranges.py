@@ -25,6 +25,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.array.reductions import max_op, sum_op
+from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.identities import cast, static_value
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape
@@ -246,6 +247,15 @@ def _batch_one_hot(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
     return b.apply(op, [v.tensor for v in values], axis=moved_axis(op.get_attr("axis")))
 
 
+def _one_hot_axes(s: ShapeContext) -> str | None:
+    rank = input_rank(s)
+    if rank is None:
+        return None
+    names = factors(rank).split()
+    axis = s.attrs["axis"] % (rank + 1)
+    return f"{factors(rank)}, , -> {' '.join([*names[:axis], 'o!', *names[axis:]])}"
+
+
 one_hot_op: OpDef[Tensor] = define_op(
     "OneHot",
     "indices: TI in uint8 | int8 | int32 | int64, depth: host int32, on_value: T in ANY, off_value: T -> T",
@@ -255,6 +265,7 @@ one_hot_op: OpDef[Tensor] = define_op(
     vjp=NONDIFFERENTIABLE,
     samples=_one_hot_samples,
     batch=_batch_one_hot,
+    axes=_one_hot_axes,
     doc="One vector per index along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
 )
 

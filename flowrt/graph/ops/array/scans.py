@@ -13,6 +13,7 @@ from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
+from flowrt.graph.ops.base.axes import whole_along
 from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.elementwise.arithmetic import add_n, add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2, zero_of
@@ -224,6 +225,7 @@ def _scan_op(name: str, kernel: Kernel, types: str, **rules: Any) -> OpDef[Tenso
         shape=_scan_shape,
         kernel=kernel,
         batch=on_axes(),
+        axes=whole_along(lambda s: s.value(1)),
         **rules,
     )
 

@@ -225,6 +225,9 @@ def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sa
     )
 
 
+_REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+
+
 class _Fold(NamedTuple):
     """The fold that the ops of a family do to rows."""
 
@@ -269,6 +272,7 @@ def _unsorted_op(name: str, fold: _Fold, doc: str) -> OpDef[Tensor]:
         jvp=fold.jvp,
         samples=_unsorted_samples(fold.low),
         batch=batch_axis.segments,
+        axes=f"..i|{_REDUCTIONS[fold.ufunc]} ..a, ..i -> v! ..a",
         doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
     )
 

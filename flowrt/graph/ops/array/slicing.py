@@ -23,6 +23,7 @@ from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Sample, ShapeContext, define_op, sample
+from flowrt.graph.ops.base.axes import whole_along
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import shape
@@ -103,9 +104,18 @@ def _slice_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [strided_slice_grad(dims, begin, end, ones_like(begin), dy), None, None]
 
 
+def _sliced(s: ShapeContext) -> list[int] | None:
+    """The dimensions of which only a part is taken."""
+    begin, size, dims = s.value(1), s.value(2), s.shapes[0]
+    if begin is None or size is None or dims is None:
+        return None
+    taken = zip(begin, size, dims, strict=True)
+    return [i for i, (first, count, dim) in enumerate(taken) if first != 0 or count not in (-1, dim)]
+
+
 slice_op: OpDef[Tensor] = define_op(
     "Slice",
-    "input: T in ANY, begin: host Index in INDEX, size: host Index -> T",
+    "input: T in ANY, begin: host Index in INDEX, size: host shape Index -> T",
     shape=_slice_shape,
     kernel=_slice,
     vjp=_slice_vjp,
@@ -119,6 +129,7 @@ slice_op: OpDef[Tensor] = define_op(
     alias=True,
     value=_slice_value,
     batch=in_front({1: 0, 2: -1}),
+    axes=whole_along(_sliced),
     doc="The block of ``size`` that starts at ``begin``; a size of -1 extends to the end.",
 )
 
@@ -293,6 +304,44 @@ def _strided_samples(rng: np.random.Generator) -> Iterable[Sample]:
 _BATCH_MASKS = {"begin_mask": 1, "end_mask": 1, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
 
 
+def _strided_axes(s: ShapeContext) -> str | None:
+    groups = _strided_groups(s.shapes[0], _spec(s, 1), s.attrs)
+    return groups and f"{groups[0]} -> {groups[1]}"
+
+
+def _strided_grad_axes(s: ShapeContext) -> str | None:
+    groups = _strided_groups(s.value(0), _spec(s, 1), s.attrs)
+    return groups and f"{groups[1]} -> {groups[0]}"
+
+
+def _strided_groups(dims: Shape, spec: tuple[Any, Any, Any] | None, attrs: Any) -> tuple[str, str] | None:
+    """The factors of the tensor that is sliced, and of the slice: a dimension taken as it is passes."""
+    if dims is None or spec is None:
+        return None
+    whole: list[str] = []
+    part: list[str] = []
+    axes = iter(enumerate(dims))
+    for entry in _expanded(tuple(_index(*spec, _masks(attrs))), len(dims)):
+        if entry is None:
+            part.append(f"n{len(part)}!")
+            continue
+        axis, dim = next(axes)
+        is_range = isinstance(entry, builtins.slice)
+        if is_range and _is_everything(entry, dim):
+            whole.append(f"d{axis}")
+            part.append(f"d{axis}")
+        else:
+            whole.append(f"w{axis}!")
+            part += [f"r{axis}!"] if is_range or entry is _UNKNOWN_RANGE else []
+    return " ".join(whole), " ".join(part)
+
+
+def _is_everything(entry: Any, dim: int | None) -> bool:
+    """Whether a range takes all of a dimension, in order, and of any part of it too."""
+    ends = entry.stop is None or (dim is not None and entry.stop >= dim)
+    return entry.start in (None, 0) and ends and entry.step in (None, 1)
+
+
 strided_slice_op: OpDef[Tensor] = define_op(
     "StridedSlice",
     "input: T in ANY, begin: host Index in INDEX, end: host Index, strides: host Index -> T",
@@ -305,6 +354,7 @@ strided_slice_op: OpDef[Tensor] = define_op(
     alias=True,
     value=_strided_slice_value,
     batch=in_front({1: 0, 2: 0, 3: 1}, **_BATCH_MASKS),
+    axes=_strided_axes,
     doc="The elements from ``begin`` to ``end`` in steps of ``strides``, like Python's slices. Masks mark "
     "the begins and ends to ignore, the ellipsis, new axes of length 1, and single indices that drop "
     "their axis.",
@@ -342,7 +392,7 @@ def _strided_slice_grad_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
 
 strided_slice_grad: OpDef[Tensor] = define_op(
     "StridedSliceGrad",
-    "shape: host Index in INDEX, begin: host Index, end: host Index, strides: host Index, "
+    "shape: host shape Index in INDEX, begin: host Index, end: host Index, strides: host Index, "
     "dy: T in NUMERIC | bool -> T",
     attrs=_MASKS,
     shape=_strided_slice_grad_shape,
@@ -355,6 +405,7 @@ strided_slice_grad: OpDef[Tensor] = define_op(
         sample(*_ints([2], [0], [0], [1]), np.zeros(0, np.complex64)),
     ),
     batch=in_front({0: "size", 1: 0, 2: 0, 3: 1}, data=4, **_BATCH_MASKS),
+    axes=_strided_grad_axes,
     doc="Zeros of ``shape``, with ``dy`` at the elements that the strided slice with the same arguments "
     "selects.",
 )

@@ -27,6 +27,7 @@ from flowrt.graph.ops.array.reductions import (
     with_kept_dims,
 )
 from flowrt.graph.ops.array.scatter_rows import fold_rows
+from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.kernel_output import accumulator, delivered
@@ -135,6 +136,14 @@ def _position_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*dims[:axis], *dims[axis + 1 :])]
 
 
+def _position_axes(s: ShapeContext) -> str | None:
+    rank, axis = input_rank(s), s.value(1)
+    if rank is None or axis is None:
+        return None
+    kept = [f"d{i}" for i in range(rank) if i != axis % rank]
+    return f"{factors(rank, {axis % rank})} -> {' '.join(kept)}"
+
+
 def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
     def kernel(xp: Any, input: Any, dimension: Any, output_type: DType, out: Any = None) -> Any:
         find = getattr(xp, method)
@@ -159,6 +168,7 @@ def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
             sample(np.array([False, True, True]), np.array(0, np.int32), output_type=dtypes.uint16),
         ),
         batch=on_axes(),
+        axes=_position_axes,
         doc=doc,
     )
 

@@ -18,6 +18,7 @@ from flowrt.graph.ops.array.concat_and_split import concat, equal_part, pack
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.axes import whole_along
 from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -80,6 +81,10 @@ def _tile_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [reshape(sum_op(reshape(dy, pairs), steps), shape(x)), None]
 
 
+def _repeated(multiples: Any) -> list[int] | None:
+    return None if multiples is None else [i for i, times in enumerate(multiples) if times != 1]
+
+
 tile: OpDef[Tensor] = define_op(
     "Tile",
     "input: T in ANY, multiples: host Tmultiples in INDEX -> T",
@@ -94,6 +99,7 @@ tile: OpDef[Tensor] = define_op(
         sample(np.array([b"a", b"b"], object), np.array([2], np.int32)),
     ),
     batch=in_front({1: 1}),
+    axes=whole_along(lambda s: _repeated(s.value(1))),
     doc="The input repeated ``multiples[i]`` times along dimension i.",
 )
 
@@ -125,6 +131,7 @@ reverse: OpDef[Tensor] = define_op(
     ),
     alias=True,
     batch=on_axes(),
+    axes=whole_along(lambda s: s.value(1)),
     doc="The tensor with the order along each of ``axis`` (a vector) reversed.",
 )
 

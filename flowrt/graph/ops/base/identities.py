@@ -81,6 +81,7 @@ def _identity_op(name: str, vjp: Vjp | Rule, jvp: Rule, doc: str) -> OpDef[Tenso
         value=lambda s: s.value(0),
         simplify=returns_inputs,
         batch=leading,
+        axes="..a -> ..a",
         doc=doc,
     )
 
@@ -126,6 +127,7 @@ prevent_gradient = define_op(
     alias=True,
     simplify=returns_inputs,
     batch=leading,
+    axes="..a -> ..a",
     doc="The input; asking for a gradient through it raises `UnimplementedError` with the message.",
 )
 

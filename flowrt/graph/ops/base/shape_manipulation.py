@@ -35,6 +35,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, LoopPattern
+from flowrt.graph.ops.base.axes import factors
 from flowrt.graph.ops.base.identities import arrays, static_value, target_shape
 from flowrt.graph.ops.base.indexing import put_rows
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -200,7 +201,7 @@ def _reshape(xp: Any, tensor: Any, shape: Any) -> Any:
 
 reshape: OpDef[Tensor] = define_op(
     "Reshape",
-    "tensor: T in ANY, shape: host Tshape in INDEX -> T",
+    "tensor: T in ANY, shape: host shape Tshape in INDEX -> T",
     shape=_reshape_shape,
     kernel=_reshape,
     vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
@@ -210,6 +211,7 @@ reshape: OpDef[Tensor] = define_op(
         sample(rng.standard_normal((1, 1)), np.zeros(0, np.int64)),
         sample(rng.integers(0, 9, ()), np.array([1, 1], np.int32)),
         sample(np.zeros((0, 4), np.complex64), np.array([2, 0], np.int32)),
+        sample(rng.standard_normal((4, 3)), np.array([2, 2, 1, 3], np.int32)),
     ),
     alias=True,
     value=_reshape_value,
@@ -376,6 +378,13 @@ def _batch_transpose(b: BatchBuilder, op: Operation, values: Sequence[Value]) ->
     return b.apply(op, [values[0].tensor, b.behind(0, b.moved_axes(values[1].tensor))])
 
 
+def _transpose_axes(s: ShapeContext) -> str | None:
+    perm = s.value(1)
+    if perm is None or None in perm:
+        return None
+    return f"{factors(len(perm))} -> {' '.join(f'd{i % len(perm)}' for i in perm)}"
+
+
 transpose_op: OpDef[Tensor] = define_op(
     "Transpose",
     "x: T in ANY, perm: host Tperm in INDEX -> y: T",
@@ -387,6 +396,7 @@ transpose_op: OpDef[Tensor] = define_op(
     alias=True,
     simplify=_simplify_transpose,
     batch=_batch_transpose,
+    axes=_transpose_axes,
     doc="The input with its dimensions in the order ``perm``.",
 )
 
@@ -400,6 +410,7 @@ conjugate_transpose: OpDef[Tensor] = define_op(
     jvp=LINEAR,
     samples=_permuted,
     batch=_batch_transpose,
+    axes=_transpose_axes,
     doc="The complex conjugate of the input with its dimensions in the order ``perm``.",
 )
 

@@ -195,6 +195,7 @@ multiply = binary_op(
     jvp=_mul_jvp,
     samples=pairs(),
     commutative=True,
+    linear_in=(0, 1),
     value=integer_value(operator.mul),
     simplify=drops_neutral(is_one, 0, 1),
     loop=instruction("mul"),

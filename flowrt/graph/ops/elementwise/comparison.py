@@ -39,6 +39,7 @@ from flowrt.graph.op_def import (
     undoes_itself,
 )
 from flowrt.graph.op_facets import Loop, Traits, instruction
+from flowrt.graph.ops.base.axes import input_rank
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like_op
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -60,13 +61,15 @@ def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
     return [shape]
 
 
-def elementwise_op(name: str, signature: str, *, commutative: bool = False, **rules: Any) -> OpDef[Tensor]:
+def elementwise_op(
+    name: str, signature: str, *, commutative: bool = False, linear_in: tuple[int, ...] = (), **rules: Any
+) -> OpDef[Tensor]:
     """An op with output elements i that depend only on elements i of the (broadcast) inputs."""
     has_one_input = "," not in signature.partition("->")[0]
     return define_op(
         name,
         signature,
-        traits=Traits(elementwise=True, commutative=commutative),
+        traits=Traits(elementwise=True, commutative=commutative, linear_in=linear_in),
         **{"shape": unchanged if has_one_input else broadcast_shape, **rules},
     )
 
@@ -287,6 +290,13 @@ def _batch_select(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
     return batched(select_v2(b.with_last_axes(condition.tensor, ranks[1] - ranks[0]), t.tensor, e.tensor))
 
 
+def _select_axes(s: ShapeContext) -> str:
+    """The condition has the shape of the values, or one element per row, or one."""
+    if input_rank(s) == input_rank(s, 1):
+        return "..a, ..a, ..a -> ..a"
+    return "n, n ..a, n ..a -> n ..a" if input_rank(s) else ", ..a, ..a -> ..a"
+
+
 select: OpDef[Tensor] = define_op(
     "Select",
     "condition: bool, t: T in ANY, e: T -> T",
@@ -300,6 +310,7 @@ select: OpDef[Tensor] = define_op(
     ),
     simplify=_select_simplify,
     batch=_batch_select,
+    axes=_select_axes,
     doc="t where the condition holds, else e; a vector condition chooses rows.",
 )
 

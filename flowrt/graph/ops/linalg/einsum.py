@@ -370,6 +370,16 @@ def _batch_einsum(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
     return b.apply(op, [v.tensor for v in values], equation=f"{left}->{free[0]}{output}")
 
 
+def _einsum_axes(s: ShapeContext) -> str | None:
+    """The equation, letter by letter; None for a diagonal, which cannot be cut."""
+    left, arrow, right = s.attrs["equation"].replace(" ", "").partition("->")
+    operands = left.split(",")
+    if not arrow or any(len(set(o.replace("...", ""))) < len(o.replace("...", "")) for o in operands):
+        return None
+    groups = [" ".join(re.findall(r"\.\.\.|\w", operand)) for operand in (*operands, right)]
+    return f"{', '.join(groups[:-1])} -> {groups[-1]}"
+
+
 einsum_op = define_op(
     "Einsum",
     "inputs: N * T in NUMERIC -> T",
@@ -381,6 +391,7 @@ einsum_op = define_op(
     samples=_einsum_samples,
     cost=_cost,
     batch=_batch_einsum,
+    axes=_einsum_axes,
     doc="The sum of products of one or two tensors over the labels that the output does not have.",
 )
 

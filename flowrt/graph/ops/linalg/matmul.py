@@ -138,9 +138,14 @@ matmul_op = define_op(
     samples=_matmul_samples,
     cost=_cost,
     traits=Traits(
-        joined=lambda attrs: (0 if attrs["transpose_a"] else 1, 1 if attrs["transpose_b"] else 0), total=True
+        joined=lambda attrs: (0 if attrs["transpose_a"] else 1, 1 if attrs["transpose_b"] else 0),
+        total=True,
+        linear_in=(0, 1),
     ),
     batch=_product_of_batches,
+    axes=lambda s: (
+        f"{'k i' if s.attrs['transpose_a'] else 'i k'}, {'j k' if s.attrs['transpose_b'] else 'k j'} -> i j"
+    ),
     doc="The product of two matrices, each optionally transposed first.",
 )
 
@@ -188,7 +193,11 @@ batch_matmul = define_op(
     jvp=_bilinear_jvp,
     samples=_batch_samples,
     cost=_cost,
+    traits=Traits(linear_in=(0, 1)),
     batch=broadcasting,
+    axes=lambda s: (
+        f"... {'k i' if s.attrs['adj_x'] else 'i k'}, ... {'j k' if s.attrs['adj_y'] else 'k j'} -> ... i j"
+    ),
     doc="Products of matrices in the last two dimensions, each optionally adjoint; the others broadcast.",
 )
 

@@ -203,6 +203,7 @@ matrix_band_part: OpDef[Tensor] = define_op(
         )
     ],
     batch=leading,
+    axes="... m! n! -> ... m! n!",
     doc="Matrices with zeros but on num_lower diagonals below and num_upper above the main one (-1: all).",
 )
 

@@ -19,6 +19,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.axes import images, input_rank
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import reshape, size
@@ -231,6 +232,30 @@ def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 _BATCH_NORM = "epsilon: float = 1e-4, data_format: string = 'NHWC', is_training: bool = True"
 
+
+def _batch_norm_axes(s: ShapeContext) -> str | None:
+    rank = input_rank(s)
+    if rank is None:
+        return None
+    x, given = _image(s, rank), "m!" if s.shapes[3] == (0,) else "c"
+    return f"{x.replace('n ', 'n~ ')}, c, c, {given}, {given} -> {x}, c, c, c, c, "
+
+
+def _batch_norm_grad_axes(s: ShapeContext) -> str | None:
+    rank = input_rank(s)
+    return (
+        None
+        if rank is None
+        else f"{_image(s, rank)}, {_image(s, rank)}, c, c, c, -> {_image(s, rank)}, c, c, e!, e!"
+    )
+
+
+def _image(s: ShapeContext, rank: int) -> str:
+    """The dimensions of x. Statistics are those of the whole batch: it is cut only if they are given."""
+    text = images(s.attrs["data_format"], rank=rank)
+    return text.replace("n", "n!") if s.attrs["is_training"] else text
+
+
 batch_norm_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormV3",
     "x: T in FLOATING, scale: U in float32 | float64, offset: U, mean: U, variance: U -> y: T, "
@@ -240,6 +265,7 @@ batch_norm_op: OpDef[list[Tensor]] = define_op(
     kernel=_batch_norm,
     vjp=_batch_norm_vjp,
     samples=_batch_norm_samples,
+    axes=_batch_norm_axes,
     doc="x less its mean, over its deviation, times scale, plus offset, by channel; the reserve spaces are "
     "the statistics used, batch_mean and batch_variance (over n - 1) are for running averages.",
 )
@@ -254,6 +280,7 @@ batch_norm_grad_op: OpDef[list[Tensor]] = define_op(
     kernel=_batch_norm_grad,
     vjp=lambda op, *ddys: second_order(op, _batch_norm_formula(op), ddys[:3]),
     samples=_batch_norm_grad_samples,
+    axes=_batch_norm_grad_axes,
     doc="The gradients of FusedBatchNormV3's x, scale and offset; the reserve spaces are mean and variance.",
 )
 

@@ -135,6 +135,7 @@ bias_add_op: OpDef[Tensor] = define_op(
     traits=Traits(elementwise=True),
     loop=Loop(_bias_add_loop),
     batch=_batch_bias_add,
+    axes=lambda s: "n c ..a, c -> n c ..a" if s.attrs["data_format"] == "NCHW" else "..a c, c -> ..a c",
     doc="The value with ``bias[c]`` added to channel c: the last axis, or in NCHW the one after the batch.",
 )
 
@@ -164,6 +165,7 @@ bias_add_grad: OpDef[Tensor] = define_op(
         sample(np.ones((2, 3), np.int32)),
     ),
     batch=_batch_bias_add_grad,
+    axes=lambda s: "n c ..a -> c" if s.attrs["data_format"] == "NCHW" else "..a c -> c",
     doc="The sum over everything but the channels: the gradient of BiasAdd with respect to the bias.",
 )
 

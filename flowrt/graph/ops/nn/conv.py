@@ -19,8 +19,9 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
-from flowrt.graph.op_facets import Kernel
+from flowrt.graph.op_def import AxesRule, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Kernel, Traits
+from flowrt.graph.ops.base.axes import images
 from flowrt.graph.ops.base.identities import attributes_of
 from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import shape
@@ -309,6 +310,28 @@ def define_convolution(
         merge(shape_of(s.shapes[0], wanted, s.attrs), s.shapes[2])
         return [wanted]
 
+    def axes(rule: str) -> AxesRule:
+        """``rule`` of the image x, the filter f and the output y; the channels of groups are whole."""
+
+        def text(s: ShapeContext) -> str | None:
+            x, f = (
+                s.value(i) if argument.on_host else s.shapes[i] for i, argument in enumerate(s.op.inputs[:2])
+            )
+            if x is None or f is None:
+                return None
+            layout, rank = s.attrs["data_format"], len(x)
+            is_grouped = inner_dims == 1 and x[-1 if layout.endswith("C") else 1] != f[-2]
+            inner, filter, outer = ("c", "c m", "(c m)") if inner_dims == 2 else ("c", "c o", "o")
+            if is_grouped:
+                inner, filter, outer = "g!", "c! o!", "o!"
+            return rule.format(
+                x=images(layout, inner, rank=rank),
+                f=" ".join([*(f"r{i}!" for i in range(rank - 2)), filter]),
+                y=images(layout, outer, "p", rank),
+            )
+
+        return text
+
     def forward_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
         (x, filter), known = op.inputs, attributes_of(op)
         return [to_input(shape(x), filter, dy, **known), to_filter(x, shape(filter), dy, **known)]
@@ -331,11 +354,13 @@ def define_convolution(
         samples=lambda rng: [sample(x, f, **a) for x, f, _, a in arrays(rng)],
         cost=lambda inputs, outputs: cost(outputs[0], inputs[1]),
         batch=merged(0),
+        traits=Traits(linear_in=(0, 1)),
+        axes=axes("{x}, {f} -> {y}"),
         doc=doc,
     )
     to_input: OpDef[Tensor] = define_op(
         names[1],
-        f"input_sizes: host {input_sizes}, filter: T in FLOATING, out_backprop: T -> T",
+        f"input_sizes: host shape {input_sizes}, filter: T in FLOATING, out_backprop: T -> T",
         attrs=attrs,
         shape=input_shape,
         kernel=_kernel(0, computes[1], shape_of),
@@ -343,17 +368,21 @@ def define_convolution(
         samples=lambda rng: [sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in arrays(rng)],
         cost=lambda inputs, outputs: cost(inputs[2], inputs[1]),
         batch=merged(2, dims=0),
+        traits=Traits(linear_in=(1, 2)),
+        axes=axes("{f}, {y} -> {x}"),
         doc=f"The gradient of {names[0]} with respect to its input, from that of its output.",
     )
     to_filter: OpDef[Tensor] = define_op(
         names[2],
-        "input: T in FLOATING, filter_sizes: host int32, out_backprop: T -> T",
+        "input: T in FLOATING, filter_sizes: host shape int32, out_backprop: T -> T",
         attrs=attrs,
         shape=filter_shape,
         kernel=_kernel(1, computes[2], shape_of),
         vjp=filter_vjp,
         samples=lambda rng: [sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in arrays(rng)],
         cost=lambda inputs, outputs: cost(inputs[2], outputs[0]),
+        traits=Traits(linear_in=(0, 2)),
+        axes=axes("{x}, {y} -> {f}"),
         doc=f"The gradient of {names[0]} with respect to its filter, from that of its output.",
     )
     return Convolution(forward, to_input, to_filter)

@@ -201,6 +201,7 @@ dense_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     samples=_distributions,
     loop=Loop(_dense_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
+    axes="n c!, n c! -> n, n c!",
     doc="-sum(labels * log_softmax(features)) per row, and its gradient for labels of sum 1: "
     "softmax(features) - labels.",
 )
@@ -214,6 +215,7 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     samples=_class_numbers,
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
+    axes="n c!, n -> n, n c!",
     doc="-log_softmax(features)[label] per row, and its gradient; on a GPU NaN for an invalid label.",
 )
 
@@ -428,6 +430,7 @@ l2_loss: OpDef[Tensor] = define_op(
         ),
     ],
     batch=_batch_l2_loss,
+    axes="..a -> ",
     doc="Half the sum of the squares.",
 )
 
@@ -464,6 +467,7 @@ in_top_k_op: OpDef[Tensor] = define_op(
         sample(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.array(1, np.int64)),
     ],
     batch=merged(0, 1),
+    axes="n c!, n -> n",
     doc="True for rows with fewer than k predictions above the target's; False if one is not finite.",
 )
 

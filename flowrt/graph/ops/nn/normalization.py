@@ -107,6 +107,7 @@ layer_norm_op: OpDef[Tensor] = define_op(
     vjp=lambda op, dy: layer_norm_grad_op(dy, *op.inputs[:2], epsilon=op.get_attr("epsilon")),
     samples=_layer_norm_samples,
     batch=leading_of_first,
+    axes="..a c!, c!, c! -> ..a c!",
     doc="x less its mean along the last axis, over its deviation, times scale, plus offset.",
 )
 
@@ -121,6 +122,7 @@ layer_norm_grad_op: OpDef[list[Tensor]] = define_op(
         sample(rng.standard_normal(s.inputs[0].shape).astype(s.inputs[0].dtype), *s.inputs[:2])
         for s in _layer_norm_samples(rng)
     ],
+    axes="..a c!, ..a c!, c! -> ..a c!, c!, c!",
     doc="The gradients of LayerNorm's x, scale and offset.",
 )
 
@@ -216,6 +218,7 @@ lrn_op: OpDef[Tensor] = define_op(
     ],
     samples=_images(1),
     batch=merged(0),
+    axes="n h w c! -> n h w c!",
     doc="x / (bias + alpha * s) ** beta, s the sum of the squares of the channels within depth_radius.",
 )
 
@@ -228,6 +231,7 @@ lrn_grad_op: OpDef[Tensor] = define_op(
     vjp=lambda op, ddx: second_order(op, _lrn_formula(op), [ddx]),
     samples=_images(3),
     batch=merged(0, 1, 2),
+    axes="n h w c!, n h w c!, n h w c! -> n h w c!",
     doc="The gradient of LRN with respect to its input.",
 )
 

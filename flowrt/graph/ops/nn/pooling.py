@@ -20,7 +20,8 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_def import LINEAR, AxesRule, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.ops.base.axes import images
 from flowrt.graph.ops.base.identities import attributes_of
 from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
@@ -272,6 +273,16 @@ _WINDOW = "ksize: list(int), strides: list(int), padding: string"
 _EXPLICIT = "explicit_paddings: list(int) = ()"
 
 
+def _axes(rule: str, spatial: int) -> AxesRule:
+    """``rule`` of images x and their windows y, in the op's data format."""
+
+    def axes(s: ShapeContext) -> str:
+        layout, rank = s.attrs["data_format"], spatial + 2
+        return rule.format(x=images(layout, rank=rank), y=images(layout, spatial="p", rank=rank))
+
+    return axes
+
+
 def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The maximum over windows, and its gradient and that one's transpose as ops. Returns the first two."""
     forward: OpDef = define_op(
@@ -284,6 +295,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         jvp=lambda op, dx: [to_output(op.inputs[0], op.outputs[0], dx, **attributes_of(op))],
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
+        axes=_axes("{x} -> {y}", spatial),
         doc="The maximum of every window.",
     )
     to_input: OpDef = define_op(
@@ -296,6 +308,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         jvp=_third_tangent,
         samples=_samples(spatial, lambda x, y, dy: (x, y, dy)),
         batch=merged(0, 1, 2),
+        axes=_axes("{x}, {y}, {y} -> {x}", spatial),
         doc="The gradient of the maximum with respect to its input: each window's, at its first maximum.",
     )
     to_output: OpDef = define_op(
@@ -308,6 +321,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         jvp=_third_tangent,
         samples=_samples(spatial, lambda x, y, dy: (x, y, x)),
         batch=merged(0, 1, 2),
+        axes=_axes("{x}, {y}, {x} -> {y}", spatial),
         doc="The element of ``grad`` where each window has its first maximum: the transpose of the gradient.",
     )
     return forward, to_input
@@ -327,11 +341,12 @@ def _define_average(
         jvp=LINEAR,
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
+        axes=_axes("{x} -> {y}", spatial),
         doc="The mean of every window, over its elements inside the input.",
     )
     to_input: OpDef = define_op(
         f"AvgPool{dims}Grad",
-        "orig_input_shape: host int32, grad: T in FLOATING -> T",
+        "orig_input_shape: host shape int32, grad: T in FLOATING -> T",
         attrs=attrs,
         shape=_average_grad_shape,
         kernel=_average_pool_grad,
@@ -339,6 +354,7 @@ def _define_average(
         jvp=LINEAR,
         samples=_samples(spatial, lambda x, y, dy: (np.array(x.shape, np.int32), dy)),
         batch=merged(1, dims=0),
+        axes=_axes("{y} -> {x}", spatial),
         doc="The gradient of the mean with respect to its input.",
     )
     return forward, to_input

@@ -95,6 +95,7 @@ softmax_op: OpDef[Tensor] = define_op(
     samples=_samples,
     loop=Loop(_softmax_loop, LoopPattern.ALONG_ROWS),
     batch=leading,
+    axes="... c! -> ... c!",
     doc="exp(x) over the sum of exp(x) along the last axis.",
 )
 
@@ -108,6 +109,7 @@ log_softmax_op: OpDef[Tensor] = define_op(
     samples=_samples,
     loop=Loop(_log_softmax_loop, LoopPattern.ALONG_ROWS),
     batch=leading,
+    axes="... c! -> ... c!",
     doc="x less the logarithm of the sum of exp(x) along the last axis.",
 )
 
