@@ -90,7 +90,7 @@ def plan(
         if layout in settled:
             continue
         settled.add(layout)
-        for step in _possible(layout, len(shape)):
+        for step in _possible(layout, shape):
             after = step.apply(layout)
             if after not in settled:
                 longer = cost + seconds(step, layout, shape, itemsize, link)
@@ -98,8 +98,11 @@ def plan(
     raise InternalError(f"redistribution: expected a target that {source} can become; got {target}")
 
 
-def _possible(layout: Layout, rank: int) -> Iterator[Step]:
-    """All steps from ``layout``."""
+def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
+    """All steps from ``layout``. Several axes at once need a dimension that they divide: the parts of one
+    cut are then those of the cuts one after the other.
+    """
+    rank = len(shape)
     placements, axes = layout.placements, layout.mesh.axes
     last = [max(layout.axes_of(dim), default=-1) for dim in range(rank)]
     for size in range(1, len(axes) + 1):
@@ -109,12 +112,15 @@ def _possible(layout: Layout, rank: int) -> Iterator[Step]:
                 continue
             if isinstance(source, Shard) and chosen != layout.axes_of(source.dim)[-size:]:
                 continue  # only the innermost cuts can be undone
+            count = math.prod(axes[i].size for i in chosen)
+            if isinstance(source, Shard) and size > 1 and shape[source.dim] % count:
+                continue
             if not isinstance(source, Replicate):
                 yield Step(chosen, source, REPLICATED)
             elif size > 1:
                 continue  # slices take no messages: one axis at a time is as good
             for dim in range(rank):
-                if last[dim] < chosen[0] and source != Shard(dim):
+                if last[dim] < chosen[0] and source != Shard(dim) and (size == 1 or shape[dim] % count == 0):
                     yield Step(chosen, source, Shard(dim))
 
 

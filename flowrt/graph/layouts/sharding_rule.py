@@ -91,7 +91,7 @@ class _Pattern(NamedTuple):
     outputs: tuple[tuple[_Token, ...], ...]
     whole: frozenset[str]
     reductions: dict[str, str]
-    """Of outputs that lack the factor; the default is "sum", and "" for one that does not matter to them."""
+    """The reduction of outputs without the factor: by default "sum"; "" if they do not depend on it."""
 
 
 _WORD = re.compile(r"\((?P<several>[\w ]+)\)|(?P<name>\.\.\.|\.\.\w+|[A-Za-z]\w*)(?P<mark>!|~|\|\w+)?")

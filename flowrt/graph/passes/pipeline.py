@@ -32,6 +32,7 @@ from flowrt.graph.passes.fusion.fuse import fuse
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small
 from flowrt.graph.passes.fusion.loop_factors import lay_out_factors
 from flowrt.graph.passes.fusion.row_slices import gather_slices
+from flowrt.graph.passes.layouts.lower_layouts import lower_layouts
 from flowrt.graph.passes.optimise.dependencies import clean_dependencies
 from flowrt.graph.passes.optimise.fold import fold_constants
 from flowrt.graph.passes.optimise.merge import eliminate_common_subexpressions
@@ -228,6 +229,10 @@ PIPELINE: tuple[Stage, ...] = (
     Stage(  # folded shapes are known now
         "infer_shapes", lambda step, options, _: infer_shapes(step) if options.optimises else step,
         State.OPTIMISED, Scope.ADDITION, enters_functions=True,
+    ),
+    Stage(
+        "lower_layouts", lambda step, o, _: lower_layouts(step, o.devices, o.links),
+        State.OPTIMISED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=False,
     ),
     Stage(
         "place",

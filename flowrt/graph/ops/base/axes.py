@@ -1,4 +1,4 @@
-"""Sharding rules of ops whose dimensions follow from ranks, attrs and host inputs.
+"""Sharding rules of ops with dimensions that follow from ranks, attrs and host inputs.
 
 A rule is text, see `flowrt.graph.layouts.sharding_rule`. These functions write those in which some dimensions
 must be whole (the concatenated, the reversed, the padded ones) and all others pass through.

@@ -95,6 +95,30 @@ stop_gradient = _identity_op(
 )
 
 
+def with_layout_of(op: Operation, x: Tensor) -> Tensor:
+    """``x`` in the layout that ``op`` names."""
+    moved = relayout_op(x)
+    named = {key: value for key, value in op.node.attrs.items() if key.startswith("_")}
+    moved.op.mutate(attrs={**moved.op.node.attrs, **named})
+    return moved
+
+
+relayout_op: OpDef[Tensor] = define_op(
+    "Relayout",
+    "input: T in ANY -> T",
+    shape=unchanged,
+    kernel=lambda xp, input: input,
+    vjp=lambda op, dy: [with_layout_of(op, dy)],
+    jvp=with_layout_of,
+    samples=arrays(),
+    alias=True,
+    value=lambda s: s.value(0),
+    batch=leading,
+    axes="..a -> ..a",
+    doc="The input as it is, in the layout that the operation's attributes name.",
+)
+
+
 identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T in ANY -> *T",

@@ -11,6 +11,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import feed_beside
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.evaluate import located
+from flowrt.graph.layouts.attributes import ATTRIBUTES as LAYOUT_ATTRIBUTES
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
@@ -171,7 +172,9 @@ def feed_node(tensor: Tensor, shape: Shape) -> Node:
 def feed_of(node: Node, index: int, shape: Shape) -> Node:
     """`feed_node` of the output ``index`` of ``node``."""
     name = node.name if len(node.outputs) == 1 else f"_feed_{node.name}_{index}"
-    return feed_beside(node, name, TensorSpec(node.outputs[index].dtype, shape))
+    feed = feed_beside(node, name, TensorSpec(node.outputs[index].dtype, shape))
+    layout = {key: value for key, value in node.attrs.items() if key in LAYOUT_ATTRIBUTES}
+    return feed.replace(attrs={**feed.attrs, **layout}) if layout else feed
 
 
 def prune(subgraph: Subgraph) -> Subgraph:

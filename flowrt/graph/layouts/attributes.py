@@ -1,0 +1,60 @@
+"""Layouts as attributes of nodes: how they travel in graphs, files and requests to a cluster.
+
+    _mesh      the mesh, on variables, inputs and Relayout operations
+    _layout    how the tensor is used
+    _stored    how a variable is kept, if that is another layout
+
+All are text, so they survive GraphDef, the text form and the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from flowrt.errors import UnimplementedError
+from flowrt.graph.layouts.layout import Layout, format_layout, parse_layout
+from flowrt.graph.layouts.mesh import Mesh, format_mesh, parse_mesh
+from flowrt.graph.node import Node
+
+MESH, LAYOUT, STORED = "_mesh", "_layout", "_stored"
+ATTRIBUTES = (MESH, LAYOUT, STORED)
+
+
+class NodeLayouts(NamedTuple):
+    """``used``: the layout in which operations get the tensor; ``stored``: that of a variable in memory."""
+
+    used: Layout
+    stored: Layout
+
+
+def attributes_of(used: Layout, stored: Layout | None = None) -> dict[str, str]:
+    """The attributes of a node with these layouts."""
+    found = {MESH: format_mesh(used.mesh), LAYOUT: format_layout(used)}
+    return found if stored is None or stored is used else {**found, STORED: format_layout(stored)}
+
+
+def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
+    """The layouts over ``mesh``, which has devices, that ``attrs`` name; None if they name none."""
+    text = attrs.get(LAYOUT)
+    if text is None:
+        return None
+    used = parse_layout(text, mesh)
+    return NodeLayouts(used, parse_layout(attrs.get(STORED, text), mesh))
+
+
+def mesh_of(nodes: Iterable[Node]) -> Mesh | None:
+    """The mesh of ``nodes``, None if none of them names one.
+
+    Raises `UnimplementedError` if they name several.
+    """
+    found: dict[str, Node] = {}
+    for node in nodes:
+        if MESH in node.attrs:
+            found.setdefault(node.attrs[MESH], node)
+    if len(found) > 1:
+        (one, first), (other, second) = list(found.items())[:2]
+        raise UnimplementedError(
+            f"a step needs layouts over one mesh; got {one} of {first.name!r} and {other} of {second.name!r}"
+        )
+    return parse_mesh(next(iter(found))) if found else None

@@ -1,0 +1,14 @@
+"""Passes from one global graph to the operations of each device of a mesh.
+
+    propagate_layouts   the layout of every tensor, and the layouts in which its readers want it
+    lower_layouts       the operations of each coordinate, on its device
+    redistribute        collectives, slices and sums between the layout that a tensor has and the one it needs
+    local_forms         operations that differ on parts: means, shapes as values, sparse updates
+
+A subgraph in which no node names a mesh passes as the same object.
+
+Data path: `mesh_of` finds the mesh; `propagate` returns `Layouts`, facts only; `lower_layouts` goes through
+the nodes in order. A node that all coordinates compute becomes one node per coordinate, ``name@dp0tp1``, with
+inputs in the layouts that its rule wants. One that must run once (a feed, a random draw, an iterator, a
+print) keeps its name, runs on the device of the first coordinate, and every coordinate reads its outputs.
+"""

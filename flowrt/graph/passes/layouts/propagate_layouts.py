@@ -1,0 +1,312 @@
+"""Propagation: a layout for every tensor of a step, from those of variables, inputs and Relayout operations.
+
+One sweep in topological order, an axis of the mesh at a time. A node's candidates are the factors of its
+sharding rule on which an input is sharded already: a factor that passes through comes before one that is
+contracted, then the one that leaves most bytes where they are. Without a candidate, a Partial passes through
+linear operations; all else is replicated.
+
+What is sharded is not gathered to save bytes, and what is replicated is not cut unless the script says so:
+costs would turn data parallelism into model parallelism, since gathering a small batch takes fewer bytes than
+reducing a large gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from flowrt import dtypes
+from flowrt.dtypes import INEXACT
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.layouts.attributes import MESH, layouts_of
+from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
+from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.layouts.sharding_rule import ShardingRule, dim_of
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import LINEAR, Effect
+from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.shapes import Shape, format_shape, is_static
+
+
+class Gather(NamedTuple):
+    """A sharded input that is gathered because its operation has no rule to compute on parts of it."""
+
+    node: str
+    op: str
+    source: str
+    input: int
+
+
+@final
+@dataclass
+class Layouts:
+    """The result: the layout of each output, and for each node on all coordinates those of its inputs."""
+
+    mesh: Mesh
+    outputs: dict[Ref, Layout] = field(default_factory=dict)
+    """The layout of a handle is that in which the variable is stored."""
+    inputs: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
+    single: set[str] = field(default_factory=set)
+    """Nodes that run once; every coordinate reads their outputs."""
+    gathers: list[Gather] = field(default_factory=list)
+
+
+def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
+    """The layouts of ``subgraph``, with inferred and folded shapes, over ``mesh``.
+
+    Raises `InvalidArgumentError` for a layout that does not fit its tensor, and for variables with different
+    layouts in one update.
+    """
+    return _Propagation(subgraph, mesh).run()
+
+
+@final
+class _Propagation:
+    def __init__(self, subgraph: Subgraph, mesh: Mesh) -> None:
+        self._subgraph, self._mesh = subgraph, mesh
+        self._none = Layout.replicated(mesh)
+        self._found = Layouts(mesh)
+
+    def run(self) -> Layouts:
+        for node in self._subgraph:
+            self._visit(node)
+        return self._found
+
+    def _visit(self, node: Node) -> None:
+        if node.op.effect is Effect.HANDLE and MESH in node.attrs:
+            layouts = layouts_of(node.attrs, self._mesh)
+            stored = self._none if layouts is None else layouts.stored
+            self._check(node, stored, node.attrs["shape"])
+            self._note(node, (), [stored])
+        elif self._is_of_variable(node):
+            self._visit_access(node)
+        elif self._runs_once(node):
+            self._found.single.add(node.name)
+            self._note(node, [self._none] * len(node.inputs), [self._seed(node)] * len(node.outputs))
+            self._note_gathers(node)
+        elif node.op is relayout_op:
+            self._note(node, [self._seed(node)], [self._seed(node)])
+        else:
+            self._choose(node)
+
+    def _note(self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
+        self._found.inputs[node.name] = tuple(inputs)
+        for index, layout in enumerate(outputs):
+            self._found.outputs[node.name, index] = layout
+
+    def _seed(self, node: Node) -> Layout:
+        """The layout that the script gave to the outputs of ``node``."""
+        layouts = layouts_of(node.attrs, self._mesh)
+        if layouts is None:
+            return self._none
+        for spec in node.outputs:
+            self._check(node, layouts.used, spec.shape)
+        return layouts.used
+
+    def _check(self, node: Node, layout: Layout, shape: Shape) -> None:
+        if layout.is_replicated:
+            return
+        where = f"{node.op.name} {node.name!r}"
+        layout.check_rank(0 if shape is None else len(shape), where)
+        dims = [p.dim for p in layout.placements if isinstance(p, Shard)]
+        if any(shape[dim] is None for dim in dims):  # type: ignore[index]
+            sizes = format_shape(shape)
+            raise InvalidArgumentError(f"{where}: expected a static size of sharded dimensions; got {sizes}")
+
+    # --- variables
+
+    def _is_of_variable(self, node: Node) -> bool:
+        """Whether ``node`` reads or writes a variable over the mesh."""
+        if node.op.effect not in (Effect.READ, Effect.WRITE) or not node.inputs:
+            return False
+        return MESH in self._subgraph.nodes[node.inputs[0][0]].attrs
+
+    def _visit_access(self, node: Node) -> None:
+        handle = self._subgraph.nodes[node.inputs[0][0]]
+        stored, shape = self._found.outputs[node.inputs[0]], handle.attrs["shape"]
+        arguments = arguments_of(node.op, node.attrs)
+        inputs = [
+            self._of_update(node, ref, argument.name, stored, shape)
+            for ref, argument in zip(node.inputs, arguments, strict=True)
+        ]
+        if node.op.effect is Effect.WRITE:
+            self._note(node, inputs, [self._none] * len(node.outputs))
+        elif node.op is resource_gather:
+            self._visit_gather(node, stored, inputs)
+        else:
+            layouts = layouts_of(handle.attrs, self._mesh)
+            used = self._none if layouts is None else layouts.used
+            whole = (
+                not node.outputs or node.outputs[0].dtype is dtypes.bool_ or node.outputs[0].shape != shape
+            )
+            self._note(node, inputs, [self._none if whole else used])
+
+    def _of_update(
+        self, node: Node, ref: Ref, name: str, stored: Layout, shape: Sequence[int | None]
+    ) -> Layout:
+        """The layout of an input of an access to a variable of ``shape``."""
+        spec = self._subgraph.spec(ref)
+        if spec.dtype is dtypes.resource:
+            own = self._found.outputs[ref]
+            if own is not stored:
+                raise InvalidArgumentError(
+                    f"{node.op.name} {node.name!r}: expected variables with one layout; got {stored} and "
+                    f"{own} of {ref[0]!r}"
+                )
+            return own
+        if spec.shape is not None and len(spec.shape) == 0:
+            return self._none
+        if "indices" in {argument.name for argument in node.op.inputs}:
+            if name == "indices" or spec.shape is None or len(spec.shape) != len(shape):
+                return self._none
+            return Layout(self._mesh, [REPLICATED if p == Shard(0) else p for p in stored.placements])
+        return stored
+
+    def _visit_gather(self, node: Node, stored: Layout, inputs: list[Layout]) -> None:
+        """A sparse read: of rows that are sharded each coordinate has its own, and zeros elsewhere."""
+        rank = len(self._subgraph.spec(node.inputs[1]).shape or ())
+        indices = self._found.outputs[node.inputs[1]]
+        wanted: list[Placement] = []
+        placements: list[Placement] = []
+        for axis, placement in enumerate(stored.placements):
+            given = indices.placements[axis]
+            if isinstance(placement, Shard):
+                wanted.append(REPLICATED)
+                rows = placement.dim == 0
+                placements.append(Partial() if rows else Shard(rank + placement.dim - 1))
+            else:
+                kept = given if isinstance(given, Shard) else REPLICATED
+                wanted.append(kept)
+                placements.append(kept)
+        self._note(node, [inputs[0], Layout(self._mesh, wanted)], [Layout(self._mesh, placements)])
+
+    # --- nodes that run once
+
+    def _runs_once(self, node: Node) -> bool:
+        effect = node.op.effect
+        if effect is not Effect.PURE:
+            return True
+        if node.op.state is not None or not all(_is_numeric(spec) for spec in node.outputs):
+            return True
+        if not node.inputs or not all(is_static(spec.shape) for spec in node.outputs):
+            return bool(node.inputs)
+        return self._is_fed_by_single(node) and all(
+            self._found.outputs[ref].is_replicated for ref in node.inputs
+        )
+
+    def _is_fed_by_single(self, node: Node) -> bool:
+        """Whether all inputs but constants come from nodes that run once."""
+        producers = [self._subgraph.nodes[name] for name, _ in node.inputs]
+        known = [p.name in self._found.single for p in producers if p.op.name != "Const"]
+        return bool(known) and all(known)
+
+    # --- pure operations
+
+    def _choose(self, node: Node) -> None:
+        specs = [self._subgraph.spec(ref) for ref in node.inputs]
+        rule = rule_of(
+            node.op,
+            node.attrs,
+            specs,
+            node.outputs,
+            lambda i: partial_value(self._subgraph.nodes.__getitem__, node.inputs[i]),
+        )
+        if rule is None:
+            self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
+            self._note_gathers(node)
+            return
+        choice = _Choice(node, rule, specs, [self._found.outputs[ref] for ref in node.inputs])
+        for axis in range(len(self._mesh.axes)):
+            choice.choose(axis)
+        inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
+        self._note(node, inputs, [Layout(self._mesh, placements) for placements in choice.outputs])
+        self._note_gathers(node)
+
+    def _note_gathers(self, node: Node) -> None:
+        for i, (ref, wanted) in enumerate(zip(node.inputs, self._found.inputs[node.name], strict=True)):
+            have = self._found.outputs[ref]
+            lost = [
+                a
+                for a, (p, w) in enumerate(zip(have.placements, wanted.placements, strict=True))
+                if isinstance(p, Shard) and isinstance(w, Replicate)
+            ]
+            if lost and node.op.effect is not Effect.WRITE:
+                self._found.gathers.append(Gather(node.name, node.op.name, str(node.source or ""), i))
+
+
+@final
+class _Choice:
+    """The placements of a node's tensors, an axis at a time."""
+
+    def __init__(
+        self, node: Node, rule: ShardingRule, specs: Sequence[TensorSpec], have: Sequence[Layout]
+    ) -> None:
+        self._node, self._rule, self._specs, self._have = node, rule, specs, have
+        self._parts: dict[int, int] = defaultdict(lambda: 1)
+        """The number of parts into which each factor is cut so far."""
+        self._on_device = [not argument.on_host for argument in arguments_of(node.op, node.attrs)]
+        self.inputs: list[list[Placement]] = [[] for _ in specs]
+        self.outputs: list[list[Placement]] = [[] for _ in node.outputs]
+
+    def choose(self, axis: int) -> None:
+        """Append the placements on ``axis``."""
+        held = [layout.placements[axis] for layout in self._have]
+        factor = self._best_factor(axis, held)
+        if factor is not None:
+            self._parts[factor] *= self._have[0].mesh.axes[axis].size
+            self._cut(factor)
+            return
+        passing = self._passing_partial(held)
+        for i, placements in enumerate(self.inputs):
+            placements.append(Partial() if i in passing else REPLICATED)
+        for placements in self.outputs:
+            placements.append(Partial() if passing else REPLICATED)
+
+    def _best_factor(self, axis: int, held: Sequence[Placement]) -> int | None:
+        size = self._have[0].mesh.axes[axis].size if self._have else 1
+        kept: dict[int, int] = defaultdict(int)
+        for placement, spec, dims in zip(held, self._specs, self._rule.inputs, strict=True):
+            if isinstance(placement, Shard) and placement.dim < len(dims) and dims[placement.dim]:
+                factor = dims[placement.dim][0]
+                if self._rule.may_cut(factor, size * self._parts[factor]):
+                    kept[factor] += math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
+        return min(kept, key=lambda f: (self._is_contracted(f), -kept[f], f), default=None)
+
+    def _is_contracted(self, factor: int) -> bool:
+        return all(dim_of(factor, dims) is None for dims in self._rule.outputs)
+
+    def _cut(self, factor: int) -> None:
+        for placements, dims in zip(self.inputs, self._rule.inputs, strict=True):
+            dim = dim_of(factor, dims)
+            placements.append(REPLICATED if dim is None else Shard(dim))
+        reduction = self._rule.factors[factor].reduction
+        for placements, dims in zip(self.outputs, self._rule.outputs, strict=True):
+            dim = dim_of(factor, dims)
+            lacking: Placement = Partial(reduction) if reduction else REPLICATED
+            placements.append(lacking if dim is None else Shard(dim))
+
+    def _passing_partial(self, held: Sequence[Placement]) -> frozenset[int]:
+        """The inputs of which the Partial may pass on to the outputs: all of a linear operation, or one of an
+        operation that is linear in each.
+        """
+        op, inputs = self._node.op, [i for i, is_on_device in enumerate(self._on_device) if is_on_device]
+        partial = [i for i in inputs if held[i] == Partial()]
+        exact = [s.dtype for i, s in enumerate(self._specs) if i in partial] + [
+            s.dtype for s in self._node.outputs
+        ]
+        if not partial or any(dtype not in INEXACT for dtype in exact):
+            return frozenset()
+        if op.jvp is LINEAR and partial == inputs:
+            return frozenset(partial)
+        is_one = len(partial) == 1 and partial[0] in op.linear_in
+        return frozenset(partial) if is_one else frozenset()
+
+
+def _is_numeric(spec: TensorSpec) -> bool:
+    return spec.dtype not in (dtypes.string, dtypes.variant, dtypes.resource)

@@ -1,0 +1,282 @@
+"""Redistribution: the operations that bring a tensor from the layout that it has to one that a reader needs.
+
+The steps are those of `flowrt.graph.layouts.redistribution.plan`. Between devices a step is a collective with
+all ranks of its group, or for an all-to-all the pieces themselves; on an axis of time it is a sum, a
+concatenation or a slice. A step is emitted once per distinct group of inputs, and all readers of a tensor in
+one layout share the result.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from flowrt.dtypes import DType, as_dtype, int32
+from flowrt.graph.collectives.cost import Link
+from flowrt.graph.construction.constant import const
+from flowrt.graph.layouts.layout import Layout, Partial, Shard
+from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.layouts.redistribution import Step, plan
+from flowrt.graph.node import Node, Ref, TensorSpec
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.array.concat_and_split import concat_op
+from flowrt.graph.ops.array.slicing import slice_op
+from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
+from flowrt.graph.ops.elementwise.arithmetic import add_n_op, maximum, minimum, multiply
+
+Refs: TypeAlias = Mapping[Coordinate, Ref]
+"""A tensor's part on each coordinate."""
+
+FOLDS: Mapping[str, OpDef] = {"max": maximum, "min": minimum, "prod": multiply}
+
+_COLLECTIVES: Mapping[str, OpDef] = {op.name: op for op in (all_gather_op, all_reduce_op, reduce_scatter_op)}
+
+
+@final
+class Emitter:
+    """Adds nodes of a lowered step; names are unique within it."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.nodes: dict[str, Node] = {}
+        self.count_of: dict[str, int] = {}
+        """The number of elements over which each mean is taken."""
+        self._counts: dict[str, Callable[[], int]] = {}
+
+    def add(
+        self,
+        stem: str,
+        op: OpDef,
+        inputs: Iterable[Ref],
+        attrs: Mapping[str, Any],
+        device: str,
+        outputs: Sequence[TensorSpec],
+        origin: Node,
+    ) -> str:
+        """Add a node with a new name that begins with ``stem``; ``origin`` is the global node it is for."""
+        count = self._counts.setdefault(stem, itertools.count().__next__)()
+        name = f"{stem}_{count}" if count else stem
+        self.nodes[name] = Node(name, op, tuple(inputs), (), attrs, device, origin.source, tuple(outputs))
+        return name
+
+    def constant(self, stem: str, value: Any, device: str, origin: Node) -> Ref:
+        array = np.asarray(value)
+        dtype = as_dtype(array.dtype)
+        attrs = {"value": array, "dtype": dtype}
+        return self.add(stem, const, (), attrs, device, [TensorSpec(dtype, array.shape)], origin), 0
+
+    def slice(self, ref: Ref, part: Sequence[slice], origin: Node) -> Ref:
+        """The block ``part`` of ``ref``, on its device; of a constant, another constant."""
+        node = self.nodes[ref[0]]
+        spec = node.outputs[ref[1]]
+        if node.op is const:
+            return self.constant(f"{ref[0]}/part", node.attrs["value"][tuple(part)], node.device, origin)
+        begin = np.array([each.start for each in part], np.int32)
+        size = np.array([each.stop - each.start for each in part], np.int32)
+        inputs = [
+            ref,
+            self.constant(f"{ref[0]}/begin", begin, node.device, origin),
+            self.constant(f"{ref[0]}/size", size, node.device, origin),
+        ]
+        made = TensorSpec(spec.dtype, tuple(int(n) for n in size))
+        attrs = {"T": spec.dtype, "Index": int32}
+        return self.add(f"{ref[0]}/part", slice_op, inputs, attrs, node.device, [made], origin), 0
+
+    def concat(self, refs: Sequence[Ref], dim: int, device: str, origin: Node) -> Ref:
+        """The parts ``refs`` joined along ``dim``."""
+        specs = [self.nodes[name].outputs[index] for name, index in refs]
+        if len(refs) == 1:
+            return refs[0]
+        shape = list(specs[0].shape or ())
+        shape[dim] = sum((spec.shape or ())[dim] or 0 for spec in specs)
+        axis = self.constant(f"{refs[0][0]}/axis", np.array(dim, np.int32), device, origin)
+        attrs = {"N": len(refs), "T": specs[0].dtype, "Tidx": int32}
+        made = TensorSpec(specs[0].dtype, tuple(shape))
+        stem = f"{refs[0][0]}/joined"
+        return self.add(stem, concat_op, (*refs, axis), attrs, device, [made], origin), 0
+
+    def reduce(self, refs: Sequence[Ref], reduction: str, device: str, origin: Node) -> Ref:
+        """The reduction of ``refs``, in their order."""
+        distinct, spec = list(refs), self.nodes[refs[0][0]].outputs[refs[0][1]]
+        if len(distinct) == 1:
+            return distinct[0]
+        stem = f"{refs[0][0]}/{reduction}"
+        if reduction == "sum":
+            attrs = {"N": len(distinct), "T": spec.dtype}
+            return self.add(stem, add_n_op, distinct, attrs, device, [spec], origin), 0
+        fold, attrs = FOLDS[reduction], {"T": spec.dtype}
+        return functools.reduce(
+            lambda a, b: (self.add(stem, fold, (a, b), attrs, device, [spec], origin), 0), distinct
+        )
+
+
+@final
+class Redistribution:
+    """Parts of tensors in all the layouts in which they are needed."""
+
+    def __init__(self, emitter: Emitter, link: Link) -> None:
+        self._emit, self._link, self._mesh = emitter, link, emitter.mesh
+        self._known: dict[tuple[Ref, Layout], Refs] = {}
+        self._own: dict[Ref, tuple[Layout, Node, tuple[int, ...]]] = {}
+        self.steps: list[tuple[Step, Ref]] = []
+
+    def put(self, ref: Ref, layout: Layout, shape: tuple[int, ...], refs: Refs, origin: Node) -> None:
+        """Note the parts of ``ref``, of the global ``shape``, in the layout in which it is computed."""
+        self._own[ref] = layout, origin, shape
+        self._known[ref, layout] = refs
+
+    def get(self, ref: Ref, wanted: Layout, shape: tuple[int, ...] | None = None) -> Refs:
+        """The parts of ``ref`` in the layout ``wanted``. ``shape``: the global one, if it is known better."""
+        found = self._known.get((ref, wanted))
+        if found is None:
+            have, origin, own = self._own[ref]
+            found = self._known[ref, have]
+            shape = own if shape is None else shape
+            spec = self._spec(next(iter(found.values())))
+            layout = have
+            for step in plan(have, wanted, shape, spec.dtype.np.itemsize, self._link):
+                after = step.apply(layout)
+                found = self._known.get((ref, after)) or self._apply(step, layout, shape, found, origin)
+                self._known[ref, after] = found
+                self.steps.append((step, ref))
+                layout = after
+        return found
+
+    def assembled(self, ref: Ref) -> Ref:
+        """The whole of ``ref``, on the device of the first coordinate: for a fetch."""
+        layout, origin, _ = self._own[ref]
+        parts = dict(self._known[ref, layout])
+        for axis in reversed(range(len(self._mesh.axes))):
+            placement = layout.placements[axis]
+            for group in self._mesh.groups(axis):
+                if group[0] not in parts:
+                    continue
+                refs = [parts[c] for c in group]
+                parts[group[0]] = self._joined(refs, placement, self._mesh.device(group[0]), origin)
+                for other in group[1:]:
+                    del parts[other]
+        return parts[self._mesh.coordinates[0]]
+
+    def _joined(self, refs: Sequence[Ref], placement: Any, device: str, origin: Node) -> Ref:
+        if isinstance(placement, Shard):
+            return self._emit.concat(refs, placement.dim, device, origin)
+        if isinstance(placement, Partial):
+            return self._emit.reduce(refs, placement.reduction, device, origin)
+        return refs[0]
+
+    def _spec(self, ref: Ref) -> TensorSpec:
+        return self._emit.nodes[ref[0]].outputs[ref[1]]
+
+    # --- steps
+
+    def _apply(
+        self, step: Step, before: Layout, shape: tuple[int, ...], refs: Refs, origin: Node
+    ) -> dict[Coordinate, Ref]:
+        after = step.apply(before)
+        made: dict[tuple[Any, ...], list[Ref]] = {}
+        result: dict[Coordinate, Ref] = {}
+        for group in _groups(self._mesh, step.axes):
+            inputs = tuple(refs[c] for c in group)
+            starts = tuple(before.slices(shape, c) for c in group)
+            ends = tuple(after.slices(shape, c) for c in group)
+            key = (inputs, tuple(map(str, ends)))
+            if key not in made:
+                made[key] = self._step(step, group, inputs, starts, ends, origin)
+            result.update(zip(group, made[key], strict=True))
+        return result
+
+    def _step(
+        self,
+        step: Step,
+        group: Sequence[Coordinate],
+        refs: Sequence[Ref],
+        before: Sequence[tuple[slice, ...]],
+        after: Sequence[tuple[slice, ...]],
+        origin: Node,
+    ) -> list[Ref]:
+        emit, devices = self._emit, [self._mesh.device(c) for c in group]
+        if step.collective == "Slice":
+            return [
+                emit.slice(ref, _inside(inner, outer), origin)
+                for ref, outer, inner in zip(refs, before, after, strict=True)
+            ]
+        if self._mesh.axes[step.axes[0]].is_time:
+            whole = self._joined(refs, step.source, devices[0], origin)
+            if not isinstance(step.target, Shard):
+                return [whole] * len(group)
+            union = _union(before)
+            return [emit.slice(whole, _inside(inner, union), origin) for inner in after]
+        if step.collective == "AllToAll":
+            return self._exchange(step, devices, refs, before, after, origin)
+        return self._collective(step, group, refs, after, origin)
+
+    def _exchange(
+        self,
+        step: Step,
+        devices: Sequence[str],
+        refs: Sequence[Ref],
+        before: Sequence[tuple[slice, ...]],
+        after: Sequence[tuple[slice, ...]],
+        origin: Node,
+    ) -> list[Ref]:
+        """An all-to-all that cuts along one dimension and joins along another: each pair's piece itself."""
+        assert isinstance(step.source, Shard)
+        assert isinstance(step.target, Shard)
+        results = []
+        for device, wanted in zip(devices, after, strict=True):
+            pieces = []
+            for ref, have in zip(refs, before, strict=True):
+                piece = list(have)
+                piece[step.target.dim] = wanted[step.target.dim]
+                pieces.append(self._emit.slice(ref, _inside(piece, have), origin))
+            results.append(self._emit.concat(pieces, step.source.dim, device, origin))
+        return results
+
+    def _collective(
+        self,
+        step: Step,
+        group: Sequence[Coordinate],
+        refs: Sequence[Ref],
+        after: Sequence[tuple[slice, ...]],
+        origin: Node,
+    ) -> list[Ref]:
+        dtype: DType = self._spec(refs[0]).dtype
+        attrs: dict[str, Any] = {
+            "group_key": "", "group_size": len(group), "ranks": tuple(range(len(group))),
+            "instance_key": refs[0][0], "lowering": "auto", "tasks": (), "N": len(group), "T": dtype,
+        }  # fmt: skip
+        if isinstance(step.source, Partial):
+            attrs["reduction"] = step.source.reduction
+        if isinstance(step.source, Shard) or isinstance(step.target, Shard):
+            sharded = step.source if isinstance(step.source, Shard) else step.target
+            assert isinstance(sharded, Shard)
+            attrs["axis"] = sharded.dim
+        outputs = [TensorSpec(dtype, tuple(each.stop - each.start for each in part)) for part in after]
+        stem = f"{refs[0][0]}/{step.collective}"
+        name = self._emit.add(stem, _COLLECTIVES[step.collective], refs, attrs, "", outputs, origin)
+        return [(name, i) for i in range(len(group))]
+
+
+def _groups(mesh: Mesh, axes: Sequence[int]) -> list[list[Coordinate]]:
+    """The coordinates that differ in ``axes`` only, in row-major order."""
+    groups: dict[tuple[int, ...], list[Coordinate]] = {}
+    for coordinate in mesh.coordinates:
+        rest = tuple(index for axis, index in enumerate(coordinate) if axis not in axes)
+        groups.setdefault(rest, []).append(coordinate)
+    return list(groups.values())
+
+
+def _inside(inner: Sequence[slice], outer: Sequence[slice]) -> list[slice]:
+    """``inner`` relative to the beginning of ``outer``."""
+    return [slice(i.start - o.start, i.stop - o.start) for i, o in zip(inner, outer, strict=True)]
+
+
+def _union(parts: Sequence[Sequence[slice]]) -> list[slice]:
+    return [
+        slice(min(each.start for each in dims), max(each.stop for each in dims))
+        for dims in zip(*parts, strict=True)
+    ]

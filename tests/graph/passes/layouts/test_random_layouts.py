@@ -1,0 +1,56 @@
+"""The one property of layouts: whatever the mesh and the layouts, results are those of one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from tests.graph.passes.layouts.random_layouts import CONFIG, give, random_layout, random_mesh
+from tests.graph.random_graphs import RandomGraph
+
+GRAPHS = 300
+PER_TEST = 10
+
+
+def results(drawn: RandomGraph, fetches: Any, update: Any) -> list[Any]:
+    """Values before and after two updates of the variable, and the variable."""
+    with drawn.graph, tf.Session(config=CONFIG) as session:
+        session.run(drawn.variable.initializer)
+        found = [session.run(fetches, drawn.point)]
+        for _ in range(2):
+            session.run(update, drawn.point)
+            found.append(session.run(fetches, drawn.point))
+        return [*found, session.run(drawn.variable)]
+
+
+def check(seed: int) -> None:
+    """One random graph under one random mesh, with random layouts of its inputs, variable and tensors."""
+    rng = np.random.default_rng(seed)
+    drawn = RandomGraph(seed)
+    with drawn.graph:
+        slopes = [g for y in drawn.ys for g in tf.gradients(y, drawn.xs) if g is not None]
+        fetches = [*drawn.ys, *map(tf.convert_to_tensor, slopes)]
+        changes = [t for t in drawn.made if t.shape.as_list() == [3, 3]]
+        update = drawn.variable.assign_add(0.1 * tf.stop_gradient(changes[int(rng.integers(len(changes)))]))
+    expected = results(drawn, fetches, update)
+    mesh = random_mesh(rng)
+    stored = random_layout(rng, mesh, (3, 3), in_time=False)
+    used = stored if rng.random() < 0.5 else random_layout(rng, mesh, (3, 3), in_time=True)
+    with drawn.graph:
+        give(drawn.variable, used, stored)
+        for x in drawn.xs[:-1]:
+            give(x, random_layout(rng, mesh, x.shape.as_list(), in_time=True))
+    found = results(drawn, fetches, update)
+    what = f"seed {seed}, mesh {mesh}, variable {used} stored {stored}"
+    for before, after in zip(expected, found, strict=True):
+        for one, many in zip(before, after, strict=True):
+            np.testing.assert_allclose(many, one, 1e-9, 1e-12, err_msg=what)
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS, PER_TEST))
+def test_results_are_those_of_one_device(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        check(seed)
