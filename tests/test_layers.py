@@ -403,6 +403,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "connection_manager", "worker", "server", "client", "launch",
         "strategies.values", "strategies.reduce", "strategies.input", "strategies.variables",
         "strategies.core", "strategies.replicas", "strategies.parameter_server", "strategies.kinds",
+        "strategies.layouts",
     ),
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions"),
     "nn": ("rnn_cell", ""),

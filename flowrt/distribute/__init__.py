@@ -46,13 +46,14 @@ _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experiment
 
 # Built on the front ends, which are built on this package: loaded on first use.
 _STRATEGIES = (
-    "AllReduceCrossDeviceOps", "CommunicationImplementation", "CommunicationOptions", "CrossDeviceOps",
-    "DistributedDataset", "DistributedIterator", "DistributedValues", "HierarchicalCopyAllReduce",
-    "InputContext", "InputOptions", "InputReplicationMode", "MirroredStrategy", "MultiWorkerMirroredStrategy",
+    "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
+    "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
+    "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
+    "Mesh", "MirroredStrategy", "MultiWorkerMirroredStrategy",
     "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
     "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
-    "in_cross_replica_context",
+    "in_cross_replica_context", "relayout",
 )  # fmt: skip
 
 

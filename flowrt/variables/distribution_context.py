@@ -25,6 +25,7 @@ class DistributionContext(NamedTuple):
 
 class _Thread(threading.local):
     context: DistributionContext | None = None
+    layouts: Any = None
 
 
 _thread = _Thread()
@@ -33,6 +34,23 @@ _thread = _Thread()
 def distribution_context() -> DistributionContext | None:
     """The thread's innermost context; None without a strategy."""
     return _thread.context
+
+
+def layout_strategy() -> Any:
+    """The thread's `LayoutStrategy`, None without one. It has no replicas, so it is no `DistributionContext`:
+    a script builds for it as for one device.
+    """
+    return _thread.layouts
+
+
+@contextlib.contextmanager
+def entered_layouts(strategy: Any) -> Iterator[None]:
+    """A context in which `layout_strategy` is ``strategy``."""
+    outer, _thread.layouts = _thread.layouts, strategy
+    try:
+        yield
+    finally:
+        _thread.layouts = outer
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ new, must exist, or may be either is the scope's ``reuse``.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import DType, as_dtype, bool_, float32
-from flowrt.errors import UnimplementedError
+from flowrt.errors import FailedPreconditionError, UnimplementedError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.shapes import as_shape, compatible, format_shape
 from flowrt.graph.source import misuse
 from flowrt.initializers import GlorotUniform, Zeros
+from flowrt.variables.distribution_context import layout_strategy
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, VariableStore, nested_getter, variable_store
 
@@ -40,6 +42,9 @@ def get_variable(
     constraint: Any = None,
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
+    layout: Any = None,
+    stored: Any = None,
+    axes: Any = None,
 ) -> Variable:
     """The variable ``name`` of the current variable scope: a new one, or with the scope's ``reuse`` the
     existing one.
@@ -47,9 +52,11 @@ def get_variable(
     ``initializer`` is an initializer, a function without arguments, or a value (then ``shape`` must not be
     given); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is added
     to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called instead of
-    creating the variable. ``partitioner`` is not supported. Raises `InvalidArgumentError` when the variable
-    exists or does not, against ``reuse``, and for a shape or dtype that is not that of the shared one; the
-    messages name the line that made it.
+    creating the variable. ``layout``, ``stored`` and ``axes`` belong to `LayoutStrategy`: how the variable is
+    used, how it is kept, and logical axes in place of a layout. ``partitioner`` is not supported.
+
+    Raises `InvalidArgumentError` when the variable exists or does not, against ``reuse``, and for a shape or
+    dtype that is not that of the shared one; the messages name the line that made it.
     """
     store = variable_store()
     scope = store.current.scope
@@ -78,10 +85,24 @@ def get_variable(
     getter = (
         scope.custom_getter if custom_getter is None else nested_getter(custom_getter, scope.custom_getter)
     )
-    with get_default_graph().root.name_scope(None):
+    with get_default_graph().root.name_scope(None), _with_layout(name, layout, stored, axes):
         if getter is None:
             return _get(store, **options)
         return getter(getter=partial(_get, store), **_accepted(getter, options))
+
+
+def _with_layout(name: str, layout: Any, stored: Any, axes: Any) -> contextlib.AbstractContextManager[None]:
+    """The layout of a variable made inside, for the strategy in force."""
+    if layout is None and stored is None and axes is None:
+        return contextlib.nullcontext()
+    strategy = layout_strategy()
+    if strategy is None:
+        raise misuse(
+            f"get_variable {name!r}: expected the scope of a LayoutStrategy for a layout; got none",
+            FailedPreconditionError,
+        )
+    found: contextlib.AbstractContextManager[None] = strategy.extended.variable_layout(layout, stored, axes)
+    return found
 
 
 def _accepted(getter: Any, options: dict[str, Any]) -> dict[str, Any]:

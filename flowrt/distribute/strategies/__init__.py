@@ -12,7 +12,8 @@ Values that differ per replica are a `PerReplica` (values): `Strategy.run` unpac
 them. `flowrt.variables.distribution_context` is a thread's strategy and replica.
 
     core               common parts of strategies
-    kinds              the strategies
+    kinds              the strategies with replicas
+    layouts            the strategy with one global graph, computed in parts
     input              datasets: a global batch, split among replicas
     parameter_server   variables on parameter servers
 
@@ -34,6 +35,8 @@ from flowrt.distribute.strategies.kinds.multi_worker import (
 from flowrt.distribute.strategies.kinds.one_process import CentralStorageStrategy as CentralStorageStrategy
 from flowrt.distribute.strategies.kinds.one_process import MirroredStrategy as MirroredStrategy
 from flowrt.distribute.strategies.kinds.one_process import OneDeviceStrategy as OneDeviceStrategy
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy as LayoutStrategy
+from flowrt.distribute.strategies.layouts.layout_strategy import relayout as relayout
 from flowrt.distribute.strategies.reduce.all_reduce_ops import (
     AllReduceCrossDeviceOps as AllReduceCrossDeviceOps,
 )
@@ -66,3 +69,5 @@ from flowrt.distribute.strategies.values.communication_options import (
 from flowrt.distribute.strategies.values.distributed_values import DistributedValues as DistributedValues
 from flowrt.distribute.strategies.values.distributed_values import PerReplica as PerReplica
 from flowrt.distribute.strategies.values.reduce_op import ReduceOp as ReduceOp
+from flowrt.graph.layouts.mesh import Axis as Axis
+from flowrt.graph.layouts.mesh import Mesh as Mesh

@@ -33,6 +33,7 @@ from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import Place, assign_variables, new_resource, read_variables
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.construction.graph_extension import Extension, extension
+from flowrt.graph.layouts.attributes import MESH
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer, compile_step
@@ -203,11 +204,16 @@ class LocalRuntime:
 
     def variable_values(self, variables: Sequence[Any], run: Run) -> list[Any]:
         """See `flowrt.executor.session.session.BaseSession.variable_values`."""
+        if any(map(_is_in_parts, variables)):
+            return list(run(list(variables)))
         return read_variables(variables, self._places(variables, run))
 
     def assign_variables(self, values: Mapping[Any, Any], run: Run) -> None:
         """See `flowrt.executor.session.session.BaseSession.assign_variables`."""
-        assign_variables(values, self._places(list(values), run), self.devices)
+        if in_parts := {v: value for v, value in values.items() if _is_in_parts(v)}:
+            run([v.initializer for v in in_parts], {v.initializer.inputs[1]: x for v, x in in_parts.items()})
+        whole = {v: value for v, value in values.items() if v not in in_parts}
+        assign_variables(whole, self._places(list(whole), run), self.devices)
 
     def _places(self, variables: Sequence[Any], run: Run) -> list[Place]:
         if any(v.op.name not in self._assigned for v in variables):
@@ -234,6 +240,11 @@ class LocalRuntime:
                 close()
         for device in self.devices:
             device.close()
+
+
+def _is_in_parts(variable: Any) -> bool:
+    """Whether ``variable`` has a layout over a mesh: steps alone know its parts."""
+    return MESH in variable.op.node.attrs
 
 
 def closed() -> FailedPreconditionError:

@@ -29,7 +29,13 @@ from flowrt.graph.construction.defaults import default_graphs, default_sessions,
 from flowrt.graph.construction.names import Names, check_scope
 from flowrt.graph.construction.operation import Operation, Tensor, depends_on
 from flowrt.graph.construction.rollback import rollback_on_error
-from flowrt.graph.construction.scopes import Controller, Scopes, ThreadScopes, apply_device_functions
+from flowrt.graph.construction.scopes import (
+    AttributeFunction,
+    Controller,
+    Scopes,
+    ThreadScopes,
+    apply_device_functions,
+)
 from flowrt.graph.inference import Signatures, infer_outputs
 from flowrt.graph.messages.graph_def import nodes_to_graph_def
 from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
@@ -116,6 +122,8 @@ class Graph:
             op = Operation(self, node)
             if scopes.device_functions:
                 op.node = node.replace(device=apply_device_functions(op, scopes.device_functions))
+            if scopes.attribute_function is not None:
+                op.node = op.node.replace(attrs={**attrs, **scopes.attribute_function(op)})
             self._operations[name] = op
             for controller in scopes.controllers:
                 controller.made.add(op)
@@ -421,6 +429,17 @@ class Graph:
             yield
         finally:
             scopes.gradient_overrides = old
+
+    @contextmanager
+    def attributes_by(self, function: AttributeFunction) -> Iterator[None]:
+        """Give new operations the further attributes that ``function`` returns for them."""
+        scopes = self._thread.scopes
+        old = scopes.attribute_function
+        scopes.attribute_function = function
+        try:
+            yield
+        finally:
+            scopes.attribute_function = old
 
     # --- collections
 

@@ -5,7 +5,7 @@ colocation scopes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from flowrt.device.spec import DeviceSpec, merge_device_names
@@ -13,6 +13,9 @@ from flowrt.errors import DTypeError
 from flowrt.graph.construction.operation import Operation
 
 DeviceFunction: TypeAlias = Callable[[Operation], Any]
+
+
+AttributeFunction: TypeAlias = Callable[[Operation], Mapping[str, Any]]
 
 
 class Controller:
@@ -28,7 +31,8 @@ class Scopes:
     """A thread's scopes on one graph."""
 
     __slots__ = (
-        "colocation", "container", "controllers", "device", "device_functions", "gradient_overrides", "name",
+        "attribute_function", "colocation", "container", "controllers", "device", "device_functions",
+        "gradient_overrides", "name",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -41,6 +45,7 @@ class Scopes:
         self.controllers: tuple[Controller, ...] = ()
         self.colocation: tuple[str, ...] = ()
         self.gradient_overrides: dict[str, str] = {}
+        self.attribute_function: AttributeFunction | None = None
 
     def copy(self) -> Scopes:
         copied = Scopes()

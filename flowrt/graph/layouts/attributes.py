@@ -34,6 +34,13 @@ def attributes_of(used: Layout, stored: Layout | None = None) -> dict[str, str]:
     return found if stored is None or stored is used else {**found, STORED: format_layout(stored)}
 
 
+def layout_of_slot(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of an optimizer's slot, which is used as the variable with ``attrs`` is stored."""
+    if LAYOUT not in attrs:
+        return {}
+    return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT])}
+
+
 def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
     """The layouts over ``mesh``, which has devices, that ``attrs`` name; None if they name none."""
     text = attrs.get(LAYOUT)

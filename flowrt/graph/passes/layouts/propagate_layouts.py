@@ -3,7 +3,8 @@
 One sweep in topological order, an axis of the mesh at a time. A node's candidates are the factors of its
 sharding rule on which an input is sharded already: a factor that passes through comes before one that is
 contracted, then the one that leaves most bytes where they are. Without a candidate, a Partial passes through
-linear operations; all else is replicated.
+linear operations if nothing else reads it, so that sums are added up first and travel once; all else is
+replicated.
 
 What is sharded is not gathered to save bytes, and what is replicated is not cut unless the script says so:
 costs would turn data parallelism into model parallelism, since gathering a small batch takes fewer bytes than
@@ -13,7 +14,7 @@ reducing a large gradient.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
@@ -72,6 +73,8 @@ class _Propagation:
         self._subgraph, self._mesh = subgraph, mesh
         self._none = Layout.replicated(mesh)
         self._found = Layouts(mesh)
+        self._readers = Counter(ref for node in subgraph for ref in set(node.inputs))
+        self._readers.update(subgraph.fetches)
 
     def run(self) -> Layouts:
         for node in self._subgraph:
@@ -88,10 +91,11 @@ class _Propagation:
             self._visit_access(node)
         elif self._runs_once(node):
             self._found.single.add(node.name)
-            self._note(node, [self._none] * len(node.inputs), [self._seed(node)] * len(node.outputs))
+            outputs = [self._seed(node, spec) for spec in node.outputs]
+            self._note(node, [self._none] * len(node.inputs), outputs)
             self._note_gathers(node)
         elif node.op is relayout_op:
-            self._note(node, [self._seed(node)], [self._seed(node)])
+            self._note(node, [self._seed(node, node.outputs[0])], [self._seed(node, node.outputs[0])])
         else:
             self._choose(node)
 
@@ -100,13 +104,12 @@ class _Propagation:
         for index, layout in enumerate(outputs):
             self._found.outputs[node.name, index] = layout
 
-    def _seed(self, node: Node) -> Layout:
-        """The layout that the script gave to the outputs of ``node``."""
+    def _seed(self, node: Node, spec: TensorSpec) -> Layout:
+        """The layout that the script gave to an output of ``node``; a scalar among inputs has none."""
         layouts = layouts_of(node.attrs, self._mesh)
-        if layouts is None:
+        if layouts is None or spec.shape == ():
             return self._none
-        for spec in node.outputs:
-            self._check(node, layouts.used, spec.shape)
+        self._check(node, layouts.used, spec.shape)
         return layouts.used
 
     def _check(self, node: Node, layout: Layout, shape: Shape) -> None:
@@ -117,7 +120,11 @@ class _Propagation:
         dims = [p.dim for p in layout.placements if isinstance(p, Shard)]
         if any(shape[dim] is None for dim in dims):  # type: ignore[index]
             sizes = format_shape(shape)
-            raise InvalidArgumentError(f"{where}: expected a static size of sharded dimensions; got {sizes}")
+            raise InvalidArgumentError(
+                f"{where}: expected a known size of each sharded dimension; got {sizes}. For a dataset, "
+                "batch(n, drop_remainder=True)",
+                source=None if node.source is None else str(node.source),
+            )
 
     # --- variables
 
@@ -221,7 +228,8 @@ class _Propagation:
             self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
             self._note_gathers(node)
             return
-        choice = _Choice(node, rule, specs, [self._found.outputs[ref] for ref in node.inputs])
+        have = [self._found.outputs[ref] for ref in node.inputs]
+        choice = _Choice(node, rule, specs, have, [self._readers[ref] == 1 for ref in node.inputs])
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
         inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
@@ -245,8 +253,14 @@ class _Choice:
     """The placements of a node's tensors, an axis at a time."""
 
     def __init__(
-        self, node: Node, rule: ShardingRule, specs: Sequence[TensorSpec], have: Sequence[Layout]
+        self,
+        node: Node,
+        rule: ShardingRule,
+        specs: Sequence[TensorSpec],
+        have: Sequence[Layout],
+        is_only_reader: Sequence[bool],
     ) -> None:
+        self._is_only_reader = is_only_reader
         self._node, self._rule, self._specs, self._have = node, rule, specs, have
         self._parts: dict[int, int] = defaultdict(lambda: 1)
         """The number of parts into which each factor is cut so far."""
@@ -300,6 +314,8 @@ class _Choice:
         exact = [s.dtype for i, s in enumerate(self._specs) if i in partial] + [
             s.dtype for s in self._node.outputs
         ]
+        if not all(self._is_only_reader[i] for i in partial):
+            return frozenset()
         if not partial or any(dtype not in INEXACT for dtype in exact):
             return frozenset()
         if op.jvp is LINEAR and partial == inputs:

@@ -1,0 +1,7 @@
+"""`LayoutStrategy`: parallelism by layouts of tensors over a mesh of devices.
+
+layout_strategy   the strategy, and `relayout`
+
+The script is called once and builds one global graph; the strategy only gives attributes to variables and
+inputs (`flowrt.graph.layouts.attributes`). The passes of `flowrt.graph.passes.layouts` do the rest.
+"""

@@ -1,0 +1,203 @@
+"""`LayoutStrategy`: one global graph, computed in parts on the devices of a mesh.
+
+    mesh = tf.distribute.Mesh([("dp", 2), ("tp", 2)])
+    strategy = tf.distribute.LayoutStrategy(mesh, batch="dp")
+    with strategy.scope():
+        x = tf.placeholder(tf.float32, [None, 256])                  # its first dimension is sharded by dp
+        w = tf.get_variable("w", [256, 1024], layout=[None, "tp"])   # its columns by tp
+        loss = ...                                                   # of the whole batch
+
+Shapes, losses, gradients and optimizers are those of one device; results are too, but for the last bits of
+sums. Xu et al. 2021 (GSPMD) and TensorFlow's DTensor have the idea.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flowrt.base.structure import Structure
+from flowrt.distribute.strategies.core.extended import StrategyExtended
+from flowrt.distribute.strategies.core.strategy import Strategy
+from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneDevice
+from flowrt.errors import DTypeError, FailedPreconditionError, nearest
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.layouts.attributes import attributes_of
+from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.source import misuse
+from flowrt.variables.distribution_context import distribution_context, entered_layouts, layout_strategy
+from flowrt.variables.variable import Variable
+
+Entries = Sequence[Entry]
+
+INPUTS = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext")
+"""The operations from which a batch comes."""
+
+
+class Wanted(NamedTuple):
+    """The layout that a script asks of a variable: how it is used, and how it is kept."""
+
+    layout: Entries | None
+    stored: Entries | None
+
+
+class LayoutStrategy(Strategy):
+    """Computes one global graph on the devices of ``mesh``, each tensor in its layout.
+
+    ``batch`` names the axis, or axes, by which the first dimension of placeholders and of datasets' elements
+    is sharded. ``rules`` map logical axes, as in ``get_variable(axes=["embed", "hidden"])``, to axes of the
+    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018).
+
+    >>> strategy = LayoutStrategy(Mesh([("dp", 2)]), batch="dp")
+    >>> strategy.num_replicas_in_sync
+    1
+
+    Raises `DTypeError` for a ``mesh`` that is none, `InvalidArgumentError` for an unknown axis.
+    """
+
+    def __init__(self, mesh: Mesh, batch: Entry = None, rules: Mapping[str, Entry] | None = None) -> None:
+        if not isinstance(mesh, Mesh):
+            raise misuse(f"LayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
+        batch_layout = layout_of(mesh, [batch], "LayoutStrategy: batch")
+        rules = dict(rules or {})
+        for name, axes in rules.items():
+            layout_of(mesh, [axes], f"LayoutStrategy: rule of {name!r}")
+        super().__init__(LayoutExtended(self, mesh, batch_layout, rules))
+        self.mesh = mesh
+
+    def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
+        """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that
+        match whole names; the first that matches counts, and ``get_variable(layout=)`` comes before all.
+
+        A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
+        """
+        self.extended.patterns.update(layouts)
+
+    @contextlib.contextmanager
+    def _opened(self, what: str) -> Iterator[Strategy]:
+        if layout_strategy() is self:
+            yield self
+            return
+        other = layout_strategy() or distribution_context()
+        if other is not None:
+            raise misuse(
+                f"LayoutStrategy.{what}: expected a call outside other strategies' scopes; got one inside "
+                f"that of {getattr(other, 'strategy', other)!r}. Use one strategy, or leave the first scope",
+                FailedPreconditionError,
+            )
+        with self.extended.opened_scope(), entered_layouts(self):
+            yield self
+        self.extended.check_patterns()
+
+
+class LayoutExtended(StrategyExtended):
+    """Gives layouts to variables and inputs. There is one replica: the global graph."""
+
+    def __init__(self, strategy: Strategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> None:
+        super().__init__(strategy, ["/device:CPU:0"], ReductionToOneDevice())
+        self._mesh, self._batch, self._rules = mesh, batch, rules
+        self.patterns: dict[str, Entries] = {}
+        self._names: list[str] = []
+        """The names of the variables so far."""
+        self._wanted = threading.local()
+
+    # --- variables
+
+    def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
+        variable = next_creator(**arguments)
+        self._names.append(variable.op.name)
+        wanted = self._pop_wanted() or self._by_name(variable.op.name)
+        where = f"Variable {variable.op.name!r}"
+        used = self._layout(variable, wanted.layout, where)
+        stored = used if wanted.stored is None else self._layout(variable, wanted.stored, f"{where}: stored")
+        op = variable.op
+        op.mutate(attrs={**op.node.attrs, **attributes_of(used, stored)})
+        return variable
+
+    def _layout(self, variable: Variable, entries: Entries | None, where: str) -> Layout:
+        if entries is None:
+            return Layout.replicated(self._mesh)
+        layout = layout_of(self._mesh, entries, where)
+        rank = variable.shape.ndims
+        if rank != len(entries):
+            raise misuse(f"{where}: expected an entry for each of {rank} dimensions; got {list(entries)}")
+        times = [axis.name for axis, p in zip(self._mesh.axes, layout.placements, strict=True)
+                 if axis.is_time and isinstance(p, Shard)]  # fmt: skip
+        if times:
+            raise misuse(f"{where}: expected axes of space; got {times[0]!r}, an axis of time")
+        return layout
+
+    @contextlib.contextmanager
+    def variable_layout(
+        self, layout: Entries | None, stored: Entries | None, axes: Sequence[str | None] | None
+    ) -> Iterator[None]:
+        """The next variable made inside has this layout, or that of its logical ``axes``."""
+        if axes is not None:
+            layout = [None if axis is None else self._rules.get(axis) for axis in axes]
+        self._wanted.value = Wanted(layout, stored)
+        try:
+            yield
+        finally:
+            self._wanted.value = None
+
+    def _pop_wanted(self) -> Wanted | None:
+        wanted = getattr(self._wanted, "value", None)
+        self._wanted.value = None
+        return wanted
+
+    def _by_name(self, name: str) -> Wanted:
+        found = (entries for pattern, entries in self.patterns.items() if re.fullmatch(pattern, name))
+        return Wanted(next(found, None), None)
+
+    def check_patterns(self) -> None:
+        """Raise `InvalidArgumentError` for a pattern of `LayoutStrategy.variable_layouts` without a match."""
+        for pattern in self.patterns if self._names else ():
+            if not any(re.fullmatch(pattern, name) for name in self._names):
+                raise misuse(
+                    f"variable_layouts: expected the name of a variable to match {pattern!r}; none does."
+                    f"{nearest(pattern, self._names)}"
+                )
+
+    # --- inputs
+
+    @contextlib.contextmanager
+    def opened_scope(self) -> Iterator[None]:
+        with super().opened_scope(), get_default_graph().attributes_by(self._of_input):
+            yield
+
+    def _of_input(self, op: Operation) -> Mapping[str, Any]:
+        """The attributes of a new operation: those of an input give its first dimension to the batch."""
+        is_batch = op.type in INPUTS and any(t.shape.ndims != 0 for t in op.outputs)
+        return attributes_of(self._batch) if is_batch else {}
+
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Structure:
+        return fn(*args, **kwargs)
+
+
+def relayout(tensor: Any, layout: Entries, name: str | None = None) -> Tensor:
+    """``tensor`` in ``layout``: an entry per dimension, None, an axis of the mesh or several.
+
+    >>> strategy = LayoutStrategy(Mesh([("dp", 2), ("tp", 2)]))
+    >>> with strategy.scope():
+    ...     h = relayout(tf.ones([8, 4]), ["dp", "tp"])
+
+    Raises `FailedPreconditionError` outside the scope of a `LayoutStrategy`, `InvalidArgumentError` for a
+    layout that does not fit.
+    """
+    strategy = layout_strategy()
+    if strategy is None:
+        raise misuse("relayout: expected the scope of a LayoutStrategy; got none", FailedPreconditionError)
+    value = convert_to_tensor(tensor)
+    found = layout_of(strategy.mesh, layout, "relayout")
+    rank = value.shape.ndims
+    if rank is not None and rank != len(layout):
+        raise misuse(f"relayout: expected an entry for each of {rank} dimensions; got {list(layout)}")
+    return relayout_op(value, name=name, **attributes_of(found))
