@@ -106,6 +106,8 @@ def test_conversion_functions_are_asked_by_priority(monkeypatch: pytest.MonkeyPa
     def convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
         return tf.constant(value.cents / 100, dtype or tf.float32, name=name)
 
+    with pytest.raises(tf.errors.DTypeError, match="an int as priority; got 'x'"):
+        tf.register_tensor_conversion_function(Money, convert, "x")  # and leaves nothing behind
     tf.register_tensor_conversion_function(Money, lambda *args, **kwargs: tf.constant(9.0), priority=200)
     tf.register_tensor_conversion_function(Money, convert)
     tf.register_tensor_conversion_function(Money, lambda *args, **kwargs: NotImplemented, priority=1)

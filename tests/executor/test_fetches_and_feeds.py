@@ -186,6 +186,12 @@ def test_a_value_that_the_dtype_cannot_hold_is_refused(session, dtype, value):
         session.run(tf.identity(x), {x: value})
 
 
+@pytest.mark.parametrize(("dtype", "value"), [(tf.int32, [2**40]), (tf.uint8, [300, 1]), (tf.uint8, [3, -1])])
+def test_an_array_that_the_dtype_cannot_hold_is_no_constant(dtype, value):
+    with pytest.raises(TypeError, match=rf"of {dtype.name}; got {value[0] if value[0] > 3 else -1}"):
+        tf.constant(np.array(value), dtype)
+
+
 def test_a_feed_error_names_the_placeholder_and_the_users_line(session):
     x = tf.placeholder(tf.float32, [None, 3], name="images")
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:

@@ -202,6 +202,17 @@ def test_strings_are_joined() -> None:
         assert value_of(a.add(constant(["a", "b"]), "c")).tolist() == [b"ac", b"bc"]
 
 
+@pytest.mark.parametrize(("dtype", "x"), [("float16", 300.0), ("float32", 2e19), ("float64", 1e154)])
+def test_an_inverse_square_is_exact_where_the_square_overflows(dtype: str, x: float) -> None:
+    kind = dtypes.as_dtype(dtype).np
+    expected = float(np.longdouble(x) ** -2)
+    smallest = float(np.finfo(kind).smallest_subnormal)
+    with Graph():
+        found = float(value_of(a.power(constant(np.array(x, kind)), np.array(-2, kind))))
+    assert found == pytest.approx(expected, rel=0.01, abs=2 * smallest)
+    assert found > 0
+
+
 def test_a_negative_power_of_an_integer_is_an_error() -> None:
     message = r"Pow 'Pow' \(.*\.py:\d+\): expected powers of at least 0 for integers; got -2"
     with Graph(), pytest.raises(InvalidArgumentError, match=message):
@@ -298,6 +309,17 @@ def test_saturate_cast_stops_at_the_ends_of_the_range(target: str) -> None:
             assert dtype.max * (1 - 2**-23) <= high <= dtype.max  # float32 has no larger value within
         elif target == "float16":
             assert (low, high) == (-65504, 65504)
+
+
+@pytest.mark.parametrize("target", ["uint16", "int32", "int64"])
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
+def test_saturate_cast_of_infinities(source: str, target: str) -> None:
+    dtype = dtypes.as_dtype(target)
+    with Graph():
+        ends = constant(np.array([-np.inf, np.inf]).astype(dtypes.as_dtype(source).np))
+        low, high = value_of(a.saturate_cast(ends, dtype)).tolist()
+        assert low == dtype.min
+        assert dtype.max * 0.99 <= high <= dtype.max
 
 
 # --- comparison and choice

@@ -62,7 +62,19 @@ def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype is None or own is dtype:
         return np.array(value, own.np)  # a copy: the caller may modify its array later
     _check_kind(own, dtype, value)
-    return np.asarray(value).astype(dtype.np)
+    if own.is_integer and dtype.is_integer:
+        _check_range(value, dtype)
+    with np.errstate(over="ignore"):  # a float beyond the range is infinite
+        return np.asarray(value).astype(dtype.np)
+
+
+def _check_range(value: np.ndarray[Any, Any], dtype: DType) -> None:
+    if not value.size:
+        return
+    least, greatest = int(value.min()), int(value.max())
+    if least < dtype.min or greatest > dtype.max:
+        wrong = least if least < dtype.min else greatest
+        raise DTypeError(f"expected numbers from {dtype.min} to {dtype.max} of {dtype.name}; got {wrong}")
 
 
 def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:

@@ -41,6 +41,10 @@ def register_tensor_conversion_function(
         )
     if not callable(conversion_func):
         raise DTypeError(f"register_tensor_conversion_function: expected a function; got {conversion_func!r}")
+    if not isinstance(priority, int):
+        raise DTypeError(
+            f"register_tensor_conversion_function: expected an int as priority; got {priority!r}"
+        )
     _registered.append((priority, types, conversion_func))
     _registered.sort(key=lambda entry: entry[0])
 

@@ -328,7 +328,10 @@ _POWERS: dict[Any, _Power] = {
         lambda xp, x, new, out: xp.reciprocal(xp.sqrt(x, out), out), lambda x: 1 / x.builder.emit("sqrt", x)
     ),
     -1.0: _Power(lambda xp, x, new, out: xp.reciprocal(x, out), lambda x: 1 / x),
-    -2.0: _Power(lambda xp, x, new, out: xp.reciprocal(xp.multiply(x, x, out), out), lambda x: 1 / (x * x)),
+    -2.0: _Power(
+        lambda xp, x, new, out: xp.square(xp.reciprocal(x, out), out),  # x * x would overflow first
+        lambda x: (1 / x) * (1 / x),
+    ),
 }
 """Exponents for which arithmetic is up to 140 times as fast as a power. As with TensorFlow's graph optimiser,
 roots of -inf are NaN, and the root of -0 is -0.
@@ -434,6 +437,8 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
         tensor, target = convert_to_tensor(value), as_dtype(dtype)
         if tensor.dtype.is_complex or not (target.is_integer or target.is_floating):
             raise DTypeError(f"saturate_cast: expected real dtypes; got {tensor.dtype.name} to {target.name}")
+        if tensor.dtype is dtypes.float16 and target.is_integer:  # its infinities are beyond any range
+            tensor = cast(tensor, dtypes.float32)
         low, high = _range(target)
         if _range(tensor.dtype)[0] < low:
             tensor = maximum(tensor, constant(_within(tensor.dtype, low)))
