@@ -27,7 +27,7 @@ from flowrt.graph.op_def import Privilege
 from flowrt.graph.passes.prepare.verify import verify_subgraph
 from flowrt.graph.shapes import Shape
 
-_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>:-]*")
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>:@-]*")
 
 _HINTS = {
     Privilege.PYTHON: (
@@ -114,7 +114,7 @@ class _Check:
     def _check_name(self, name: str) -> None:
         _check_limit(len(name), self._limits.name_length, "characters in a name")
         if not _NAME.fullmatch(name):
-            raise InvalidArgumentError("expected a name of letters, digits and ._\\/>:-")
+            raise InvalidArgumentError("expected a name of letters, digits and ._\\/>:@-")
 
     def _check_privilege(self, node: Node) -> None:
         privilege = None if node.op.privilege is None else node.op.privilege(node.attrs)

@@ -117,8 +117,9 @@ def trained(
     batch: Any = None,
     layouts: Mapping[str, Sequence[Any]] = {},
     steps: int = 20,
+    target: str = "",
 ) -> tuple[list[float], list[Any]]:
-    """The losses of ``steps`` steps, and the variables after them."""
+    """The losses of ``steps`` steps, and the variables after them, in a session of ``target``."""
     with tf.Graph() as graph:
         tf.set_random_seed(7)
         if mesh is None:
@@ -128,7 +129,8 @@ def trained(
             strategy.variable_layouts(layouts)
             with strategy.scope():
                 net = build()
-        with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"CPU": DEVICES})) as session:
+        config = None if target else tf.ConfigProto(device_count={"CPU": DEVICES})
+        with tf.Session(target, graph=graph, config=config) as session:
             session.run(tf.global_variables_initializer())
             losses = [session.run([net.loss, net.train], net.feeds)[0] for _ in range(steps)]
             return losses, session.run(tf.trainable_variables())

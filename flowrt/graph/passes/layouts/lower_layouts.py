@@ -113,11 +113,12 @@ class _Lowering:
 
     # --- names
 
-    def _name(self, name: str, coordinate: Coordinate) -> str:
-        """The name of the node that computes ``name`` for ``coordinate``."""
-        if name in self._layouts.single:
+    def _name(self, name: str, coordinate: Coordinate, node: str | None = None) -> str:
+        """``name``, by default that of ``node``, for ``coordinate``."""
+        node = name if node is None else node
+        if node in self._layouts.single:
             return name
-        once = self._once[name]
+        once = self._once[node]
         labels = [
             f"{axis.name}{index}"
             for number, (axis, index) in enumerate(zip(self._mesh.axes, coordinate, strict=True))
@@ -228,6 +229,7 @@ class _Lowering:
             stored = self._layouts.outputs[node.name, 0]
             shape = attrs["shape"]
             attrs["shape"] = shape if stored.is_replicated else stored.local_shape(shape, at)
+            attrs["shared_name"] = self._name(attrs.get("shared_name") or node.name, at, node.name)
         return attrs
 
     # --- nodes that run once
