@@ -53,6 +53,16 @@ def path_after(word: str, text: str, folder: Path) -> Path:
     return folder / found[1]
 
 
+@pytest.mark.parametrize("arguments", [(), ("--dp", "3", "--tp", "1", "--turns", "2")])
+def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    printed = run_example("gpt_layouts.py", *arguments, folder=tmp_path)
+    assert number_after("step   0: loss", printed) > 3
+    assert number_after("step  15: loss", printed) < 2.6
+    difference = re.search(r"largest difference (\S+)", printed)
+    assert difference is not None
+    assert float(difference[1]) < 1e-5
+
+
 def test_digits_mlp_learns_and_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
     printed = run_example("digits_mlp.py", folder=tmp_path)
     assert number_after("test accuracy", printed) >= 0.95

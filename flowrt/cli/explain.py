@@ -8,6 +8,7 @@ from flowrt.cli.options import report_mistake
 from flowrt.errors import OpError
 from flowrt.graph.passes.pipeline import parse_pipeline
 from flowrt.viz.explain import ALL, explain, pass_changes
+from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.script import main_request, requests_of_script
 
 HELP = "show where each operation of a step runs and why, and what was compiled for it"
@@ -28,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what each compilation stage changes instead: 'all', or a list such as"
         " 'extract, lower, optimise(fold_constants)'",
     )
+    parser.add_argument(
+        "--layouts",
+        action="store_true",
+        help="show the layout of each tensor over the mesh instead, and the collectives between layouts",
+    )
     parser.epilog = "Arguments after -- are passed to the script."
 
 
@@ -46,6 +52,8 @@ def _text(arguments: argparse.Namespace) -> str:
     if source.endswith(".py"):
         asked = requests_of_script(source, arguments.script_arguments)
         source, fetches = main_request(asked, fetches or ()), None
+    if arguments.layouts:
+        return str(explain_layouts(source, fetches) or "no tensor of this step has a layout")
     if arguments.passes is not None:
         return pass_changes(source, arguments.passes, fetches)
     return str(explain(source, fetches))

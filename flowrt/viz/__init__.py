@@ -11,10 +11,12 @@
         -> formats             bytes                one module per format; target: the output file
 
 `export` runs the whole pipeline; `explain` prints where everything runs and why, `pass_changes` what each
-stage of the compile changed. Nothing here runs an operation, and no format embeds a constant above 1 KiB.
+stage of the compile changed, `explain_layouts` the layouts of tensors over a mesh. Nothing here runs an
+operation, and no format embeds a constant above 1 KiB.
 """
 
 from flowrt.viz.explain import explain
+from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.export import export
 from flowrt.viz.fold import focus, fold, with_series
 from flowrt.viz.formats.table import FORMATS

@@ -69,7 +69,7 @@ def explain(
     """
     if isinstance(what, str) and what.startswith(WORKER):
         return _of_worker(what, fetches)
-    asked = _request_of(what, fetches, feed_dict)
+    asked = request_of(what, fetches, feed_dict)
     if isinstance(asked, Foreign):
         written = _written(asked.graph, on_its_devices(asked.graph), "")
         return Explanation(f"graph: {asked.title}", tuple(written), (), asked.reason)
@@ -78,7 +78,7 @@ def explain(
     return Explanation(step, operations, plans or (), unplanned)
 
 
-def _request_of(
+def request_of(
     what: BaseSession | Graph | str | os.PathLike[str] | CompileRequest,
     fetches: Any,
     feed_dict: Mapping[Any, Any] | None = None,
@@ -87,6 +87,20 @@ def _request_of(
         return what
     found = what if isinstance(what, BaseSession | Graph) else read_source(os.fspath(what), fetches)
     return found if isinstance(found, Foreign) else compile_request(found, fetches, feed_dict)
+
+
+def request_here(
+    source: CompileRequest | BaseSession | Graph | str | os.PathLike[str],
+    fetches: Any,
+    what: str,
+    feed_dict: Mapping[Any, Any] | None = None,
+) -> CompileRequest:
+    """The step of ``source``. Raises `InvalidArgumentError`, for ``what``, if it is compiled elsewhere."""
+    is_worker = isinstance(source, str) and source.startswith(WORKER)
+    asked = None if is_worker else request_of(source, fetches, feed_dict)
+    if not isinstance(asked, CompileRequest):
+        raise InvalidArgumentError(f"{what}: expected a script or a GraphDef that runs here; got {source}")
+    return asked
 
 
 def _title(asked: CompileRequest) -> str:
@@ -208,10 +222,7 @@ def pass_changes(
     `Session.run`.
     """
     pipeline = PIPELINE if passes == ALL else parse_pipeline(passes)
-    is_worker = isinstance(source, str) and source.startswith(WORKER)
-    asked = None if is_worker else _request_of(source, fetches)
-    if not isinstance(asked, CompileRequest):
-        raise InvalidArgumentError(f"passes: expected a script or a GraphDef that runs here; got {source}")
+    asked = request_here(source, fetches, "passes")
     rows: list[tuple[str, ...]] = [("stage", "operations", "added", "removed", "changed")]
     for stage in stages_of(asked, pipeline):
         count = sum(len(part) for part in stage.parts.values())

@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec
@@ -38,30 +38,48 @@ from flowrt.graph.passes.layouts.local_forms import (
     own_rows,
 )
 from flowrt.graph.passes.layouts.propagate_layouts import Gather, Layouts, propagate
-from flowrt.graph.passes.layouts.redistribute import Emitter, Redistribution
+from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.topology import sort_topologically
 
 _log = logging.getLogger("flowrt")
 
 
+class Lowered(NamedTuple):
+    """A step in its layouts, with the facts by which it was lowered."""
+
+    subgraph: Subgraph
+    layouts: Layouts
+    moves: tuple[Move, ...]
+
+
 def lower_layouts(
     subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS
 ) -> Subgraph:
     """``subgraph``, with static shapes inferred, as the operations of all coordinates of its mesh, on
-    ``devices`` unless the mesh names its own; the same object if no node names a mesh.
+    ``devices`` unless the mesh names its own; the same object if no node names a mesh. Raises as `lowered`.
+    """
+    found = lowered(subgraph, devices, links)
+    if found is None:
+        return subgraph
+    for gather in found.layouts.gathers:
+        _log.info("%s", describe_gather(gather, subgraph, found.layouts))
+    return found.subgraph
+
+
+def lowered(
+    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS
+) -> Lowered | None:
+    """`lower_layouts` with its facts; None if no node names a mesh.
 
     Raises `InvalidArgumentError` for a mesh larger than the devices, and for what `propagate` refuses;
     `UnimplementedError` for two meshes in one step, and for a loop that writes variables with layouts.
     """
     mesh = mesh_of(subgraph)
     if mesh is None:
-        return subgraph
+        return None
     mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
-    layouts = propagate(subgraph, mesh)
-    for gather in layouts.gathers:
-        _log.info("%s", describe_gather(gather, subgraph, layouts))
-    return _Lowering(subgraph, layouts, links).run()
+    return _Lowering(subgraph, propagate(subgraph, mesh), links).run()
 
 
 def _names(devices: Sequence[DeviceSpec]) -> list[str]:
@@ -92,7 +110,7 @@ class _Lowering:
         self._once: dict[str, frozenset[int]] = {}
         """The axes of time on which a node is the same for all turns."""
 
-    def run(self) -> Subgraph:
+    def run(self) -> Lowered:
         for node in self._subgraph:
             try:
                 self._lower(node)
@@ -101,8 +119,8 @@ class _Lowering:
         fetches = [self._tensors.assembled(ref) for ref in self._subgraph.fetches]
         targets = [name for target in self._targets() for name in self._names_of(target)]
         nodes = sort_topologically(self._emit.nodes)
-        lowered = Subgraph(dict(nodes), self._subgraph.feeds, tuple(fetches), tuple(targets))
-        return prune(lowered)
+        step = prune(Subgraph(dict(nodes), self._subgraph.feeds, tuple(fetches), tuple(targets)))
+        return Lowered(step, self._layouts, tuple(self._tensors.moves))
 
     def _targets(self) -> list[str]:
         """The nodes that must run on all coordinates: a fetch of an updated variable needs one copy of it,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from flowrt.graph.collectives.cost import Link
 from flowrt.graph.construction.constant import const
 from flowrt.graph.layouts.layout import Layout, Partial, Shard
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
-from flowrt.graph.layouts.redistribution import Step, plan
+from flowrt.graph.layouts.redistribution import Step, plan, received_bytes
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
@@ -114,6 +114,15 @@ class Emitter:
         )
 
 
+class Move(NamedTuple):
+    """A step of the redistribution of ``source``; ``nbytes`` are what all devices receive in it."""
+
+    source: Ref
+    step: Step
+    before: Layout
+    nbytes: int
+
+
 @final
 class Redistribution:
     """Parts of tensors in all the layouts in which they are needed."""
@@ -122,7 +131,7 @@ class Redistribution:
         self._emit, self._link, self._mesh = emitter, link, emitter.mesh
         self._known: dict[tuple[Ref, Layout], Refs] = {}
         self._own: dict[Ref, tuple[Layout, Node, tuple[int, ...]]] = {}
-        self.steps: list[tuple[Step, Ref]] = []
+        self.moves: list[Move] = []
 
     def put(self, ref: Ref, layout: Layout, shape: tuple[int, ...], refs: Refs, origin: Node) -> None:
         """Note the parts of ``ref``, of the global ``shape``, in the layout in which it is computed."""
@@ -142,7 +151,8 @@ class Redistribution:
                 after = step.apply(layout)
                 found = self._known.get((ref, after)) or self._apply(step, layout, shape, found, origin)
                 self._known[ref, after] = found
-                self.steps.append((step, ref))
+                nbytes = received_bytes(step, layout, shape, spec.dtype.np.itemsize)
+                self.moves.append(Move(ref, step, layout, nbytes))
                 layout = after
         return found
 
