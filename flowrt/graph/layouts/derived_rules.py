@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowrt.dtypes import INEXACT
-from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, bind_rule, parse_rule
+from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, bind_rule
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import Argument, OpDef, PartialValue, ShapeContext
 from flowrt.graph.op_facets import LoopPattern
@@ -43,7 +43,7 @@ def rule_of(
         return None
     context = ShapeContext(op, attrs, [s.shape for s in inputs], [s.dtype for s in inputs], value)
     text = _text(context, given, made)
-    rule = None if text is None else bind_rule(parse_rule(text), given, made)
+    rule = None if text is None else bind_rule(text, tuple(given), tuple(made))
     if rule is None:
         return None
     on_device = iter(rule.inputs)

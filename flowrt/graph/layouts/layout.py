@@ -61,10 +61,12 @@ class Layout:
     Raises `InvalidArgumentError` for another number of placements, and an unknown reduction.
     """
 
-    __slots__ = ("__weakref__", "mesh", "placements")
+    __slots__ = ("__weakref__", "is_replicated", "mesh", "placements")
 
     mesh: Mesh
     placements: tuple[Placement, ...]
+    is_replicated: bool
+    """Whether every coordinate has the whole."""
 
     def __new__(cls, mesh: Mesh, placements: Iterable[Placement]) -> Layout:
         found = tuple(placements)
@@ -73,6 +75,7 @@ class Layout:
             _check(mesh, found)
             layout = object.__new__(cls)
             layout.mesh, layout.placements = mesh, found
+            layout.is_replicated = all(isinstance(placement, Replicate) for placement in found)
             layout = _layouts.setdefault((mesh, found), layout)
         return layout
 
@@ -80,10 +83,6 @@ class Layout:
     def replicated(mesh: Mesh) -> Layout:
         """The layout in which every coordinate has the whole."""
         return Layout(mesh, [REPLICATED] * len(mesh.axes))
-
-    @property
-    def is_replicated(self) -> bool:
-        return all(isinstance(placement, Replicate) for placement in self.placements)
 
     @property
     def partial_axes(self) -> tuple[int, ...]:
@@ -113,7 +112,7 @@ class Layout:
 
     def local_shape(self, shape: Sequence[int], coordinate: Coordinate) -> tuple[int, ...]:
         """The shape of the part that ``coordinate`` has."""
-        return tuple(part.stop - part.start for part in self.slices(shape, coordinate))
+        return _local_shape(self, tuple(shape), coordinate)
 
     def check_rank(self, rank: int, where: str) -> None:
         """Raises `InvalidArgumentError` unless all sharded dimensions are below ``rank``."""
@@ -133,6 +132,11 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"<Layout {format_layout(self)} of {self.mesh}>"
+
+
+@functools.lru_cache(8192)
+def _local_shape(layout: Layout, shape: tuple[int, ...], coordinate: Coordinate) -> tuple[int, ...]:
+    return tuple(part.stop - part.start for part in layout.slices(shape, coordinate))
 
 
 _layouts: WeakValueDictionary[tuple[Mesh, tuple[Placement, ...]], Layout] = WeakValueDictionary()

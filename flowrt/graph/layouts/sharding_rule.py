@@ -134,12 +134,14 @@ def _group(group: str, marks: dict[str, str], text: str) -> tuple[_Token, ...]:
 # --- a rule for given shapes
 
 
-def bind_rule(pattern: _Pattern, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> ShardingRule | None:
-    """The rule for tensors of these shapes; None if a rank is unknown.
+@functools.lru_cache(4096)
+def bind_rule(text: str, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> ShardingRule | None:
+    """The rule ``text`` for tensors of these shapes; None if a rank is unknown.
 
     Raises `InvalidArgumentError` if the shapes do not fit the rule: another number of tensors, another rank,
     a factor of two sizes.
     """
+    pattern = parse_rule(text)
     shapes, groups = (*inputs, *outputs), (*pattern.inputs, *pattern.outputs)
     if len(inputs) != len(pattern.inputs) or len(outputs) != len(pattern.outputs):
         raise InvalidArgumentError(

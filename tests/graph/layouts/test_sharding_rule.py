@@ -10,7 +10,7 @@ from flowrt.graph.shapes import Shape
 
 
 def rule_of(text: str, inputs: list[Shape], outputs: list[Shape]) -> ShardingRule:
-    rule = bind_rule(parse_rule(text), inputs, outputs)
+    rule = bind_rule(text, tuple(inputs), tuple(outputs))
     assert rule is not None
     return rule
 
@@ -78,7 +78,7 @@ def test_unknown_sizes_and_ranks() -> None:
     rule = rule_of("i k, k j -> i j", [(None, 3), (3, None)], [(None, None)])
     assert [factor.size for factor in rule.factors] == [None, 3, None]
     assert rule.may_cut(0, 2)
-    assert bind_rule(parse_rule("i -> i"), [None], [(3,)]) is None
+    assert bind_rule("i -> i", (None,), ((3,),)) is None
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_what_is_no_rule_is_refused(text: str, message: str) -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(inputs: list[Shape], outputs: list[Shape], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        bind_rule(parse_rule("i k, k j -> i j"), inputs, outputs)
+        bind_rule("i k, k j -> i j", tuple(inputs), tuple(outputs))

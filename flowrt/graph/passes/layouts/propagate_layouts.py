@@ -216,6 +216,10 @@ class _Propagation:
     # --- pure operations
 
     def _choose(self, node: Node) -> None:
+        have = [self._found.outputs[ref] for ref in node.inputs]
+        if all(layout.is_replicated for layout in have):
+            self._note(node, have, [self._none] * len(node.outputs))
+            return
         specs = [self._subgraph.spec(ref) for ref in node.inputs]
         rule = rule_of(
             node.op,
@@ -228,7 +232,6 @@ class _Propagation:
             self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
             self._note_gathers(node)
             return
-        have = [self._found.outputs[ref] for ref in node.inputs]
         choice = _Choice(node, rule, specs, have, [self._readers[ref] == 1 for ref in node.inputs])
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
