@@ -315,7 +315,7 @@ def test_whole_and_half_powers_are_products_and_roots(dtype: Any, jit: str, monk
         0.5: np.sqrt(x),
         -0.5: 1 / np.sqrt(x),
         -1: 1 / x,
-        -2: 1 / (x * x),
+        -2: (1 / x) * (1 / x),  # not 1 / (x * x): x * x overflows first
         1: x,
     }
     with Graph(), Session() as session:
@@ -323,6 +323,15 @@ def test_whole_and_half_powers_are_products_and_roots(dtype: Any, jit: str, monk
         got = session.run([fed**exponent for exponent in written], {fed: x})
     for exponent, found in zip(written, got, strict=True):
         np.testing.assert_array_equal(found, written[exponent], err_msg=str(exponent))
+
+
+@pytest.mark.parametrize("jit", ["off", "eager"])
+def test_inverse_squares_do_not_overflow_on_their_way(jit: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", jit)
+    with Graph(), Session() as session:
+        fed = placeholder(dtypes.float32, [None])
+        got = session.run(fed**-2, {fed: np.full(1000, 2e19, np.float32)})  # its square is 4e38: infinite
+    np.testing.assert_allclose(got, 2.5e-39, rtol=1e-5)
 
 
 def test_powers_of_integers_and_of_other_exponents_are_powers() -> None:

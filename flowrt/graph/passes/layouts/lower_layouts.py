@@ -109,6 +109,7 @@ class _Lowering:
         self._first = layouts.mesh.coordinates[0]
         self._once: dict[str, frozenset[int]] = {}
         """The axes of time on which a node is the same for all turns."""
+        self._known_suffixes: dict[frozenset[int], dict[Coordinate, str]] = {}
 
     def run(self) -> Lowered:
         for node in self._subgraph:
@@ -136,13 +137,18 @@ class _Lowering:
         node = name if node is None else node
         if node in self._layouts.single:
             return name
-        once = self._once[node]
-        labels = [
-            f"{axis.name}{index}"
-            for number, (axis, index) in enumerate(zip(self._mesh.axes, coordinate, strict=True))
-            if number not in once
-        ]
-        return f"{name}@{''.join(labels)}" if labels else f"{name}@0"
+        return name + self._suffixes(self._once[node])[coordinate]
+
+    def _suffixes(self, once: frozenset[int]) -> dict[Coordinate, str]:
+        """The end of a name for each coordinate, without the axes ``once``: ``@dp0tp1``."""
+        found = self._known_suffixes.get(once)
+        if found is None:
+            axes = [(i, axis.name) for i, axis in enumerate(self._mesh.axes) if i not in once]
+            found = {
+                c: "@" + ("".join(f"{axis}{c[i]}" for i, axis in axes) or "0") for c in self._mesh.coordinates
+            }
+            self._known_suffixes[once] = found
+        return found
 
     def _names_of(self, name: str) -> list[str]:
         return list(dict.fromkeys(self._name(name, c) for c in self._mesh.coordinates))
