@@ -236,3 +236,22 @@ def test_a_loop_on_one_device_reads_a_variable_of_another() -> None:
             session.run(v.initializer)
             np.testing.assert_array_equal(session.run(out), [[0.125, 8.0]])
             np.testing.assert_array_equal(np.diag(session.run(gradient)), [0.75, 12.0])
+
+
+def test_a_tensor_that_a_branch_sends_outlives_the_branch() -> None:
+    """What follows the branch on the sender's device uses its memory before the receiver reads the tensor."""
+    with tf.Graph():
+        chosen, x = tf.placeholder(tf.bool, []), tf.placeholder(tf.float64, [4])
+
+        def yes() -> Any:
+            with tf.device("/cpu:1"):
+                sent = tf.sin(x)
+            with tf.device("/cpu:0"):
+                return tf.exp(sent)
+
+        y = tf.cond(chosen, yes, lambda: tf.identity(x))
+        with tf.device("/cpu:1"):
+            later = tf.matmul(tf.sqrt(tf.cos(tf.floor(x + 1.0)) + 7.0)[None], tf.ones([4, 1], tf.float64))
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+            found, _ = session.run([y, later], {chosen: True, x: np.arange(4.0)})
+    np.testing.assert_allclose(found, np.exp(np.sin(np.arange(4.0))))

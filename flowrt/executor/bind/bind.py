@@ -192,7 +192,8 @@ class Binder:
         elif name == "_Recv":
             bind_recv(node, self._builder, self.tensors, is_buffer, self._frame)
         elif name == "_Send":
-            bind_send(node, self._builder, self.tensors, self._frame, self._send, self._fail)
+            is_inside = self._depth > 0
+            bind_send(node, self._builder, self.tensors, self._frame, is_inside, self._send, self._fail)
         elif node.op.effect is Effect.NESTED:
             self._bind_functions(node)
         elif node.name in self._lists:

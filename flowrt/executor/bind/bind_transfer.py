@@ -88,17 +88,21 @@ def bind_send(
     builder: InstructionBuilder,
     tensors: BoundTensors,
     frame: Frame | None,
+    is_inside: bool,
     send: Send,
     fail: Callable[[OpError], object],
 ) -> None:
-    """Send the tensor by ``send(key, value)``. ``frame``: the innermost loop. ``fail(error)`` ends the step
-    when a copy from the device fails after its instruction.
+    """Send the tensor by ``send(key, value)``. ``frame``: the innermost loop; ``is_inside``: the node is in a
+    function. ``fail(error)`` ends the step when a copy from the device fails after its instruction.
     """
     operand, device, key = tensors[node.inputs[0]], builder.device, tensor_key(node, frame)
     builder.is_fixed = False
     leaves_task = is_remote(node)
-    is_kept = operand.slot is None and (  # the next iteration, or step, writes there
-        frame is not None or (leaves_task and operand.value.nbytes <= MAX_KEPT_BYTES)
+    is_kept = (
+        operand.slot is None
+        and (  # the next iteration, what follows a branch, or the next step writes there
+            is_inside or (leaves_task and operand.value.nbytes <= MAX_KEPT_BYTES)
+        )
     )
     if not device.is_asynchronous or operand.is_host:
         call = _send_value(operand, tensors, _sender(key, send), is_kept)

@@ -9,7 +9,8 @@
 
 Rules for correctness:
 
-  1. A buffer that another partition may still be reading (it was sent) is not reused within the step.
+  1. A buffer that another partition may still be reading (it was sent) is not reused within the step. A
+     function's memory is reused by what follows the function, so what it sends is copied.
   2. A variable that is written later in the program, while a reader of the old value is still to come, is
      copied at the read.
   3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.

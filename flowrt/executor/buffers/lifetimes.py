@@ -5,7 +5,7 @@ Rules of this file:
   1. Positions are places in the partition's order (`StreamSchedule.order`). On one stream that is the order
      in time; with several, the order of two nodes is guaranteed only by `happens_before`.
   2. An alias has no separate lifetime: it counts as its root, the tensor that owns the memory.
-  3. Fetched and sent tensors are live until the step ends.
+  3. Fetched and sent tensors are live until the step ends; what a function sends is copied there.
 """
 
 from __future__ import annotations
