@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 from flowrt.graph.layouts.layout import describe
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.layouts.lower_layouts import Lowered, describe_gather, lowered
+from flowrt.graph.passes.layouts.lower_layouts import Lowered, lowered
 from flowrt.graph.passes.pipeline import Observer, compile_step
 from flowrt.profiler.text_table import aligned, size_text
 from flowrt.viz.explain import request_here
@@ -99,7 +99,7 @@ def _explanation(step: Subgraph, found: Lowered) -> LayoutExplanation:
             )
             for move in found.moves
         ),
-        tuple(describe_gather(gather, step, layouts) for gather in layouts.gathers),
+        tuple(map(str, layouts.gathers)),
     )
 
 

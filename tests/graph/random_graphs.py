@@ -13,21 +13,22 @@ SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 3), (3, 3))
 
 
 class RandomGraph:
-    """``calls`` random calls on ``xs``: placeholders and a variable, one of each shape, with values in
-    ``point``. ``ys`` are some of the results, each of which depends on an x.
+    """``calls`` random calls of ``kinds`` (`CALLS`) on ``xs``: placeholders and a variable, one of each
+    shape, with values in ``point``. ``ys`` are some of the results, each of which depends on an x.
 
     What is made stays between -1 and 1, so that no derivative grows out of hand.
     """
 
-    def __init__(self, seed: int, calls: int = 12) -> None:
+    def __init__(self, seed: int, calls: int = 12, kinds: Sequence[Any] | None = None) -> None:
         self.rng = np.random.default_rng(seed)
+        kinds = kinds or CALLS
         with tf.Graph() as self.graph:
             self.variable = tf.Variable(self.rng.uniform(-1, 1, (3, 3)))
             placeholders = [tf.placeholder(tf.float64, shape) for shape in SHAPES]
             self.xs: list[Any] = [*placeholders, self.variable]
             self.made: list[Any] = [*placeholders, self.variable.read_value()]
             for _ in range(calls):
-                made = self._choose(CALLS)(self)
+                made = self._choose(kinds)(self)
                 self.made += [tf.tanh(t) for t in (made if isinstance(made, list) else [made])]
             ends = self.made[-3:]
             self.ys = [y for y in ends if any(g is not None for g in tf.gradients(y, self.xs))]
@@ -117,9 +118,52 @@ class RandomGraph:
     def state(self) -> Any:
         return self.variable * self._pick((3,))
 
+    # --- control flow
+
+    def loop(self) -> Any:
+        """A recurrence, a sum over its steps, and its steps as rows."""
+        start, step, other = self._pick((2, 3)), self._pick((3, 3)), self._pick((3,))
+        count = int(self.rng.integers(4))
+
+        def body(i: Any, x: Any, total: Any, rows: Any) -> Any:
+            after = tf.tanh(tf.matmul(x, step) + other)
+            return i + 1, after, total + tf.reduce_sum(after, 0), rows.write(i, after[1])
+
+        rows = tf.TensorArray(tf.float64, size=count, element_shape=[3])
+        loop_vars = [0, start, tf.zeros([3], tf.float64), rows]
+        _, x, total, rows = tf.while_loop(lambda i, *_: i < count, body, loop_vars)
+        joined = tf.concat([rows.stack(), tf.zeros([3, 3], tf.float64)], 0)[:3]
+        return [x, total / 4, tf.reshape(joined, [3, 3])]
+
+    def until(self) -> Any:
+        """A loop that ends by what it computes, which differs between rows."""
+        x, m = self._pick((3, 3)), self._pick((3, 3))
+
+        def body(i: Any, x: Any) -> Any:
+            return i + 1, x / 2.0 + 0.1 * m
+
+        return tf.while_loop(lambda i, x: (tf.reduce_sum(x * x) > 0.5) & (i < 5), body, [0, x])[1]
+
+    def branch(self) -> Any:
+        x, y, z = self._pick((3, 3)), self._pick((3,)), self._pick((2, 3))
+        return tf.cond(
+            tf.reduce_sum(y) > 0.0, lambda: [x * y, tf.matmul(z, x)], lambda: [self.variable + y, z]
+        )
+
+    def mapped(self) -> Any:
+        """Sums along the rows of one matrix, each with all of another."""
+        xs, m = self._pick((3, 3)), self._pick((3, 3))
+        return tf.map_fn(lambda row: tf.reduce_sum(m * row, 0), xs)
+
+    def scanned(self) -> Any:
+        return tf.scan(lambda a, x: tf.tanh(a * x + 0.5), self._pick((3, 3)), initializer=self._pick((3,)))
+
 
 _R = RandomGraph
 CALLS = (
     *[_R.binary] * 3, *[_R.unary] * 3, _R.quotient, _R.product, _R.einsum, _R.reduction, _R.rows, _R.pieces,
     _R.joined, _R.moved, _R.softmax, _R.chosen, _R.piecewise_constant, _R.state,
 )  # fmt: skip
+
+CONTROL_FLOW = (_R.loop, _R.until, _R.branch, _R.mapped, _R.scanned)
+"""Loops and branches, with other calls."""

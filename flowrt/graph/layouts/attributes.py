@@ -9,13 +9,14 @@ All are text, so they survive GraphDef, the text form and the wire.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flowrt.errors import UnimplementedError
 from flowrt.graph.layouts.layout import Layout, format_layout, parse_layout
 from flowrt.graph.layouts.mesh import Mesh, format_mesh, parse_mesh
-from flowrt.graph.node import Node
+from flowrt.graph.node import Node, owned_subgraphs
+from flowrt.graph.op_def import Effect
 
 MESH, LAYOUT, STORED = "_mesh", "_layout", "_stored"
 ATTRIBUTES = (MESH, LAYOUT, STORED)
@@ -51,12 +52,12 @@ def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
 
 
 def mesh_of(nodes: Iterable[Node]) -> Mesh | None:
-    """The mesh of ``nodes``, None if none of them names one.
+    """The mesh of ``nodes`` and of those in their functions, None if none of them names one.
 
     Raises `UnimplementedError` if they name several.
     """
     found: dict[str, Node] = {}
-    for node in nodes:
+    for node in _with_inner(nodes):
         if MESH in node.attrs:
             found.setdefault(node.attrs[MESH], node)
     if len(found) > 1:
@@ -65,3 +66,11 @@ def mesh_of(nodes: Iterable[Node]) -> Mesh | None:
             f"a step needs layouts over one mesh; got {one} of {first.name!r} and {other} of {second.name!r}"
         )
     return parse_mesh(next(iter(found))) if found else None
+
+
+def _with_inner(nodes: Iterable[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        if node.op.effect is Effect.NESTED:
+            for function in owned_subgraphs(node.attrs):
+                yield from _with_inner(function)

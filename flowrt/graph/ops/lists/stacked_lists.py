@@ -106,6 +106,7 @@ tensor_list_stack: OpDef[Tensor] = define_list_op(
     kernel=_stack_all,
     vjp=lambda op, dy: [tensor_list_from_tensor(dy, format_element_shape(op.inputs[0].spec.shape)), None],
     alias=True,  # if they are rows of one array, which is not modified
+    axes="..a -> n ..a",
     doc="All elements, along a new first axis; zeros of element_shape for those that are not set.",
 )
 
@@ -129,6 +130,7 @@ tensor_list_from_tensor: OpDef[Tensor] = define_list_op(
     shape=lambda s: [merge(rows_of(s.shapes[0]), as_element_shape(s.value(1)))],
     kernel=_from_tensor,
     vjp=_from_tensor_vjp,
+    axes="n! ..a -> ..a",
     doc="The list of the tensor's rows.",
 )
 
@@ -145,6 +147,7 @@ tensor_list_gather = define_list_op(
         xp, handle, [handle.get(i) for i in indices], element_shape, element_dtype, out
     ),
     vjp=lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None],
+    axes="..a -> n ..a",
     doc="The elements at indices, along a new first axis.",
 )
 
@@ -186,6 +189,7 @@ tensor_list_scatter = define_list_op(
     shape=lambda s: [merge(rows_of(s.shapes[0]), as_element_shape(s.value(2)))],
     kernel=_scatter,
     vjp=lambda op, dy: [_gather_of(op, dy, *op.inputs[:2]), None, None, None],
+    axes="n! ..a -> ..a",
     doc="A list of num_elements (-1: as needed) with the tensor's rows at indices, which must be distinct.",
 )
 
@@ -211,6 +215,7 @@ tensor_list_scatter_into = define_list_op(
     kernel=_scatter_into,
     vjp=_scatter_into_vjp,
     lists=ListAccess(ListUse.MERGED, written=lambda shapes: rows_of(shapes[1])),
+    axes="..a, n! ..a -> ..a",
     doc="The list with the tensor's rows at indices, which must be distinct; extended if an index exceeds "
     "its end.",
 )

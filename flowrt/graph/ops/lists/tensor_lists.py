@@ -229,6 +229,7 @@ zeros_like_list = define_list_op(
     "input_handle: variant -> y: variant",
     shape=lambda s: s.shapes,
     kernel=lambda xp, handle: _zero(handle),
+    axes="..a -> ..a",
     doc="A list of the same length and kind, without an array that is set.",
 )
 
@@ -238,6 +239,7 @@ tensor_list_length = define_list_op(
     "input_handle: variant -> length: host int32",
     shape=lambda s: [()],
     kernel=lambda xp, handle, out=None: delivered(np, np.array(handle.length, np.int32), np.int32, out),
+    axes="..a~ -> ",
     doc="The number of elements.",
 )
 
@@ -248,6 +250,7 @@ tensor_list_resize: OpDef[Tensor] = define_list_op(
     shape=lambda s: [s.shapes[0]],
     kernel=lambda xp, handle, size: handle.resized(size),
     vjp=lambda op, dy: [tensor_list_resize(dy, tensor_list_length(op.inputs[0])), None],
+    axes="..a -> ..a",
     doc="The list truncated to size elements, or extended by elements that are not set.",
 )
 
@@ -267,6 +270,7 @@ tensor_list_push_back = define_list_op(
     kernel=lambda xp, handle, tensor, element_dtype: handle.push(stored(xp, tensor, element_dtype)),
     vjp=_push_vjp,
     lists=ListAccess(ListUse.PUSHED, 1, lambda shapes: shapes[1]),
+    axes="..a, ..a -> ..a",
     doc="The list with tensor appended.",
 )
 
@@ -302,6 +306,7 @@ tensor_list_pop_back: OpDef[list[Tensor]] = define_op(
     jvp=linear,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.POPPED, 1),
+    axes="..a -> ..a, ..a",
     doc="The list without its last element, and that element.",
 )
 
@@ -329,6 +334,7 @@ tensor_list_get_item = define_list_op(
     kernel=_get,
     vjp=lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None],
     lists=ListAccess(ListUse.READ, 0),
+    axes="..a -> ..a",
     doc="The element at index; zeros of element_shape if it is not set.",
 )
 
@@ -361,6 +367,7 @@ tensor_list_set_item = define_list_op(
     kernel=_set,
     vjp=_set_vjp,
     lists=ListAccess(ListUse.SET, 2, lambda shapes: shapes[2]),
+    axes="..a, ..a -> ..a",
     doc="The list with item at index.",
 )
 
@@ -384,6 +391,7 @@ clear_at: OpDef[Tensor] = define_list_op(
     shape=lambda s: [s.shapes[0]],
     kernel=_clear_at,
     vjp=lambda op, dy: [clear_at(dy, op.inputs[1]), None],
+    axes="..a -> ..a",
     doc="The list with zeros at index, a scalar or a vector.",
 )
 
@@ -425,6 +433,7 @@ add_at = define_list_op(
     kernel=_add_at,
     vjp=_add_at_vjp,
     lists=ListAccess(ListUse.ADDED, 2, lambda shapes: shapes[2] if shapes[1] == () else rows_of(shapes[2])),
+    axes=lambda s: "..a, ..a -> ..a" if s.shapes[1] == () else "..a, n! ..a -> ..a",
     doc="The list with item added to the element at index; at a vector of indices, the rows of item.",
 )
 
@@ -443,6 +452,7 @@ add_lists = define_list_op(
     vjp=lambda op, dy: [dy, dy],
     traits=Traits(commutative=True),
     lists=ListAccess(ListUse.MERGED, written=lambda shapes: shapes[1]),
+    axes="..a, ..a -> ..a",
     doc="The sums of the elements of two lists of one length.",
 )
 

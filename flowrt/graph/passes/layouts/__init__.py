@@ -1,9 +1,12 @@
 """Passes from one global graph to the operations of each device of a mesh.
 
-    propagate_layouts   the layout of every tensor, and the layouts in which its readers want it
-    lower_layouts       the operations of each coordinate, on its device
-    redistribute        collectives, slices and sums between the layout that a tensor has and the one it needs
-    local_forms         operations that differ on parts: means, shapes as values, sparse updates
+    step_layouts          what is found: the layout of every tensor, and those that its readers want
+    propagate_layouts     how it is found, in one sweep
+    propagate_functions   the same in loops and branches
+    lower_layouts         the operations of each coordinate, on its device
+    lower_functions       loops and branches of some coordinates or of all
+    redistribute          collectives, slices and sums between the layout that a tensor has and the one needed
+    local_forms           operations that differ on parts: means, shapes as values, sparse updates
 
 A subgraph in which no node names a mesh passes as the same object.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowrt.dtypes import bool_ as boolean
-from flowrt.dtypes import int32, int64
+from flowrt.dtypes import int32, int64, variant
 from flowrt.graph.layouts.derived_rules import arguments_of, is_view
 from flowrt.graph.layouts.layout import Layout, Shard
 from flowrt.graph.layouts.mesh import Coordinate
@@ -70,17 +70,25 @@ def _put(emit: Emitter, node: Node, local: Local) -> None:
 
 
 def _sizes(spec: TensorSpec) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(spec.shape, np.int32)
+    return np.array([-1 if d is None else d for d in spec.shape or ()], np.int32)
 
 
 def _with_local_shapes(emit: Emitter, node: Node, local: Local) -> tuple[Ref, ...]:
     inputs = list(local.inputs)
     for i, argument in enumerate(arguments_of(node.op, node.attrs)):
-        if argument.is_shape:
+        spec = _shaped(emit, local) if argument.name == "element_shape" else local.outputs[0]
+        if (argument.is_shape or argument.name == "element_shape") and spec.shape is not None:
             dtype = emit.nodes[inputs[i][0]].outputs[inputs[i][1]].dtype
-            value = _sizes(local.outputs[0]).astype(dtype.np)
+            value = _sizes(spec).astype(dtype.np)
             inputs[i] = emit.constant(f"{local.name}/shape", value, local.device, node)
     return tuple(inputs)
+
+
+def _shaped(emit: Emitter, local: Local) -> TensorSpec:
+    """The list of which an op has the shape of the elements: the one that it reads, or else makes."""
+    name, index = local.inputs[0]
+    read = emit.nodes[name].outputs[index]
+    return read if read.dtype is variant else local.outputs[0]
 
 
 def _emit_mean(emit: Emitter, node: Node, local: Local) -> None:

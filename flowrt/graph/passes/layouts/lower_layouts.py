@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, final
 
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec
-from flowrt.errors import UnimplementedError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
-from flowrt.graph.effects import touches
-from flowrt.graph.evaluate import located
-from flowrt.graph.layouts.attributes import ATTRIBUTES, MESH, mesh_of
-from flowrt.graph.layouts.layout import Layout, Replicate
+from flowrt.graph.construction.constant import KNOWN
+from flowrt.graph.effects import is_stateful
+from flowrt.graph.layouts.attributes import ATTRIBUTES, mesh_of
+from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
-from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
@@ -37,8 +36,10 @@ from flowrt.graph.passes.layouts.local_forms import (
     is_partial_mean,
     own_rows,
 )
-from flowrt.graph.passes.layouts.propagate_layouts import Gather, Layouts, propagate
-from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution
+from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
+from flowrt.graph.passes.layouts.propagate_layouts import propagate
+from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
+from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.topology import sort_topologically
 
@@ -63,7 +64,7 @@ def lower_layouts(
     if found is None:
         return subgraph
     for gather in found.layouts.gathers:
-        _log.info("%s", describe_gather(gather, subgraph, found.layouts))
+        _log.info("%s", gather)
     return found.subgraph
 
 
@@ -73,13 +74,13 @@ def lowered(
     """`lower_layouts` with its facts; None if no node names a mesh.
 
     Raises `InvalidArgumentError` for a mesh larger than the devices, and for what `propagate` refuses;
-    `UnimplementedError` for two meshes in one step, and for a loop that writes variables with layouts.
+    `UnimplementedError` for two meshes in one step.
     """
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
     mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
-    return _Lowering(subgraph, propagate(subgraph, mesh), links).run()
+    return _Lowering(subgraph, propagate(subgraph, mesh), links).of_step()
 
 
 def _names(devices: Sequence[DeviceSpec]) -> list[str]:
@@ -88,56 +89,83 @@ def _names(devices: Sequence[DeviceSpec]) -> list[str]:
     return gpus or [device.to_string() for device in devices if device.device_type == "CPU"]
 
 
-def describe_gather(gather: Gather, subgraph: Subgraph, layouts: Layouts) -> str:
-    """A sentence for the log: which operation gathers an input, and how much."""
-    ref = subgraph.nodes[gather.node].inputs[gather.input]
-    spec = subgraph.spec(ref)
-    size = math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
-    where = f" ({gather.source})" if gather.source else ""
-    return (
-        f"layouts: {gather.op} {gather.node!r}{where} has no rule for {ref[0]!r} in {layouts.outputs[ref]}; "
-        f"gathers {size:,} bytes a step"
-    )
-
-
 @final
 class _Lowering:
-    def __init__(self, subgraph: Subgraph, layouts: Layouts, links: Links) -> None:
+    """Lowers one subgraph, a step or a function: the parameters of a function are in parts, feeds are not."""
+
+    def __init__(self, subgraph: Subgraph, layouts: Layouts, links: Links, is_function: bool = False) -> None:
         self._subgraph, self._layouts, self._mesh = subgraph, layouts, layouts.mesh
+        self._links, self._parameters = links, frozenset(subgraph.feeds if is_function else ())
         self._emit = Emitter(layouts.mesh)
         self._tensors = Redistribution(self._emit, links.inside)
         self._first = layouts.mesh.coordinates[0]
-        self._once: dict[str, frozenset[int]] = {}
-        """The axes of time on which a node is the same for all turns."""
+        self._names: dict[str, Mapping[Coordinate, str]] = {}
+        """The names of each node of the subgraph on all coordinates."""
         self._known_suffixes: dict[frozenset[int], dict[Coordinate, str]] = {}
+        self._moves_in_functions: list[Move] = []
 
-    def run(self) -> Lowered:
-        for node in self._subgraph:
-            try:
-                self._lower(node)
-            except UnimplementedError as error:
-                raise located(node, error) from None
+    def of_step(self) -> Lowered:
+        """The subgraph as a step; fetches are assembled on the device of the first coordinate."""
+        self._lower_all()
         fetches = [self._tensors.assembled(ref) for ref in self._subgraph.fetches]
-        targets = [name for target in self._targets() for name in self._names_of(target)]
+        step = self._pruned(self._subgraph.feeds, fetches)
+        return Lowered(step, self._layouts, self._moves)
+
+    def of_function(self, results: Sequence[Layout]) -> LoweredFunction:
+        """The subgraph as a function, with results in the layouts ``results``."""
+        self._lower_all()
+        fetches = [
+            self._get(ref, layout) for ref, layout in zip(self._subgraph.fetches, results, strict=True)
+        ]
+        feeds = [self._names[name] for name in self._subgraph.feeds]
+        made = self._pruned(
+            tuple(dict.fromkeys(name for names in feeds for name in names.values())),
+            [ref for refs in fetches for ref in refs.values()],
+        )
+        return LoweredFunction(made.nodes, feeds, fetches, made.targets, self._moves)
+
+    def _lower_all(self) -> None:
+        for node in self._subgraph:
+            if node.name in self._layouts.single:
+                self._lower_single(node)
+            elif node.name in self._parameters:
+                self._lower_parameter(node)
+            elif node.name in self._layouts.functions:
+                self._lower_owner(node)
+            else:
+                self._lower(node)
+
+    def _pruned(self, feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
+        targets = [name for target in self._targets() for name in dict.fromkeys(self._names[target].values())]
         nodes = sort_topologically(self._emit.nodes)
-        step = prune(Subgraph(dict(nodes), self._subgraph.feeds, tuple(fetches), tuple(targets)))
-        return Lowered(step, self._layouts, tuple(self._tensors.moves))
+        return prune(Subgraph(dict(nodes), tuple(feeds), tuple(fetches), tuple(targets)))
 
     def _targets(self) -> list[str]:
         """The nodes that must run on all coordinates: a fetch of an updated variable needs one copy of it,
         and the others must not become stale.
         """
-        writes = [node.name for node in self._subgraph if node.op.effect is Effect.WRITE]
+        writes = [
+            node.name
+            for node in self._subgraph
+            if node.op.effect is Effect.WRITE or (node.name in self._layouts.functions and is_stateful(node))
+        ]
         return list(dict.fromkeys([*self._subgraph.targets, *writes]))
+
+    @property
+    def _moves(self) -> tuple[Move, ...]:
+        return (*self._tensors.moves, *self._moves_in_functions)
 
     # --- names
 
-    def _name(self, name: str, coordinate: Coordinate, node: str | None = None) -> str:
-        """``name``, by default that of ``node``, for ``coordinate``."""
-        node = name if node is None else node
-        if node in self._layouts.single:
-            return name
-        return name + self._suffixes(self._once[node])[coordinate]
+    def _name_parts(self, node: Node, layouts: Iterable[Layout]) -> dict[str, list[Coordinate]]:
+        """Name ``node``, with tensors in ``layouts``, on all coordinates. By name, those that share it."""
+        suffixes = self._suffixes(self._same_turns(layouts))
+        names = {at: node.name + suffixes[at] for at in self._mesh.coordinates}
+        self._names[node.name] = names
+        found: dict[str, list[Coordinate]] = {}
+        for at, name in names.items():
+            found.setdefault(name, []).append(at)
+        return found
 
     def _suffixes(self, once: frozenset[int]) -> dict[Coordinate, str]:
         """The end of a name for each coordinate, without the axes ``once``: ``@dp0tp1``."""
@@ -150,29 +178,53 @@ class _Lowering:
             self._known_suffixes[once] = found
         return found
 
-    def _names_of(self, name: str) -> list[str]:
-        return list(dict.fromkeys(self._name(name, c) for c in self._mesh.coordinates))
+    def _same_turns(self, layouts: Iterable[Layout]) -> frozenset[int]:
+        """The axes of time on which all of ``layouts`` are replicated: a node is the same for all turns."""
+        found = list(layouts)
+        return frozenset(
+            number
+            for number, axis in enumerate(self._mesh.axes)
+            if axis.is_time and all(isinstance(layout.placements[number], Replicate) for layout in found)
+        )
 
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:
         """The names that the node of ``coordinates``, which share it, waits for."""
-        return tuple(dict.fromkeys(self._name(c, at) for c in node.controls for at in coordinates))
+        return tuple(dict.fromkeys(self._names[c][at] for c in node.controls for at in coordinates))
+
+    # --- tensors
+
+    def _get(self, ref: Ref, wanted: Layout, shape: tuple[int, ...] | None = None) -> Refs:
+        """The parts of ``ref`` in the layout ``wanted``. ``shape``: the global one, if it is known better."""
+        have = self._layouts.outputs[ref]
+        if ref in self._layouts.free and have is not wanted:
+            if self._subgraph.spec(ref).dtype is dtypes.variant:
+                return self._begin_list(ref, wanted)
+            wanted = _with_replicated(wanted, have)
+        return self._tensors.get(ref, wanted, shape)
+
+    def _begin_list(self, ref: Ref, wanted: Layout) -> Refs:
+        """The parts of a list without elements: another one for each layout."""
+        name = f"{ref[0]}{wanted}"
+        if name not in self._names:
+            node = self._subgraph.nodes[ref[0]].replace(name=name)
+            self._lower_parts(node, self._layouts.inputs[ref[0]], [wanted])
+        return {at: (name, 0) for at, name in self._names[name].items()}
 
     # --- nodes
 
     def _lower(self, node: Node) -> None:
-        if node.name in self._layouts.single:
-            self._lower_single(node)
-            return
         inputs = self._layouts.inputs[node.name]
         outputs = [self._layouts.outputs[node.name, i] for i in range(len(node.outputs))]
-        self._once[node.name] = self._same_turns([*inputs, *outputs])
+        self._lower_parts(node, inputs, outputs)
+
+    def _lower_parts(self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
         refs = [
-            self._tensors.get(ref, layout, self._known_shape(node, ref, layout))
+            self._get(ref, layout, self._known_shape(node, ref, layout))
             for ref, layout in zip(node.inputs, inputs, strict=True)
         ]
         computed = self._computed(node, outputs)
         lower = partial(self._emit_at, node, inputs, computed)
-        for name, coordinates in self._by_name(node.name).items():
+        for name, coordinates in self._name_parts(node, [*inputs, *outputs]).items():
             at = coordinates[0]
             local = Local(
                 name,
@@ -184,24 +236,63 @@ class _Lowering:
                 ),
             )
             lower(local, at)
-        for index, (layout, spec) in enumerate(zip(computed, node.outputs, strict=True)):
-            parts = {c: (self._name(node.name, c), index) for c in self._mesh.coordinates}
-            self._tensors.put(
-                (node.name, index), layout, tuple(d or 0 for d in spec.shape or ()), parts, node
+        self._put(node, computed)
+
+    def _put(self, node: Node, layouts: Sequence[Layout]) -> None:
+        """Note the parts of the outputs of ``node``, which are in ``layouts``."""
+        for index, layout in enumerate(layouts):
+            parts = {at: (name, index) for at, name in self._names[node.name].items()}
+            self._put_output(node, index, layout, parts)
+
+    def _put_output(self, node: Node, index: int, layout: Layout, parts: Refs) -> None:
+        shape = tuple(d or 0 for d in node.outputs[index].shape or ())
+        self._tensors.put((node.name, index), layout, shape, parts, node)
+
+    def _lower_parameter(self, node: Node) -> None:
+        (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
+        for name, (at, *_) in self._name_parts(node, [layout]).items():
+            local = self._local(spec, layout, at)
+            attrs = {**node.attrs, "shape": local.shape}
+            if local != spec:
+                attrs.pop(KNOWN, None)
+            device = self._mesh.device(at)
+            self._emit.nodes[name] = node.replace(name=name, attrs=attrs, device=device, outputs=(local,))
+        self._put(node, [layout])
+
+    def _lower_owner(self, node: Node) -> None:
+        """Lower a loop or branch: one for each group of coordinates that exchange something in it."""
+        given = self._layouts.inputs[node.name]
+        inputs = [self._get(ref, layout) for ref, layout in zip(node.inputs, given, strict=True)]
+        outputs = [self._layouts.outputs[node.name, i] for i in range(len(node.outputs))]
+        results = [given[0], *outputs] if node.op.name == "_Loop" else outputs
+        functions = [
+            _Lowering(function, layouts, self._links, is_function=True).of_function(results)
+            for function, layouts in zip(
+                owned_subgraphs(node.attrs), self._layouts.functions[node.name], strict=True
             )
-
-    def _by_name(self, name: str) -> dict[str, list[Coordinate]]:
-        found: dict[str, list[Coordinate]] = {}
-        for coordinate in self._mesh.coordinates:
-            found.setdefault(self._name(name, coordinate), []).append(coordinate)
-        return found
-
-    def _same_turns(self, layouts: Sequence[Layout]) -> frozenset[int]:
-        return frozenset(
-            number
-            for number, axis in enumerate(self._mesh.axes)
-            if axis.is_time and all(isinstance(layout.placements[number], Replicate) for layout in layouts)
-        )
+        ]
+        self._moves_in_functions += [move for function in functions for move in function.moves]
+        suffixes = self._suffixes(frozenset())
+        parts: list[dict[Coordinate, Ref]] = [{} for _ in outputs]
+        names: dict[Coordinate, str] = {}
+        for group in groups_of(functions, self._mesh.coordinates):
+            at = group.members[0]
+            named = node.replace(
+                name=node.name + suffixes[at],
+                controls=self._controls(node, group.members),
+                device=self._mesh.device(at),
+                attrs=_without_layout(node),
+            )
+            owner = owner_of(
+                named, functions, inputs, group, lambda k, at: self._local(node.outputs[k], outputs[k], at)
+            )
+            self._emit.nodes[named.name] = owner.node
+            names |= dict.fromkeys(group.members, named.name)
+            for found, refs in zip(parts, owner.outputs, strict=True):
+                found |= refs
+        self._names[node.name] = names
+        for index, layout in enumerate(outputs):
+            self._put_output(node, index, layout, parts[index])
 
     def _computed(self, node: Node, outputs: Sequence[Layout]) -> Sequence[Layout]:
         """The layouts in which ``node`` itself gives ``outputs``: a read of a variable, as it is stored."""
@@ -215,23 +306,23 @@ class _Lowering:
         """The shape of an assigned value, which is the variable's, where its own is unknown."""
         shape = self._subgraph.spec(ref).shape
         if shape is None or None in shape:
-            handle = self._subgraph.nodes[node.inputs[0][0]]
-            known = handle.attrs.get("shape") if MESH in handle.attrs else None
-            return None if layout.is_replicated or known is None else tuple(known)
+            handle = self._layouts.handles.get(node.inputs[0])
+            return None if layout.is_replicated or handle is None else tuple(d or 0 for d in handle.shape)
         return None
 
     def _local(self, spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSpec:
         if layout.is_replicated or not spec.shape or spec.dtype is dtypes.resource:
             return spec
-        return TensorSpec(spec.dtype, layout.local_shape([d or 0 for d in spec.shape], coordinate))
+        sizes = layout.local_shape([d or 0 for d in spec.shape], coordinate)
+        known = [None if d is None else n for d, n in zip(spec.shape, sizes, strict=True)]
+        return TensorSpec(spec.dtype, tuple(known))
 
     def _emit_at(
         self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout], local: Local, at: Coordinate
     ) -> None:
         node = node.replace(attrs=self._local_attrs(node, at))
         if node.op.effect in (Effect.READ, Effect.WRITE):
-            handle = self._subgraph.nodes[node.inputs[0][0]]
-            rows = own_rows(inputs[0], handle.attrs["shape"], at)
+            rows = own_rows(inputs[0], self._layouts.handles[node.inputs[0]].shape, at)
             if rows is not None and node.op is resource_gather:
                 emit_sparse_read(self._emit, node, local, rows)
                 return
@@ -248,41 +339,42 @@ class _Lowering:
             emit_local(self._emit, node, local, False)
 
     def _local_attrs(self, node: Node, at: Coordinate) -> dict[str, Any]:
-        attrs = {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+        attrs = _without_layout(node)
         if node.op.effect is Effect.HANDLE:
             stored = self._layouts.outputs[node.name, 0]
-            shape = attrs["shape"]
+            shape, name = attrs["shape"], attrs.get("shared_name") or node.name
             attrs["shape"] = shape if stored.is_replicated else stored.local_shape(shape, at)
-            attrs["shared_name"] = self._name(attrs.get("shared_name") or node.name, at, node.name)
+            attrs["shared_name"] = name + self._names[node.name][at].removeprefix(node.name)
         return attrs
 
     # --- nodes that run once
 
     def _lower_single(self, node: Node) -> None:
-        self._check_handles(node)
         none = Layout.replicated(self._mesh)
-        inputs = tuple(self._tensors.get(ref, none)[self._first] for ref in node.inputs)
-        attrs = {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+        inputs = tuple(self._get(ref, none)[self._first] for ref in node.inputs)
         device = node.device or self._mesh.device(self._first)
         self._emit.nodes[node.name] = node.replace(
-            inputs=inputs, controls=self._controls(node, self._mesh.coordinates), attrs=attrs, device=device
+            inputs=inputs,
+            controls=self._controls(node, self._mesh.coordinates),
+            attrs=_without_layout(node),
+            device=device,
         )
-        for index, spec in enumerate(node.outputs):
-            shape = tuple(d or 0 for d in spec.shape or ())
-            parts = dict.fromkeys(self._mesh.coordinates, (node.name, index))
-            self._tensors.put((node.name, index), none, shape, parts, node)
+        self._names[node.name] = dict.fromkeys(self._mesh.coordinates, node.name)
+        self._put(node, [none] * len(node.outputs))
 
-    def _check_handles(self, node: Node) -> None:
-        """A node that runs once may read a variable of which the first coordinate has all."""
-        if node.op.effect is not Effect.NESTED:
-            return
-        for handle, writes in touches(node):
-            producer = self._subgraph.nodes[handle[0]]
-            if MESH in producer.attrs and (writes or not self._layouts.outputs[handle].is_replicated):
-                raise UnimplementedError(
-                    f"expected a loop or branch that only reads variables without a layout; got "
-                    f"{producer.name!r} in {self._layouts.outputs[handle]}"
-                )
+
+def _without_layout(node: Node) -> dict[str, Any]:
+    """The attrs of ``node`` but for those of the global graph only."""
+    return {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+
+
+def _with_replicated(wanted: Layout, have: Layout) -> Layout:
+    """``wanted``, replicated where it is Partial and ``have`` is replicated: of zeros, that is the same."""
+    placements = [
+        h if isinstance(w, Partial) and h == REPLICATED else w
+        for w, h in zip(wanted.placements, have.placements, strict=True)
+    ]
+    return Layout(wanted.mesh, placements)
 
 
 def _only_t(node: Node) -> dict[str, Any]:

@@ -15,62 +15,60 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.layouts.attributes import MESH, layouts_of
+from flowrt.graph.construction.constant import const
+from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of
 from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.layouts.sharding_rule import ShardingRule, dim_of
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
+from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.variable_ops import resource_gather
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
+from flowrt.graph.passes.layouts.step_layouts import (
+    Gather,
+    Handle,
+    Layouts,
+    ListsDifferError,
+    Parameter,
+    check_list,
+)
 from flowrt.graph.shapes import Shape, format_shape, is_static
-
-
-class Gather(NamedTuple):
-    """A sharded input that is gathered because its operation has no rule to compute on parts of it."""
-
-    node: str
-    op: str
-    source: str
-    input: int
-
-
-@final
-@dataclass
-class Layouts:
-    """The result: the layout of each output, and for each node on all coordinates those of its inputs."""
-
-    mesh: Mesh
-    outputs: dict[Ref, Layout] = field(default_factory=dict)
-    """The layout of a handle is that in which the variable is stored."""
-    inputs: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
-    single: set[str] = field(default_factory=set)
-    """Nodes that run once; every coordinate reads their outputs."""
-    gathers: list[Gather] = field(default_factory=list)
 
 
 def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     """The layouts of ``subgraph``, with inferred and folded shapes, over ``mesh``.
 
+    Lists of tensors are in parts as their elements are, unless two readers want one list in different
+    layouts: then all lists are whole.
+
     Raises `InvalidArgumentError` for a layout that does not fit its tensor, and for variables with different
     layouts in one update.
     """
-    return _Propagation(subgraph, mesh).run()
+    try:
+        return _Propagation(subgraph, mesh, are_lists_cut=True).run()
+    except ListsDifferError:
+        return _Propagation(subgraph, mesh, are_lists_cut=False).run()
 
 
 @final
 class _Propagation:
-    def __init__(self, subgraph: Subgraph, mesh: Mesh) -> None:
-        self._subgraph, self._mesh = subgraph, mesh
+    def __init__(
+        self, subgraph: Subgraph, mesh: Mesh, are_lists_cut: bool, parameters: Mapping[str, Parameter] = {}
+    ) -> None:
+        self._subgraph, self._mesh, self._parameters = subgraph, mesh, parameters
+        self._are_lists_cut = are_lists_cut
         self._none = Layout.replicated(mesh)
         self._found = Layouts(mesh)
         self._readers = Counter(ref for node in subgraph for ref in set(node.inputs))
@@ -79,16 +77,24 @@ class _Propagation:
     def run(self) -> Layouts:
         for node in self._subgraph:
             self._visit(node)
+            if _is_zero(node):
+                self._found.free.add((node.name, 0))
         return self._found
 
     def _visit(self, node: Node) -> None:
-        if node.op.effect is Effect.HANDLE and MESH in node.attrs:
-            layouts = layouts_of(node.attrs, self._mesh)
-            stored = self._none if layouts is None else layouts.stored
-            self._check(node, stored, node.attrs["shape"])
-            self._note(node, (), [stored])
+        if node.name in self._parameters:
+            self._visit_parameter(node, self._parameters[node.name])
+        elif node.op.effect is Effect.HANDLE and MESH in node.attrs:
+            layouts = layouts_of(node.attrs, self._mesh) or NodeLayouts(self._none, self._none)
+            self._check(node, layouts.stored, node.attrs["shape"])
+            self._found.handles[node.name, 0] = Handle(*layouts, node.attrs["shape"])
+            self._note(node, (), [layouts.stored])
         elif self._is_of_variable(node):
             self._visit_access(node)
+        elif node.op.effect is Effect.NESTED and self._is_in_parts(node):
+            self._visit_functions(node)
+        elif node.op.lists is not None and node.op.lists.begins and self._are_lists_cut:
+            self._note(node, [self._none] * len(node.inputs), [self._none])
         elif self._runs_once(node):
             self._found.single.add(node.name)
             outputs = [self._seed(node, spec) for spec in node.outputs]
@@ -100,6 +106,8 @@ class _Propagation:
             self._choose(node)
 
     def _note(self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
+        for ref, wanted in zip(node.inputs, inputs, strict=False):
+            check_list(self._subgraph.spec(ref), self._found, ref, wanted)
         self._found.inputs[node.name] = tuple(inputs)
         for index, layout in enumerate(outputs):
             self._found.outputs[node.name, index] = layout
@@ -126,17 +134,58 @@ class _Propagation:
                 source=None if node.source is None else str(node.source),
             )
 
+    # --- functions
+
+    def _is_in_parts(self, node: Node) -> bool:
+        """Whether a part of a loop or branch is computed on each coordinate: something in it has a layout."""
+        found = self._found
+        if any(ref in found.handles or not found.outputs[ref].is_replicated for ref in node.inputs):
+            return True
+        return any(mesh_of(function) is not None for function in owned_subgraphs(node.attrs))
+
+    def _visit_functions(self, node: Node) -> None:
+        functions = owned_subgraphs(node.attrs)
+        parameters = zip(*[function.feeds for function in functions], strict=True)
+        arguments = [
+            self._argument(ref, [f.nodes[name].outputs[0] for f, name in zip(functions, names, strict=True)])
+            for ref, names in zip(node.inputs[1:], parameters, strict=True)
+        ]
+        found = layouts_of_functions(node, arguments, self._of_function)
+        self._found.functions[node.name] = found.functions
+        self._found.gathers += [gather for function in found.functions for gather in function.gathers]
+        self._note(node, [self._none, *found.parameters], found.results)
+
+    def _argument(self, ref: Ref, specs: Sequence[TensorSpec]) -> Parameter:
+        """``ref`` as the parameter that functions declare as ``specs``."""
+        handle = self._found.handles.get(ref)
+        may_cut = handle is None and all(self._is_cut(spec) and is_static(spec.shape) for spec in specs)
+        have = self._found.outputs[ref] if may_cut or handle else self._none
+        summed = [REPLICATED if isinstance(p, Partial) else p for p in have.placements]
+        return Parameter(Layout(self._mesh, summed), handle, may_cut, ref in self._found.free)
+
+    def _of_function(self, function: Subgraph, parameters: Sequence[Parameter]) -> Layouts:
+        given = dict(zip(function.feeds, parameters, strict=True))
+        return _Propagation(function, self._mesh, self._are_lists_cut, given).run()
+
+    def _visit_parameter(self, node: Node, given: Parameter) -> None:
+        if given.handle is not None:
+            self._found.handles[node.name, 0] = given.handle
+        elif not given.may_cut:
+            self._found.single.add(node.name)
+        elif given.is_free:
+            self._found.free.add((node.name, 0))
+        self._note(node, (), [given.layout])
+
     # --- variables
 
     def _is_of_variable(self, node: Node) -> bool:
         """Whether ``node`` reads or writes a variable over the mesh."""
         if node.op.effect not in (Effect.READ, Effect.WRITE) or not node.inputs:
             return False
-        return MESH in self._subgraph.nodes[node.inputs[0][0]].attrs
+        return node.inputs[0] in self._found.handles
 
     def _visit_access(self, node: Node) -> None:
-        handle = self._subgraph.nodes[node.inputs[0][0]]
-        stored, shape = self._found.outputs[node.inputs[0]], handle.attrs["shape"]
+        used, stored, shape = self._found.handles[node.inputs[0]]
         arguments = arguments_of(node.op, node.attrs)
         inputs = [
             self._of_update(node, ref, argument.name, stored, shape)
@@ -147,8 +196,6 @@ class _Propagation:
         elif node.op is resource_gather:
             self._visit_gather(node, stored, inputs)
         else:
-            layouts = layouts_of(handle.attrs, self._mesh)
-            used = self._none if layouts is None else layouts.used
             whole = (
                 not node.outputs or node.outputs[0].dtype is dtypes.bool_ or node.outputs[0].shape != shape
             )
@@ -199,13 +246,19 @@ class _Propagation:
         effect = node.op.effect
         if effect is not Effect.PURE:
             return True
-        if node.op.state is not None or not all(_is_numeric(spec) for spec in node.outputs):
+        if node.op.state is not None or not all(map(self._is_cut, node.outputs)):
             return True
         if not node.inputs or not all(is_static(spec.shape) for spec in node.outputs):
             return bool(node.inputs)
         return self._is_fed_by_single(node) and all(
             self._found.outputs[ref].is_replicated for ref in node.inputs
         )
+
+    def _is_cut(self, spec: TensorSpec) -> bool:
+        """Whether a tensor of this dtype may be in parts."""
+        if spec.dtype is dtypes.variant:
+            return self._are_lists_cut
+        return spec.dtype not in (dtypes.string, dtypes.resource)
 
     def _is_fed_by_single(self, node: Node) -> bool:
         """Whether all inputs but constants come from nodes that run once."""
@@ -232,7 +285,9 @@ class _Propagation:
             self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
             self._note_gathers(node)
             return
-        choice = _Choice(node, rule, specs, have, [self._readers[ref] == 1 for ref in node.inputs])
+        is_only_reader = [self._readers[ref] == 1 for ref in node.inputs]
+        is_free = [ref in self._found.free for ref in node.inputs]
+        choice = _Choice(node, rule, specs, have, is_only_reader, is_free)
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
         inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
@@ -240,7 +295,7 @@ class _Propagation:
         self._note_gathers(node)
 
     def _note_gathers(self, node: Node) -> None:
-        for i, (ref, wanted) in enumerate(zip(node.inputs, self._found.inputs[node.name], strict=True)):
+        for ref, wanted in zip(node.inputs, self._found.inputs[node.name], strict=True):
             have = self._found.outputs[ref]
             lost = [
                 a
@@ -248,7 +303,7 @@ class _Propagation:
                 if isinstance(p, Shard) and isinstance(w, Replicate)
             ]
             if lost and node.op.effect is not Effect.WRITE:
-                self._found.gathers.append(Gather(node.name, node.op.name, str(node.source or ""), i))
+                self._found.gathers.append(Gather.of(node, ref, have, self._subgraph.spec(ref)))
 
 
 @final
@@ -262,8 +317,9 @@ class _Choice:
         specs: Sequence[TensorSpec],
         have: Sequence[Layout],
         is_only_reader: Sequence[bool],
+        is_free: Sequence[bool],
     ) -> None:
-        self._is_only_reader = is_only_reader
+        self._is_only_reader, self._is_free = is_only_reader, is_free
         self._node, self._rule, self._specs, self._have = node, rule, specs, have
         self._parts: dict[int, int] = defaultdict(lambda: 1)
         """The number of parts into which each factor is cut so far."""
@@ -321,11 +377,18 @@ class _Choice:
             return frozenset()
         if not partial or any(dtype not in INEXACT for dtype in exact):
             return frozenset()
-        if op.jvp is LINEAR and partial == inputs:
-            return frozenset(partial)
+        if op.jvp is LINEAR and all(i in partial or self._is_zero(i, held) for i in inputs):
+            return frozenset(inputs)
         is_one = len(partial) == 1 and partial[0] in op.linear_in
         return frozenset(partial) if is_one else frozenset()
 
+    def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
+        """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
+        return self._is_free[index] and held[index] == REPLICATED
 
-def _is_numeric(spec: TensorSpec) -> bool:
-    return spec.dtype not in (dtypes.string, dtypes.variant, dtypes.resource)
+
+def _is_zero(node: Node) -> bool:
+    """Whether the output of ``node`` is the same in any layout: zeros, or a list without elements."""
+    if node.op is const:
+        return node.outputs[0].dtype in INEXACT and not np.any(node.attrs["value"])
+    return node.op is zeros_like_op or (node.op.lists is not None and node.op.lists.begins)

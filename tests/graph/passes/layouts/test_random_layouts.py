@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import flowrt as tf
 from tests.graph.passes.layouts.random_layouts import CONFIG, give, random_layout, random_mesh
-from tests.graph.random_graphs import RandomGraph
+from tests.graph.random_graphs import CALLS, CONTROL_FLOW, RandomGraph
 
 GRAPHS = 300
 PER_TEST = 10
@@ -26,10 +27,10 @@ def results(drawn: RandomGraph, fetches: Any, update: Any) -> list[Any]:
         return [*found, session.run(drawn.variable)]
 
 
-def check(seed: int) -> None:
+def check(seed: int, calls: int = 12, kinds: Sequence[Any] = CALLS) -> None:
     """One random graph under one random mesh, with random layouts of its inputs, variable and tensors."""
     rng = np.random.default_rng(seed)
-    drawn = RandomGraph(seed)
+    drawn = RandomGraph(seed, calls, kinds)
     with drawn.graph:
         slopes = [g for y in drawn.ys for g in tf.gradients(y, drawn.xs) if g is not None]
         fetches = [*drawn.ys, *map(tf.convert_to_tensor, slopes)]
@@ -54,3 +55,9 @@ def check(seed: int) -> None:
 def test_results_are_those_of_one_device(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed)
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS // 3, PER_TEST))
+def test_loops_and_branches_too(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        check(seed, 8, (*CALLS, *2 * CONTROL_FLOW))

@@ -1,0 +1,84 @@
+"""`Layouts`: the layouts of all tensors of a step, or of a function in it, as `propagate` finds them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from flowrt import dtypes
+from flowrt.graph.layouts.layout import Layout
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.node import Node, Ref, TensorSpec
+
+
+class Gather(NamedTuple):
+    """A sharded ``tensor`` that is gathered because an operation has no rule to compute on parts of it."""
+
+    node: str
+    op: str
+    source: str
+    tensor: Ref
+    layout: Layout
+    nbytes: int
+
+    @classmethod
+    def of(cls, node: Node, tensor: Ref, layout: Layout, spec: TensorSpec) -> Gather:
+        nbytes = math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
+        return cls(node.name, node.op.name, str(node.source or ""), tensor, layout, nbytes)
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return (
+            f"layouts: {self.op} {self.node!r}{where} has no rule for {self.tensor[0]!r} in {self.layout}; "
+            f"gathers {self.nbytes:,} bytes a step"
+        )
+
+
+class Handle(NamedTuple):
+    """A variable: the layout in which operations get it, the one in which it is stored, and its shape."""
+
+    used: Layout
+    stored: Layout
+    shape: tuple[int | None, ...]
+
+
+class Parameter(NamedTuple):
+    """What a function gets: a tensor in ``layout``, or a variable. ``may_cut``: another layout is possible;
+    otherwise it is there once. ``is_free``: as in `Layouts.free`.
+    """
+
+    layout: Layout
+    handle: Handle | None
+    may_cut: bool
+    is_free: bool
+
+
+@final
+@dataclass
+class Layouts:
+    """The layout of each output, and for each node on all coordinates those of its inputs."""
+
+    mesh: Mesh
+    outputs: dict[Ref, Layout] = field(default_factory=dict)
+    """The layout of a handle is that in which the variable is stored; that of a list, of its elements."""
+    inputs: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
+    handles: dict[Ref, Handle] = field(default_factory=dict)
+    """Variables over the mesh."""
+    single: set[str] = field(default_factory=set)
+    """Nodes that run once; every coordinate reads their outputs."""
+    free: set[Ref] = field(default_factory=set)
+    """Zeros, and lists without elements: what is replicated of these is right in any layout."""
+    functions: dict[str, tuple[Layouts, ...]] = field(default_factory=dict)
+    """The layouts in the functions of each loop or branch that is computed in parts."""
+    gathers: list[Gather] = field(default_factory=list)
+
+
+class ListsDifferError(Exception):
+    """A list of tensors is needed in two layouts; only its elements can be redistributed."""
+
+
+def check_list(spec: TensorSpec, layouts: Layouts, ref: Ref, wanted: Layout) -> None:
+    """Raise `ListsDifferError` if ``ref`` is a list that cannot be had in the layout ``wanted``."""
+    if spec.dtype is dtypes.variant and layouts.outputs[ref] is not wanted and ref not in layouts.free:
+        raise ListsDifferError
