@@ -1,7 +1,7 @@
 """Lowering of loops and branches: their functions are lowered like a step, for all coordinates at once.
 
-Coordinates whose parts exchange nothing get loops of their own. Those that do, in a collective or a node that
-runs once, share one, in which they are on several devices: `split` cuts it after placement.
+Coordinates that exchange nothing with others get loops of their own. Those that do, in a collective or a node
+that runs once, share one, in which they are on several devices: `split` cuts it after placement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Owner(NamedTuple):
 def owner_of(
     node: Node, functions: Sequence[LoweredFunction], inputs: Sequence[Refs], group: Group, local: LocalSpec
 ) -> Owner:
-    """What computes ``node``, to which ``functions`` and ``inputs`` belong, on the coordinates of a group."""
+    """The loop or branch ``node``, to which ``functions`` and ``inputs`` belong, on the coordinates of a group."""
     of_kind = _loop_of if node.op.name == "_Loop" else _branches_of
     return of_kind(node, functions, inputs, group, local)
 

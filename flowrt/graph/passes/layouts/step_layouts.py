@@ -44,7 +44,7 @@ class Handle(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """What a function gets: a tensor in ``layout``, or a variable. ``may_cut``: another layout is possible;
+    """An argument of a function: a tensor in ``layout``, or a variable. ``may_cut``: another layout is possible;
     otherwise it is there once. ``is_free``: as in `Layouts.free`.
     """
 
