@@ -48,7 +48,7 @@ class Owner(NamedTuple):
 def owner_of(
     node: Node, functions: Sequence[LoweredFunction], inputs: Sequence[Refs], group: Group, local: LocalSpec
 ) -> Owner:
-    """The loop or branch ``node``, to which ``functions`` and ``inputs`` belong, on the coordinates of a group."""
+    """The loop or branch ``node``, with its ``functions`` and ``inputs``, on the coordinates of ``group``."""
     of_kind = _loop_of if node.op.name == "_Loop" else _branches_of
     return of_kind(node, functions, inputs, group, local)
 

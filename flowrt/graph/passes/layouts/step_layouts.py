@@ -44,8 +44,8 @@ class Handle(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """An argument of a function: a tensor in ``layout``, or a variable. ``may_cut``: another layout is possible;
-    otherwise it is there once. ``is_free``: as in `Layouts.free`.
+    """An argument of a function: a tensor in ``layout``, or a variable. ``may_cut``: other layouts are
+    possible; otherwise it is there once. ``is_free``: as in `Layouts.free`.
     """
 
     layout: Layout
