@@ -10,10 +10,10 @@ them again.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, final
 
 from flowrt import dtypes
@@ -223,7 +223,8 @@ class _Lowering:
             for ref, layout in zip(node.inputs, inputs, strict=True)
         ]
         computed = self._computed(node, outputs)
-        lower = partial(self._emit_at, node, inputs, computed)
+        plain = node.replace(attrs=_without_layout(node))
+        lower = functools.partial(self._emit_at, plain, inputs, computed)
         for name, coordinates in self._name_parts(node, [*inputs, *outputs]).items():
             at = coordinates[0]
             local = Local(
@@ -232,7 +233,7 @@ class _Lowering:
                 self._controls(node, coordinates),
                 self._mesh.device(at),
                 tuple(
-                    self._local(spec, layout, at) for spec, layout in zip(node.outputs, computed, strict=True)
+                    [_local(spec, layout, at) for spec, layout in zip(node.outputs, computed, strict=True)]
                 ),
             )
             lower(local, at)
@@ -251,7 +252,7 @@ class _Lowering:
     def _lower_parameter(self, node: Node) -> None:
         (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
         for name, (at, *_) in self._name_parts(node, [layout]).items():
-            local = self._local(spec, layout, at)
+            local = _local(spec, layout, at)
             attrs = {**node.attrs, "shape": local.shape}
             if local != spec:
                 attrs.pop(KNOWN, None)
@@ -284,7 +285,7 @@ class _Lowering:
                 attrs=_without_layout(node),
             )
             owner = owner_of(
-                named, functions, inputs, group, lambda k, at: self._local(node.outputs[k], outputs[k], at)
+                named, functions, inputs, group, lambda k, at: _local(node.outputs[k], outputs[k], at)
             )
             self._emit.nodes[named.name] = owner.node
             names |= dict.fromkeys(group.members, named.name)
@@ -310,17 +311,11 @@ class _Lowering:
             return None if layout.is_replicated or handle is None else tuple(d or 0 for d in handle.shape)
         return None
 
-    def _local(self, spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSpec:
-        if layout.is_replicated or not spec.shape or spec.dtype is dtypes.resource:
-            return spec
-        sizes = layout.local_shape([d or 0 for d in spec.shape], coordinate)
-        known = [None if d is None else n for d, n in zip(spec.shape, sizes, strict=True)]
-        return TensorSpec(spec.dtype, tuple(known))
-
     def _emit_at(
         self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout], local: Local, at: Coordinate
     ) -> None:
-        node = node.replace(attrs=self._local_attrs(node, at))
+        if node.op.effect is Effect.HANDLE:
+            node = node.replace(attrs=self._attrs_of_shard(node, outputs[0], at))
         if node.op.effect in (Effect.READ, Effect.WRITE):
             rows = own_rows(inputs[0], self._layouts.handles[node.inputs[0]].shape, at)
             if rows is not None and node.op is resource_gather:
@@ -338,14 +333,13 @@ class _Lowering:
         else:
             emit_local(self._emit, node, local, False)
 
-    def _local_attrs(self, node: Node, at: Coordinate) -> dict[str, Any]:
-        attrs = _without_layout(node)
-        if node.op.effect is Effect.HANDLE:
-            stored = self._layouts.outputs[node.name, 0]
-            shape, name = attrs["shape"], attrs.get("shared_name") or node.name
-            attrs["shape"] = shape if stored.is_replicated else stored.local_shape(shape, at)
-            attrs["shared_name"] = name + self._names[node.name][at].removeprefix(node.name)
-        return attrs
+    def _attrs_of_shard(self, node: Node, stored: Layout, at: Coordinate) -> dict[str, Any]:
+        shape, name = node.attrs["shape"], node.attrs.get("shared_name") or node.name
+        return {
+            **node.attrs,
+            "shape": shape if stored.is_replicated else stored.local_shape(shape, at),
+            "shared_name": name + self._names[node.name][at].removeprefix(node.name),
+        }
 
     # --- nodes that run once
 
@@ -361,6 +355,16 @@ class _Lowering:
         )
         self._names[node.name] = dict.fromkeys(self._mesh.coordinates, node.name)
         self._put(node, [none] * len(node.outputs))
+
+
+@functools.lru_cache(8192)
+def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSpec:
+    """The part of a tensor that ``coordinate`` has."""
+    if layout.is_replicated or not spec.shape or spec.dtype is dtypes.resource:
+        return spec
+    sizes = layout.local_shape([d or 0 for d in spec.shape], coordinate)
+    known = [None if d is None else n for d, n in zip(spec.shape, sizes, strict=True)]
+    return TensorSpec(spec.dtype, tuple(known))
 
 
 def _without_layout(node: Node) -> dict[str, Any]:
