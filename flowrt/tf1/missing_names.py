@@ -195,8 +195,15 @@ _MEANT = {
     "RMSprop": "train.RMSPropOptimizer", "Adagrad": "train.AdagradOptimizer",
     "Optimizer": "train.Optimizer", "mse": "losses.mean_squared_error", "Linear": "layers.Dense",
     "Sequential": "layers.Layer", "cross_entropy": "nn.softmax_cross_entropy_with_logits",
+    "inv": "reciprocal", "select": "where", "complex_abs": "abs", "pack": "stack", "unpack": "unstack",
+    "listdiff": "setdiff1d", "concat_v2": "concat", "batch_matmul": "matmul", "batch_cholesky": "cholesky",
+    "batch_matrix_inverse": "matrix_inverse", "batch_matrix_solve": "matrix_solve",
+    "SummaryWriter": "summary.FileWriter", "scalar_summary": "summary.scalar",
+    "histogram_summary": "summary.histogram", "image_summary": "summary.image",
+    "merge_summary": "summary.merge",
+    "merge_all_summaries": "summary.merge_all",
 }  # fmt: skip
-"""Names in other frameworks, or later TensorFlows, of functions that flowrt has under another name."""
+"""Names in other frameworks, or other TensorFlows, of functions that flowrt has under another name."""
 
 
 class MissingNameError(UnimplementedError, AttributeError):
