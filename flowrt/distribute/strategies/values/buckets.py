@@ -7,8 +7,9 @@ DistributedDataParallel, Li et al. 2020). The order is that of the graph, equal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
+from flowrt.graph.collectives.buckets import fill_buckets
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, split
 from flowrt.graph.ops.base.shape_manipulation import reshape
@@ -18,21 +19,15 @@ def buckets(tensors: Sequence[Tensor], cap_bytes: int) -> list[list[int]]:
     """The numbers of ``tensors``, from the last to the first, each in one bucket: of one dtype, and of
     ``cap_bytes`` at most unless it holds only one. One without a static shape is alone.
     """
-    found: list[list[int]] = []
-    open_bytes: dict[object, tuple[list[int], int]] = {}
-    for number in reversed(range(len(tensors))):
-        tensor = tensors[number]
-        if not tensor.shape.is_fully_defined():
-            found.append([number])
-            continue
-        n_bytes = int(tensor.shape.num_elements() or 0) * tensor.dtype.size
-        bucket, used = open_bytes.get(tensor.dtype, ([], 0))
-        if not bucket or used + n_bytes > cap_bytes:
-            bucket, used = [], 0
-            found.append(bucket)
-        bucket.append(number)
-        open_bytes[tensor.dtype] = bucket, used + n_bytes
-    return found
+    last_first = [_kind_and_bytes(tensor) for tensor in reversed(tensors)]
+    last = len(tensors) - 1
+    return [[last - number for number in bucket] for bucket in fill_buckets(last_first, cap_bytes)]
+
+
+def _kind_and_bytes(tensor: Tensor) -> tuple[Hashable | None, int]:
+    if not tensor.shape.is_fully_defined():
+        return None, 0
+    return tensor.dtype, int(tensor.shape.num_elements() or 0) * tensor.dtype.size
 
 
 def in_buckets(

@@ -6,6 +6,7 @@
     lower_layouts         the operations of each coordinate, on its device
     lower_functions       loops and branches of some coordinates or of all
     redistribute          collectives, slices and sums between the layout that a tensor has and the one needed
+    bucket_collectives    small all-reduces, such as those of gradients, as one
     local_forms           operations that differ on parts: means, shapes as values, sparse updates
 
 A subgraph in which no node names a mesh passes as the same object.

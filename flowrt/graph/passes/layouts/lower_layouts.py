@@ -28,6 +28,7 @@ from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec, owned
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
+from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.local_forms import (
     Local,
     emit_local,
@@ -65,7 +66,7 @@ def lower_layouts(
         return subgraph
     for gather in found.layouts.gathers:
         _log.info("%s", gather)
-    return found.subgraph
+    return bucket_collectives(found.subgraph, found.layouts.mesh, links)
 
 
 def lowered(

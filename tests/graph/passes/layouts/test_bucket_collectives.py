@@ -1,0 +1,91 @@
+"""Small all-reduces between tasks travel together."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.graph.collectives.buckets import fill_buckets
+from flowrt.graph.collectives.cost import DEFAULT_LINKS
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
+from flowrt.graph.passes.layouts.lower_layouts import lowered
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
+from flowrt.graph.passes.prepare.prune import StepRequest
+from flowrt.graph.topology import sort_topologically
+from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9))), st.integers(1, 20))
+def test_buckets_are_of_one_kind_in_order_and_not_too_large(
+    tensors: list[tuple[str | None, int]], cap: int
+) -> None:
+    found = fill_buckets(tensors, cap)
+    assert sorted(number for bucket in found for number in bucket) == list(range(len(tensors)))
+    for bucket in found:
+        assert bucket == sorted(bucket)
+        assert len({tensors[number][0] for number in bucket}) == 1
+        assert len(bucket) == 1 or sum(tensors[number][1] for number in bucket) <= cap
+        assert len(bucket) == 1 or tensors[bucket[0]][0] is not None
+
+
+def cpus(tasks: int, each: int) -> list[DeviceSpec]:
+    names = [f"/job:worker/task:{t}/device:CPU:{i}" for t in range(tasks) for i in range(each)]
+    return [parse_device(name) for name in names]
+
+
+def step_of(net: str, mesh: Mesh, devices: list[DeviceSpec], columns: bool = False) -> tuple[Subgraph, Mesh]:
+    """The lowered training step of ``net``, not in buckets."""
+    with tf.Graph() as graph:
+        strategy = tf.distribute.LayoutStrategy(mesh, batch="dp")
+        strategy.variable_layouts(of_net(NETS[net], COLUMNS) if columns else {})
+        with strategy.scope():
+            built = NETS[net]()
+        request = StepRequest(
+            graph, [built.loss], [built.train], {t: np.shape(v) for t, v in built.feeds.items()}
+        )
+        stages = "extract, lower, order_effects, infer_shapes, optimise, infer_shapes"
+        step = compile_step(request, CompileOptions(devices), pipeline=parse_pipeline(stages))
+    found = lowered(step, devices)
+    assert found is not None
+    return found.subgraph, found.layouts.mesh
+
+
+def all_reduces(step: Subgraph) -> list[Node]:
+    return [node for node in step if node.op.name == "AllReduce"]
+
+
+def tasks_of(node: Node, step: Subgraph) -> set[int | None]:
+    return {parse_device(step.nodes[name].device).task for name, _ in node.inputs}
+
+
+@pytest.mark.parametrize("net", ["mlp", "cnn", "embedding", "gpt"])
+def test_between_tasks_the_gradients_are_one_vector(net: str) -> None:
+    step, mesh = step_of(net, Mesh([("dp", 2)]), cpus(2, 1))
+    joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
+    assert len(all_reduces(step)) >= 3
+    assert len(all_reduces(joined)) == 1
+    elements = [node.outputs[0].shape for node in all_reduces(step)]
+    assert all_reduces(joined)[0].outputs[0].shape == (sum(int(np.prod(shape)) for shape in elements),)
+
+
+def test_inside_a_task_nothing_is_joined() -> None:
+    step, mesh = step_of("mlp", Mesh([("dp", 2)]), cpus(1, 2))
+    assert bucket_collectives(step, mesh, DEFAULT_LINKS) is step
+
+
+def test_no_bucket_waits_for_what_is_made_from_a_member() -> None:
+    """The activations' sums of tensor parallelism wait for one another, those of gradients do not."""
+    step, mesh = step_of("gpt", Mesh([("dp", 2), ("tp", 2)]), cpus(4, 1), columns=True)
+    joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
+    assert list(sort_topologically(joined.nodes)) == list(joined.nodes)
+    of_axis = Counter(len(tasks_of(node, joined) & {0, 1}) for node in all_reduces(joined))
+    assert of_axis == {2: 8, 0: 8, 1: 2}  # 4 per block on each tp group; one bucket on each dp group
+    assert len(all_reduces(step)) > 40
