@@ -28,11 +28,11 @@ from flowrt.graph.passes.layouts.redistribute import Emitter
 from flowrt.graph.topology import sort_topologically
 
 COPY_S_PER_BYTE = 2e-10
-"""Of a tensor that is read and written at 10 GB/s."""
+"""A tensor is read and written at 10 GB/s."""
 
 
 class Kind(NamedTuple):
-    """What all-reduces of one bucket have in common."""
+    """The common properties of the all-reduces of a bucket."""
 
     devices: tuple[str, ...]
     group: tuple[str, int, tuple[int, ...]]
