@@ -178,7 +178,8 @@ _REASONS = _reasons()
 _PUBLIC = """
 nn train layers losses metrics math linalg strings random debugging bitwise data initializers summary
 nn.rnn_cell data.experimental io gfile graph_util logging app flags nest resource_loader test profiler config
-config.experimental distribute distribute.experimental distribute.cluster_resolver autograph contrib
+config.experimental distribute distribute.experimental distribute.cluster_resolver experimental
+experimental.dtensor autograph contrib
 contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
 contrib.distribute
 """
