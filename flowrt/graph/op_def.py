@@ -22,7 +22,9 @@
 * ``effects`` and ``traits``: the properties that passes query instead of the op's name;
 * ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`;
 * ``axes``: the op's sharding rule, ``"i k, k j -> i j"``, or a function from `ShapeContext` to one: see
-  `flowrt.graph.layouts.sharding_rule`. Elementwise ops, reductions and views need none.
+  `flowrt.graph.layouts.sharding_rule`. Elementwise ops, reductions and views need none;
+* ``sharded(op)``: builds the same from ops that can be computed on parts, for a dimension that must be whole
+  by ``axes`` and is cut all the same: see `flowrt.graph.passes.layouts.sharded_forms`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,18 @@ import numpy as np
 
 from flowrt.dtypes import ANY, INEXACT, DType, as_dtype, domain, resource, variant
 from flowrt.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, nearest
-from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess, ListUse, Loop, Traits, Vjp
+from flowrt.graph.op_facets import (
+    NO_TRAITS,
+    BatchRule,
+    Form,
+    Jvp,
+    Kernel,
+    ListAccess,
+    ListUse,
+    Loop,
+    Traits,
+    Vjp,
+)
 from flowrt.graph.op_help import CallDoc, CallSignature
 from flowrt.graph.shapes import Shape
 
@@ -322,6 +335,8 @@ class OpDef(Generic[Result_co]):
     lists: ListAccess | None
     """Access of the op to a list of tensors, as far as compiled loops support it."""
     axes: AxesRule | None
+    sharded: Form | None
+    """Builds the op from ops that can be computed on parts; None: its whole dimensions are gathered."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
@@ -415,6 +430,7 @@ def define_op(
     batch: BatchRule | None = None,
     lists: ListAccess | None = None,
     axes: AxesRule | None = None,
+    sharded: Form | None = None,
 ) -> OpDef[Defined]:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
@@ -442,7 +458,8 @@ def define_op(
         jvp = NONDIFFERENTIABLE if vjp is NONDIFFERENTIABLE else BY_VJP
     op: OpDef[Defined] = OpDef(
         name, inputs, outputs, types, dict(attrs),
-        shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, axes, doc,
+        shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, axes, sharded,
+        doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,

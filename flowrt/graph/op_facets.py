@@ -37,6 +37,14 @@ class Jvp(Protocol):
     def __call__(self, op: Operation, /, *tangents: Any, **_: Any) -> Any: ...
 
 
+class Form(Protocol):
+    """``sharded(op)``: tensors equal to the op's outputs, from its inputs; None if there are none for this
+    call.
+    """
+
+    def __call__(self, op: Operation, /) -> Sequence[Any] | None: ...
+
+
 class LoopRule(Protocol):
     """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one per output; None if no loop
     supports these dtypes and attrs. ``b`` is a `flowrt.device.loops.loop_program.LoopBuilder` and an input

@@ -67,7 +67,7 @@ def explain_layouts(
     before = _BeforeLayouts()
     compile_step(asked.request, replace(asked.options, observer=before))
     found = lowered(before.step, asked.options.devices, asked.options.links)
-    return None if found is None else _explanation(before.step, found)
+    return None if found is None else _explanation(found)
 
 
 @final
@@ -85,11 +85,11 @@ class _BeforeLayouts(Observer):
             self.step = parts[""]
 
 
-def _explanation(step: Subgraph, found: Lowered) -> LayoutExplanation:
+def _explanation(found: Lowered) -> LayoutExplanation:
     layouts, mesh = found.layouts, found.layouts.mesh
     return LayoutExplanation(
         str(mesh),
-        tuple(_tensor(node, found) for node in step if node.outputs),
+        tuple(_tensor(node, found) for node in layouts.subgraph if node.outputs),
         tuple(
             Moved(
                 ":".join(map(str, move.source)),

@@ -49,6 +49,27 @@ def cnn() -> Net:
     return _trained(logits, y, {x: rng.standard_normal((BATCH, 8, 8, 1)), y: rng.integers(0, 4, BATCH)})
 
 
+def lenet() -> Net:
+    """Two convolutions, each with average pooling, and three layers (LeCun et al. 1998), smaller."""
+    rng = np.random.default_rng(4)
+    x, y = tf.placeholder(tf.float64, [None, 12, 12, 1]), tf.placeholder(tf.int64, [None])
+    h = tf.layers.average_pooling2d(tf.layers.conv2d(x, 3, 3, activation=tf.nn.tanh), 2, 2)
+    h = tf.layers.average_pooling2d(tf.layers.conv2d(h, 4, 2, activation=tf.nn.tanh), 2, 2)
+    h = tf.layers.dense(tf.layers.flatten(h), 10, tf.nn.tanh, name="first")
+    h = tf.layers.dense(h, 8, tf.nn.tanh, name="hidden")
+    logits = tf.layers.dense(h, 4, name="logits")
+    return _trained(logits, y, {x: rng.standard_normal((BATCH, 12, 12, 1)), y: rng.integers(0, 4, BATCH)})
+
+
+def lstm() -> Net:
+    """A recurrent net: a loop in the graph, and its gradient. Its gates are cut nowhere, but its classes."""
+    rng = np.random.default_rng(5)
+    x, y = tf.placeholder(tf.float64, [None, 5, 3]), tf.placeholder(tf.int32, [None])
+    _, state = tf.nn.dynamic_rnn(tf.nn.rnn_cell.BasicLSTMCell(6), x, dtype=tf.float64)
+    logits = tf.layers.dense(state.h, 4, name="classes")
+    return _trained(logits, y, {x: rng.standard_normal((BATCH, 5, 3)), y: rng.integers(0, 4, BATCH)})
+
+
 def embedding() -> Net:
     """The mean of looked-up rows: sparse gradients."""
     rng = np.random.default_rng(2)
@@ -90,17 +111,24 @@ def gpt(blocks: int = 2, width: int = 8, heads: int = 4, length: int = 6, words:
     return _trained(logits, tf.reshape(targets, [-1]), feeds)
 
 
-NETS: dict[str, Callable[[], Net]] = {"mlp": mlp, "cnn": cnn, "embedding": embedding, "gpt": gpt}
+NETS: dict[str, Callable[[], Net]] = {
+    "mlp": mlp, "lenet": lenet, "cnn": cnn, "embedding": embedding, "lstm": lstm, "gpt": gpt,
+}  # fmt: skip
 
 COLUMNS: dict[str, Sequence[Any]] = {
     "hidden/kernel": [None, "tp"],
     "hidden/bias": ["tp"],
     "logits/kernel": ["tp", None],
+    "classes/kernel": [None, "tp"],
+    "classes/bias": ["tp"],
     "embedding": ["tp", None],
     r"block.*/(query|key|value|w1)": [None, "tp"],
     r"block.*/(output|w2)": ["tp", None],
 }
 """Tensor parallelism: a product with sharded columns, then one with sharded rows (Shoeybi et al. 2019)."""
+
+VOCABULARY: dict[str, Sequence[Any]] = {**COLUMNS, "words": ["tp", None], "logits": [None, "tp"]}
+"""Of the GPT, also its words: rows of the embedding, columns of the logits."""
 
 
 def of_net(build: Callable[[], Net], layouts: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:

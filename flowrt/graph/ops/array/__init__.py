@@ -9,6 +9,7 @@ tile_and_reverse             tile, reverse, roll, meshgrid, space and depth
 ranges                       range, linspace, one_hot, sequence_mask
 scatter_rows                 rows reduced into a table at repeatable ids
 segments                     segment reductions
+parts                        positions in a dimension that is cut; gather from a part
 gather_scatter               gather, scatter
 selection                    boolean_mask, dynamic_partition, embedding_lookup
 sorting                      top_k, sort, unique

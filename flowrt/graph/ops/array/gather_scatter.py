@@ -21,6 +21,7 @@ from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, Shape
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Vjp
 from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.parts import sharded_gather
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import prod_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
@@ -185,6 +186,7 @@ gather_op: OpDef[Tensor] = define_op(
     loop=Loop(_gather_loop, LoopPattern.GATHER),
     batch=batch_axis.gather,
     axes=_gather_axes,
+    sharded=sharded_gather,
     doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.node import static_shape
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.array.gather_scatter import gather, scatter_nd
@@ -21,6 +23,7 @@ from flowrt.graph.ops.array.reductions import (
     reduce,
     reduce_max,
     reduce_mean,
+    reduce_min,
     reduce_sum,
     reduction_op,
     reduction_samples,
@@ -29,14 +32,14 @@ from flowrt.graph.ops.array.reductions import (
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.filling import ones_like
-from flowrt.graph.ops.base.identities import cast, stop_gradient
+from flowrt.graph.ops.base.identities import cast, static_value, stop_gradient
 from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape, size
 from flowrt.graph.ops.elementwise.arithmetic import add, add_v2, maximum, minimum, multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import equal, less, not_equal, select_v2, where_v2
+from flowrt.graph.ops.elementwise.comparison import equal, less, logical_or, not_equal, select_v2, where_v2
 from flowrt.graph.ops.elementwise.complex_parts import complex_abs
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.ops.elementwise.math import exp, is_finite, log, sqrt, square
+from flowrt.graph.ops.elementwise.math import exp, is_finite, log, number, sqrt, square
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis
 from flowrt.graph.tf1_signatures import tf1_names
 
@@ -144,6 +147,20 @@ def _position_axes(s: ShapeContext) -> str | None:
     return f"{factors(rank, {axis % rank})} -> {' '.join(kept)}"
 
 
+def _sharded_position(op: Operation, extreme: Callable[..., Tensor]) -> Sequence[Tensor]:
+    """The position along an axis that is cut: the first at which the value is the extreme, or NaN."""
+    x, axis = op.inputs[0], static_value(op.inputs[1])
+    sizes = static_shape(x.spec)
+    axis = normalize_axis(axis, len(sizes))
+    values = cast(x, dtypes.int32) if x.dtype is dtypes.bool_ else x
+    is_found = equal(values, extreme(values, axis, keepdims=True))
+    if values.dtype in dtypes.FLOATING:
+        is_found = logical_or(is_found, not_equal(values, values))
+    numbers = constant(np.arange(sizes[axis]).reshape(-1, *[1] * (len(sizes) - 1 - axis)))
+    found = reduce_min(where_v2(is_found, numbers, number(sizes[axis], numbers)), axis)
+    return [cast(found, op.outputs[0].dtype)]
+
+
 def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
     def kernel(xp: Any, input: Any, dimension: Any, output_type: DType, out: Any = None) -> Any:
         find = getattr(xp, method)
@@ -169,6 +186,7 @@ def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
         ),
         batch=on_axes(),
         axes=_position_axes,
+        sharded=lambda op: _sharded_position(op, reduce_max if method == "argmax" else reduce_min),
         doc=doc,
     )
 

@@ -1,6 +1,7 @@
 """Neural networks.
 
 activations, softmax, losses       elementwise; along an axis; cross-entropies
+sharded_softmax                    softmax and cross-entropies with classes that are cut
 bias, norms                        bias, dropout; norms and clipping by them
 moments, batch_norm, normalization mean and variance; batch, layer and local response normalization
 windows                            sliding windows, im2col

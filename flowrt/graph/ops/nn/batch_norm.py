@@ -7,6 +7,7 @@ added in its vjp. The second order of such a gradient op is the first order of i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,17 +16,19 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.node import static_shape
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
-from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.base.axes import images, input_rank
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import reshape, size
 from flowrt.graph.ops.elementwise.arithmetic import add, add_n, multiply, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.ops.elementwise.math import number, rsqrt
+from flowrt.graph.ops.elementwise.math import number, rsqrt, square
 from flowrt.graph.shapes import Shape, merge
 
 
@@ -256,6 +259,32 @@ def _image(s: ShapeContext, rank: int) -> str:
     return text.replace("n", "n!") if s.attrs["is_training"] else text
 
 
+def _sharded_batch_norm(op: Operation) -> Sequence[Tensor]:
+    """The op with the statistics of a batch that is cut: those of the whole (Peng et al. 2018, MegDet)."""
+    x, scale, offset, *old = op.inputs
+    training, layout = op.get_attr("is_training"), op.get_attr("data_format")
+    sizes, factor = static_shape(x.spec), op.get_attr("exponential_avg_factor")
+    axes = [i for i in range(len(sizes)) if i != (1 if layout.startswith("NC") else len(sizes) - 1)]
+    wide = cast(x, scale.dtype)
+    mean = reduce_mean(wide, axes) if training else old[0]
+    centered = subtract(wide, _channels(mean, x, layout))
+    variance = reduce_mean(square(centered), axes) if training else old[1]
+    slope = multiply(scale, rsqrt(add(variance, number(op.get_attr("epsilon"), variance))))
+    y = add(multiply(centered, _channels(slope, x, layout)), _channels(offset, x, layout))
+    given = [mean, variance]
+    if training:
+        count = math.prod(sizes[i] for i in axes)
+        given[1] = multiply(variance, number(count / max(1, count - 1), variance))
+    if training and factor != 1:
+        kept = [multiply(number(1 - factor, was), was) for was in old]
+        given = [add(was, multiply(number(factor, now), now)) for was, now in zip(kept, given, strict=True)]
+    return [cast(y, x.dtype), *given, mean, variance, number(0, mean)]
+
+
+def _nothing(like: Tensor) -> Tensor:
+    return constant(np.zeros(0, like.dtype.np))
+
+
 batch_norm_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormV3",
     "x: T in FLOATING, scale: U in float32 | float64, offset: U, mean: U, variance: U -> y: T, "
@@ -266,6 +295,7 @@ batch_norm_op: OpDef[list[Tensor]] = define_op(
     vjp=_batch_norm_vjp,
     samples=_batch_norm_samples,
     axes=_batch_norm_axes,
+    sharded=_sharded_batch_norm,
     doc="x less its mean, over its deviation, times scale, plus offset, by channel; the reserve spaces are "
     "the statistics used, batch_mean and batch_variance (over n - 1) are for running averages.",
 )
@@ -281,6 +311,7 @@ batch_norm_grad_op: OpDef[list[Tensor]] = define_op(
     vjp=lambda op, *ddys: second_order(op, _batch_norm_formula(op), ddys[:3]),
     samples=_batch_norm_grad_samples,
     axes=_batch_norm_grad_axes,
+    sharded=lambda op: [*_batch_norm_formula(op)(*op.inputs), *[_nothing(op.inputs[2])] * 2],
     doc="The gradients of FusedBatchNormV3's x, scale and offset; the reserve spaces are mean and variance.",
 )
 

@@ -31,6 +31,7 @@ from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater_equal, less_equal, logical_and, where_v2
 from flowrt.graph.ops.elementwise.math import exp, log, log1p, neg, number, square
+from flowrt.graph.ops.nn import sharded_softmax
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.nn.softmax import log_softmax, shifted, softmax, softmax_derivative
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
@@ -202,6 +203,7 @@ dense_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     loop=Loop(_dense_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
     axes="n c!, n c! -> n, n c!",
+    sharded=sharded_softmax.dense_cross_entropy,
     doc="-sum(labels * log_softmax(features)) per row, and its gradient for labels of sum 1: "
     "softmax(features) - labels.",
 )
@@ -216,6 +218,7 @@ sparse_cross_entropy_op: OpDef[list[Tensor]] = define_op(
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
     axes="n c!, n -> n, n c!",
+    sharded=sharded_softmax.sparse_cross_entropy,
     doc="-log_softmax(features)[label] per row, and its gradient; on a GPU NaN for an invalid label.",
 )
 

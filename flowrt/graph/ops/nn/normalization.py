@@ -18,6 +18,7 @@ from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
+from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.elementwise.arithmetic import add, add_n, multiply, power, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
@@ -70,14 +71,34 @@ def _layer_norm_grad(xp: Any, y_backprop: Any, x: Any, scale: Any, epsilon: floa
     return deliver(out, x.dtype, tuple(results))
 
 
+def _normal(op: Operation, x: Tensor) -> tuple[Tensor, Tensor]:
+    """`_normalized` in graph ops."""
+    centered = subtract(x, reduce_mean(x, -1, keepdims=True))
+    variance = reduce_mean(square(centered), -1, keepdims=True)
+    inverse = rsqrt(add(variance, number(op.get_attr("epsilon"), variance)))
+    return multiply(centered, inverse), inverse
+
+
+def _sharded_layer_norm(op: Operation) -> Sequence[Tensor]:
+    """The op with a last axis that is cut."""
+    x, scale, offset = map(_wide, op.inputs)
+    return _narrow(op, [add(multiply(_normal(op, x)[0], scale), offset)])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return cast(x, dtypes.float32) if x.dtype.size == 2 else x
+
+
+def _narrow(op: Operation, results: Sequence[Tensor]) -> Sequence[Tensor]:
+    return [cast(result, y.dtype) for result, y in zip(results, op.outputs, strict=True)]
+
+
 def _layer_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
     """The gradient op's computation in graph ops."""
 
     def formula(dy: Tensor, x: Tensor, scale: Tensor) -> list[Tensor]:
-        centered = subtract(x, reduce_mean(x, -1, keepdims=True))
-        variance = reduce_mean(square(centered), -1, keepdims=True)
-        inverse = rsqrt(add(variance, number(op.get_attr("epsilon"), variance)))
-        normal, g = multiply(centered, inverse), multiply(dy, scale)
+        normal, inverse = _normal(op, x)
+        g = multiply(dy, scale)
         along = reduce_mean(multiply(g, normal), -1, keepdims=True)
         inner = subtract(subtract(g, reduce_mean(g, -1, keepdims=True)), multiply(normal, along))
         axes = list(range((x.shape.rank or 2) - 1))
@@ -108,6 +129,7 @@ layer_norm_op: OpDef[Tensor] = define_op(
     samples=_layer_norm_samples,
     batch=leading_of_first,
     axes="..a c!, c!, c! -> ..a c!",
+    sharded=_sharded_layer_norm,
     doc="x less its mean along the last axis, over its deviation, times scale, plus offset.",
 )
 
@@ -123,6 +145,7 @@ layer_norm_grad_op: OpDef[list[Tensor]] = define_op(
         for s in _layer_norm_samples(rng)
     ],
     axes="..a c!, ..a c!, c! -> ..a c!, c!, c!",
+    sharded=lambda op: _narrow(op, _layer_norm_formula(op)(*map(_wide, op.inputs))),
     doc="The gradients of LayerNorm's x, scale and offset.",
 )
 

@@ -23,6 +23,7 @@ from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import swapped_with_last, transpose
 from flowrt.graph.ops.elementwise.arithmetic import multiply, subtract
 from flowrt.graph.ops.elementwise.math import exp
+from flowrt.graph.ops.nn import sharded_softmax
 from flowrt.graph.shapes import Shape
 from flowrt.graph.tf1_signatures import tf1_names
 
@@ -96,6 +97,7 @@ softmax_op: OpDef[Tensor] = define_op(
     loop=Loop(_softmax_loop, LoopPattern.ALONG_ROWS),
     batch=leading,
     axes="... c! -> ... c!",
+    sharded=sharded_softmax.softmax,
     doc="exp(x) over the sum of exp(x) along the last axis.",
 )
 
@@ -110,6 +112,7 @@ log_softmax_op: OpDef[Tensor] = define_op(
     loop=Loop(_log_softmax_loop, LoopPattern.ALONG_ROWS),
     batch=leading,
     axes="... c! -> ... c!",
+    sharded=sharded_softmax.log_softmax,
     doc="x less the logarithm of the sum of exp(x) along the last axis.",
 )
 

@@ -6,6 +6,7 @@ from flowrt.graph.ops.array import (
     concat_and_split,
     gather_scatter,
     padding,
+    parts,
     ranges,
     reductions,
     scans,
@@ -49,6 +50,7 @@ from flowrt.graph.ops.nn import (
     normalization,
     norms,
     pooling,
+    sharded_softmax,
     softmax,
     windows,
 )

@@ -23,6 +23,7 @@ from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.parts import checked_op
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.selection import where_op
 from flowrt.graph.ops.base.identities import identity
@@ -107,14 +108,24 @@ def _emit_mean(emit: Emitter, node: Node, local: Local) -> None:
 # --- sparse accesses to variables with sharded rows
 
 
-def own_rows(stored: Layout, shape: Shape, coordinate: Coordinate) -> slice | None:
+class Rows(NamedTuple):
+    """The rows ``start`` to ``stop`` of a variable that has ``total``."""
+
+    start: int
+    stop: int
+    total: int
+
+
+def own_rows(stored: Layout, shape: Shape, coordinate: Coordinate) -> Rows | None:
     """The rows of a variable of ``shape`` that ``coordinate`` has; None if it has all."""
     if shape is None or Shard(0) not in stored.placements:
         return None
-    return stored.slices([d or 0 for d in shape], coordinate)[0]
+    sizes = [d or 0 for d in shape]
+    part = stored.slices(sizes, coordinate)[0]
+    return Rows(part.start, part.stop, sizes[0])
 
 
-def emit_sparse_read(emit: Emitter, node: Node, local: Local, rows: slice) -> None:
+def emit_sparse_read(emit: Emitter, node: Node, local: Local, rows: Rows) -> None:
     """A look-up of ``rows`` alone: indices of others give zeros, and the sum over the axis is the value."""
     handle, indices = local.inputs
     mine, inside = _own(emit, node, local, indices, rows)
@@ -140,7 +151,7 @@ def emit_sparse_read(emit: Emitter, node: Node, local: Local, rows: slice) -> No
     _put(emit, chosen, local._replace(inputs=((wide, 0), (taken, 0), zero), controls=()))
 
 
-def emit_sparse_update(emit: Emitter, node: Node, local: Local, rows: slice) -> None:
+def emit_sparse_update(emit: Emitter, node: Node, local: Local, rows: Rows) -> None:
     """An update of ``rows`` alone: the indices of others, and their values, are left out."""
     arguments = [argument.name for argument in arguments_of(node.op, node.attrs)]
     at = arguments.index("indices")
@@ -172,9 +183,12 @@ def _rows_of(emit: Emitter, node: Node, local: Local, ref: Ref, places: Ref) -> 
     return emit.add(name, gather_op, (ref, places, axis), attrs, local.device, [made], node), 0
 
 
-def _own(emit: Emitter, node: Node, local: Local, indices: Ref, rows: slice) -> tuple[Ref, Ref]:
+def _own(emit: Emitter, node: Node, local: Local, indices: Ref, rows: Rows) -> tuple[Ref, Ref]:
     """``indices`` relative to the first of ``rows``, moved inside, and whether each is inside."""
     spec = emit.nodes[indices[0]].outputs[indices[1]]
+    limit = {"T": spec.dtype, "limit": rows.total, "what": "indices"}
+    stem = f"{local.name}/checked"
+    indices = emit.add(stem, checked_op, (indices,), limit, local.device, [spec], node), 0
 
     def number(value: int, what: str) -> Ref:
         return emit.constant(f"{local.name}/{what}", np.array(value, spec.dtype.np), local.device, node)

@@ -24,7 +24,7 @@ from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import ATTRIBUTES, mesh_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
-from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec, owned_subgraphs
+from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
@@ -81,7 +81,7 @@ def lowered(
     if mesh is None:
         return None
     mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
-    return _Lowering(subgraph, propagate(subgraph, mesh), links).of_step()
+    return _Lowering(propagate(subgraph, mesh), links).of_step()
 
 
 def _names(devices: Sequence[DeviceSpec]) -> list[str]:
@@ -94,9 +94,9 @@ def _names(devices: Sequence[DeviceSpec]) -> list[str]:
 class _Lowering:
     """Lowers one subgraph, a step or a function: the parameters of a function are in parts, feeds are not."""
 
-    def __init__(self, subgraph: Subgraph, layouts: Layouts, links: Links, is_function: bool = False) -> None:
-        self._subgraph, self._layouts, self._mesh = subgraph, layouts, layouts.mesh
-        self._links, self._parameters = links, frozenset(subgraph.feeds if is_function else ())
+    def __init__(self, layouts: Layouts, links: Links, is_function: bool = False) -> None:
+        self._subgraph, self._layouts, self._mesh = layouts.subgraph, layouts, layouts.mesh
+        self._links, self._parameters = links, frozenset(self._subgraph.feeds if is_function else ())
         self._emit = Emitter(layouts.mesh)
         self._tensors = Redistribution(self._emit, links.inside)
         self._first = layouts.mesh.coordinates[0]
@@ -268,10 +268,8 @@ class _Lowering:
         outputs = [self._layouts.outputs[node.name, i] for i in range(len(node.outputs))]
         results = [given[0], *outputs] if node.op.name == "_Loop" else outputs
         functions = [
-            _Lowering(function, layouts, self._links, is_function=True).of_function(results)
-            for function, layouts in zip(
-                owned_subgraphs(node.attrs), self._layouts.functions[node.name], strict=True
-            )
+            _Lowering(layouts, self._links, is_function=True).of_function(results)
+            for layouts in self._layouts.functions[node.name]
         ]
         self._moves_in_functions += [move for function in functions for move in function.moves]
         suffixes = self._suffixes(frozenset())

@@ -55,13 +55,13 @@ def _of_loop(node: Node, arguments: Sequence[Parameter], propagate: Propagate) -
                 ],
             )
             is_stable = True
-            for k, ref in enumerate(body.fetches[1:]):
+            for k, ref in enumerate(layouts.subgraph.fetches[1:]):
                 after = _revised(given[k], layouts.outputs[ref], k, withdrawn)
                 is_stable = is_stable and after is given[k].layout
                 given[k] = given[k]._replace(layout=after)
     parameters = tuple(p.layout for p in given)
-    for ref, layout in zip(body.fetches[1:], parameters, strict=False):
-        check_list(body.spec(ref), layouts, ref, layout)
+    for ref, layout in zip(layouts.subgraph.fetches[1:], parameters, strict=False):
+        check_list(layouts.subgraph.spec(ref), layouts, ref, layout)
     return FunctionLayouts((layouts,), parameters, parameters[:count])
 
 
@@ -94,14 +94,13 @@ def _of_branches(node: Node, arguments: Sequence[Parameter], propagate: Propagat
     branches: tuple[Subgraph, ...] = node.attrs["branches"]
     given = [p._replace(is_free=p.is_free and not _is_list(branches[0], k)) for k, p in enumerate(arguments)]
     functions = tuple(propagate(branch, given) for branch in branches)
-    pairs = list(zip(functions, branches, strict=True))
     results = tuple(
-        _common([(f.outputs[b.fetches[k]], b.fetches[k] in f.free) for f, b in pairs])
+        _common([(f.outputs[f.subgraph.fetches[k]], f.subgraph.fetches[k] in f.free) for f in functions])
         for k in range(len(node.outputs))
     )
-    for function, branch in pairs:
-        for ref, layout in zip(branch.fetches, results, strict=True):
-            check_list(branch.spec(ref), function, ref, layout)
+    for function in functions:
+        for ref, layout in zip(function.subgraph.fetches, results, strict=True):
+            check_list(function.subgraph.spec(ref), function, ref, layout)
     return FunctionLayouts(functions, tuple(p.layout for p in arguments), results)
 
 

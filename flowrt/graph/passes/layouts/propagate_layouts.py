@@ -4,7 +4,7 @@ One sweep in topological order, an axis of the mesh at a time. A node's candidat
 sharding rule on which an input is sharded already: a factor that passes through comes before one that is
 contracted, then the one that leaves most bytes where they are. Without a candidate, a Partial passes through
 linear operations if nothing else reads it, so that sums are added up first and travel once; all else is
-replicated.
+replicated. An operation of which a dimension is cut that must be whole gives way to its form, if it has one.
 
 What is sharded is not gathered to save bytes, and what is replicated is not cut unless the script says so:
 costs would turn data parallelism into model parallelism, since gathering a small batch takes fewer bytes than
@@ -36,6 +36,7 @@ from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.variable_ops import resource_gather
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
+from flowrt.graph.passes.layouts.sharded_forms import form_of
 from flowrt.graph.passes.layouts.step_layouts import (
     Gather,
     Handle,
@@ -67,19 +68,36 @@ class _Propagation:
     def __init__(
         self, subgraph: Subgraph, mesh: Mesh, are_lists_cut: bool, parameters: Mapping[str, Parameter] = {}
     ) -> None:
-        self._subgraph, self._mesh, self._parameters = subgraph, mesh, parameters
+        self._given, self._mesh, self._parameters = subgraph, mesh, parameters
         self._are_lists_cut = are_lists_cut
+        self._nodes: dict[str, Node] = {}
+        self._subgraph = subgraph.replace(nodes=self._nodes)
+        """The nodes so far, forms among them."""
         self._none = Layout.replicated(mesh)
-        self._found = Layouts(mesh)
+        self._found = Layouts(mesh, subgraph)
+        self._refs: dict[Ref, Ref] = {}
+        """The outputs of forms by those that they replace."""
+        self._ends: dict[str, tuple[str, ...]] = {}
+        """The nodes to wait for in place of a replaced one."""
         self._readers = Counter(ref for node in subgraph for ref in set(node.inputs))
         self._readers.update(subgraph.fetches)
 
     def run(self) -> Layouts:
-        for node in self._subgraph:
-            self._visit(node)
-            if _is_zero(node):
-                self._found.free.add((node.name, 0))
+        for node in self._given:
+            self._add(node)
+        if self._ends:
+            self._found.subgraph = self._subgraph.replace(
+                fetches=tuple(self._refs.get(ref, ref) for ref in self._given.fetches),
+                targets=tuple(end for name in self._given.targets for end in self._ends.get(name, (name,))),
+            )
         return self._found
+
+    def _add(self, node: Node) -> None:
+        node = node.redirected(self._refs, self._ends)
+        self._nodes[node.name] = node
+        self._visit(node)
+        if _is_zero(node):
+            self._found.free.add((node.name, 0))
 
     def _visit(self, node: Node) -> None:
         if node.name in self._parameters:
@@ -291,19 +309,48 @@ class _Propagation:
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
         inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
+        if node.op.sharded is not None and self._lost(node, inputs) and self._replace(node, specs):
+            return
         self._note(node, inputs, [Layout(self._mesh, placements) for placements in choice.outputs])
         self._note_gathers(node)
 
     def _note_gathers(self, node: Node) -> None:
-        for ref, wanted in zip(node.inputs, self._found.inputs[node.name], strict=True):
-            have = self._found.outputs[ref]
-            lost = [
-                a
-                for a, (p, w) in enumerate(zip(have.placements, wanted.placements, strict=True))
-                if isinstance(p, Shard) and isinstance(w, Replicate)
+        if node.op.effect is not Effect.WRITE:
+            self._found.gathers += [
+                Gather.of(node, ref, self._found.outputs[ref], self._subgraph.spec(ref))
+                for ref in self._lost(node, self._found.inputs[node.name])
             ]
-            if lost and node.op.effect is not Effect.WRITE:
-                self._found.gathers.append(Gather.of(node, ref, have, self._subgraph.spec(ref)))
+
+    def _lost(self, node: Node, inputs: Sequence[Layout]) -> list[Ref]:
+        """The inputs that would be gathered for ``node`` to have them in the layouts ``inputs``."""
+        return [
+            ref
+            for ref, wanted in zip(node.inputs, inputs, strict=True)
+            if any(
+                isinstance(p, Shard) and isinstance(w, Replicate)
+                for p, w in zip(self._found.outputs[ref].placements, wanted.placements, strict=True)
+            )
+        ]
+
+    def _replace(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
+        """Visit the form of ``node`` in its place; False if it has none."""
+        read = [i for i in range(len(node.outputs)) if self._readers[node.name, i]]
+        values = [partial_value(self._nodes.__getitem__, ref) for ref in node.inputs]
+        form = form_of(node, specs, values, read or [0])
+        if form is None:
+            return False
+        del self._nodes[node.name]
+        self._readers.subtract(set(node.inputs))
+        for each in form.nodes:
+            self._readers.update(set(each.inputs))
+        for i, ref in form.outputs.items():
+            self._readers[ref] += self._readers[node.name, i]
+        for each in form.nodes:
+            self._add(each)
+        found = {(node.name, i): self._refs.get(ref, ref) for i, ref in form.outputs.items()}
+        self._refs |= found
+        self._ends[node.name] = tuple(dict.fromkeys(name for name, _ in found.values()))
+        return True
 
 
 @final

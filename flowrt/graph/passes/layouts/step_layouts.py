@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 from flowrt import dtypes
 from flowrt.graph.layouts.layout import Layout
 from flowrt.graph.layouts.mesh import Mesh
-from flowrt.graph.node import Node, Ref, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 
 
 class Gather(NamedTuple):
@@ -60,6 +60,8 @@ class Layouts:
     """The layout of each output, and for each node on all coordinates those of its inputs."""
 
     mesh: Mesh
+    subgraph: Subgraph
+    """The step, with forms in place of operations of which a whole dimension is cut."""
     outputs: dict[Ref, Layout] = field(default_factory=dict)
     """The layout of a handle is that in which the variable is stored; that of a list, of its elements."""
     inputs: dict[str, tuple[Layout, ...]] = field(default_factory=dict)

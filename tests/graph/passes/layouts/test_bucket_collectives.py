@@ -66,7 +66,7 @@ def tasks_of(node: Node, step: Subgraph) -> set[int | None]:
     return {parse_device(step.nodes[name].device).task for name, _ in node.inputs}
 
 
-@pytest.mark.parametrize("net", ["mlp", "cnn", "embedding", "gpt"])
+@pytest.mark.parametrize("net", ["mlp", "lenet", "embedding", "gpt"])
 def test_between_tasks_the_gradients_are_one_vector(net: str) -> None:
     step, mesh = step_of(net, Mesh([("dp", 2)]), cpus(2, 1))
     joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
@@ -74,6 +74,13 @@ def test_between_tasks_the_gradients_are_one_vector(net: str) -> None:
     assert len(all_reduces(joined)) == 1
     elements = [node.outputs[0].shape for node in all_reduces(step)]
     assert all_reduces(joined)[0].outputs[0].shape == (sum(int(np.prod(shape)) for shape in elements),)
+
+
+def test_what_batch_normalization_waits_for_stays_apart() -> None:
+    """The mean of the batch, its variance, the gradients down to it, and those of the layer below."""
+    step, mesh = step_of("cnn", Mesh([("dp", 2)]), cpus(2, 1))
+    joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
+    assert (len(all_reduces(step)), len(all_reduces(joined))) == (10, 4)
 
 
 def test_inside_a_task_nothing_is_joined() -> None:
