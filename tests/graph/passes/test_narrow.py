@@ -56,6 +56,15 @@ def test_rows_take_rows_of_the_left_factor():
     assert after.nodes["z"].outputs[0].shape == (2, 5)
 
 
+def test_what_a_device_sends_is_kept():
+    """In a part of a step nothing reads it."""
+    y = tf.negative(tf.matmul(matrix(4, 3, "a"), matrix(3, 5, "b"), name="z")[:, 1:], name="y")
+    before = subgraph_of([y], feeds=[tf.get_default_graph().get_tensor_by_name(f"{f}:0") for f in "ab"])
+    after = narrow_products(before.replace(fetches=()))
+    assert after.nodes["z"].outputs[0].shape == (4, 4)
+    assert after.nodes["y"].inputs == (("z", 0),)
+
+
 @pytest.mark.parametrize(
     "read",
     [

@@ -26,7 +26,7 @@ from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.slicing import slice_op
-from flowrt.graph.passes.prepare.prune import prune, redirect
+from flowrt.graph.passes.prepare.prune import redirect, without_unread
 from flowrt.graph.shapes import is_static
 
 
@@ -63,7 +63,8 @@ def narrow_products(subgraph: Subgraph) -> Subgraph:
         found[node.name].nodes if node.name in found else (node,) for node in subgraph
     )
     parts = {ref: part for narrowed in found.values() for ref, part in narrowed.parts.items()}
-    return prune(redirect(subgraph, parts, list(nodes)))
+    after = redirect(subgraph, parts, list(nodes))
+    return without_unread(after, [name for name, _ in parts])  # in a part of a step nothing reads a send
 
 
 def _is_product(subgraph: Subgraph, node: Node) -> bool:

@@ -148,10 +148,10 @@ def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
     for name in islice(later.nodes, len(earlier), None):
         needed.update(later.nodes[name].predecessors)
     unasked = set(earlier.roots()) - needed
-    return _without_unread(later, unasked) if unasked else later
+    return without_unread(later, unasked) if unasked else later
 
 
-def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
+def without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
     """``subgraph`` without the unneeded nodes among ``names``, and nodes only they needed."""
     num_readers = Counter([name for node in subgraph for name in node.predecessors])
     roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
