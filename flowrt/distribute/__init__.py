@@ -49,11 +49,11 @@ _STRATEGIES = (
     "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
     "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
-    "Mesh", "MirroredStrategy", "MultiWorkerMirroredStrategy",
+    "LocalShard", "Mesh", "MirroredStrategy", "MultiWorkerMirroredStrategy",
     "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
     "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
-    "in_cross_replica_context", "relayout",
+    "in_cross_replica_context", "local_shards", "relayout",
 )  # fmt: skip
 
 

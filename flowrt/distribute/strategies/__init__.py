@@ -37,6 +37,8 @@ from flowrt.distribute.strategies.kinds.one_process import MirroredStrategy as M
 from flowrt.distribute.strategies.kinds.one_process import OneDeviceStrategy as OneDeviceStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy as LayoutStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import relayout as relayout
+from flowrt.distribute.strategies.layouts.local_shards import LocalShard as LocalShard
+from flowrt.distribute.strategies.layouts.local_shards import local_shards as local_shards
 from flowrt.distribute.strategies.reduce.all_reduce_ops import (
     AllReduceCrossDeviceOps as AllReduceCrossDeviceOps,
 )

@@ -119,6 +119,10 @@ class StrategyExtended(ABC):
         """An operation that raises `OutOfRangeError` unless some worker's ``has_data`` is true."""
         return expect_data_op(has_data)
 
+    def reading_input(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which an iterator gets its next element."""
+        return contextlib.nullcontext()
+
     def experimental_make_numpy_dataset(self, numpy_input: Structure, session: Any = None) -> Dataset:
         """See `Strategy.experimental_make_numpy_dataset`."""
         return Dataset.from_tensor_slices(numpy_input)

@@ -138,11 +138,12 @@ class DistributedIterator:
 
         When run, raises `OutOfRangeError` when no replica of any worker has data left.
         """
-        if self._stages is not None:
-            head, element = self._stages.get_next(name)
-        else:
-            element = self._iterator.get_next(name)
-            head, element = ([element[0]], element[1]) if self._votes else ([], element)
+        with self._extended.reading_input():
+            if self._stages is not None:
+                head, element = self._stages.get_next(name)
+            else:
+                element = self._iterator.get_next(name)
+                head, element = ([element[0]], element[1]) if self._votes else ([], element)
         after = [self._extended.expect_data_somewhere(has_rows) for has_rows in head]
         parts = []
         for device, part in zip(self._extended.worker_devices, element, strict=True):

@@ -1,6 +1,7 @@
 """`LayoutStrategy`: parallelism by layouts of tensors over a mesh of devices.
 
 layout_strategy   the strategy, and `relayout`
+local_shards      the parts of a tensor, each read where it is
 
 The script is called once and builds one global graph; the strategy only gives attributes to variables and
 inputs (`flowrt.graph.layouts.attributes`). The passes of `flowrt.graph.passes.layouts` do the rest.

@@ -168,8 +168,11 @@ class LayoutExtended(StrategyExtended):
 
     @contextlib.contextmanager
     def opened_scope(self) -> Iterator[None]:
-        with super().opened_scope(), get_default_graph().attributes_by(self._of_input):
+        with super().opened_scope(), self.reading_input():
             yield
+
+    def reading_input(self) -> contextlib.AbstractContextManager[None]:
+        return get_default_graph().attributes_by(self._of_input)
 
     def _of_input(self, op: Operation) -> Mapping[str, Any]:
         """The attributes of a new operation: those of an input give its first dimension to the batch."""

@@ -119,6 +119,33 @@ relayout_op: OpDef[Tensor] = define_op(
 )
 
 
+def _blocks(begins: Sequence[int], sizes: Sequence[int], count: int) -> list[tuple[slice, ...]]:
+    rank = len(sizes) // count
+    ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    dims = [slice(begin, end) for begin, end in zip(begins, ends, strict=True)]
+    return [tuple(dims[i * rank : (i + 1) * rank]) for i in range(count)]
+
+
+local_shards_op: OpDef[list[Tensor]] = define_op(
+    "LocalShards",
+    "input: T in ANY -> N * T",
+    attrs="N: int, begins: list(int), sizes: list(int)",
+    shape=lambda s: [
+        tuple(part.stop - part.start for part in block)
+        for block in _blocks(s.attrs["begins"], s.attrs["sizes"], s.attrs["N"])
+    ],
+    kernel=lambda xp, input, N, begins, sizes: [
+        xp.array(input[block]) for block in _blocks(begins, sizes, N)
+    ],
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [
+        sample((rng.standard_normal((2, 3)),), N=2, begins=[0, 0, 1, 0], sizes=[1, 3, 1, 3])
+    ],
+    doc="Blocks of the input, each where it is in the layout that the operation names.",
+)
+
+
 identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T in ANY -> *T",

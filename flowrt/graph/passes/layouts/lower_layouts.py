@@ -26,7 +26,7 @@ from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.base.identities import identity, relayout_op
+from flowrt.graph.ops.base.identities import identity, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.local_forms import (
@@ -133,6 +133,8 @@ class _Lowering:
                 self._lower_parameter(node)
             elif node.name in self._layouts.functions:
                 self._lower_owner(node)
+            elif node.op is local_shards_op:
+                self._lower_shards(node)
             else:
                 self._lower(node)
 
@@ -260,6 +262,21 @@ class _Lowering:
             device = self._mesh.device(at)
             self._emit.nodes[name] = node.replace(name=name, attrs=attrs, device=device, outputs=(local,))
         self._put(node, [layout])
+
+    def _lower_shards(self, node: Node) -> None:
+        """Lower the parts of a tensor, as outputs: each is read from the first device that has it."""
+        (layout,) = self._layouts.inputs[node.name]
+        refs, none = self._get(node.inputs[0], layout), Layout.replicated(self._mesh)
+        shape = self._subgraph.spec(node.inputs[0]).shape or ()
+        firsts: dict[str, Coordinate] = {}
+        for at in self._mesh.coordinates:
+            firsts.setdefault(str(layout.slices([d or 0 for d in shape], at)), at)
+        self._names[node.name] = {}
+        for index, (spec, at) in enumerate(zip(node.outputs, firsts.values(), strict=True)):
+            attrs, device = {"T": spec.dtype}, self._mesh.device(at)
+            name = self._emit.add(f"{node.name}/part", identity, [refs[at]], attrs, device, [spec], node)
+            self._put_output(node, index, none, dict.fromkeys(self._mesh.coordinates, (name, 0)))
+            self._names[node.name] = dict.fromkeys(self._mesh.coordinates, name)
 
     def _lower_owner(self, node: Node) -> None:
         """Lower a loop or branch: one for each group of coordinates that exchange something in it."""

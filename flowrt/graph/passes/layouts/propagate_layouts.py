@@ -32,7 +32,7 @@ from flowrt.graph.layouts.sharding_rule import ShardingRule, dim_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
-from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import resource_gather
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
@@ -120,6 +120,9 @@ class _Propagation:
             self._note_gathers(node)
         elif node.op is relayout_op:
             self._note(node, [self._seed(node, node.outputs[0])], [self._seed(node, node.outputs[0])])
+        elif node.op is local_shards_op:
+            seed = self._seed(node, self._subgraph.spec(node.inputs[0]))
+            self._note(node, [seed], [self._none] * len(node.outputs))
         else:
             self._choose(node)
 
