@@ -70,5 +70,10 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("all_reduce_4_ranks", "1_mb"): (_torch(1.0),),
     ("all_reduce_4_ranks", "25_mb"): (_torch(0.5),),
     ("all_reduce_4_ranks", "64_mb"): (_torch(0.5),),
+    ("layouts_gpt_dp_2", "step"): (_jax(1.0), _torch(1.0)),
+    ("layouts_gpt_tp_2", "step"): (_jax(1.0), _torch(0.6)),
+    ("layouts_gpt_dp_4", "step"): (_jax(1.0),),
+    ("layouts_gpt_tp_4", "step"): (_jax(1.0),),
+    ("layouts_gpt_tp_2", "first_step"): (_jax(1.0),),
 }
 """By case and measure."""
