@@ -59,6 +59,9 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 	@$(PY) -m tests.viz.browser runs/docs/digits_cnn.html docs/pictures/digits_cnn_page.png
 	@$(PY) -m tests.viz.browser runs/docs/digits_cnn.html docs/pictures/digits_cnn_page_op.png \
 		'#stage=fold_constants&op=hidden/MatMul'
+	@$(PY) -m flowrt export examples/gpt_layouts.py --out runs/docs/gpt_layouts.html | tail -n 1
+	@$(PY) -m tests.viz.browser runs/docs/gpt_layouts.html docs/pictures/gpt_layouts_page.png \
+		'#op=block0/down/BiasAdd'
 	@$(PY) examples/digits_cnn.py --out runs/docs/digits_cnn | tail -n 1
 	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png
 

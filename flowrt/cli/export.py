@@ -10,9 +10,9 @@ from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.viz.export import RADIUS, check_export, export
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_request, only, requests_of_script
-from flowrt.viz.sources import VIEWS
+from flowrt.viz.sources import LAYOUTS, VIEWS
 
-HELP = "write a graph for a viewer: as built, placed, or partitioned by device"
+HELP = "write a graph for a viewer: as built, in its layouts, placed, or partitioned by device"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", required=True, metavar="FILE", help="output file (replaced only on success)")
     add("--format", metavar="NAME", help=f"{', '.join(FORMATS)} (default: from the name of FILE)")
-    add("--view", metavar="NAME", default=VIEWS[0], help=f"{', '.join(VIEWS)} (default: {VIEWS[0]})")
+    add(
+        "--view",
+        metavar="NAME",
+        default=VIEWS[0],
+        help=f"{', '.join(VIEWS)}, or {LAYOUTS}, if the step has a mesh (default: {VIEWS[0]})",
+    )
     add("--fetch", action="append", metavar="TENSOR", help="draw only what TENSOR depends on; repeatable")
     add(
         "--depth",

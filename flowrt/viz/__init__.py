@@ -6,6 +6,7 @@
            foreign, foreign_specs                   GraphDefs with unknown ops
         -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
            op_facts                                 times and compiled code per operation
+           laid_out                                 the global graph in its layouts over a mesh
         -> fold                GraphView            focus, closed groups, very large groups divided
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
         -> formats             bytes                one module per format; target: the output file

@@ -24,6 +24,8 @@ from flowrt.executor.plan.plan import Plan
 from flowrt.executor.plan.plan_description import settled
 from flowrt.executor.session.session import BaseSession, Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
+from flowrt.graph.layouts.attributes import MESH
+from flowrt.graph.layouts.mesh import parse_mesh
 from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.passes.prepare.prune import StepRequest
@@ -135,9 +137,12 @@ def devices_asked_for(nodes: Iterable[Node]) -> list[DeviceSpec]:
 
 
 def _requests(nodes: Iterable[Node]) -> Iterator[str]:
-    """The devices that the nodes request, including those in functions."""
+    """The devices that the nodes, and their meshes, request, including those in functions."""
     for node in nodes:
         yield node.device
+        if MESH in node.attrs:
+            mesh = parse_mesh(node.attrs[MESH])
+            yield from mesh.devices or [f"/device:CPU:{i}" for i in range(mesh.num_devices)]
         for function in owned_subgraphs(node.attrs):
             yield from _requests(function)
 

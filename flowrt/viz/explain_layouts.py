@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
-from flowrt.graph.layouts.layout import describe
-from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.layouts.lower_layouts import Lowered, lowered
-from flowrt.graph.passes.pipeline import Observer, compile_step
+from flowrt.graph.node import Node
 from flowrt.profiler.text_table import aligned, size_text
 from flowrt.viz.explain import request_here
 from flowrt.viz.from_parts import line_of
+from flowrt.viz.laid_out import LaidOut, laid_out
+from flowrt.viz.view import Moved, totals
 
 
 class TensorLayout(NamedTuple):
@@ -26,15 +23,6 @@ class TensorLayout(NamedTuple):
     source: str
 
 
-class Moved(NamedTuple):
-    """A tensor that changes its layout: by which collective, and the bytes that all devices receive."""
-
-    tensor: str
-    collective: str
-    axes: str
-    nbytes: int
-
-
 class LayoutExplanation(NamedTuple):
     """The tensors with a layout, what moves, and a sentence for each tensor gathered for want of a rule."""
 
@@ -45,11 +33,7 @@ class LayoutExplanation(NamedTuple):
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """The number of redistributions of each collective, and their bytes."""
-        found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-        for move in self.moves:
-            count, nbytes = found[move.collective]
-            found[move.collective] = count + 1, nbytes + move.nbytes
-        return dict(found)
+        return totals(self.moves)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -63,51 +47,24 @@ def explain_layouts(
 
     Raises `InvalidArgumentError` for a source that is compiled elsewhere, and the errors of `Session.run`.
     """
-    asked = request_here(what, fetches, "layouts", feed_dict)
-    before = _BeforeLayouts()
-    compile_step(asked.request, replace(asked.options, observer=before))
-    found = lowered(before.step, asked.options.devices, asked.options.links)
+    found = laid_out(request_here(what, fetches, "layouts", feed_dict))
     return None if found is None else _explanation(found)
 
 
-@final
-class _BeforeLayouts(Observer):
-    """The ``step`` before the stage `lower_layouts`."""
-
-    step: Subgraph
-
-    def __init__(self) -> None:
-        self._is_done = False
-
-    def after(self, name: str, parts: Mapping[str, Subgraph]) -> None:
-        self._is_done = self._is_done or name == "lower_layouts"
-        if not self._is_done:
-            self.step = parts[""]
-
-
-def _explanation(found: Lowered) -> LayoutExplanation:
-    layouts, mesh = found.layouts, found.layouts.mesh
+def _explanation(found: LaidOut) -> LayoutExplanation:
+    layouts = found.lowered.layouts
     return LayoutExplanation(
-        str(mesh),
+        str(layouts.mesh),
         tuple(_tensor(node, found) for node in layouts.subgraph if node.outputs),
-        tuple(
-            Moved(
-                ":".join(map(str, move.source)),
-                move.step.collective,
-                ", ".join(mesh.axes[axis].name for axis in move.step.axes),
-                move.nbytes,
-            )
-            for move in found.moves
-        ),
+        found.moves,
         tuple(map(str, layouts.gathers)),
     )
 
 
-def _tensor(node: Node, found: Lowered) -> TensorLayout:
-    spec, layout = node.outputs[0], found.layouts.outputs[node.name, 0]
-    shape = node.attrs.get("shape") if spec.dtype.name == "resource" else spec.shape
-    text = describe(spec.dtype.name, shape, layout)
-    return TensorLayout(node.name, node.op.name, text, node.name in found.layouts.single, line_of(node))
+def _tensor(node: Node, found: LaidOut) -> TensorLayout:
+    is_single = node.name in found.lowered.layouts.single
+    layout = found.scopes[()].describe((node.name, 0))
+    return TensorLayout(node.name, node.op.name, layout, is_single, line_of(node))
 
 
 def _lines(explanation: LayoutExplanation) -> Iterator[str]:

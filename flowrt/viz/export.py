@@ -18,7 +18,8 @@ from flowrt.viz.fold import fold, levels, with_series
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.formats.table import FORMATS, Format
 from flowrt.viz.from_parts import view_of
-from flowrt.viz.sources import VIEWS, Source, source_of
+from flowrt.viz.laid_out import LaidOut, view_of_layouts
+from flowrt.viz.sources import LAYOUTS, VIEWS, Source, source_of
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
@@ -44,18 +45,19 @@ def export(
 ) -> str:
     """Write ``what`` (see `flowrt.viz.sources.source_of`) to ``path``; returns the path.
 
-    ``format`` is one of `FORMATS`, by default from the suffix of ``path``; ``view`` one of `VIEWS`. ``depth``
-    is the number of levels of scopes to draw; ``focus`` restricts the drawing to an operation or scope and
-    its surroundings of ``radius`` edges. ``step_stats`` is the ``StepStats`` of one traced step or of several
-    (``RunMetadata.step_stats``, `flowrt.profiler.recent_step_stats`): the HTML page has the times of the last
-    one of this step; without one they are estimated. The file at ``path`` is written atomically.
+    ``format`` is one of `FORMATS`, by default from the suffix of ``path``; ``view`` one of `VIEWS`, or of a
+    step with a mesh "layouts". ``depth`` is the number of levels of scopes to draw; ``focus`` restricts the
+    drawing to an operation or scope and its surroundings of ``radius`` edges. ``step_stats`` is the
+    ``StepStats`` of one traced step or of several (``RunMetadata.step_stats``,
+    `flowrt.profiler.recent_step_stats`): the HTML page has the times of the last one of this step; without
+    one they are estimated. The file at ``path`` is written atomically.
 
     Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
-    that a format does not support, a ``depth`` below 1, a ``radius`` below 0, and a ``path`` that is not a
-    regular file, or that of ``what``, `DTypeError` if one of the two is not an integer, or for invalid
-    ``step_stats``, `ResourceExhaustedError` if the graph is too large for the format, `UnavailableError` and
-    `FailedPreconditionError` without the program or library that a format needs, and the errors of
-    `Session.run`.
+    that a format does not support, a ``depth`` below 1, a ``radius`` below 0, the layouts of a step without a
+    mesh, and a ``path`` that is not a regular file, or that of ``what``, `DTypeError` if one of the two is
+    not an integer, or for invalid ``step_stats``, `ResourceExhaustedError` if the graph is too large for the
+    format, `UnavailableError` and `FailedPreconditionError` without the program or library that a format
+    needs, and the errors of `Session.run`.
     """
     chosen = check_export(what, path, format, view, depth, focus, radius)
     messages = several(step_stats, "export")
@@ -76,8 +78,9 @@ def check_export(
     """The format of an `export` with these arguments. Raises its errors before there is a graph."""
     name = format or format_for(path)
     chosen = _chosen(name)
-    if view not in VIEWS:
-        raise NotFoundError(f"view: expected one of {', '.join(VIEWS)}; got {view!r}.{nearest(view, VIEWS)}")
+    views = (*VIEWS, LAYOUTS)
+    if view not in views:
+        raise NotFoundError(f"view: expected one of {', '.join(views)}; got {view!r}.{nearest(view, views)}")
     if name == "tensorboard" and "tfevents" not in Path(path).name:
         raise InvalidArgumentError(
             f"{os.fspath(path)}: expected a name with 'tfevents' in it: TensorBoard ignores other files"
@@ -124,11 +127,14 @@ def _chosen(name: str) -> Format:
 def picture(
     source: Source, view: str, format: Format, depth: int | None, focus: str | None, radius: int
 ) -> Picture:
-    """The input of ``format``. Raises `ResourceExhaustedError` if its viewer could not handle it."""
-    parts = source.parts(view)
+    """The input of ``format``. Raises `ResourceExhaustedError` if its viewer could not handle it, and
+    `InvalidArgumentError` for a view of layouts if there are none.
+    """
+    found = _laid_out(source) if view == LAYOUTS else None
+    parts = source.parts(view) if found is None else {"": found.step}
     drawn = GraphView({}, (), {})
     if format.has_view:
-        drawn = view_of(parts)
+        drawn = view_of(parts) if found is None else view_of_layouts(found)
         if focus is not None:
             drawn = in_focus(drawn, focus, radius)
         if format.max_boxes or depth is not None:
@@ -139,7 +145,13 @@ def picture(
             " Reduce depth, or set focus"
         )
     title = f"{source.title}, {view}" if format.has_view else source.title
-    return Picture(title, view, parts, drawn, source.stages, source.code)
+    return Picture(title, view, parts, drawn, source.stages, source.code, lambda: source.laid_out)
+
+
+def _laid_out(source: Source) -> LaidOut:
+    if source.laid_out is None:
+        raise InvalidArgumentError("view layouts: expected a step with a mesh; got one without")
+    return source.laid_out
 
 
 def _folded(view: GraphView, depth: int | None) -> GraphView:

@@ -113,6 +113,7 @@ def _joined(a: EdgeView, b: EdgeView) -> EdgeView:
         nbytes=a.nbytes + b.nbytes,
         transport=a.transport or b.transport,
         num_edges=a.num_edges + b.num_edges,
+        moves=tuple(dict.fromkeys([*a.moves, *b.moves])),
     )
 
 

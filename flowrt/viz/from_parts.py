@@ -85,7 +85,7 @@ class _Builder:
         """Put the nodes of ``subgraph`` into the group ``base``. Returns their names in the view. ``owner``
         is the name of the operation that owns this function.
         """
-        names = self._names(subgraph, base if owner else "", owner)
+        names = names_in_view(subgraph, base if owner else "", owner)
         local = {node.name: _place(node, owner) for node in subgraph}
         scopes = _scopes(local.values())
         for node in subgraph:
@@ -106,16 +106,6 @@ class _Builder:
             if node.op.effect is Effect.NESTED:
                 self._add_functions(node, name, label, group, where)
         return names
-
-    def _names(self, subgraph: Subgraph, base: str, owner: str) -> dict[str, str]:
-        """The names in the view; in a function, the owner's name appears only once."""
-        if not owner:
-            return {name: name for name in subgraph.nodes}
-        inner = {name: name.removeprefix(f"{owner}/") for name in subgraph.nodes}
-        return {
-            name: f"{base}/{name if short != name and short in subgraph.nodes else short}"
-            for name, short in inner.items()
-        }
 
     def _scope(self, base: str, scope: str) -> str:
         """The name of the group for ``scope``, made with those around it if it is new."""
@@ -174,6 +164,19 @@ class _Builder:
         if name not in self.nodes:
             self.nodes[name] = NodeView(name, short_device(device), "elsewhere", "", "", {}, (), "")
         return name
+
+
+def names_in_view(subgraph: Subgraph, base: str, owner: str) -> dict[str, str]:
+    """The names of its nodes in a view; in a function, the group ``base``, the owner's name appears only
+    once.
+    """
+    if not owner:
+        return {name: name for name in subgraph.nodes}
+    inner = {name: name.removeprefix(f"{owner}/") for name in subgraph.nodes}
+    return {
+        name: f"{base}/{name if short != name and short in subgraph.nodes else short}"
+        for name, short in inner.items()
+    }
 
 
 def _place(node: Node, owner: str) -> str:

@@ -3,6 +3,8 @@
     stages -> page_data -> JSON -> gzip -> base64
     page/*.js, style.css, template.html -> one script, one style, their hashes -> the file
 
+A step with a mesh has one stage more, the global graph in its layouts, and its page layouts.js to draw them.
+
 The page's content security policy allows only the two inline texts, by hash: no name can cause anything to be
 loaded or run. Names are strings in the data, decoded there and set as text.
 """
@@ -23,8 +25,10 @@ from typing import Any
 from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
+from flowrt.viz.laid_out import LaidOut, view_of_layouts
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
+from flowrt.viz.sources import LAYOUTS
 from flowrt.viz.stages import PHASES_OF_PASSES, Stage
 from flowrt.viz.view import GraphView
 
@@ -40,6 +44,7 @@ NOTES = {
     "eliminate_common_subexpressions": "Equal operations are merged.",
     "clean_dependencies": "Redundant control edges are removed.",
     "optimise_functions": "The same optimizations inside functions and across their boundaries.",
+    "lower_layouts": "Each operation is computed in parts, by the devices of the mesh.",
     "place": "Each operation is assigned a device.",
     "split": "Loops and branches on several devices are split into one per device.",
     "partitioned": "One subgraph per device; cut edges become _Send/_Recv pairs.",
@@ -64,24 +69,40 @@ def encode_html(picture: Picture) -> bytes:
     if traced is not None:
         facts = facts._replace(seconds=measured_seconds(traced), seconds_are="measured")
     with paused_collector():  # a sixth of the time for 20,000 operations
-        return page(_data(picture.title, stages, facts, picture.view_name))
+        found = picture.laid_out()
+        return page(_data(picture.title, stages, facts, picture.view_name, found), found is not None)
 
 
-def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:
-    """The page's data. It opens at the last stage of the phase named like the view, else at the first."""
+def _data(
+    title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str, found: LaidOut | None
+) -> dict[str, Any]:
+    """The page's data. It opens at the last stage of the phase named like the view, else at that of layouts,
+    else at the first.
+    """
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     shown = [
         PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, _view(stage, texts))
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
+    if found is not None:
+        at = [stage.name for stage in stages].index("lower_layouts")
+        shown.insert(at, _of_layouts(found, texts))
+        opens_at = opens_at + 1 if opens_at >= at else at
     return page_data(title, shown, facts, opens_at)
 
 
-def page(data: dict[str, Any]) -> bytes:
+def _of_layouts(found: LaidOut, texts: AttrTexts) -> PageStage:
+    note = f"The global graph, with the layout of each tensor over the mesh {found.lowered.layouts.mesh}."
+    return PageStage(LAYOUTS, note, True, view_of_layouts(found, texts), found.moves)
+
+
+def page(data: dict[str, Any], has_layouts: bool = False) -> bytes:
     """The file around ``data``, see `flowrt.viz.page_data`."""
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6, mtime=0)
-    script, style = _script(), _text("style.css")
+    extra = (LAYOUTS,) if has_layouts else ()
+    script = _script("main.js", *[f"{name}.js" for name in extra])
+    style = "".join([_text("style.css"), *[_text(f"{name}.css") for name in extra]])
     return (
         Template(_text("template.html"))
         .substitute(
@@ -142,8 +163,10 @@ _IMPORT = re.compile(r'^import .* from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
 @cache
-def _script() -> str:
-    """The modules of the page as one script: each after its imports, without import and export statements."""
+def _script(*entries: str) -> str:
+    """``entries`` and what they import as one script: each after its imports, without import and export
+    statements.
+    """
     ordered: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -153,5 +176,6 @@ def _script() -> str:
                 add(imported)
         ordered[name] = re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
 
-    add("main.js")
+    for entry in entries:
+        add(entry)
     return "\n".join(ordered.values())

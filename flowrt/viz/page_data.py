@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, final
 from flowrt.viz.fold import split_clusters, with_series
 from flowrt.viz.layout import Edge, lay_out, side_by_side
 from flowrt.viz.op_facts import OpFacts
-from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, TensorView
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, Moved, NodeView, TensorView
 
 ROOT = 0
 """The item that holds all others: the graph itself."""
@@ -31,12 +31,15 @@ T = TypeVar("T", bound=Hashable)
 
 
 class PageStage(NamedTuple):
-    """One stage of the compilation: ``note`` describes it in a sentence; ``is_pass``: an optimization."""
+    """One stage of the compilation: ``note`` describes it in a sentence; ``is_pass``: an optimization;
+    ``moves``: of a stage of layouts, all that moves, also where no edge is drawn.
+    """
 
     name: str
     note: str
     is_pass: bool
     view: GraphView
+    moves: Sequence[Moved] = ()
 
 
 @final
@@ -147,12 +150,20 @@ class _Tree:
         self._records: Table[tuple[Hashable, ...]] = Table()
         self._edges: Table[tuple[int, int, int, int, int]] = Table()
         self._last: tuple[set[int], set[int]] = set(), set()
+        self._moved: Table[Moved] = Table()
+        self._moves: dict[int, list[int]] = {}
+        """The rows of what moves on an edge, by the edge's row."""
 
     def stage(self, stage: PageStage, tree: int) -> dict[str, Any]:
         """Encode ``stage`` as removals from the previous one and additions."""
         items, record = self._op_item, self._encoder.record
         records = {self._records.row(record(items[name], node)) for name, node in stage.view.nodes.items()}
         edges = {self._edges.row(self._edge(edge)) for edge in stage.view.edges}
+        for move in stage.moves:
+            self._moved.row(move)
+        for edge in stage.view.edges:
+            if edge.moves:
+                self._moves[self._edges.row(self._edge(edge))] = [*map(self._moved.row, edge.moves)]
         old_records, old_edges = self._last
         self._last = records, edges
         return {
@@ -190,8 +201,16 @@ class _Tree:
             },
             "routes": routes,
             "records": _columns(RECORD, self._records),
-            "edges": _columns(EDGE, self._edges),
+            "edges": {**_columns(EDGE, self._edges), **self._encoded_moves()},
         }
+
+    def _encoded_moves(self) -> dict[str, Any]:
+        """The moves between layouts, and the edges that they are on; nothing in trees without layouts."""
+        row = self._encoder.strings.row
+        moved = [
+            [row(m.tensor), row(m.collective), row(m.axes), m.nbytes, row(m.becomes)] for m in self._moved
+        ]
+        return {"moved": moved, "moves": self._moves} if moved else {}
 
     def _places(self) -> tuple[list[int], list[int], list[list[int]]]:
         """Layer and column of each item, and the routes: ``[from, to, column, column, ...]``."""

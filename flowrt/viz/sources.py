@@ -3,6 +3,8 @@
 logical        as it was built, or the subgraph the fetches need
 placed         as it runs, with every node on its device
 partitioned    cut by device, with a _Send and a _Recv on every cut edge
+
+A step with a mesh has a fourth: layouts, one global graph of which the devices compute parts.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -37,10 +39,12 @@ from flowrt.train.checkpoints.durable_files import typed_os_errors
 from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, read_plan, title_of
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
+from flowrt.viz.laid_out import LaidOut, laid_out
 from flowrt.viz.op_facts import Code, program_texts
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
+LAYOUTS = "layouts"
 
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a GraphDef: protobuf's limit."""
@@ -71,6 +75,10 @@ class Step:
         placed = compile_step(asked.request, asked.options)
         return {"": placed} if view == "placed" else partition(placed)
 
+    @cached_property
+    def laid_out(self) -> LaidOut | None:
+        return laid_out(self._asked)
+
     def stages(self) -> Sequence[Stage]:
         return stages_of(self._asked)
 
@@ -88,6 +96,8 @@ class Step:
 @final
 class Task:
     """The compilation results of a running worker: the parts of its sessions, which are already placed."""
+
+    laid_out = None
 
     def __init__(self, title: str, placed: Sequence[Subgraph]) -> None:
         self.title = title
@@ -112,6 +122,8 @@ class Task:
 @final
 class Foreign:
     """A GraphDef with operations that flowrt does not have, unchanged. ``reason`` names what is foreign."""
+
+    laid_out = None
 
     def __init__(self, title: str, graph: Subgraph, reason: str) -> None:
         self.title, self.graph, self.reason = title, graph, reason
@@ -166,7 +178,8 @@ def _in_scope(node: Node, scope: str) -> Node:
 
 Source: TypeAlias = Step | Task | Foreign
 """``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation, and
-``code()`` the texts that run each operation, and the reason if there are none.
+``code()`` the texts that run each operation, and the reason if there are none; ``laid_out`` is the step in
+its layouts, None if it has none.
 """
 
 

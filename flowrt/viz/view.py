@@ -13,11 +13,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from flowrt.graph.shapes import Shape
+from flowrt.profiler.text_table import size_text
 
 MAX_EMBEDDED = 1024
 """Maximum size in bytes of a constant to show, and to embed in a file for viewing."""
@@ -25,14 +26,18 @@ MAX_EMBEDDED = 1024
 
 class TensorView(NamedTuple):
     """``dtype`` by name; ``shape`` has None for unknown dimensions and is None for an unknown rank;
-    ``nbytes`` is None if it does not follow from the shape.
+    ``nbytes`` is None if it does not follow from the shape. ``layout`` is the text of a tensor that a mesh
+    cuts, ``float32[8/dp, 1024/tp]``, in a view of layouts.
     """
 
     dtype: str
     shape: Shape
     nbytes: int | None
+    layout: str = ""
 
     def __str__(self) -> str:
+        if self.layout:
+            return self.layout
         dims = "?" if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.dtype}[{dims}]"
 
@@ -62,9 +67,35 @@ class EdgeKind(StrEnum):
     """A tensor transferred between devices."""
 
 
+class Moved(NamedTuple):
+    """A ``tensor`` ("node:0") that changes its layout: by which collective over which axes of the mesh, the
+    bytes that all devices receive, and what it becomes, ``float32[8/dp, 1024]``.
+    """
+
+    tensor: str
+    collective: str
+    axes: str
+    nbytes: int
+    becomes: str
+
+    def __str__(self) -> str:
+        size = f", {size_text(self.nbytes)}" if self.nbytes else ""
+        return f"{self.collective} over {self.axes}{size}"
+
+
+def totals(moves: Iterable[Moved]) -> dict[str, tuple[int, int]]:
+    """The number of ``moves`` by each collective, and their bytes."""
+    found: dict[str, tuple[int, int]] = {}
+    for move in moves:
+        count, nbytes = found.get(move.collective, (0, 0))
+        found[move.collective] = count + 1, nbytes + move.nbytes
+    return found
+
+
 class EdgeView(NamedTuple):
     """``num_edges`` from ``source`` to ``target``: ``tensor`` ("node:0") and its facts are those of the first
-    edge with a tensor, ``nbytes`` the sum (0 if unknown). ``transport`` is how a transfer is carried.
+    edge with a tensor, ``nbytes`` the sum (0 if unknown). ``transport`` is how a transfer is carried,
+    ``moves`` are the steps to the layouts that the readers need, each once, in a view of layouts.
     """
 
     source: str
@@ -75,6 +106,7 @@ class EdgeView(NamedTuple):
     nbytes: int = 0
     transport: str = ""
     num_edges: int = 1
+    moves: tuple[Moved, ...] = ()
 
 
 class GroupKind(StrEnum):

@@ -63,3 +63,16 @@ def test_a_step_without_layouts_has_none() -> None:
 def test_a_running_worker_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="layouts: expected a script or a GraphDef"):
         explain_layouts("grpc://localhost:1")
+
+
+def test_a_step_on_the_way_to_two_layouts_is_counted_once() -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.distribute.LayoutStrategy(tf.distribute.Mesh([("a", 2), ("b", 2)])).scope():
+            w = tf.get_variable("w", [8, 16], layout=[("a", "b"), None])
+            added = tf.matmul(tf.placeholder(tf.float32, [8, 8], name="x"), w, name="added")
+            rows = tf.distribute.relayout(added, ["a", None])  # ReduceScatter over a, AllReduce over b
+            blocks = tf.distribute.relayout(added, ["a", "b"])  # ReduceScatter over a, then over b
+    found = explain_layouts(graph, [rows, blocks])
+    assert found is not None
+    moved = [(move.collective, move.axes) for move in found.moves if move.tensor == "added:0"]
+    assert moved == [("ReduceScatter", "a"), ("AllReduce", "b"), ("ReduceScatter", "b")]

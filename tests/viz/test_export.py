@@ -142,7 +142,7 @@ BAD = {
     ),
     "view": (
         ["--view", "placd", "--out", "x.dot"],
-        "view: expected one of logical, placed, partitioned; got",
+        "view: expected one of logical, placed, partitioned, layouts; got",
     ),
     "suffix": (["--out", "x.docx"], "expected a name that ends in one of .html, .dot"),
     "depth": (["--out", "x.pb", "--depth", "1"], "expected no depth or focus: it contains every operation"),

@@ -322,6 +322,11 @@ def stages_from(name: str) -> tuple[Stage, ...]:
     return PIPELINE[[stage.name for stage in PIPELINE].index(name) :]
 
 
+def stages_before(name: str) -> tuple[Stage, ...]:
+    """The beginning of `PIPELINE`, up to the first stage ``name``."""
+    return PIPELINE[: [stage.name for stage in PIPELINE].index(name)]
+
+
 # --- as text
 
 

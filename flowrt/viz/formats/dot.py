@@ -32,6 +32,12 @@ _EDGE = {
     EdgeKind.TRANSFER: 'style=dashed, color="#bc4c00", fontcolor="#bc4c00"',
 }
 
+COLLECTIVES = {
+    "AllReduce": "#cf222e", "AllGather": "#0969da", "ReduceScatter": "#8250df", "AllToAll": "#9a6700",
+    "Slice": "#1a7f37",
+}  # fmt: skip
+"""Colours of edges by the redistribution on them, as on the HTML page (``page/layouts.css``)."""
+
 _GROUP = {
     GroupKind.DEVICE: 'style="rounded", color="#57606a", penwidth=1.5, fontname="Helvetica-Bold"',
     GroupKind.SCOPE: 'style="rounded,filled", color="#d0d7de", fillcolor="#00000008"',
@@ -102,6 +108,9 @@ def _node(node: NodeView, colors: Mapping[str, str]) -> str:
 
 def _edge(edge: EdgeView) -> str:
     facts = [_EDGE[edge.kind]] if _EDGE[edge.kind] else []
+    if edge.moves:
+        color = COLLECTIVES[max(edge.moves, key=lambda move: move.nbytes).collective]
+        facts.append(f'color="{color}", fontcolor="{color}"')
     lines = edge_lines(edge)
     if lines:
         facts.append(f"label={_quoted(*lines)}")

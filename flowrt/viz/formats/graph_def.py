@@ -11,6 +11,7 @@ TensorFlow, Netron and flowrt can open an exported graph at any stage of compila
     a large constant  Placeholder: its value is not in the file and must be fed
     _Send, _Recv      as in TensorFlow's partitions
     OneShotIterator   IteratorV2: its dataset is in the script
+    w@dp0tp1          w.dp0tp1: GraphDefs have no @ in names
 
 TensorBoard reads directories: an event file's name must contain "tfevents", which `flowrt export` ensures.
 `flowrt.train.write_graph` writes graphs with all values.
@@ -61,13 +62,13 @@ def graph_def_of(parts: Parts) -> GraphDef:
 def _nodes(parts: Parts) -> Iterator[Node]:
     scope = {device: f"{tag(device)}/" if device else "" for device in parts}
     sends = {
-        _pair(node): f"{scope[device]}{node.name}"
+        _pair(node): _plain(f"{scope[device]}{node.name}")
         for device, part in parts.items()
         for node in part
         if node.op.name == "_Send"
     }
     for device, part in parts.items():
-        for node in public_step(part):
+        for node in _without_at(public_step(part)):
             waits = [sends[_pair(node)]] if node.op.name == "_Recv" and _pair(node) in sends else []
             if device:
                 node = _within(scope[device], node)
@@ -75,7 +76,36 @@ def _nodes(parts: Parts) -> Iterator[Node]:
 
 
 def _pair(node: Node) -> tuple[Any, ...]:
-    return tuple([node.attrs[key] for key in PAIR])
+    return tuple([_plain(node.attrs[key]) for key in PAIR])
+
+
+def _plain(name: str) -> str:
+    return name.replace("@", ".")
+
+
+def _without_at(part: Subgraph) -> Subgraph:
+    """``part`` with other names for what a mesh's devices have of operations, also in functions."""
+    if not any("@" in name for name in part.nodes):
+        return part
+    nodes = [_with_plain_names(node) for node in part]
+    return Subgraph(
+        {node.name: node for node in nodes},
+        tuple(map(_plain, part.feeds)),
+        tuple([(_plain(name), index) for name, index in part.fetches]),
+        tuple(map(_plain, part.targets)),
+    )
+
+
+def _with_plain_names(node: Node) -> Node:
+    attrs = with_functions(node, _without_at).attrs
+    if "tensor_name" in attrs:
+        attrs = {**attrs, "tensor_name": _plain(attrs["tensor_name"])}
+    return node.replace(
+        name=_plain(node.name),
+        inputs=tuple([(_plain(name), index) for name, index in node.inputs]),
+        controls=tuple(map(_plain, node.controls)),
+        attrs=attrs,
+    )
 
 
 def _within(scope: str, node: Node) -> Node:

@@ -2,14 +2,17 @@
 
     {"format": "flowrt-graph", "version": 1, "title": ..., "nodes": [...], "edges": [...], "groups": [...]}
 
-Nodes, edges and groups have the fields of `flowrt.viz.view`; an unknown dimension, or rank, is null.
+Nodes, edges and groups have the fields of `flowrt.viz.view`; an unknown dimension, or rank, is null. Only in
+a view of layouts have tensors a "layout" and edges "moves".
 """
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from flowrt.viz.formats.picture import Picture
+from flowrt.viz.view import EdgeView, TensorView
 
 VERSION = 1
 
@@ -20,10 +23,10 @@ def encode_json(picture: Picture) -> bytes:
     head = {"format": "flowrt-graph", "version": VERSION, "title": picture.title}
     lists = {
         "nodes": [
-            {**node._asdict(), "outputs": [tensor._asdict() for tensor in node.outputs]}
+            {**node._asdict(), "outputs": [_tensor(tensor) for tensor in node.outputs]}
             for node in view.nodes.values()
         ],
-        "edges": [{**edge._asdict(), "facts": edge.facts and edge.facts._asdict()} for edge in view.edges],
+        "edges": [_edge(edge) for edge in view.edges],
         "groups": [group._asdict() for group in view.groups.values()],
     }
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
@@ -31,3 +34,14 @@ def encode_json(picture: Picture) -> bytes:
         lines = ",\n".join([json.dumps(row) for row in rows])
         parts.append(f"{json.dumps(key)}: [\n{lines}\n]")
     return ("{" + ",\n".join(parts) + "}\n").encode()
+
+
+def _tensor(tensor: TensorView) -> dict[str, Any]:
+    fields = tensor._asdict()
+    return fields if tensor.layout else {key: fields[key] for key in fields if key != "layout"}
+
+
+def _edge(edge: EdgeView) -> dict[str, Any]:
+    fields = {**edge._asdict(), "facts": edge.facts and _tensor(edge.facts)}
+    moves = fields.pop("moves")
+    return {**fields, "moves": [move._asdict() for move in moves]} if moves else fields

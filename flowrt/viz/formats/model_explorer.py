@@ -47,6 +47,7 @@ def _namespace(view: GraphView, name: str) -> str:
 def _node(node: NodeView, namespace: str, edges: list[EdgeView], color: str) -> dict[str, Any]:
     facts = {"op": node.op, "device": node.device, "source": node.source, **node.attrs}
     facts |= {f"{edge.kind} from": edge.source for edge in edges if edge.kind is not EdgeKind.DATA}
+    facts |= {f"moves {edge.tensor}": "; ".join(map(str, edge.moves)) for edge in edges if edge.moves}
     known = {
         "id": node.name,
         "label": node.op or f"{node.label} ({node.num_ops})",

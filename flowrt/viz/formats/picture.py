@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 from flowrt.profiler.text_table import size_text
 from flowrt.viz.from_parts import Parts
+from flowrt.viz.laid_out import LaidOut
 from flowrt.viz.op_facts import Code
 from flowrt.viz.stages import Stage
-from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView, totals
 
 
 class Picture(NamedTuple):
     """``view`` shows ``parts``, or the focused excerpt, folded if requested; ``view_name`` is one of
     `flowrt.viz.sources.VIEWS`. For formats that show them, ``stages()`` are those of the compilation,
-    ``code()`` the texts that run each operation, or why there are none, and ``step_stats`` traced steps,
-    possibly also of other steps.
+    ``code()`` the texts that run each operation, or why there are none, ``laid_out()`` the step in its
+    layouts, if it has any, and ``step_stats`` traced steps, possibly also of other steps.
     """
 
     title: str
@@ -25,6 +26,7 @@ class Picture(NamedTuple):
     view: GraphView
     stages: Callable[[], Sequence[Stage]]
     code: Callable[[], tuple[Code, str]] = lambda: ({}, "")
+    laid_out: Callable[[], LaidOut | None] = lambda: None
     step_stats: Sequence[Any] = ()
 
 
@@ -43,13 +45,19 @@ def node_lines(node: NodeView) -> list[str]:
 
 
 def edge_lines(edge: EdgeView) -> list[str]:
-    """All facts of a transfer; for other edges the number that they bundle."""
+    """All facts of a transfer; for other edges the number that they bundle, and in a view of layouts the
+    tensor that a mesh cuts, and what moves.
+    """
     if edge.kind is EdgeKind.TRANSFER:
         tensors = clipped(edge.tensor) if edge.num_edges == 1 else f"{edge.num_edges} tensors"
         shape = str(edge.facts) if edge.num_edges == 1 and edge.facts is not None else ""
         size = size_text(edge.nbytes) if edge.nbytes else ""
         return [line for line in (tensors, f"{shape} {size}".strip(), edge.transport) if line]
-    return [f"{edge.num_edges} ×"] if edge.num_edges > 1 else []
+    if edge.num_edges > 1:
+        sums = totals(edge.moves).items()
+        return [f"{edge.num_edges} ×", *(f"{n} {kind}, {size_text(nbytes)}" for kind, (n, nbytes) in sums)]
+    tensor = [edge.facts.layout] if edge.facts is not None and edge.facts.layout else []
+    return [*tensor, *map(str, edge.moves)]
 
 
 def clipped(text: str) -> str:

@@ -6,7 +6,7 @@ import { arrival, trace } from "./wires.js";
 
 const READABLE = 0.42; // scale below which texts are left out
 const RADIUS = { op: 7, group: 10 };
-const FADED = 0.22; // opacity of items that are not followed
+export const FADED = 0.22; // opacity of items that are not followed
 
 /**
  * `scene` is {picture, wires, viewport, theme, colours, changes, selected, followed, onlyClass}; `followed`

@@ -4,8 +4,8 @@ import { HEAD } from "./arrange.js";
 import { byId } from "./dom.js";
 import { formatBytes, formatCount, formatDevice } from "./format.js";
 
-const BESIDE = { x: 14, y: 18 }; // pixels from the pointer
-const MARGIN = 8; // pixels from the border of the field
+export const BESIDE = { x: 14, y: 18 }; // pixels from the pointer
+export const MARGIN = 8; // pixels from the border of the field
 
 /** An item in a few lines: its name, type and device, and outputs. */
 export function describe({ stage, counts }, item) {

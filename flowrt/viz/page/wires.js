@@ -1,7 +1,7 @@
 // The edges as they are drawn: one wire for all edges between two boxes.
 
 const STRENGTH = ["control", "data", "transfer"]; // a wire has the style of its strongest edge
-const BULGE = 48; // pixels that a wire around stands out
+export const BULGE = 48; // pixels that a wire around stands out
 const BORDER = 9; // pixels from the border of a group that a wire keeps beside its boxes
 const ABOVE = 16; // pixels above a box where a wire beside others turns to it
 

@@ -22,7 +22,7 @@ from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import ATTRIBUTES, mesh_of
-from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Replicate
+from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
@@ -198,12 +198,10 @@ class _Lowering:
 
     def _get(self, ref: Ref, wanted: Layout, shape: tuple[int, ...] | None = None) -> Refs:
         """The parts of ``ref`` in the layout ``wanted``. ``shape``: the global one, if it is known better."""
-        have = self._layouts.outputs[ref]
-        if ref in self._layouts.free and have is not wanted:
-            if self._subgraph.spec(ref).dtype is dtypes.variant:
-                return self._begin_list(ref, wanted)
-            wanted = _with_replicated(wanted, have)
-        return self._tensors.get(ref, wanted, shape)
+        is_list = self._subgraph.spec(ref).dtype is dtypes.variant
+        if is_list and ref in self._layouts.free and self._layouts.outputs[ref] is not wanted:
+            return self._begin_list(ref, wanted)
+        return self._tensors.get(ref, self._layouts.given(ref, wanted), shape)
 
     def _begin_list(self, ref: Ref, wanted: Layout) -> Refs:
         """The parts of a list without elements: another one for each layout."""
@@ -288,7 +286,11 @@ class _Lowering:
             _Lowering(layouts, self._links, is_function=True).of_function(results)
             for layouts in self._layouts.functions[node.name]
         ]
-        self._moves_in_functions += [move for function in functions for move in function.moves]
+        self._moves_in_functions += [
+            move._replace(path=((node.name, i), *move.path))
+            for i, function in enumerate(functions)
+            for move in function.moves
+        ]
         suffixes = self._suffixes(frozenset())
         parts: list[dict[Coordinate, Ref]] = [{} for _ in outputs]
         names: dict[Coordinate, str] = {}
@@ -386,15 +388,6 @@ def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSp
 def _without_layout(node: Node) -> dict[str, Any]:
     """The attrs of ``node`` but for those of the global graph only."""
     return {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
-
-
-def _with_replicated(wanted: Layout, have: Layout) -> Layout:
-    """``wanted``, replicated where it is Partial and ``have`` is replicated: of zeros, that is the same."""
-    placements = [
-        h if isinstance(w, Partial) and h == REPLICATED else w
-        for w, h in zip(wanted.placements, have.placements, strict=True)
-    ]
-    return Layout(wanted.mesh, placements)
 
 
 def _only_t(node: Node) -> dict[str, Any]:

@@ -114,13 +114,21 @@ class Emitter:
         )
 
 
+Path: TypeAlias = tuple[tuple[str, int], ...]
+"""A function of a step: the loop or branch that owns it, and its number there, from the outside in."""
+
+
 class Move(NamedTuple):
-    """A step of the redistribution of ``source``; ``nbytes`` are what all devices receive in it."""
+    """A step of the redistribution of ``source``, of the global ``spec``; ``nbytes`` are what all devices
+    receive in it. ``path`` names the function, in which the name of ``source`` is its own.
+    """
 
     source: Ref
+    spec: TensorSpec
     step: Step
     before: Layout
     nbytes: int
+    path: Path = ()
 
 
 @final
@@ -149,11 +157,11 @@ class Redistribution:
             layout = have
             for step in plan(have, wanted, shape, spec.dtype.np.itemsize, self._link):
                 after = step.apply(layout)
-                found = self._known.get((ref, after)) or self._apply(step, layout, shape, found, origin)
-                self._known[ref, after] = found
-                nbytes = received_bytes(step, layout, shape, spec.dtype.np.itemsize)
-                self.moves.append(Move(ref, step, layout, nbytes))
-                layout = after
+                if (ref, after) not in self._known:
+                    self._known[ref, after] = self._apply(step, layout, shape, found, origin)
+                    nbytes = received_bytes(step, layout, shape, spec.dtype.np.itemsize)
+                    self.moves.append(Move(ref, TensorSpec(spec.dtype, shape), step, layout, nbytes))
+                found, layout = self._known[ref, after], after
         return found
 
     def assembled(self, ref: Ref) -> Ref:

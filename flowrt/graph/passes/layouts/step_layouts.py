@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from flowrt import dtypes
-from flowrt.graph.layouts.layout import Layout
+from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 
@@ -74,6 +74,19 @@ class Layouts:
     functions: dict[str, tuple[Layouts, ...]] = field(default_factory=dict)
     """The layouts in the functions of each loop or branch that is computed in parts."""
     gathers: list[Gather] = field(default_factory=list)
+
+    def given(self, ref: Ref, wanted: Layout) -> Layout:
+        """The layout in which a reader is given ``ref`` for ``wanted``: where that is Partial, replicated
+        zeros stay replicated, which is the same.
+        """
+        have = self.outputs[ref]
+        if ref not in self.free or have is wanted:
+            return wanted
+        placements = [
+            h if isinstance(w, Partial) and h == REPLICATED else w
+            for w, h in zip(wanted.placements, have.placements, strict=True)
+        ]
+        return Layout(wanted.mesh, placements)
 
 
 class ListsDifferError(Exception):
