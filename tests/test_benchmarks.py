@@ -107,11 +107,7 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
     cases = {**CASES, **cluster.CASES, **collectives.CASES, **data_parallel.CASES, **layouts.CASES}
-    without = {
-        "data_parallel_one",
-        "data_parallel_central_storage",
-        "layouts_gpt_one",
-    }  # to compare the others with
+    to_compare_with = {"data_parallel_one", "data_parallel_central_storage", "layouts_gpt_one"}
     assert {case for case, _ in BARS} == set(cases) - to_compare_with
     assert {peer for many in BARS.values() for bar in many for peer in bar.peers} <= set(sides.PEERS)
 
