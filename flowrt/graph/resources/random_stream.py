@@ -4,7 +4,8 @@ Philox4x64-10 (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, 201
 256-bit counter to random bits without any state in between. The key is the op's pair of seeds; the counter's
 highest word counts the op's draws in this session and the lower ones the blocks within a draw. The numbers
 that an op draws in its n-th execution therefore do not depend on the thread or device, on draws of other ops,
-or on the number of devices. A new session starts over.
+or on the number of devices. A new session starts over. A generator can begin anywhere in a draw, so a part of
+a draw can be made without the rest.
 """
 
 from __future__ import annotations
@@ -30,14 +31,33 @@ class _Engine:
         self.state: Any = dict(self.generator.bit_generator.state)  # fresh: its buffers are empty
         self.counter = np.zeros(4, np.uint64)
 
-    def at(self, key: np.ndarray[Any, Any], draw: int) -> np.random.Generator:
-        self.counter[3] = draw
+    def at(self, key: np.ndarray[Any, Any], draw: int, chunk: int, block: int) -> np.random.Generator:
+        self.counter[:] = block, 0, chunk, draw
         self.state["state"] = {"key": key, "counter": self.counter}
         self.generator.bit_generator.state = self.state
         return self.generator
 
 
 _engines = threading.local()
+
+
+@final
+class Draw:
+    """One draw of a random op."""
+
+    __slots__ = ("_key", "_number")
+
+    def __init__(self, key: np.ndarray[Any, Any], number: int) -> None:
+        self._key, self._number = key, number
+
+    def generator(self, chunk: int = 0, block: int = 0) -> np.random.Generator:
+        """A generator at the beginning of a ``block`` of 256 bits of a ``chunk``, one of 2**64 sequences: the
+        thread's own, valid until the thread draws again.
+        """
+        if not hasattr(_engines, "engine"):
+            _engines.engine = _Engine()
+        found: np.random.Generator = _engines.engine.at(self._key, self._number, chunk, block)
+        return found
 
 
 @final
@@ -56,9 +76,13 @@ class RandomStream:
         self._key = np.array([first, second], np.uint64)
         self._draws = itertools.count()  # its next() is atomic
 
+    def draw(self) -> Draw:
+        """The next draw."""
+        return Draw(self._key, next(self._draws))
+
     def next(self) -> np.random.Generator:
         """A generator at the start of the next draw: the thread's own, valid until the thread draws again."""
-        return _generator(self._key, next(self._draws))
+        return self.draw().generator()
 
     def skip(self) -> np.ndarray[Any, Any]:
         """Skip the next draw. Returns its position, three words: the key and the number of the draw."""
@@ -74,12 +98,10 @@ class Position:
     def __init__(self, words: Sequence[int]) -> None:
         self._key, self._draw = np.array(words[:2], np.uint64), int(words[2])
 
+    def draw(self) -> Draw:
+        """The draw."""
+        return Draw(self._key, self._draw)
+
     def next(self) -> np.random.Generator:
-        """The next generator: see `RandomStream.next`."""
-        return _generator(self._key, self._draw)
-
-
-def _generator(key: np.ndarray[Any, Any], draw: int) -> np.random.Generator:
-    if not hasattr(_engines, "engine"):
-        _engines.engine = _Engine()
-    return _engines.engine.at(key, draw)
+        """A generator at its start: see `RandomStream.next`."""
+        return self.draw().generator()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,14 @@ from flowrt.graph.op_facets import BatchRule, Kernel
 from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
+from flowrt.graph.ops.random.parts_of_draws import Fill, Part, fill_chunks, fill_equal
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.source import misuse
 
 __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
+
+PART = "of: list(int) = (), begin: list(int) = ()"
+"""The shape of a larger draw, and where this one begins in it; by default it is a draw itself."""
 
 DEFAULT_GRAPH_SEED = 87654321
 """Stands for the graph's seed when only the op has one (TensorFlow's number)."""
@@ -85,13 +90,31 @@ def fills_directly(xp: Any, out: Any) -> bool:
 _MANTISSA_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8}  # with the implicit one
 
 
-def _uniform(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
-    rng = state.next()
-    if fills_directly(xp, out):
-        return rng.random(out=out, dtype=dtype.np.type)
+def _uniform(
+    xp: Any,
+    shape: Any,
+    dtype: DType,
+    state: RandomStream,
+    out: Any = None,
+    of: Sequence[int] = (),
+    begin: Sequence[int] = (),
+) -> Any:
+    draw = state.draw()
     if (bits := _MANTISSA_BITS.get(dtype)) is not None:
-        return deliver(xp, rng.integers(0, 2**bits, shape, np.uint16) * np.float32(2.0**-bits), dtype, out)
-    return deliver(xp, rng.random(shape, dtype.np.type), dtype, out)
+        whole = np.empty(shape, np.uint16)
+        fill_equal(draw, whole, Part(of, begin), 16, functools.partial(_integers, 0, 2**bits))
+        return deliver(xp, whole * np.float32(2.0**-bits), dtype, out)
+    is_direct = fills_directly(xp, out)
+    values = out if is_direct else np.empty(shape, dtype.np)
+    per_block = 32 // dtype.np.itemsize
+    fill_equal(
+        draw, values, Part(of, begin), per_block, lambda rng, v: rng.random(out=v, dtype=dtype.np.type)
+    )
+    return out if is_direct else deliver(xp, values, dtype, out)
+
+
+def _integers(low: int, high: int, rng: np.random.Generator, values: Any) -> None:
+    values[:] = rng.integers(low, high, values.size, values.dtype.type)
 
 
 random_position = define_op(
@@ -113,10 +136,12 @@ def define_draw(
     kernel: Kernel,
     samples: Samples,
     batch: BatchRule | None = None,
+    may_be_part: bool = False,
     **parts: Any,
 ) -> OpDef[Tensor]:
     """Define an op that draws from its own stream, passed to its kernel as ``state``. Also defines the pure
-    op ``{name}At``, with the position of the draw as an extra last input, for recomputation in gradients.
+    op ``{name}At``, with the position of the draw as an extra last input, for recomputation in gradients;
+    with ``may_be_part`` it can draw a part of a larger draw, which the kernel gets as ``of`` and ``begin``.
     """
 
     @functools.wraps(kernel)
@@ -126,12 +151,13 @@ def define_draw(
     inputs, arrow, outputs = signature.partition(" -> ")
     position = np.array([1, 2, 3], np.uint64)
     parts["vjp"] = NONDIFFERENTIABLE
+    attrs = {"attrs": ", ".join(filter(None, [parts.get("attrs"), PART]))} if may_be_part else {}
     define_op(
         f"{name}At",
         f"{inputs}, position: host uint64{arrow}{outputs}",
         kernel=there,
         samples=lambda rng: [_sample_at(position, s) for s in samples(rng)],
-        **parts,
+        **{**parts, **attrs},
     )
     return define_op(
         name,
@@ -154,29 +180,42 @@ def drawing_dtype(dtype: DType) -> Any:
     return np.float64 if dtype is dtypes.float64 else np.float32
 
 
-def _normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
-    rng = state.next()
-    if fills_directly(xp, out):
-        return rng.standard_normal(out=out, dtype=dtype.np.type)
-    return deliver(xp, rng.standard_normal(shape, drawing_dtype(dtype)), dtype, out)
+def _in_chunks(fill: Fill) -> Kernel:
+    """The kernel that draws floats by ``fill``."""
+
+    def kernel(
+        xp: Any,
+        shape: Any,
+        dtype: DType,
+        state: RandomStream,
+        out: Any = None,
+        of: Sequence[int] = (),
+        begin: Sequence[int] = (),
+    ) -> Any:
+        is_direct = fills_directly(xp, out)
+        values = out if is_direct else np.empty(shape, drawing_dtype(dtype))
+        fill_chunks(state.draw(), values, Part(of, begin), fill)
+        return out if is_direct else deliver(xp, values, dtype, out)
+
+    return kernel
 
 
-def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
-    rng, precision = state.next(), drawing_dtype(dtype)
-    is_direct = fills_directly(xp, out)
-    drawn = np.asarray(rng.standard_normal(shape, precision, out if is_direct else None))
-    flat = drawn.reshape(-1)
-    outside = np.flatnonzero(np.abs(flat) > 2)
+def _fill_normal(rng: np.random.Generator, values: Any) -> None:
+    rng.standard_normal(out=values, dtype=values.dtype.type)
+
+
+def _fill_truncated(rng: np.random.Generator, values: Any) -> None:
+    _fill_normal(rng, values)
+    outside = np.flatnonzero(np.abs(values) > 2)
     while outside.size:  # 4.6 % of the draws
-        flat[outside] = rng.standard_normal(outside.size, precision)
-        outside = outside[np.abs(flat[outside]) > 2]
-    return out if is_direct else deliver(xp, drawn, dtype, out)
+        values[outside] = rng.standard_normal(outside.size, values.dtype.type)
+        outside = outside[np.abs(values[outside]) > 2]
 
 
 def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
     return define_draw(
         name,
-        "shape: host T in INDEX -> dtype in FLOATING",
+        "shape: host shape T in INDEX -> dtype in FLOATING",
         attrs="dtype: type = float32",
         shape=lambda s: [result_shape(s)],
         kernel=kernel,
@@ -186,31 +225,41 @@ def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
             sample(np.array([0, 2], np.int32)),
         ),
         batch=draw,
+        may_be_part=True,
         doc=doc,
     )
 
 
 random_uniform_op = _define_float_draw("RandomUniform", _uniform, "Uniform in [0, 1).")
 random_standard_normal = _define_float_draw(
-    "RandomStandardNormal", _normal, "Normal with mean 0 and standard deviation 1."
+    "RandomStandardNormal", _in_chunks(_fill_normal), "Normal with mean 0 and standard deviation 1."
 )
 truncated_normal_op = _define_float_draw(
-    "TruncatedNormal", _truncated_normal, "Normal with mean 0 and standard deviation 1, redrawn if beyond 2."
+    "TruncatedNormal",
+    _in_chunks(_fill_truncated),
+    "Normal with mean 0 and standard deviation 1, redrawn if beyond 2.",
 )
 
 
 def _uniform_int(
-    xp: Any, shape: Any, minval: Any, maxval: Any, Tout: DType, state: RandomStream, out: Any = None
-) -> Any:
+    xp: Any, shape: Any, minval: Any, maxval: Any, Tout: DType, state: RandomStream, out: Any = None,
+    of: Sequence[int] = (), begin: Sequence[int] = (),
+) -> Any:  # fmt: skip
     low, high = int(minval), int(maxval)
     if low >= high:
         raise InvalidArgumentError(f"expected minval < maxval; got minval {low}, maxval {high}")
-    return deliver(xp, state.next().integers(low, high, shape, Tout.np.type), Tout, out)
+    values, count = np.empty(shape, Tout.np), high - low
+    fill = functools.partial(_integers, low, high)
+    if count & (count - 1):  # numbers are drawn again where they would not be equally likely
+        fill_chunks(state.draw(), values, Part(of, begin), fill)
+    else:
+        fill_equal(state.draw(), values, Part(of, begin), 8 if count <= 2**32 else 4, fill)
+    return deliver(xp, values, Tout, out)
 
 
 random_uniform_int = define_draw(
     "RandomUniformInt",
-    "shape: host T in INDEX, minval: Tout in INDEX, maxval: Tout -> Tout",
+    "shape: host shape T in INDEX, minval: Tout in INDEX, maxval: Tout -> Tout",
     shape=lambda s: [result_shape(s)],
     kernel=_uniform_int,
     samples=lambda rng: (
@@ -218,6 +267,7 @@ random_uniform_int = define_draw(
         sample(np.array([0], np.int64), np.array(0, np.int64), np.array(2**40, np.int64)),
     ),
     batch=draw,
+    may_be_part=True,
     doc="Integers from minval up to, but not including, maxval: all equally likely.",
 )
 
