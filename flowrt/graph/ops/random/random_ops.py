@@ -32,6 +32,9 @@ from flowrt.graph.source import misuse
 
 __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
 
+PARTS: set[str] = set()
+"""The names of the ops of which parts can be drawn."""
+
 PART = "of: list(int) = (), begin: list(int) = ()"
 """The shape of a larger draw, and where this one begins in it; by default it is a draw itself."""
 
@@ -151,6 +154,7 @@ def define_draw(
     inputs, arrow, outputs = signature.partition(" -> ")
     position = np.array([1, 2, 3], np.uint64)
     parts["vjp"] = NONDIFFERENTIABLE
+    PARTS.update([name] if may_be_part else [])
     attrs = {"attrs": ", ".join(filter(None, [parts.get("attrs"), PART]))} if may_be_part else {}
     define_op(
         f"{name}At",

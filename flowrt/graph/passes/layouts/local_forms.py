@@ -53,7 +53,7 @@ def emit_local(emit: Emitter, node: Node, local: Local, is_partial_mean: bool) -
         local = local._replace(inputs=(local.inputs[0], shape))
         node = node.replace(op=reshape, attrs=attrs)
     elif local.outputs and local.outputs[0].shape != node.outputs[0].shape:
-        local = local._replace(inputs=_with_local_shapes(emit, node, local))
+        local = local._replace(inputs=with_local_shapes(emit, node, local))
     if is_partial_mean:
         _emit_mean(emit, node, local)
     else:
@@ -74,7 +74,8 @@ def _sizes(spec: TensorSpec) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array([-1 if d is None else d for d in spec.shape or ()], np.int32)
 
 
-def _with_local_shapes(emit: Emitter, node: Node, local: Local) -> tuple[Ref, ...]:
+def with_local_shapes(emit: Emitter, node: Node, local: Local) -> tuple[Ref, ...]:
+    """The inputs of ``local``, with the local shape where ``node`` takes a shape as a value."""
     inputs = list(local.inputs)
     for i, argument in enumerate(arguments_of(node.op, node.attrs)):
         spec = _shaped(emit, local) if argument.name == "element_shape" else local.outputs[0]

@@ -25,8 +25,9 @@ from flowrt.graph.layouts.attributes import ATTRIBUTES, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
-from flowrt.graph.op_def import Effect
+from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.ops.base.identities import identity, local_shards_op, relayout_op
+from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.local_forms import (
@@ -36,6 +37,7 @@ from flowrt.graph.passes.layouts.local_forms import (
     emit_sparse_update,
     is_partial_mean,
     own_rows,
+    with_local_shapes,
 )
 from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
@@ -133,6 +135,8 @@ class _Lowering:
                 self._lower_parameter(node)
             elif node.name in self._layouts.functions:
                 self._lower_owner(node)
+            elif node.op.effect is Effect.RANDOM:
+                self._lower_draw(node)
             elif node.op is local_shards_op:
                 self._lower_shards(node)
             else:
@@ -259,6 +263,35 @@ class _Lowering:
                 attrs.pop(KNOWN, None)
             device = self._mesh.device(at)
             self._emit.nodes[name] = node.replace(name=name, attrs=attrs, device=device, outputs=(local,))
+        self._put(node, [layout])
+
+    def _lower_draw(self, node: Node) -> None:
+        """Lower a draw: its position in the stream is taken once; each coordinate draws its part there."""
+        (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
+        whole = [d or 0 for d in spec.shape or ()]
+        self._emit.nodes[node.name] = node.replace(
+            op=random_position,
+            inputs=(),
+            controls=self._controls(node, self._mesh.coordinates),
+            attrs={key: node.attrs[key] for key in random_position.attrs},
+            device=self._mesh.device(self._first),
+            outputs=(TensorSpec(dtypes.uint64, (3,)),),
+        )
+        there = op_def(f"{node.op.name}At")
+        kept = {key: value for key, value in node.attrs.items() if key not in random_position.attrs}
+        none = Layout.replicated(self._mesh)
+        refs = [self._get(ref, none) for ref in node.inputs]
+        for name, (at, *_) in self._name_parts(node, [layout]).items():
+            begin = [part.start for part in layout.slices(whole, at)]
+            local = Local(
+                name, tuple(each[at] for each in refs), (), self._mesh.device(at), (_local(spec, layout, at),)
+            )
+            inputs = (*with_local_shapes(self._emit, node, local), (node.name, 0))
+            attrs = {**_without_layout(node.replace(attrs=kept)), "of": whole, "begin": begin}
+            self._emit.nodes[name] = node.replace(
+                name=name, op=there, inputs=inputs, controls=(), attrs=attrs, device=local.device,
+                outputs=local.outputs,
+            )  # fmt: skip
         self._put(node, [layout])
 
     def _lower_shards(self, node: Node) -> None:

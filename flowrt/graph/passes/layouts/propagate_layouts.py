@@ -45,6 +45,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     Parameter,
     check_list,
 )
+from flowrt.graph.passes.layouts.wanted_layouts import wanted_layouts
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 
@@ -58,18 +59,32 @@ def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     layouts in one update.
     """
     try:
-        return _Propagation(subgraph, mesh, are_lists_cut=True).run()
+        return _propagated(subgraph, mesh, True, {})
     except ListsDifferError:
-        return _Propagation(subgraph, mesh, are_lists_cut=False).run()
+        return _propagated(subgraph, mesh, False, {})
+
+
+def _propagated(
+    subgraph: Subgraph, mesh: Mesh, are_lists_cut: bool, parameters: Mapping[str, Parameter]
+) -> Layouts:
+    """The layouts of a step or function: once more if draws are to be made in their readers' layouts."""
+    found = _Propagation(subgraph, mesh, are_lists_cut, parameters, {}).run()
+    wanted = wanted_layouts(found)
+    return _Propagation(subgraph, mesh, are_lists_cut, parameters, wanted).run() if wanted else found
 
 
 @final
 class _Propagation:
     def __init__(
-        self, subgraph: Subgraph, mesh: Mesh, are_lists_cut: bool, parameters: Mapping[str, Parameter] = {}
+        self,
+        subgraph: Subgraph,
+        mesh: Mesh,
+        are_lists_cut: bool,
+        parameters: Mapping[str, Parameter],
+        wanted: Mapping[str, Layout],
     ) -> None:
         self._given, self._mesh, self._parameters = subgraph, mesh, parameters
-        self._are_lists_cut = are_lists_cut
+        self._are_lists_cut, self._wanted = are_lists_cut, wanted
         self._nodes: dict[str, Node] = {}
         self._subgraph = subgraph.replace(nodes=self._nodes)
         """The nodes so far, forms among them."""
@@ -113,6 +128,8 @@ class _Propagation:
             self._visit_functions(node)
         elif node.op.lists is not None and node.op.lists.begins and self._are_lists_cut:
             self._note(node, [self._none] * len(node.inputs), [self._none])
+        elif node.name in self._wanted:
+            self._note(node, [self._none] * len(node.inputs), [self._wanted[node.name]])
         elif self._runs_once(node):
             self._found.single.add(node.name)
             outputs = [self._seed(node, spec) for spec in node.outputs]
@@ -186,7 +203,7 @@ class _Propagation:
 
     def _of_function(self, function: Subgraph, parameters: Sequence[Parameter]) -> Layouts:
         given = dict(zip(function.feeds, parameters, strict=True))
-        return _Propagation(function, self._mesh, self._are_lists_cut, given).run()
+        return _propagated(function, self._mesh, self._are_lists_cut, given)
 
     def _visit_parameter(self, node: Node, given: Parameter) -> None:
         if given.handle is not None:

@@ -1,0 +1,88 @@
+"""Layouts from readers: a draw, or a tensor filled with a value, is made in the layout in which it is read.
+
+Propagation goes forward, so what has no sharded input comes out replicated: the mask of a dropout, the
+initial value of a variable. If all readers want such a tensor in one sharded layout, each coordinate makes
+its own part, since a slice of a draw is a draw as well. The layout may be that of a later tensor, to which
+the elements go one by one: the sum of a draw and a mean, a comparison with a rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from flowrt.graph.layouts.derived_rules import rule_of
+from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Shard
+from flowrt.graph.layouts.sharding_rule import dim_of
+from flowrt.graph.node import Node, Ref
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.base.filling import fill
+from flowrt.graph.ops.random.random_ops import PARTS
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.layouts.step_layouts import Layouts
+from flowrt.graph.shapes import is_static
+
+
+def wanted_layouts(found: Layouts) -> dict[str, Layout]:
+    """The layouts that draws and filled tensors of a step should have, by node, other than replicated."""
+    step, result = found.subgraph, dict[str, Layout]()
+    wanted: dict[str, Sequence[Layout]] = {}
+    """The layouts of the inputs of nodes that could be cut if these were."""
+    readers: dict[Ref, list[tuple[str, int]]] = defaultdict(list)
+    for node in step:
+        for i, ref in enumerate(node.inputs):
+            readers[ref].append((node.name, i))
+    fetched = set(step.fetches)
+    for node in reversed(list(step)):
+        ref = (node.name, 0)
+        if len(node.outputs) != 1 or ref in fetched or not is_static(node.outputs[0].shape):
+            continue
+        if not found.outputs[ref].is_replicated:
+            continue
+        asked = {wanted[name][i] if name in wanted else found.inputs[name][i] for name, i in readers[ref]}
+        if len(asked) != 1:
+            continue
+        layout = _without_partial(asked.pop())
+        if layout.is_replicated:
+            continue
+        if can_be_made_in_parts(node):
+            result[node.name] = layout
+        elif node.op.effect is Effect.PURE and node.inputs:
+            inputs = _inputs_for(node, layout, found)
+            if inputs is not None:
+                wanted[node.name] = inputs
+    return result
+
+
+def can_be_made_in_parts(node: Node) -> bool:
+    """Whether a part of the output of ``node`` can be made without the rest, and without a sharded input."""
+    return node.op.name in PARTS or node.op is fill
+
+
+def _without_partial(layout: Layout) -> Layout:
+    return Layout(layout.mesh, [REPLICATED if isinstance(p, Partial) else p for p in layout.placements])
+
+
+def _inputs_for(node: Node, layout: Layout, found: Layouts) -> list[Layout] | None:
+    """The layouts of the inputs of which ``node`` makes an output in ``layout``; None if it cannot."""
+    nodes: Mapping[str, Node] = found.subgraph.nodes
+    specs = [found.subgraph.spec(ref) for ref in node.inputs]
+    rule = rule_of(
+        node.op, node.attrs, specs, node.outputs, lambda i: partial_value(nodes.__getitem__, node.inputs[i])
+    )
+    if rule is None:
+        return None
+    inputs: list[list[Placement]] = [[] for _ in specs]
+    parts = 1
+    for axis, placement in zip(layout.mesh.axes, layout.placements, strict=True):
+        factor = None
+        if isinstance(placement, Shard):
+            factors = rule.outputs[0][placement.dim]
+            parts *= axis.size
+            if not factors or not rule.may_cut(factors[0], parts):
+                return None
+            factor = factors[0]
+        for dims, placements in zip(rule.inputs, inputs, strict=True):
+            dim = None if factor is None else dim_of(factor, dims)
+            placements.append(REPLICATED if dim is None else Shard(dim))
+    return [Layout(layout.mesh, placements) for placements in inputs]
