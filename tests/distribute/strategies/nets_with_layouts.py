@@ -1,4 +1,4 @@
-"""Nets that are trained under any layout: what to feed, the loss and the update, in float64."""
+"""Nets that are trained under any layout: what to feed, the loss and the update, in float64 or float32."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def _trained(logits: Any, labels: Any, feeds: Mapping[Any, Any]) -> Net:
         return Net(dict(feeds), loss, tf.train.AdamOptimizer(RATE).minimize(loss))
 
 
-def mlp() -> Net:
+def mlp(dtype: Any = tf.float64) -> Net:
     """Two layers with dropout."""
     rng = np.random.default_rng(0)
-    x, y = tf.placeholder(tf.float64, [None, 6]), tf.placeholder(tf.int32, [None])
+    x, y = tf.placeholder(dtype, [None, 6]), tf.placeholder(tf.int32, [None])
     h = tf.layers.dense(x, 8, tf.nn.relu, name="hidden")
     logits = tf.layers.dense(tf.nn.dropout(h, 0.8, seed=4), 4, name="logits")
     return _trained(logits, y, {x: rng.standard_normal((BATCH, 6)), y: rng.integers(0, 4, BATCH)})
 
 
-def cnn() -> Net:
+def cnn(dtype: Any = tf.float64) -> Net:
     """A convolution with batch normalization, pooling, and dropout before the last layer."""
     rng = np.random.default_rng(1)
-    x, y = tf.placeholder(tf.float64, [None, 8, 8, 1]), tf.placeholder(tf.int32, [None])
+    x, y = tf.placeholder(dtype, [None, 8, 8, 1]), tf.placeholder(tf.int32, [None])
     h = tf.layers.conv2d(x, 4, 3, padding="same")
     h = tf.layers.max_pooling2d(tf.nn.relu(tf.layers.batch_normalization(h, training=True)), 2, 2)
     h = tf.layers.dense(tf.layers.flatten(h), 16, tf.nn.relu, name="hidden")
@@ -49,10 +49,10 @@ def cnn() -> Net:
     return _trained(logits, y, {x: rng.standard_normal((BATCH, 8, 8, 1)), y: rng.integers(0, 4, BATCH)})
 
 
-def lenet() -> Net:
+def lenet(dtype: Any = tf.float64) -> Net:
     """Two convolutions, each with average pooling, and three layers (LeCun et al. 1998), smaller."""
     rng = np.random.default_rng(4)
-    x, y = tf.placeholder(tf.float64, [None, 12, 12, 1]), tf.placeholder(tf.int64, [None])
+    x, y = tf.placeholder(dtype, [None, 12, 12, 1]), tf.placeholder(tf.int64, [None])
     h = tf.layers.average_pooling2d(tf.layers.conv2d(x, 3, 3, activation=tf.nn.tanh), 2, 2)
     h = tf.layers.average_pooling2d(tf.layers.conv2d(h, 4, 2, activation=tf.nn.tanh), 2, 2)
     h = tf.layers.dense(tf.layers.flatten(h), 10, tf.nn.tanh, name="first")
@@ -61,38 +61,40 @@ def lenet() -> Net:
     return _trained(logits, y, {x: rng.standard_normal((BATCH, 12, 12, 1)), y: rng.integers(0, 4, BATCH)})
 
 
-def lstm() -> Net:
+def lstm(dtype: Any = tf.float64) -> Net:
     """A recurrent net: a loop in the graph, and its gradient. Its gates are cut nowhere, but its classes."""
     rng = np.random.default_rng(5)
-    x, y = tf.placeholder(tf.float64, [None, 5, 3]), tf.placeholder(tf.int32, [None])
-    _, state = tf.nn.dynamic_rnn(tf.nn.rnn_cell.BasicLSTMCell(6), x, dtype=tf.float64)
+    x, y = tf.placeholder(dtype, [None, 5, 3]), tf.placeholder(tf.int32, [None])
+    _, state = tf.nn.dynamic_rnn(tf.nn.rnn_cell.BasicLSTMCell(6), x, dtype=dtype)
     logits = tf.layers.dense(state.h, 4, name="classes")
     return _trained(logits, y, {x: rng.standard_normal((BATCH, 5, 3)), y: rng.integers(0, 4, BATCH)})
 
 
-def embedding() -> Net:
+def embedding(dtype: Any = tf.float64) -> Net:
     """The mean of looked-up rows: sparse gradients."""
     rng = np.random.default_rng(2)
     x, y = tf.placeholder(tf.int32, [None, 5]), tf.placeholder(tf.int32, [None])
-    rows = tf.get_variable("embedding", [10, 6], tf.float64)
+    rows = tf.get_variable("embedding", [10, 6], dtype)
     logits = tf.layers.dense(tf.reduce_mean(tf.nn.embedding_lookup(rows, x), 1), 4, name="logits")
     return _trained(logits, y, {x: rng.integers(0, 10, (BATCH, 5)), y: rng.integers(0, 4, BATCH)})
 
 
-def gpt(blocks: int = 2, width: int = 8, heads: int = 4, length: int = 6, words: int = 11) -> Net:
+def gpt(
+    dtype: Any = tf.float64, blocks: int = 2, width: int = 8, heads: int = 4, length: int = 6, words: int = 11
+) -> Net:
     """A decoder with separate query, key and value products."""
     rng = np.random.default_rng(3)
     tokens, targets = (tf.placeholder(tf.int32, [BATCH, length]) for _ in range(2))
 
     def weights(name: str, *shape: int) -> Any:
-        return tf.get_variable(name, shape, tf.float64)
+        return tf.get_variable(name, shape, dtype)
 
     def split(x: Any) -> Any:
         return tf.transpose(tf.reshape(x, [BATCH, length, heads, width // heads]), [0, 2, 1, 3])
 
     def normalised(x: Any, name: str) -> Any:
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
-        scale = tf.get_variable(name, [width], tf.float64, tf.ones_initializer())
+        scale = tf.get_variable(name, [width], dtype, tf.ones_initializer())
         return centred * tf.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + 1e-5) * scale
 
     h = tf.nn.embedding_lookup(weights("words", words, width), tokens)

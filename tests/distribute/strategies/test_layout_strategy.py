@@ -16,6 +16,8 @@ from flowrt.graph.layouts.attributes import attributes_of, layouts_of, mesh_of
 from flowrt.graph.layouts.layout import layout_of
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
 from flowrt.graph.passes.prepare.prune import StepRequest
+from flowrt.viz.explain_layouts import explain_layouts
+from tests.distribute.strategies import nets_with_layouts
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, DEVICES, NETS, of_net, trained
 
 Mesh, Axis = tf.distribute.Mesh, tf.distribute.Axis
@@ -48,6 +50,21 @@ def test_training_is_that_of_one_device(net: str, what: str) -> None:
     np.testing.assert_allclose(losses, expected, 1e-12)
     for found, wanted in zip(variables, expected_variables, strict=True):
         np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_training_in_float32_is_that_of_one_device(net: str, monkeypatch: Any) -> None:
+    """Losses of 20 steps are equal to six digits: sums in another order differ in their last bits, and Adam
+    with a high rate makes more of it.
+    """
+    monkeypatch.setattr(nets_with_layouts, "RATE", 0.01)
+    build = functools.partial(NETS[net], tf.float32)
+    expected, _ = trained(build)
+    for what in ("dp 5, uneven", "tp 2 x dp 4", "dp 2 x 2 turns x tp 2"):
+        mesh, batch, has_columns = MESHES[what]
+        layouts = of_net(NETS[net], COLUMNS) if has_columns else {}
+        losses, _ = trained(build, mesh, batch, layouts)
+        np.testing.assert_allclose(losses, expected, 1e-6, err_msg=what)
 
 
 def test_variables_can_be_stored_in_parts_and_used_whole() -> None:
@@ -112,6 +129,32 @@ def collectives(net: str, what: str) -> Counter[str]:
 )
 def test_a_step_has_no_more_collectives_than_it_needs(net: str, what: str, expected: dict[str, int]) -> None:
     assert collectives(net, what) == expected
+
+
+def moved(mesh: Any, batch: Any, layouts: Any, net: str = "gpt") -> tuple[dict[str, tuple[int, int]], int]:
+    """What a training step moves, as counts and bytes by kind; and the bytes of the variables."""
+    with tf.Graph().as_default():
+        strategy = tf.distribute.LayoutStrategy(mesh, batch=batch)
+        strategy.variable_layouts(layouts)
+        with strategy.scope():
+            built = NETS[net]()
+        sizes = [v.shape.num_elements() for v in tf.trainable_variables()]
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": DEVICES})) as session:
+            found = explain_layouts(session, [built.loss, built.train], built.feeds)
+    assert found is not None
+    return {kind: total for kind, total in found.totals().items() if total[1]}, 8 * sum(sizes)
+
+
+def test_data_parallelism_moves_each_gradient_once() -> None:
+    """An all-reduce of n bytes on two devices: each receives n, half of it to add and half of it added up."""
+    totals, nbytes = moved(Mesh([("dp", 2)]), "dp", {})
+    assert totals == {"AllReduce": (18, 2 * nbytes)}
+
+
+def test_tensor_parallelism_moves_four_activations_a_block() -> None:
+    totals, _ = moved(Mesh([("tp", 2)]), None, of_net(NETS["gpt"], COLUMNS))
+    activations = 8 * (12 * 6 * 8)  # bytes of [batch, length, width]
+    assert totals == {"AllReduce": (2 * 4, 2 * 4 * 2 * activations)}
 
 
 def test_a_checkpoint_of_one_mesh_is_restored_on_another(tmp_path: Any) -> None:
