@@ -118,6 +118,16 @@ class RandomGraph:
     def state(self) -> Any:
         return self.variable * self._pick((3,))
 
+    # --- draws
+
+    def noise(self) -> Any:
+        draw = self._choose((tf.random_uniform, tf.random_normal, tf.truncated_normal))
+        shape = self._choose(SHAPES[1:])
+        return self._pick(shape) + 0.1 * draw(shape, dtype=tf.float64, seed=int(self.rng.integers(1, 99)))
+
+    def dropped(self) -> Any:
+        return tf.nn.dropout(self._pick((3, 3)), 0.8, seed=int(self.rng.integers(1, 99)))
+
     # --- control flow
 
     def loop(self) -> Any:
@@ -164,6 +174,9 @@ CALLS = (
     *[_R.binary] * 3, *[_R.unary] * 3, _R.quotient, _R.product, _R.einsum, _R.reduction, _R.rows, _R.pieces,
     _R.joined, _R.moved, _R.softmax, _R.chosen, _R.piecewise_constant, _R.state,
 )  # fmt: skip
+
+NOISE = (_R.noise, _R.dropped)
+"""Draws, which two sessions make alike."""
 
 CONTROL_FLOW = (_R.loop, _R.until, _R.branch, _R.mapped, _R.scanned)
 """Loops and branches, with other calls."""

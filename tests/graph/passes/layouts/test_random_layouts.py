@@ -10,7 +10,7 @@ import pytest
 
 import flowrt as tf
 from tests.graph.passes.layouts.random_layouts import CONFIG, give, random_layout, random_mesh
-from tests.graph.random_graphs import CALLS, CONTROL_FLOW, RandomGraph
+from tests.graph.random_graphs import CALLS, CONTROL_FLOW, NOISE, RandomGraph
 
 GRAPHS = 300
 PER_TEST = 10
@@ -58,6 +58,6 @@ def test_results_are_those_of_one_device(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS // 3, PER_TEST))
-def test_loops_and_branches_too(first: int) -> None:
+def test_loops_branches_and_draws_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
-        check(seed, 8, (*CALLS, *2 * CONTROL_FLOW))
+        check(seed, 8, (*CALLS, *NOISE, *2 * CONTROL_FLOW))
