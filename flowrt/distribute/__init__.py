@@ -49,7 +49,7 @@ _STRATEGIES = (
     "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
     "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
-    "LocalShard", "Mesh", "MirroredStrategy", "MultiWorkerMirroredStrategy",
+    "LocalShard", "Mesh", "MirroredStrategy", "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy",
     "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
     "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",

@@ -77,20 +77,21 @@ def join(
     kind: str = "auto",
     timeout_s: float = TIMEOUT_S,
     transport: Transport | None = None,
+    names: Sequence[str] = (),
 ) -> JoinedGroup:
     """Connect this process's ranks, ``group.ranks``, to those of other processes, which join at the same
     time. Returns when all have arrived.
 
     ``addresses`` are the ``host:port`` of all ranks, by rank, where groups listen; ``kind`` is the
-    communicator (`open_communicator`), equal for all. A rank that does not answer for ``timeout_s`` seconds,
-    now or later, is named in a `DeadlineExceededError`. Raises as `open_communicator`, and
-    `AlreadyExistsError` if this process has joined a group of this key.
+    communicator (`open_communicator`), equal for all; ``names`` are those of all ranks in errors. A rank that
+    does not answer for ``timeout_s`` seconds, now or later, is named in a `DeadlineExceededError`. Raises as
+    `open_communicator`, and `AlreadyExistsError` if this process has joined a group of this key.
     """
     check_kind(kind)
     transport = transport or new_transport()
 
     def open_member(rank: int) -> GroupMember:
-        membership = Membership(group.key, rank, group.size, tuple(addresses), timeout_s)
+        membership = Membership(group.key, rank, group.size, tuple(addresses), timeout_s, tuple(names))
         if kind in _WITHOUT_LINKS:
             return GroupMember(open_communicator(kind, membership, transport), None)
         mesh = form_mesh(membership, transport)

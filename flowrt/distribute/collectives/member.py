@@ -3,6 +3,7 @@
 
     _GroupStart, _GroupWait    the communicator's collectives
     _GroupSend, _GroupRecv     messages over the links below the communicator
+    _GroupAgree                a comparison of plans
 
 All of it runs on the communicator's thread, in the order of the requests. A wait for a result ends with its
 step, whatever the thread is waiting for.
@@ -11,6 +12,7 @@ step, whatever the thread is waiting for.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from threading import Condition
 from typing import Any, final
@@ -18,10 +20,12 @@ from typing import Any, final
 import numpy as np
 
 from flowrt.distribute.collectives.communicator import Communicator
+from flowrt.distribute.collectives.communicator_registry import communicator_over
 from flowrt.distribute.collectives.communicator_thread import CommunicatorThread
 from flowrt.distribute.collectives.membership import END_OF_DATA, disagree
-from flowrt.distribute.collectives.mesh import Mesh
+from flowrt.distribute.collectives.mesh import LINGER_S, Mesh
 from flowrt.distribute.collectives.plan import check_plan
+from flowrt.distribute.collectives.split import SplitMesh
 from flowrt.errors import FailedPreconditionError, OpError, copy_to_raise
 from flowrt.graph.resources.step_context import wait_until
 
@@ -47,6 +51,10 @@ class GroupMember:
         self._started: dict[str, _Result] = {}
         """Collectives that are not awaited yet."""
         self._compares_plan = False
+        self._last_sent: _Result | None = None
+        self._agreed: set[bytes] = set()
+        """Digests of the plans on which the ranks have agreed."""
+        self._splits: dict[tuple[int, ...], SplitMember] = {}
 
     # --- messages
 
@@ -58,7 +66,7 @@ class GroupMember:
             mesh.send(peer, edge.encode(), flat)
             communicator.traffic.count(flat.nbytes)
 
-        self._ask(send)
+        self._last_sent = self._ask(send)
 
     def receive(self, peer: int, edge: str) -> Any:
         mesh = self._links()
@@ -83,14 +91,33 @@ class GroupMember:
         if self._compares_plan and plan:
             self._compares_plan = False
             self._ask(lambda communicator: check_plan(communicator, plan))
+        call = _CALLS[kind]
+        self.begin(edge, lambda communicator: call(communicator, array, attrs, edge))
+
+    def begin(self, edge: str, call: Callable[[Communicator], Any]) -> None:
+        """Begin ``call`` on the thread; `wait` has its result."""
         left = self._started.get(edge)
         if left is not None and left.error is None:  # one with an error belongs to a failed step
             raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
-        call = _CALLS[kind]
-        self._started[edge] = self._ask(lambda communicator: call(communicator, array, attrs, edge))
+        self._started[edge] = self._ask(call)
 
     def wait(self, edge: str) -> Any:
         return self._value(self._started.pop(edge))
+
+    # --- parts of the group
+
+    def split(self, label: str, ranks: tuple[int, ...]) -> SplitMember:
+        if ranks not in self._splits:
+            self._splits[ranks] = SplitMember(self, SplitMesh(self._links(), label, ranks), ranks)
+        return self._splits[ranks]
+
+    def agree(self, plan: str) -> Callable[[], object]:
+        digest = hashlib.sha256(plan.encode()).digest()
+        if digest in self._agreed:
+            return lambda: None
+        self._agreed.add(digest)  # ranks that disagree have no further steps
+        rule = "run the same step over one mesh"
+        return functools.partial(self._value, self._ask(lambda c: check_plan(c, plan, rule)))
 
     # --- the thread
 
@@ -137,8 +164,52 @@ class GroupMember:
         self.communicator.abort(error)
 
     def close(self) -> None:
-        """End the rank's part. Idempotent."""
+        """End the rank's part, when what it sent is on its way: no step waits for that. Idempotent."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._last_sent is None or self._last_sent.is_there, LINGER_S)
         self._thread.close()
+        for split in self._splits.values():
+            split.close()
+
+
+@final
+class SplitMember:
+    """This rank's end of the group of some ``ranks`` of ``whole``, with the links ``mesh``. Its communicator
+    is formed, on the thread of ``whole``, when it is first needed.
+    """
+
+    def __init__(self, whole: GroupMember, mesh: SplitMesh, ranks: tuple[int, ...]) -> None:
+        self._whole, self._mesh, self._ranks = whole, mesh, ranks
+        self._communicator: Communicator | None = None
+
+    def send(self, peer: int, edge: str, array: Any) -> None:
+        self._whole.send(self._ranks[peer], edge, array)
+
+    def receive(self, peer: int, edge: str) -> Any:
+        return self._whole.receive(self._ranks[peer], edge)
+
+    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+        call = _CALLS[kind]
+        self._whole.begin(edge, lambda whole: call(self._formed(whole.kind), array, attrs, edge))
+
+    def _formed(self, kind: str) -> Communicator:
+        if self._communicator is None:
+            self._communicator = communicator_over(self._mesh, kind)
+        return self._communicator
+
+    def wait(self, edge: str) -> Any:
+        return self._whole.wait(edge)
+
+    def meet_at_end(self) -> Callable[[], object]:
+        return self._whole.meet_at_end()
+
+    def abort(self, error: OpError) -> None:
+        self._whole.abort(error)
+
+    def close(self) -> None:
+        """End its communicator. Idempotent."""
+        if self._communicator is not None:
+            self._communicator.close()
 
 
 def _received(mesh: Mesh, peer: int, edge: str) -> Any:

@@ -37,7 +37,8 @@ class Membership:
     """One rank's place in the group ``key``: it is ``rank`` of ``size``.
 
     ``addresses`` are ``host:port`` of all ranks, by rank, where they are reached that way; ``timeout_s`` is
-    for how long it waits for a rank that lives. Raises `InvalidArgumentError`.
+    for how long it waits for a rank that lives; ``names`` are those of all ranks in errors, by default their
+    numbers. Raises `InvalidArgumentError`.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Membership:
     size: int
     addresses: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -60,7 +62,14 @@ class Membership:
         return f"group {self.key!r}"
 
     def name_of(self, rank: int) -> str:
-        return f"rank {rank} ({self.addresses[rank]})" if self.addresses else f"rank {rank}"
+        name = self.names[rank] if self.names else f"rank {rank}"
+        return f"{name} ({self.addresses[rank]})" if self.addresses else name
+
+    def of(self, label: str, ranks: Sequence[int]) -> Membership:
+        """The membership of the group ``label`` of ``ranks``, one of which is this."""
+        addresses = tuple(self.addresses[rank] for rank in ranks if self.addresses)
+        names = tuple(self.names[rank] for rank in ranks if self.names)
+        return Membership(label, ranks.index(self.rank), len(ranks), addresses, self.timeout_s, names)
 
     @property
     def others(self) -> list[int]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ COPIED_BYTES = 64 << 10
 """Arrays up to this size are copied, and may be modified at once."""
 
 LINGER_S = 5.0
-"""Time that a refusing rank stays for the others, which would otherwise wait for the full timeout."""
+"""Time that a rank that refuses, or leaves, stays for what it still sends to the others."""
 
 DATA, ABORT = b"D", b"A"
 """The first byte of a frame's header."""
@@ -47,15 +47,13 @@ Item: TypeAlias = Arrived | OpError | None
 """Inbox item: a message; the loss of the rank; None: check the mesh's error."""
 
 
-@final
 class Mesh:
     """The links of one rank. `send`, `receive` and `flush` are one thread's; any may call the others."""
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
-        self._on_abort: Callable[[OpError], object] | None = None
-        self.lost: dict[int, OpError] = {}
-        """The ranks that were lost, and how."""
+        self._on_abort: list[Callable[[OpError], object]] = []
+        self._lost: dict[int, OpError] = {}
         self._listener: Listener | None = None
         self._error: OpError | None = None
         self._changed = threading.Condition()
@@ -92,10 +90,17 @@ class Mesh:
         """The next frame of ``rank``. Raises `UnavailableError` where that was lost, the error that the mesh
         was aborted with, and `DeadlineExceededError` after the membership's ``timeout_s``.
         """
+        found = self.take(rank)
+        if found is None:
+            raise missing(self.membership, [rank], doing)
+        return found
+
+    def take(self, rank: int) -> Arrived | None:
+        """The next frame of ``rank``, see `receive`; None after ``timeout_s``."""
         inbox = self._inboxes[rank]
         found: list[Item] = []
         if not in_slices(partial(_take, inbox, found), self.membership.timeout_s):
-            raise missing(self.membership, [rank], doing)
+            return None
         item = found[0]
         if self._error is None and isinstance(item, Arrived):
             return item
@@ -113,9 +118,14 @@ class Mesh:
 
     def check(self) -> None:
         """Raise the error that the mesh was aborted with, or the loss of a rank."""
-        for error in (self._error, *self.lost.values()):
+        for error in (self._error, *self._lost.values()):
             if error is not None:
                 raise copy_to_raise(error)
+
+    @property
+    def lost(self) -> Mapping[int, OpError]:
+        """The ranks that were lost, and how."""
+        return self._lost
 
     def kind_of(self, rank: int) -> str:
         """Kind of the link to ``rank``, as `Connection.kind`."""
@@ -130,7 +140,8 @@ class Mesh:
     def on_abort(self, tell: Callable[[OpError], object]) -> None:
         """Call ``tell`` once, in any thread, with the error that the mesh was, or will be, aborted with."""
         with self._changed:
-            self._on_abort, error = tell, self._error
+            self._on_abort.append(tell)
+            error = self._error
         if error is not None:
             tell(error)
 
@@ -164,7 +175,7 @@ class Mesh:
 
     def lose(self, rank: int, why: OpError) -> OpError:
         """Record the loss of ``rank``, after its sent frames; returns the error for waits for it."""
-        error = self.lost.setdefault(rank, lost_rank(self.membership, rank, why))
+        error = self._lost.setdefault(rank, lost_rank(self.membership, rank, why))
         self._inboxes[rank].put(error)
         return error
 
@@ -177,8 +188,8 @@ class Mesh:
             self._changed.notify_all()
         for inbox in self._inboxes.values():
             inbox.put(None)
-        if is_first and self._on_abort is not None:
-            self._on_abort(error)
+        for tell in self._on_abort if is_first else ():
+            tell(error)
 
     def _links(self) -> list[Connection]:
         with self._changed:
@@ -217,7 +228,7 @@ class Mesh:
         mesh can no longer be completed.
         """
         with self._changed:
-            lost = [error for rank, error in self.lost.items() if rank in self._connections]
+            lost = [error for rank, error in self._lost.items() if rank in self._connections]
             error = next((error for error in (self._error, *lost) if error is not None), None)
         if error is not None:
             raise copy_to_raise(error)

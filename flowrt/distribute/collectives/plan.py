@@ -1,7 +1,8 @@
 """The plan of a step: the collectives between graphs that it has, a line each, in their order.
 
 Ranks that run one script have one plan. Its digest is compared once, before the first collective: where
-graphs differ, no rank begins, and the error shows the first line that does, of two ranks.
+graphs differ, no rank begins, and the error shows the first line that does, of two ranks. The plan of a step
+with layouts is its whole global graph.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.errors import InvalidArgumentError
 
 
-def check_plan(communicator: Communicator, plan: str) -> None:
-    """Called by all ranks at the same time. Raises `InvalidArgumentError` on all unless all plans are one."""
+def check_plan(communicator: Communicator, plan: str, rule: str = "begin with the same collectives") -> None:
+    """Called by all ranks at the same time. Raises `InvalidArgumentError`, with the broken ``rule``, on all
+    unless all plans are one.
+    """
     digest = hashlib.sha256(plan.encode()).digest()
     digests = communicator.all_gather(np.frombuffer(digest, np.uint8)[None], name="plan")
     others = np.flatnonzero((digests != digests[0]).any(axis=1))
@@ -27,7 +30,7 @@ def check_plan(communicator: Communicator, plan: str) -> None:
     number, (first, second) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
     name_of = communicator.membership.name_of
     raise InvalidArgumentError(
-        f"{communicator.membership}: expected all ranks to begin with the same collectives; got, as number "
+        f"{communicator.membership}: expected all ranks to {rule}; got, as number "
         f"{number}, {first} at {name_of(0)} and {second} at {name_of(other)}"
     )
 

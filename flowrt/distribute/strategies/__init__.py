@@ -39,6 +39,9 @@ from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy 
 from flowrt.distribute.strategies.layouts.layout_strategy import relayout as relayout
 from flowrt.distribute.strategies.layouts.local_shards import LocalShard as LocalShard
 from flowrt.distribute.strategies.layouts.local_shards import local_shards as local_shards
+from flowrt.distribute.strategies.layouts.multi_worker_layouts import (
+    MultiWorkerLayoutStrategy as MultiWorkerLayoutStrategy,
+)
 from flowrt.distribute.strategies.reduce.all_reduce_ops import (
     AllReduceCrossDeviceOps as AllReduceCrossDeviceOps,
 )

@@ -17,11 +17,11 @@ from flowrt.errors import AbortedError, FailedPreconditionError, OpError, OutOfR
 from flowrt.graph.node import Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
-from flowrt.graph.resources.groups import Member, member_of
+from flowrt.graph.resources.groups import Member, joined_rank, member_of
 from flowrt.graph.resources.step_context import StepEnd, step_scope
 
 Rank: TypeAlias = tuple[str, int]
-"""The key of a group, and the rank in it."""
+"""The key of a joined group, and the rank in it."""
 
 
 def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
@@ -29,7 +29,7 @@ def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
     found: set[Rank] = set()
     for node in subgraph:
         if node.op in GROUP_OPS:
-            found.add((node.attrs["group_key"], node.attrs["rank"]))
+            found.add(joined_rank(node.attrs["group_key"], node.attrs["rank"]))
         elif node.op.effect is Effect.NESTED:
             found |= frozenset().union(*map(ranks_in, owned_subgraphs(node.attrs)))
     return frozenset(found)

@@ -5,13 +5,15 @@
 
 A group belongs to the process, not to a session: it outlives steps and sessions. The lowering of collectives
 ensures that all ranks run their operations in the same order.
+
+Some ranks of a joined group are a group too, of the key that `split_key` gives, without joining again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, OpError
 from flowrt.graph.resources.step_groups import PREFIX, StepMember
@@ -49,11 +51,23 @@ class Member(Protocol):
         """End the group with ``error``. Thread-safe."""
 
 
+class JoinedMember(Member, Protocol):
+    """One rank's end of a group that its processes have joined."""
+
+    def split(self, label: str, ranks: tuple[int, ...]) -> Member:
+        """This rank's end of the group of ``ranks``, which is called ``label`` in errors."""
+
+    def agree(self, plan: str) -> Callable[[], object]:
+        """Compare ``plan`` with those of all ranks, the first time that it comes. The returned function waits
+        for it, and raises `InvalidArgumentError` on all ranks, showing the first line that differs.
+        """
+
+
 _lock = threading.Lock()
-_members: dict[tuple[str, int], Member] = {}
+_members: dict[tuple[str, int], JoinedMember] = {}
 
 
-def add_member(group_key: str, rank: int, member: Member) -> None:
+def add_member(group_key: str, rank: int, member: JoinedMember) -> None:
     """Register ``member`` for operations of this process. Raises `AlreadyExistsError` for a second one."""
     with _lock:
         if (group_key, rank) in _members:
@@ -69,12 +83,53 @@ def remove_member(group_key: str, rank: int) -> None:
         _members.pop((group_key, rank), None)
 
 
+def ranks_here(group_key: str) -> tuple[int, ...]:
+    """The ranks of the group that this process has joined."""
+    with _lock:
+        return tuple(sorted(rank for key, rank in _members if key == group_key))
+
+
+def split_key(group_key: str, label: str, ranks: Sequence[int]) -> str:
+    """The key of the group of ``ranks`` of the joined group ``group_key``, called ``label`` in errors."""
+    return f"{group_key};{label};{','.join(map(str, ranks))}"
+
+
+class _Split(NamedTuple):
+    label: str
+    ranks: tuple[int, ...]
+
+
+def _parts(group_key: str) -> tuple[str, _Split | None]:
+    """The key of the joined group, and which of its ranks the group has, if not all."""
+    whole, _, rest = group_key.partition(";")
+    if not rest:
+        return whole, None
+    label, _, ranks = rest.partition(";")
+    return whole, _Split(label, tuple(map(int, ranks.split(","))))
+
+
+def joined_rank(group_key: str, rank: int) -> tuple[str, int]:
+    """The joined group of ``rank`` and its number there: the group itself, or the one that it is split of."""
+    if group_key.startswith(PREFIX):
+        return group_key, rank
+    whole, split = _parts(group_key)
+    return whole, rank if split is None else split.ranks[rank]
+
+
 def member_of(group_key: str, rank: int) -> Member:
     """The member that joined as ``rank``; groups of a step need no joining. Raises `FailedPreconditionError`
     if there is none.
     """
     if group_key.startswith(PREFIX):
         return StepMember(group_key, rank)
+    whole, split = _parts(group_key)
+    if split is None:
+        return joined_member(whole, rank)
+    return joined_member(whole, split.ranks[rank]).split(*split)
+
+
+def joined_member(group_key: str, rank: int) -> JoinedMember:
+    """The member that joined as ``rank``. Raises `FailedPreconditionError` if there is none."""
     with _lock:
         member = _members.get((group_key, rank))
     if member is None:

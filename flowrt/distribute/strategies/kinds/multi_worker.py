@@ -64,11 +64,11 @@ class MultiWorkerMirroredStrategy(Strategy):
     def __init__(
         self, cluster_resolver: Any = None, communication_options: CommunicationOptions | None = None
     ) -> None:
-        cluster = resolve(os.environ) if cluster_resolver is None else _resolved(cluster_resolver)
+        cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver)
         self._resolver = cluster_resolver or SimpleClusterResolver(
             cluster.spec, task_type=cluster.job, task_id=cluster.task
         )
-        addresses, rank = _workers(cluster)
+        addresses, rank = workers_of(cluster, "MultiWorkerMirroredStrategy")
         options = communication_options or CommunicationOptions()
         group = Group(f"workers {next(_numbers)}", len(addresses), (rank,))
         joined = _join(group, addresses, options)
@@ -133,15 +133,18 @@ class MultiWorkerExtended(MirroredExtended):
         return distributed_variable(self.strategy, self.worker_devices, next_creator, **changed)
 
 
-def _resolved(resolver: Any) -> ResolvedCluster:
+def resolved(resolver: Any) -> ResolvedCluster:
+    """The cluster and the task of a ``resolver`` of the script."""
     source = type(resolver).__name__
     return ResolvedCluster(
         resolver.cluster_spec(), resolver.task_type or "worker", resolver.task_id or 0, source
     )
 
 
-def _workers(cluster: ResolvedCluster) -> tuple[list[str], int]:
-    """The addresses of all workers, and which of them this is."""
+def workers_of(cluster: ResolvedCluster, strategy: str) -> tuple[list[str], int]:
+    """The addresses of all workers, and which of them this is. Raises `InvalidArgumentError`, which names the
+    ``strategy``, if it is none.
+    """
     tasks: list[tuple[str, int]] = [
         (job, task)
         for job in ("chief", "worker")
@@ -149,9 +152,7 @@ def _workers(cluster: ResolvedCluster) -> tuple[list[str], int]:
         for task in cluster.spec.task_indices(job)
     ]
     if (cluster.job, cluster.task) not in tasks:
-        raise InvalidArgumentError(
-            f"MultiWorkerMirroredStrategy: expected a task of the jobs chief or worker; got {cluster}"
-        )
+        raise InvalidArgumentError(f"{strategy}: expected a task of the jobs chief or worker; got {cluster}")
     return [cluster.spec.task_address(*each) for each in tasks], tasks.index((cluster.job, cluster.task))
 
 

@@ -1,7 +1,8 @@
 """`LayoutStrategy`: parallelism by layouts of tensors over a mesh of devices.
 
-layout_strategy   the strategy, and `relayout`
-local_shards      the parts of a tensor, each read where it is
+layout_strategy        the strategy, and `relayout`
+local_shards           the parts of a tensor, each read where it is
+multi_worker_layouts   the same over the devices of several processes, each with a session of its own
 
 The script is called once and builds one global graph; the strategy only gives attributes to variables and
 inputs (`flowrt.graph.layouts.attributes`). The passes of `flowrt.graph.passes.layouts` do the rest.

@@ -2,6 +2,7 @@
 
     _GroupSend, _GroupRecv      one message of an expanded collective
     _GroupStart, _GroupWait     a native collective: begun, and its result
+    _GroupAgree                 all ranks have one plan: compared before it runs first
 
 The graphs are run by different sessions, which do not share a step's rendezvous: tensors are exchanged
 through the group (`flowrt.graph.resources.groups`), which is looked up when an operation first runs. Receives
@@ -11,6 +12,7 @@ its waits after other work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
-from flowrt.graph.resources.groups import member_of
+from flowrt.graph.resources.groups import joined_member, member_of
 from flowrt.graph.shapes import format_shape
 
 _MEMBER = "group_key: string, rank: int, edge: string"
@@ -57,6 +59,12 @@ def _start(
 def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str, N: int) -> list[Any]:
     result = member_of(group_key, rank).wait(edge)
     return [xp.asarray(result)] if N else []
+
+
+def _agree(xp: Any, group_key: str, ranks: Sequence[int], plan: str) -> None:
+    waits = [joined_member(group_key, rank).agree(plan) for rank in ranks]  # each waits for the others
+    for wait in waits:
+        wait()
 
 
 def _on_host(xp: Any, array: Any) -> Any:
@@ -104,4 +112,13 @@ group_wait_op: OpDef[list[Tensor]] = define_op(
     doc="Waits for a started collective and keeps its input until then; N is 0 for a rank without a result.",
 )
 
-GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op))
+group_agree_op: OpDef[Operation] = define_op(
+    "_GroupAgree",
+    "->",
+    attrs="group_key: string, rank: int, ranks: list(int), plan: string",
+    kernel=_agree,
+    effects=Effects(Effect.STATEFUL, waits=True),
+    doc="Compares the ``plan`` of ``ranks``, all that are here, with those of the others, the first time.",
+)
+
+GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op, group_agree_op))

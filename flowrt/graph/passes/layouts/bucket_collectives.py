@@ -24,7 +24,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.ops.array.concat_and_split import split_v
 from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.ops.collective.collectives import all_reduce_op
-from flowrt.graph.passes.layouts.redistribute import Emitter
+from flowrt.graph.passes.layouts.redistribute import Emitter, device_of
 from flowrt.graph.topology import sort_topologically
 
 COPY_S_PER_BYTE = 2e-10
@@ -55,7 +55,7 @@ def bucket_collectives(subgraph: Subgraph, mesh: Mesh, links: Links) -> Subgraph
 
 
 def _kind(node: Node, subgraph: Subgraph) -> Kind:
-    devices = tuple(subgraph.nodes[name].device for name, _ in node.inputs)
+    devices = tuple(device_of(ref, subgraph.nodes) for ref in node.inputs)
     group = (node.attrs["group_key"], node.attrs["group_size"], node.attrs["ranks"])
     return Kind(devices, group, node.attrs["reduction"], node.outputs[0].dtype)
 
@@ -119,7 +119,7 @@ def _emit_bucket(emit: Emitter, members: Sequence[Node]) -> Joined:
     """Add the all-reduce of all ``members`` in a row."""
     first, dtype = members[0], members[0].outputs[0].dtype
     sizes = [_num_elements(node) for node in members]
-    devices = [emit.nodes[name].device for name, _ in first.inputs]
+    devices = [device_of(ref, emit.nodes) for ref in first.inputs]
     vectors = [
         emit.concat(
             [_reshaped(emit, node.inputs[rank], (-1,), device, node) for node in members], 0, device, first

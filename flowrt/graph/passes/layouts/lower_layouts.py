@@ -40,9 +40,11 @@ from flowrt.graph.passes.layouts.local_forms import (
     with_local_shapes,
 )
 from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
+from flowrt.graph.passes.layouts.own_part import check_state, own_of, own_part
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.step_layouts import Layouts
+from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.topology import sort_topologically
 
@@ -68,7 +70,11 @@ def lower_layouts(
         return subgraph
     for gather in found.layouts.gathers:
         _log.info("%s", gather)
-    return bucket_collectives(found.subgraph, found.layouts.mesh, links)
+    step, own = bucket_collectives(found.subgraph, found.layouts.mesh, links), own_of(found.layouts.mesh)
+    if own is None:
+        return step
+    check_state(subgraph)
+    return own_part(step, own, devices, step_text(subgraph, found.layouts))
 
 
 def lowered(
@@ -108,10 +114,16 @@ class _Lowering:
         self._moves_in_functions: list[Move] = []
 
     def of_step(self) -> Lowered:
-        """The subgraph as a step; fetches are assembled on the device of the first coordinate."""
+        """The subgraph as a step; fetches are assembled on the device of the first coordinate, or, if each
+        process runs its own session, whole in each process.
+        """
         self._lower_all()
-        fetches = [self._tensors.assembled(ref) for ref in self._subgraph.fetches]
-        step = self._pruned(self._subgraph.feeds, fetches)
+        own, none, fetches = own_of(self._mesh), Layout.replicated(self._mesh), self._subgraph.fetches
+        if own is None:
+            found = [self._tensors.assembled(ref) for ref in fetches]
+        else:
+            found = [self._tensors.get(ref, none)[at] for at in own.readers() for ref in fetches]
+        step = self._pruned(self._subgraph.feeds, found)
         return Lowered(step, self._layouts, self._moves)
 
     def of_function(self, results: Sequence[Layout]) -> LoweredFunction:

@@ -25,7 +25,12 @@ from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.slicing import slice_op
-from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
+from flowrt.graph.ops.collective.collectives import (
+    COLLECTIVES,
+    all_gather_op,
+    all_reduce_op,
+    reduce_scatter_op,
+)
 from flowrt.graph.ops.elementwise.arithmetic import add_n_op, maximum, minimum, multiply
 
 Refs: TypeAlias = Mapping[Coordinate, Ref]
@@ -34,6 +39,12 @@ Refs: TypeAlias = Mapping[Coordinate, Ref]
 FOLDS: Mapping[str, OpDef] = {"max": maximum, "min": minimum, "prod": multiply}
 
 _COLLECTIVES: Mapping[str, OpDef] = {op.name: op for op in (all_gather_op, all_reduce_op, reduce_scatter_op)}
+
+
+def device_of(ref: Ref, nodes: Mapping[str, Node]) -> str:
+    """The device of ``ref``: a collective's result is where the input of its rank is."""
+    node = nodes[ref[0]]
+    return device_of(node.inputs[ref[1]], nodes) if node.op in COLLECTIVES else node.device
 
 
 @final
@@ -72,19 +83,19 @@ class Emitter:
     def slice(self, ref: Ref, part: Sequence[slice], origin: Node) -> Ref:
         """The block ``part`` of ``ref``, on its device; of a constant, another constant."""
         node = self.nodes[ref[0]]
-        spec = node.outputs[ref[1]]
+        spec, device = node.outputs[ref[1]], device_of(ref, self.nodes)
         if node.op is const:
-            return self.constant(f"{ref[0]}/part", node.attrs["value"][tuple(part)], node.device, origin)
+            return self.constant(f"{ref[0]}/part", node.attrs["value"][tuple(part)], device, origin)
         begin = np.array([each.start for each in part], np.int32)
         size = np.array([each.stop - each.start for each in part], np.int32)
         inputs = [
             ref,
-            self.constant(f"{ref[0]}/begin", begin, node.device, origin),
-            self.constant(f"{ref[0]}/size", size, node.device, origin),
+            self.constant(f"{ref[0]}/begin", begin, device, origin),
+            self.constant(f"{ref[0]}/size", size, device, origin),
         ]
         made = TensorSpec(spec.dtype, tuple(int(n) for n in size))
         attrs = {"T": spec.dtype, "Index": int32}
-        return self.add(f"{ref[0]}/part", slice_op, inputs, attrs, node.device, [made], origin), 0
+        return self.add(f"{ref[0]}/part", slice_op, inputs, attrs, device, [made], origin), 0
 
     def concat(self, refs: Sequence[Ref], dim: int, device: str, origin: Node) -> Ref:
         """The parts ``refs`` joined along ``dim``."""

@@ -1,0 +1,145 @@
+"""`MultiWorkerLayoutStrategy`: a layout's mesh over the devices of several processes, which run one script.
+
+Every process builds the same global graph and runs its own session on its own part of it
+(`flowrt.graph.passes.layouts.own_part`). So all of them run the same steps, with the same feeds, in the same
+order; what differs is found before a step runs first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from flowrt.device.spec import parse_device
+from flowrt.distribute.cluster.timeouts import connect_timeout_s
+from flowrt.distribute.collectives.group import Group, JoinedGroup, join
+from flowrt.distribute.collectives.member import GroupMember
+from flowrt.distribute.resolvers import resolve
+from flowrt.distribute.strategies.core.strategy import Strategy
+from flowrt.distribute.strategies.kinds.multi_worker import resolved, workers_of
+from flowrt.distribute.strategies.kinds.one_process import default_devices
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy
+from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
+from flowrt.errors import DTypeError
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.layouts.layout import Entry
+from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.source import misuse
+
+_numbers = itertools.count()
+"""Numbers of the strategies of this process: all workers create them in one order."""
+
+_MAX_SEED = 2**31 - 1
+
+_KEPT = ("layouts", "strategies")
+"""The collection of the strategies of a graph: it runs only as long as their groups last."""
+
+
+class MultiWorkerLayoutStrategy(LayoutStrategy):
+    """`LayoutStrategy` over the devices of all workers of a cluster, which run this same script.
+
+    ``mesh``, ``batch`` and ``rules`` are those of `LayoutStrategy`. The mesh's devices are those of the first
+    worker, then of the second and so on, equally many of each: GPUs if there are any, else CPUs.
+    ``cluster_resolver`` and ``communication_options`` are those of `MultiWorkerMirroredStrategy`. It returns
+    when all workers have arrived. The session is a plain ``Session()`` in each of them.
+
+        $ flowrt-run --standalone --nproc 2 train.py
+
+        strategy = tf.distribute.MultiWorkerLayoutStrategy(tf.distribute.Mesh([("dp", 2)]), batch="dp")
+
+    All workers feed the same arrays and make the same datasets, and each takes its parts; all get whole
+    results. In the scope a graph without a seed gets one, equal for all: so draws and shuffled datasets are
+    equal, too.
+
+    Raises `InvalidArgumentError` for a mesh that does not have equally many devices of each worker, for
+    devices named in ``mesh``, and for a task that is not a worker; `DeadlineExceededError`, naming them, if
+    workers do not arrive in time.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        batch: Entry = None,
+        rules: Mapping[str, Entry] | None = None,
+        cluster_resolver: Any = None,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
+        if not isinstance(mesh, Mesh):
+            raise misuse(f"MultiWorkerLayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
+        cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver)
+        addresses, worker = workers_of(cluster, "MultiWorkerLayoutStrategy")
+        self._seed = secrets.randbelow(_MAX_SEED)
+        if len(addresses) > 1:
+            key = f"layouts{next(_numbers)}"
+            mesh = mesh_of_workers(mesh, key, len(addresses))
+            joined = _join(mesh, key, addresses, worker, communication_options or CommunicationOptions())
+            self._leave = weakref.finalize(self, joined.close)
+            self._seed = _agreed(joined, self._seed)
+        super().__init__(mesh, batch, rules)
+
+    @contextlib.contextmanager
+    def _opened(self, what: str) -> Iterator[Strategy]:
+        graph = get_default_graph()
+        if graph.seed is None:
+            graph.seed = self._seed
+        kept = graph.get_collection_ref(_KEPT)
+        kept += [] if self in kept else [self]
+        with super()._opened(what):
+            yield self
+
+
+def mesh_of_workers(mesh: Mesh, key: str, workers: int) -> Mesh:
+    """``mesh`` on the devices of ``workers``, the tasks of the job ``key``. Raises `InvalidArgumentError`."""
+    if mesh.devices is not None:
+        raise misuse(
+            "MultiWorkerLayoutStrategy: expected a mesh without devices, which are those of all workers; "
+            f"got {mesh!r}"
+        )
+    count, left = divmod(mesh.num_devices, workers)
+    if left or not count:
+        raise misuse(
+            f"MultiWorkerLayoutStrategy: expected a mesh with equally many devices of each of {workers} "
+            f"workers; got {mesh}, of {mesh.num_devices} devices"
+        )
+    kind = parse_device(default_devices()[0]).device_type
+    return mesh.with_devices(
+        [f"/job:{key}/task:{worker}/device:{kind}:{i}" for worker in range(workers) for i in range(count)]
+    )
+
+
+def _join(
+    mesh: Mesh, key: str, addresses: list[str], worker: int, options: CommunicationOptions
+) -> JoinedGroup:
+    """The group of the mesh's devices, those of this ``worker`` in this process."""
+    count = mesh.num_devices // len(addresses)
+    group = Group(key, mesh.num_devices, tuple(range(worker * count, (worker + 1) * count)))
+    timeout_s = connect_timeout_s() if options.timeout_seconds is None else options.timeout_seconds
+    of_ranks = [address for address in addresses for _ in range(count)]
+    return join(group, of_ranks, options.implementation.value, timeout_s, names=_names(mesh))
+
+
+def _names(mesh: Mesh) -> list[str]:
+    """The coordinates of the devices, in words."""
+    first: dict[int, Coordinate] = {}
+    for coordinate in mesh.coordinates:
+        first.setdefault(mesh.place(coordinate), coordinate)
+    axes = [(i, axis.name) for i, axis in enumerate(mesh.axes) if not axis.is_time]
+    return [f"rank ({', '.join(f'{name}={first[rank][i]}' for i, name in axes)})" for rank in sorted(first)]
+
+
+def _agreed(joined: JoinedGroup, seed: int) -> int:
+    """The first rank's ``seed``, which all ranks get."""
+
+    def of(member: GroupMember) -> int:
+        return int(member.communicator.broadcast(np.array(seed), name="seed"))
+
+    with ThreadPoolExecutor(len(joined.members)) as pool:  # each waits for the others
+        return next(iter(list(pool.map(of, joined.members))))

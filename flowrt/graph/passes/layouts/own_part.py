@@ -1,0 +1,416 @@
+"""The own part of a process: of the operations of all coordinates, those that it runs in its own session.
+
+All processes lower the same global graph and get the same step, in the same order. Of it each keeps the nodes
+on its devices:
+
+    collective         its ranks; the others are in other graphs
+    edge               between processes, a broadcast from the tensor's device to those that read it
+    control edge       the same, of no elements
+    feeds, constants   in every process, as are iterators and what is computed from all these alone: every
+                       process feeds the whole and has a whole iterator of its own, and takes its parts
+
+The devices of the mesh are the ranks of a group that the processes have joined, and groups of some of them
+are split of it. Communications are in the order of the step, which is one in all processes, so ranks that
+wait for each other cannot deadlock. Before a step runs first, the processes compare its text.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.spec import DeviceSpec, format_device, parse_device
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.construction.constant import const
+from flowrt.graph.evaluate import located
+from flowrt.graph.layouts.attributes import MESH
+from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
+from flowrt.graph.op_def import Effect, OpDef
+from flowrt.graph.ops.array.concat_and_split import concat_op
+from flowrt.graph.ops.base.identities import cast_op
+from flowrt.graph.ops.collective.collectives import (
+    COLLECTIVES,
+    all_gather_op,
+    all_reduce_op,
+    broadcast_op,
+    reduce_scatter_op,
+)
+from flowrt.graph.ops.collective.group_transfer import group_agree_op
+from flowrt.graph.ops.state.iterators import (
+    iterator_get_next_op,
+    iterator_op,
+    make_iterator_op,
+    one_shot_iterator_op,
+)
+from flowrt.graph.ops.state.variable_ops import var_handle_op
+from flowrt.graph.passes.layouts.redistribute import device_of
+from flowrt.graph.passes.prepare.prune import prune
+from flowrt.graph.resources.groups import ranks_here, split_key
+from flowrt.graph.shapes import is_static
+
+_OF_ITERATORS = frozenset((iterator_op, one_shot_iterator_op, iterator_get_next_op, make_iterator_op))
+
+
+class Own(NamedTuple):
+    """The part of this process in ``mesh``: its devices are the ranks of the group ``key``, of which
+    ``ranks`` are here.
+    """
+
+    mesh: Mesh
+    key: str
+    ranks: tuple[int, ...]
+
+    def readers(self) -> list[Coordinate]:
+        """The coordinate of each process that reads its fetches: the first one there."""
+        first: dict[int, Coordinate] = {}
+        for coordinate in self.mesh.coordinates:
+            first.setdefault(self.task(self.mesh.place(coordinate)), coordinate)
+        return [first[task] for task in sorted(first)]
+
+    def task(self, rank: int) -> int:
+        assert self.mesh.devices is not None
+        return parse_device(self.mesh.devices[rank]).task or 0
+
+
+def own_of(mesh: Mesh) -> Own | None:
+    """The part of this process; None unless it has joined the processes of ``mesh``."""
+    key = None if mesh.devices is None else parse_device(mesh.devices[0]).job
+    ranks = ranks_here(key) if key else ()
+    return Own(mesh, key, ranks) if key and ranks else None
+
+
+def check_state(subgraph: Subgraph) -> None:
+    """Raise for the state in a global ``subgraph`` that processes cannot share: `InvalidArgumentError` for a
+    variable without a layout, of which each process would have one of its own; `UnimplementedError` for a
+    queue, a table or the like.
+    """
+    for node in subgraph:
+        if node.op.effect is not Effect.HANDLE or MESH in node.attrs or node.op in _OF_ITERATORS:
+            continue
+        if node.op is var_handle_op:
+            what = "expected one made in the scope of the strategy; got one of each process"
+            raise located(node, InvalidArgumentError(f"variable {node.name!r}: {what}"))
+        what = f"expected no state but variables and iterators; got {node.op.name} {node.name!r}"
+        raise located(node, UnimplementedError(f"a step of several processes: {what}"))
+
+
+def own_part(step: Subgraph, own: Own, devices: Sequence[DeviceSpec], text: str) -> Subgraph:
+    """The part of this process in ``step``, which has the fetches of all processes, one after the other.
+
+    ``devices`` are those of the session, and ``text`` is that of the step, which all processes compare. Raises
+    `InvalidArgumentError` for a missing device, and `UnimplementedError` for a tensor that cannot travel, one
+    of unknown shape or of strings, and for a loop or branch between processes.
+    """
+    return _Part(step, own, devices).run(text)
+
+
+@final
+class _Part:
+    def __init__(self, step: Subgraph, own: Own, devices: Sequence[DeviceSpec]) -> None:
+        assert own.mesh.devices is not None
+        self._step, self._own = step, own
+        self._ranks = {name: rank for rank, name in enumerate(own.mesh.devices)}
+        self._task = own.task(own.ranks[0])
+        self._devices = {rank: _inside(own.mesh.devices[rank], devices) for rank in own.ranks}
+        self._names_of_ranks = _coordinates_of(own.mesh)
+        self._everywhere = _everywhere(step)
+        self._readers: dict[Ref, dict[int, None]] = defaultdict(dict)
+        """The ranks in other processes that read a tensor; the output -1 of a node is its end."""
+        self._nodes: dict[str, Node] = {}
+        self._here: dict[tuple[Ref, int], Ref] = {}
+        """Tensors from elsewhere, or from a collective, as ranks of this process have them."""
+        self._travelling: list[str] = []
+        """Collectives between processes, with ranks here."""
+        self._is_alone = True
+
+    def run(self, text: str) -> Subgraph:
+        self._find_readers()
+        for node in self._step:
+            if node.op.effect is Effect.NESTED:
+                self._check_functions(node)
+            if node.op in COLLECTIVES:
+                self._add_collective(node)
+            elif node.name in self._everywhere or self._is_here(self._rank(node)):
+                self._add(self._local(node))
+            for index in [-1, *range(len(node.outputs))]:
+                if (node.name, index) in self._readers:
+                    self._add_message(node, index)
+        self._agree(text)
+        reader = self._own.ranks[0]
+        targets = [name for name in self._step.targets if name in self._nodes]
+        fetches = tuple(self._ref(ref, reader) for ref in self._fetches()[self._task])
+        return prune(Subgraph(self._nodes, self._step.feeds, fetches, (*targets, *self._travelling)))
+
+    def _fetches(self) -> dict[int, Sequence[Ref]]:
+        """The fetches of each process."""
+        readers = self._own.readers()
+        fetches, count = self._step.fetches, len(self._step.fetches) // len(readers)
+        return {
+            self._own.task(self._own.mesh.place(c)): fetches[i * count : (i + 1) * count]
+            for i, c in enumerate(readers)
+        }
+
+    # --- ranks
+
+    def _is_here(self, rank: int) -> bool:
+        return rank in self._devices
+
+    def _rank(self, node: Node) -> int:
+        """The rank of a node; one that has a device of its own runs once, in the first process."""
+        return self._ranks.get(node.device, 0)
+
+    def _rank_of(self, ref: Ref) -> int:
+        return self._ranks.get(device_of(ref, self._step.nodes), 0)
+
+    def _find_readers(self) -> None:
+        for node in self._step:
+            if node.op not in COLLECTIVES and node.name not in self._everywhere:
+                for ref in [*node.inputs, *[(name, -1) for name in node.controls]]:
+                    self._note(ref, self._rank(node))
+        for reader in self._own.readers():
+            rank = self._own.mesh.place(reader)
+            for ref in self._fetches()[self._own.task(rank)]:
+                self._note(ref, rank)
+
+    def _note(self, ref: Ref, reader: int) -> None:
+        if ref[0] not in self._everywhere and self._own.task(self._rank_of(ref)) != self._own.task(reader):
+            self._readers[ref][reader] = None
+
+    def _ref(self, ref: Ref, reader: int) -> Ref:
+        """``ref`` as the rank ``reader``, which is here, has it."""
+        return self._here.get((ref, reader)) or self._here.get((ref, self._rank_of(ref)), ref)
+
+    # --- nodes
+
+    def _add(self, node: Node) -> None:
+        self._nodes[node.name] = node
+
+    def _local(self, node: Node) -> Node:
+        """``node``, on its device in this session, with what it reads from elsewhere."""
+        rank = self._rank(node)
+        rank = rank if self._is_here(rank) else self._own.ranks[0]
+        device = self._devices[rank] if node.device in self._ranks else node.device
+        if node.name in self._everywhere:
+            return node.replace(device=device)
+        node = with_functions(node, self._local_function)
+        inputs = tuple(self._ref(ref, rank) for ref in node.inputs)
+        ends = {name: self._here.get(((name, -1), rank)) for name in node.controls}
+        controls = tuple(name if end is None else end[0] for name, end in ends.items())
+        return node.replace(inputs=inputs, controls=controls, device=device)
+
+    def _local_function(self, function: Subgraph) -> Subgraph:
+        """A function of a loop or branch, on the devices of this session."""
+
+        def local(node: Node) -> Node:
+            node = with_functions(node, self._local_function)
+            rank = self._ranks.get(node.device)
+            return node if rank is None else node.replace(device=self._devices[rank])
+
+        return function.mapped(local)
+
+    def _check_functions(self, node: Node) -> None:
+        """Raise `UnimplementedError` for a loop or branch on devices of several processes."""
+        ranks = {self._ranks[device] for device in _devices_in(node) if device in self._ranks}
+        if len({self._own.task(rank) for rank in ranks}) > 1:
+            what = "expected a loop or branch in which processes exchange nothing; got one between several"
+            raise located(node, UnimplementedError(what))
+
+    def _add_collective(self, node: Node) -> None:
+        if node.op not in (all_gather_op, all_reduce_op, reduce_scatter_op):
+            raise UnimplementedError(f"expected a collective of layouts; got {node.op.name} {node.name!r}")
+        ranks = [self._rank_of(ref) for ref in node.inputs]
+        specs = [self._step.spec(ref) for ref in node.inputs]
+        if len({self._own.task(rank) for rank in ranks}) == 1:
+            if self._is_here(ranks[0]):
+                inputs = tuple(self._ref(ref, rank) for ref, rank in zip(node.inputs, ranks, strict=True))
+                self._add(node.replace(inputs=inputs))
+        elif node.op is all_gather_op and len({spec.shape for spec in specs}) > 1:
+            self._gather_unevenly(node, ranks, specs)
+        else:
+            self._add_travelling(node, ranks)
+
+    def _add_travelling(self, node: Node, ranks: Sequence[int]) -> None:
+        self._is_alone = False
+        here = [index for index, rank in enumerate(ranks) if self._is_here(rank)]
+        if not here:
+            return
+        inputs = tuple(self._ref(node.inputs[i], ranks[i]) for i in here)
+        attrs = {**node.attrs, **self._membership(node.name, ranks), "N": len(here)}
+        self._add(node.replace(inputs=inputs, attrs=attrs, outputs=tuple(node.outputs[i] for i in here)))
+        self._here |= {((node.name, i), ranks[i]): (node.name, place) for place, i in enumerate(here)}
+        self._travelling.append(node.name)
+
+    def _membership(self, name: str, ranks: Sequence[int]) -> dict[str, Any]:
+        """The attributes of a collective among ``ranks`` of the mesh."""
+        is_all = tuple(ranks) == tuple(range(len(self._ranks)))
+        key = self._own.key if is_all else split_key(self._own.key, self._label(ranks), ranks)
+        here = tuple(index for index, rank in enumerate(ranks) if self._is_here(rank))
+        return {"group_key": key, "group_size": len(ranks), "ranks": here, "instance_key": name}
+
+    def _label(self, ranks: Sequence[int]) -> str:
+        """The axes along which ``ranks`` differ."""
+        columns = zip(*[self._names_of_ranks[rank] for rank in ranks], strict=True)
+        axes = [axis.name for axis in self._own.mesh.axes if not axis.is_time]
+        return " x ".join(axis for axis, column in zip(axes, columns, strict=True) if len(set(column)) > 1)
+
+    # --- messages
+
+    def _add_message(self, node: Node, index: int) -> None:
+        """A broadcast of an output of ``node`` to its readers elsewhere."""
+        source = self._rank_of((node.name, index))
+        spec = TensorSpec(dtypes.int32, (0,)) if index < 0 else node.outputs[index]
+        if not is_static(spec.shape) or spec.dtype not in (*dtypes.NUMERIC, dtypes.bool_):
+            raise located(
+                node,
+                UnimplementedError(
+                    f"expected a tensor of numbers and a known shape to be sent between processes; got {spec}"
+                ),
+            )
+        ranks = (source, *sorted(self._readers[node.name, index]))
+        name = f"{node.name}/{'end' if index < 0 else f'message_{index}'}"
+        value = self._ref((node.name, index), source) if self._is_here(source) else None
+        if value is not None and index < 0:
+            empty = np.zeros(0, np.int32)
+            value = self._constant(f"{name}/signal", empty, self._devices[source], node, (node.name,))
+        received = self._broadcast(name, value, spec, ranks, node)
+        self._here |= {((node.name, index), r): ref for r, ref in received.items() if r != source}
+
+    def _broadcast(
+        self, name: str, value: Ref | None, spec: TensorSpec, ranks: Sequence[int], origin: Node
+    ) -> dict[int, Ref]:
+        """The ``value`` of the first of ``ranks`` at those that are here. Bytes travel in place of flags."""
+        self._is_alone = False
+        here = [rank for rank in ranks if self._is_here(rank)]
+        if not here:
+            return {}
+        sent = spec._replace(dtype=dtypes.uint8) if spec.dtype is dtypes.bool_ else spec
+        if value is not None and sent is not spec:
+            value = self._cast(f"{name}/bytes", value, spec, sent, self._devices[ranks[0]], origin)
+        places = [
+            self._constant(f"{name}/place_{rank}", np.zeros(0, np.int32), self._devices[rank], origin)
+            for rank in here
+        ]
+        attrs = {
+            "M": 0 if value is None else 1, "N": len(here), "T": sent.dtype, "root": 0, "shape": sent.shape,
+            "lowering": "tree", "tasks": (), **self._membership(name, ranks),
+        }  # fmt: skip
+        given = () if value is None else (value,)
+        self._put(name, broadcast_op, (*given, *places), attrs, "", [sent] * len(here), origin)
+        self._travelling.append(name)
+        refs = {rank: (name, index) for index, rank in enumerate(here)}
+        if sent is spec:
+            return refs
+        return {
+            rank: self._cast(f"{name}/flags_{rank}", ref, sent, spec, self._devices[rank], origin)
+            for rank, ref in refs.items()
+        }
+
+    def _gather_unevenly(self, node: Node, ranks: Sequence[int], specs: Sequence[TensorSpec]) -> None:
+        """Parts of different sizes, each broadcast by its rank, and joined."""
+        axis: int = node.attrs["axis"]
+        parts: dict[int, list[Ref]] = defaultdict(list)
+        for number, (ref, rank, spec) in enumerate(zip(node.inputs, ranks, specs, strict=True)):
+            if 0 in (spec.shape or ()):
+                continue
+            value = self._ref(ref, rank) if self._is_here(rank) else None
+            order = [rank, *[other for other in ranks if other != rank]]
+            for at, received in self._broadcast(
+                f"{node.name}/part_{number}", value, spec, order, node
+            ).items():
+                parts[at].append(received)
+        for index, rank in enumerate(ranks):
+            if self._is_here(rank):
+                self._here[(node.name, index), rank] = self._joined(
+                    f"{node.name}/{rank}", parts[rank], axis, index, node, rank
+                )
+
+    def _joined(self, name: str, parts: Sequence[Ref], axis: int, index: int, node: Node, rank: int) -> Ref:
+        device, dtype = self._devices[rank], node.outputs[index].dtype
+        along = self._constant(f"{name}/axis", np.array(axis, np.int32), device, node)
+        attrs = {"N": len(parts), "T": dtype, "Tidx": dtypes.int32}
+        return self._put(name, concat_op, (*parts, along), attrs, device, [node.outputs[index]], node)
+
+    def _agree(self, text: str) -> None:
+        """Compare ``text`` with the other processes before anything travels."""
+        if self._is_alone:
+            return
+        first, name = self._own.ranks[0], "_agree"
+        attrs = {"group_key": self._own.key, "rank": first, "ranks": self._own.ranks, "plan": text}
+        agree = Node(name, group_agree_op, (), (), attrs, self._devices[first], None, ())
+        for node in [self._nodes[travelling] for travelling in self._travelling]:
+            self._add(node.replace(controls=(*node.controls, name)))
+        self._nodes = {name: agree, **self._nodes}
+        self._travelling.append(name)
+
+    # --- made here
+
+    def _put(
+        self,
+        name: str,
+        op: OpDef,
+        inputs: tuple[Ref, ...],
+        attrs: Mapping[str, Any],
+        device: str,
+        outputs: Sequence[TensorSpec],
+        origin: Node,
+        controls: tuple[str, ...] = (),
+    ) -> Ref:
+        self._add(Node(name, op, inputs, controls, attrs, device, origin.source, tuple(outputs)))
+        return name, 0
+
+    def _constant(
+        self, name: str, value: Any, device: str, origin: Node, controls: tuple[str, ...] = ()
+    ) -> Ref:
+        dtype = dtypes.as_dtype(value.dtype)
+        attrs = {"value": value, "dtype": dtype}
+        return self._put(name, const, (), attrs, device, [TensorSpec(dtype, value.shape)], origin, controls)
+
+    def _cast(
+        self, name: str, ref: Ref, source: TensorSpec, to: TensorSpec, device: str, origin: Node
+    ) -> Ref:
+        attrs = {"SrcT": source.dtype, "DstT": to.dtype, "Truncate": False}
+        return self._put(name, cast_op, (ref,), attrs, device, [to], origin)
+
+
+def _everywhere(step: Subgraph) -> frozenset[str]:
+    """The nodes that every process computes for itself: of feeds, constants and its iterators alone."""
+    found: set[str] = set()
+    for node in step:
+        if node.op in COLLECTIVES:
+            continue
+        is_own = node.op.effect is Effect.PURE and node.op.state is None
+        if node.name in step.feeds or (
+            (is_own or node.op in _OF_ITERATORS) and found.issuperset(node.predecessors)
+        ):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _devices_in(node: Node) -> set[str]:
+    """The devices of ``node`` and of what is in its functions."""
+    inner = [_devices_in(each) for function in owned_subgraphs(node.attrs) for each in function]
+    return {node.device}.union(*inner)
+
+
+def _inside(device: str, devices: Sequence[DeviceSpec]) -> str:
+    """The device of this session that the mesh calls ``device``."""
+    wanted = parse_device(device)
+    if not any((d.device_type, d.device_index) == (wanted.device_type, wanted.device_index) for d in devices):
+        names = ", ".join(each.to_string() for each in devices)
+        raise InvalidArgumentError(
+            f"mesh: expected {device} among the devices of this process; got {names}. Set device_count in "
+            "the session's ConfigProto, or use a smaller mesh"
+        )
+    return format_device(DeviceSpec(device_type=wanted.device_type, device_index=wanted.device_index))
+
+
+def _coordinates_of(mesh: Mesh) -> list[tuple[int, ...]]:
+    """The indices of each device on the axes of space."""
+    spaces = [i for i, axis in enumerate(mesh.axes) if not axis.is_time]
+    found = {mesh.place(c): tuple(c[i] for i in spaces) for c in mesh.coordinates}
+    return [found[rank] for rank in range(mesh.num_devices)]

@@ -1,0 +1,50 @@
+"""The text of a step with layouts: a line per operation of the global graph, equal in processes that run one
+script. They compare it before the step runs first (`flowrt.graph.passes.layouts.own_part`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.passes.layouts.step_layouts import Layouts
+
+_DIGITS = 12
+_SHOWN = 4
+"""Elements of a constant that are written out."""
+
+
+def step_text(subgraph: Subgraph, layouts: Layouts) -> str:
+    """The lines of ``subgraph``: names, types, shapes, attributes and layouts."""
+    ends = [f"fetch {name}:{index}" for name, index in subgraph.fetches]
+    ends += [f"run {name}" for name in subgraph.targets]
+    return "\n".join([f"mesh {layouts.mesh}", *[_line(node, layouts) for node in subgraph], *ends])
+
+
+def _line(node: Node, layouts: Layouts) -> str:
+    outputs = [f"{spec} {layouts.outputs[node.name, i]}" for i, spec in enumerate(node.outputs)]
+    reads = [*[f"{name}:{index}" for name, index in node.inputs], *[f"^{name}" for name in node.controls]]
+    attrs = [f"{key}={_value(value)}" for key, value in sorted(node.attrs.items())]
+    return f"{node.op.name} {node.name!r} ({', '.join(reads)}) {' '.join(attrs)} -> {', '.join(outputs)}"
+
+
+def _value(value: Any) -> str:
+    """The text of an attribute; a digest of what is long, and nothing of objects of one process."""
+    if isinstance(value, np.ndarray):
+        if value.size <= _SHOWN:
+            return str(value.tolist())
+        is_text = value.dtype == object
+        return _digest("\0".join(map(str, value.ravel().tolist())).encode() if is_text else value.tobytes())
+    if isinstance(value, Subgraph):
+        return _digest("\n".join(f"{n.op.name} {n.name} {n.inputs}" for n in value).encode())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    known = value is None or isinstance(value, (bool, int, float, str)) or hasattr(value, "np")
+    return str(value) if known else type(value).__name__
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]

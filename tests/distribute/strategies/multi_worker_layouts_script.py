@@ -1,0 +1,156 @@
+"""What the workers of `test_multi_worker_layouts` run, with the arguments WHAT TASK ADDRESSES...
+
+Prints what came of it as JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+import flowrt as tf
+from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
+
+WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+Axis, Mesh = tf.distribute.Axis, tf.distribute.Mesh
+
+MESHES = {
+    "dp": (Mesh([("dp", len(ADDRESSES))]), "dp", {}),
+    "tp": (Mesh([("tp", len(ADDRESSES))]), None, COLUMNS),
+    "dp x tp": (Mesh([("dp", 2), ("tp", 2)]), "dp", COLUMNS),
+    "tp x turns": (Mesh([("tp", len(ADDRESSES)), Axis("turn", 2, is_time=True)]), "turn", COLUMNS),
+}
+"""The mesh, the axes of the batch, and the layouts of variables."""
+
+CONFIG = tf.ConfigProto(device_count={"CPU": 2})
+
+
+def strategy(mesh, batch=None, timeout_s=30.0):
+    spec = tf.train.ClusterSpec({"worker": ADDRESSES})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=TASK)
+    options = tf.distribute.CommunicationOptions(timeout_seconds=timeout_s)
+    return tf.distribute.MultiWorkerLayoutStrategy(mesh, batch, None, resolver, options)
+
+
+def trains():
+    """The losses and, summed, the variables of the net and mesh ``train NET MESH``, after 20 steps."""
+    _, net, what = WHAT.split(":")
+    mesh, batch, layouts = MESHES[what]
+    with tf.Graph() as graph:
+        tf.set_random_seed(7)
+        found = strategy(mesh, batch)
+        found.variable_layouts(of_net(NETS[net], layouts))
+        with found.scope():
+            built = NETS[net]()
+        with tf.Session(graph=graph, config=CONFIG) as session:
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([built.loss, built.train], built.feeds)[0] for _ in range(20)]
+            return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
+
+
+def quadratic():
+    """A step that differs in one worker, or in which one worker fails: WHAT."""
+    with strategy(Mesh([("dp", 2), ("tp", 2)]), "dp", timeout_s=5.0).scope():
+        x = tf.placeholder(tf.float64, [4, 4])
+        w = tf.get_variable("w", [4, 4], tf.float64, tf.ones_initializer(), layout=[None, "tp"])
+        v = tf.get_variable("v", [4, 2], tf.float64, tf.ones_initializer(), layout=["tp", None])
+        rate = 0.25 if WHAT == "differ" and TASK == 1 else 0.125
+        loss = tf.reduce_mean(tf.square(tf.matmul(tf.matmul(x, w), v))) * rate
+        train = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+    with tf.Session(config=CONFIG) as session:
+        session.run(tf.global_variables_initializer())
+        for number in range(4):
+            if TASK == 1 and number == 2:
+                hurt()
+            last = session.run([loss, train], {x: np.ones([4, 4])})[0]
+        return float(last)
+
+
+def hurt():
+    if WHAT == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if WHAT == "stuck":
+        time.sleep(600)
+
+
+def reads():
+    """Two epochs of an unseeded, shuffled dataset of 0..7 in batches of 4: the sums of each step, and what a
+    variable has summed up.
+    """
+    found = strategy(Mesh([("dp", 2)]), "dp")
+    with found.scope():
+        rows = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).shuffle(8).batch(4, drop_remainder=True)
+        iterator = rows.make_initializable_iterator()
+        w = tf.get_variable("w", [], tf.float64, tf.zeros_initializer())
+        total = tf.reduce_sum(tf.square(iterator.get_next()))
+        add = w.assign_add(total)
+    sums = []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(2):
+            session.run(iterator.initializer)
+            try:
+                while True:
+                    sums.append(float(session.run([total, add])[0]))
+            except tf.errors.OutOfRangeError:
+                pass
+        return sums, float(session.run(w))
+
+
+def draws():
+    """Without a seed: three losses with dropout, and who calls Python and prints."""
+    called = []
+
+    def note(x):
+        called.append(float(x))
+        return x
+
+    with strategy(Mesh([("dp", 2)]), "dp").scope():
+        x = tf.placeholder(tf.float64, [4, 4])
+        w = tf.get_variable("w", [4, 4], tf.float64)
+        loss = tf.reduce_mean(tf.nn.dropout(tf.matmul(x, w), 0.5))
+        seen = tf.py_func(note, [loss], tf.float64)
+        seen.set_shape([])
+        doubled = seen * 2
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        losses = [session.run([loss, doubled], {x: np.ones([4, 4])}) for _ in range(3)]
+        return np.array(losses).tolist(), called
+
+
+def saves():
+    """A checkpoint of 2 workers: the values before and after it is restored, and what is in its file."""
+    with strategy(Mesh([("tp", 2)])).scope():
+        w = tf.get_variable("w", [5, 3], tf.float64, layout=["tp", None])
+        saver = tf.train.Saver()
+    with tempfile.TemporaryDirectory() as directory, tf.Session() as session:
+        session.run(w.initializer)
+        before = session.run(w)
+        prefix = saver.save(session, f"{os.environ.get('CHECKPOINTS', directory)}/model")
+        session.run(w.assign(before * 0))
+        saver.restore(session, prefix)
+        saved = tf.train.NewCheckpointReader(prefix).get_tensor("w")
+        return before.tolist(), session.run(w).tolist(), saved.tolist()
+
+
+def outside():
+    step = tf.get_variable("step", [], tf.float64, tf.zeros_initializer())
+    with strategy(Mesh([("dp", 2)]), "dp").scope():
+        w = tf.get_variable("w", [], tf.float64, tf.zeros_initializer())
+        total = w + step
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return float(session.run(total))
+
+
+DOES = {"reads": reads, "draws": draws, "saves": saves, "outside": outside}
+
+try:
+    answer = trains() if WHAT.startswith("train:") else DOES.get(WHAT, quadratic)()
+except tf.errors.OpError as error:
+    answer = [type(error).__name__, str(error)]
+print(json.dumps(answer), flush=True)
