@@ -102,9 +102,9 @@ def check_state(subgraph: Subgraph) -> None:
 def own_part(step: Subgraph, own: Own, devices: Sequence[DeviceSpec], text: str) -> Subgraph:
     """The part of this process in ``step``, which has the fetches of all processes, one after the other.
 
-    ``devices`` are those of the session, and ``text`` is that of the step, which all processes compare. Raises
-    `InvalidArgumentError` for a missing device, and `UnimplementedError` for a tensor that cannot travel, one
-    of unknown shape or of strings, and for a loop or branch between processes.
+    ``devices`` are those of the session, and ``text`` is that of the step, which all processes compare.
+    Raises `InvalidArgumentError` for a missing device, and `UnimplementedError` for a tensor that cannot
+    travel, one of unknown shape or of strings, and for a loop or branch between processes.
     """
     return _Part(step, own, devices).run(text)
 
