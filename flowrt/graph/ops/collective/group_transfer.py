@@ -12,17 +12,21 @@ its waits after other work.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, string
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.messages.tensor_proto import decode_tensor, encode_tensor
+from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.resources.groups import joined_member, member_of
-from flowrt.graph.shapes import format_shape
+from flowrt.graph.shapes import Shape, format_shape, is_static
+from flowrt.protos import graph_pb2
 
 _MEMBER = "group_key: string, rank: int, edge: string"
 """``edge`` names the message or the collective, equal for all participants."""
@@ -30,15 +34,25 @@ _MEMBER = "group_key: string, rank: int, edge: string"
 _RESULT = "dtype: type, shape: shape"
 
 
-def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str) -> None:
-    member_of(group_key, rank).send(peer, edge, _on_host(xp, tensor))
+def describes_itself(spec: TensorSpec) -> bool:
+    """Whether a message is a TensorProto: of strings, and of what the receiver has no shape of."""
+    return spec.dtype is string or not is_static(spec.shape)
 
 
-def _receive(
-    xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: tuple[int, ...]
-) -> Any:
+def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str, is_described: bool) -> None:
+    array = _on_host(xp, tensor)
+    if is_described:
+        message = graph_pb2.TensorProto()
+        encode_tensor(message, np.asarray(array))
+        array = np.frombuffer(message.SerializeToString(), np.uint8)
+    member_of(group_key, rank).send(peer, edge, array)
+
+
+def _receive(xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: Shape) -> Any:
     payload = member_of(group_key, rank).receive(peer, edge)
-    if len(payload) != dtype.np.itemsize * int(np.prod(shape)):
+    if not is_static(shape) or dtype is string:
+        return xp.asarray(decode_tensor(graph_pb2.TensorProto.FromString(payload.tobytes())))
+    if len(payload) != dtype.np.itemsize * math.prod(shape):
         raise InvalidArgumentError(
             f"{edge}: expected {dtype.name}{format_shape(shape)} of rank {peer}; got {len(payload)} bytes"
         )
@@ -74,8 +88,8 @@ def _on_host(xp: Any, array: Any) -> Any:
 
 group_send_op: OpDef[Operation] = define_op(
     "_GroupSend",
-    "tensor: T in NUMERIC ->",
-    attrs=f"{_MEMBER}, peer: int",
+    "tensor: T in ANY ->",
+    attrs=f"{_MEMBER}, peer: int, is_described: bool = False",
     kernel=_send,
     effects=Effects(Effect.STATEFUL),
     doc="Gives its input to a rank of the group in another graph.",
@@ -83,7 +97,7 @@ group_send_op: OpDef[Operation] = define_op(
 
 group_recv_op = define_op(
     "_GroupRecv",
-    "-> dtype in NUMERIC",
+    "-> dtype in ANY",
     attrs=f"{_MEMBER}, {_RESULT}, peer: int",
     shape=lambda s: [s.attrs["shape"]],
     kernel=_receive,

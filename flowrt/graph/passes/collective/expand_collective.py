@@ -26,7 +26,7 @@ from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape, size
-from flowrt.graph.ops.collective.group_transfer import group_recv_op, group_send_op
+from flowrt.graph.ops.collective.group_transfer import describes_itself, group_recv_op, group_send_op
 from flowrt.graph.ops.elementwise.arithmetic import add, add_v2, maximum, minimum, multiply, subtract
 from flowrt.graph.ops.elementwise.division import divide, floordiv, floormod
 from flowrt.graph.passes.prepare.prune import extract
@@ -169,8 +169,10 @@ class _Expansion:
 
     def _send(self, number: int, transfer: Transfer, value: Tensor) -> None:
         rank = transfer.source
-        edge = self._edge(number, transfer)
-        self.sends[rank].append(self._on(rank, group_send_op, value, rank=rank, peer=transfer.target, **edge))
+        attrs: dict[str, Any] = {"peer": transfer.target, **self._edge(number, transfer)}
+        if describes_itself(self._call.payload):
+            attrs["is_described"] = True
+        self.sends[rank].append(self._on(rank, group_send_op, value, rank=rank, **attrs))
 
     def _receive(self, number: int, transfer: Transfer) -> Tensor:
         """Add a receive, after the rank's earlier sends: while it blocks, other ranks may wait for those."""
@@ -194,6 +196,8 @@ class _Expansion:
     def _chunk_shape(self, transfer: Transfer) -> Shape:
         """Shape of the chunks received from a rank of another graph."""
         dims = self._call.payload.shape
+        if self._call.kind == "Broadcast" and not self._is_flat:
+            return dims
         if not is_static(dims):
             raise InvalidArgumentError(
                 "expected values of a static shape, as other graphs contribute some ranks; got "

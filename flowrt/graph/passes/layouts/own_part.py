@@ -32,7 +32,6 @@ from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
-from flowrt.graph.ops.base.identities import cast_op
 from flowrt.graph.ops.collective.collectives import (
     COLLECTIVES,
     all_gather_op,
@@ -51,7 +50,6 @@ from flowrt.graph.ops.state.variable_ops import var_handle_op
 from flowrt.graph.passes.layouts.redistribute import device_of
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.resources.groups import ranks_here, split_key
-from flowrt.graph.shapes import is_static
 
 _OF_ITERATORS = frozenset((iterator_op, one_shot_iterator_op, iterator_get_next_op, make_iterator_op))
 
@@ -103,8 +101,8 @@ def own_part(step: Subgraph, own: Own, devices: Sequence[DeviceSpec], text: str)
     """The part of this process in ``step``, which has the fetches of all processes, one after the other.
 
     ``devices`` are those of the session, and ``text`` is that of the step, which all processes compare.
-    Raises `InvalidArgumentError` for a missing device, and `UnimplementedError` for a tensor that cannot
-    travel, one of unknown shape or of strings, and for a loop or branch between processes.
+    Raises `InvalidArgumentError` for a missing device, and `UnimplementedError` for a handle or list that
+    another process would need, and for a loop or branch between processes.
     """
     return _Part(step, own, devices).run(text)
 
@@ -264,13 +262,9 @@ class _Part:
         """A broadcast of an output of ``node`` to its readers elsewhere."""
         source = self._rank_of((node.name, index))
         spec = TensorSpec(dtypes.int32, (0,)) if index < 0 else node.outputs[index]
-        if not is_static(spec.shape) or spec.dtype not in (*dtypes.NUMERIC, dtypes.bool_):
-            raise located(
-                node,
-                UnimplementedError(
-                    f"expected a tensor of numbers and a known shape to be sent between processes; got {spec}"
-                ),
-            )
+        if spec.dtype in (dtypes.resource, dtypes.variant):
+            what = f"expected a tensor to be sent between processes; got {spec}"
+            raise located(node, UnimplementedError(what))
         ranks = (source, *sorted(self._readers[node.name, index]))
         name = f"{node.name}/{'end' if index < 0 else f'message_{index}'}"
         value = self._ref((node.name, index), source) if self._is_here(source) else None
@@ -283,32 +277,21 @@ class _Part:
     def _broadcast(
         self, name: str, value: Ref | None, spec: TensorSpec, ranks: Sequence[int], origin: Node
     ) -> dict[int, Ref]:
-        """The ``value`` of the first of ``ranks`` at those that are here. Bytes travel in place of flags."""
+        """The ``value`` of the first of ``ranks`` at those that are here."""
         self._is_alone = False
         here = [rank for rank in ranks if self._is_here(rank)]
         if not here:
             return {}
-        sent = spec._replace(dtype=dtypes.uint8) if spec.dtype is dtypes.bool_ else spec
-        if value is not None and sent is not spec:
-            value = self._cast(f"{name}/bytes", value, spec, sent, self._devices[ranks[0]], origin)
-        places = [
-            self._constant(f"{name}/place_{rank}", np.zeros(0, np.int32), self._devices[rank], origin)
-            for rank in here
-        ]
+        empty = np.zeros(0, np.int32)
+        places = [self._constant(f"{name}/place_{rank}", empty, self._devices[rank], origin) for rank in here]
         attrs = {
-            "M": 0 if value is None else 1, "N": len(here), "T": sent.dtype, "root": 0, "shape": sent.shape,
+            "M": 0 if value is None else 1, "N": len(here), "T": spec.dtype, "root": 0, "shape": spec.shape,
             "lowering": "tree", "tasks": (), **self._membership(name, ranks),
         }  # fmt: skip
         given = () if value is None else (value,)
-        self._put(name, broadcast_op, (*given, *places), attrs, "", [sent] * len(here), origin)
+        self._put(name, broadcast_op, (*given, *places), attrs, "", [spec] * len(here), origin)
         self._travelling.append(name)
-        refs = {rank: (name, index) for index, rank in enumerate(here)}
-        if sent is spec:
-            return refs
-        return {
-            rank: self._cast(f"{name}/flags_{rank}", ref, sent, spec, self._devices[rank], origin)
-            for rank, ref in refs.items()
-        }
+        return {rank: (name, index) for index, rank in enumerate(here)}
 
     def _gather_unevenly(self, node: Node, ranks: Sequence[int], specs: Sequence[TensorSpec]) -> None:
         """Parts of different sizes, each broadcast by its rank, and joined."""
@@ -369,12 +352,6 @@ class _Part:
         dtype = dtypes.as_dtype(value.dtype)
         attrs = {"value": value, "dtype": dtype}
         return self._put(name, const, (), attrs, device, [TensorSpec(dtype, value.shape)], origin, controls)
-
-    def _cast(
-        self, name: str, ref: Ref, source: TensorSpec, to: TensorSpec, device: str, origin: Node
-    ) -> Ref:
-        attrs = {"SrcT": source.dtype, "DstT": to.dtype, "Truncate": False}
-        return self._put(name, cast_op, (ref,), attrs, device, [to], origin)
 
 
 def _everywhere(step: Subgraph) -> frozenset[str]:
