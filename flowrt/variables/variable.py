@@ -30,6 +30,7 @@ from flowrt.graph.ops.elementwise.comparison import logical_not
 from flowrt.graph.ops.state import variable_ops
 from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
+from flowrt.graph.passes.layouts.processes import is_among_processes
 from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
 from flowrt.variables.variable_creators import CreatedInScopes
@@ -289,6 +290,9 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     # --- its values in sessions: one, or with a strategy one per copy
 
+    strategy: Any = None
+    """The strategy that created it, if each of its workers has a graph."""
+
     @property
     def copies(self) -> Sequence[Variable]:
         """The variables that hold its value: itself, unless a strategy made it."""
@@ -307,7 +311,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         """The value, where other workers have parts of it: all of them must run it at the same time. None
         where `copies` are all there is.
         """
-        return None
+        return self._snapshot if is_among_processes(self.op.node.attrs) else None
 
     # --- writing
 

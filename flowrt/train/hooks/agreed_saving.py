@@ -18,6 +18,7 @@ from typing import Any, final
 from flowrt.dtypes import int32
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.graph.layouts.attributes import MESH
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.hooks.basic_session_run_hooks import required_global_step
@@ -40,7 +41,7 @@ def strategy_of_workers() -> Any:
 
 
 def needs_all_workers(fetches: Sequence[Any]) -> bool:
-    """Whether running ``fetches`` involves ranks of a group that are not in the default graph."""
+    """Whether running ``fetches`` involves ranks of a group that are not in the default graph, or layouts."""
     graph = get_default_graph()
     ahead = [graph.as_graph_element(fetch) for fetch in fetches]
     ahead = [each if isinstance(each, Operation) else each.op for each in ahead]
@@ -48,7 +49,7 @@ def needs_all_workers(fetches: Sequence[Any]) -> bool:
     while ahead:
         op = ahead.pop()
         attrs = op.node.attrs
-        if "group_size" in attrs and len(attrs["ranks"]) < attrs["group_size"]:
+        if MESH in attrs or ("group_size" in attrs and len(attrs["ranks"]) < attrs["group_size"]):
             return True
         new = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
         seen |= new

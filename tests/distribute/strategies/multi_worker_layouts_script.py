@@ -137,6 +137,46 @@ def saves():
         return before.tolist(), session.run(w).tolist(), saved.tolist()
 
 
+def monitors():
+    """A loop to the step LAST_STEP, which saves to the directory CHECKPOINTS when the first worker's clock
+    says so: the step that it began at, the variable at the end and in the checkpoints.
+    """
+    found = strategy(Mesh([("dp", 2)]), "dp")
+    with found.scope():
+        x = tf.placeholder(tf.float64, [4, 2])
+        w = tf.get_variable("w", [2], tf.float64, tf.zeros_initializer(), layout=["dp"])
+        step = tf.train.get_or_create_global_step()
+        loss = tf.reduce_mean(tf.matmul(x, tf.expand_dims(w, 1)))
+        train = tf.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
+        tf.summary.scalar("loss", loss)
+    directory = os.environ["CHECKPOINTS"]
+    hooks = [tf.train.StopAtStepHook(last_step=int(os.environ["LAST_STEP"]))]
+    secs = 1e-9 if TASK == 0 else 1e9
+    with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=directory, hooks=hooks, save_checkpoint_secs=secs, save_summaries_steps=2
+    ) as session:
+        begun = session.run_step_fn(lambda step_context: int(step_context.session.run(step)))
+        while not session.should_stop():
+            last = session.run([w, train], {x: np.ones([4, 2])})[0]
+    saved = {}
+    for prefix in tf.train.get_checkpoint_state(directory).all_model_checkpoint_paths:
+        saved[prefix.rpartition("-")[2]] = tf.train.NewCheckpointReader(prefix).get_tensor("w").tolist()
+    return begun, last.tolist(), saved
+
+
+def fetches():
+    """What is fetched of sizes that no process knows, of strings and flags, and of one worker alone."""
+    with strategy(Mesh([("dp", 2)]), "dp").scope():
+        v = tf.get_variable("v", initializer=tf.constant([3.0, -1.0, 2.0], tf.float64), layout=["dp"])
+        whole = tf.get_variable("whole", initializer=tf.constant([1.5], tf.float64))
+        outputs = [tf.where(v > 0)[:, 0], tf.as_string(v), v > 0]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        alone = session.run(whole).tolist() if TASK == 0 else None
+        where, texts, flags = session.run([*outputs, whole][: 4 if TASK == 0 else 3])[:3]
+        return where.tolist(), [text.decode() for text in texts], flags.tolist(), alone
+
+
 def outside():
     step = tf.get_variable("step", [], tf.float64, tf.zeros_initializer())
     with strategy(Mesh([("dp", 2)]), "dp").scope():
@@ -147,7 +187,14 @@ def outside():
         return float(session.run(total))
 
 
-DOES = {"reads": reads, "draws": draws, "saves": saves, "outside": outside}
+DOES = {
+    "reads": reads,
+    "draws": draws,
+    "saves": saves,
+    "monitors": monitors,
+    "fetches": fetches,
+    "outside": outside,
+}
 
 try:
     answer = trains() if WHAT.startswith("train:") else DOES.get(WHAT, quadratic)()

@@ -88,6 +88,30 @@ def test_checkpoints_are_those_of_one_process(tmp_path: Path, monkeypatch: pytes
             assert session.run(w).tolist() == saved
 
 
+def test_a_monitored_loop_saves_when_the_first_process_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step subtracts 1 from each element."""
+    monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
+    for begun, last_step in ((0, 3), (3, 5)):
+        monkeypatch.setenv("LAST_STEP", str(last_step))
+        first, second = answers("monitors", 2)
+        assert first[:2] == second[:2] == [begun, [-float(last_step)] * 2]
+        for step, value in first[2].items():
+            assert value == [-float(step)] * 2
+        assert str(last_step) in first[2]
+    assert len([*tmp_path.glob("events*")]) == 2, "one for each run, of the first process"
+
+
+def test_strings_flags_and_unknown_sizes_travel_and_a_process_fetches_its_copy_alone() -> None:
+    (*first, alone), (*second, _) = answers("fetches", 2)
+    assert first == second
+    where, texts, flags = first
+    assert (where, flags) == ([0, 2], [True, False, True])
+    assert [float(text) for text in texts] == [3, -1, 2]
+    assert alone == [1.5]
+
+
 # --- what goes wrong
 
 

@@ -68,8 +68,11 @@ class LayoutStrategy(Strategy):
         rules = dict(rules or {})
         for name, axes in rules.items():
             layout_of(mesh, [axes], f"LayoutStrategy: rule of {name!r}")
-        super().__init__(LayoutExtended(self, mesh, batch_layout, rules))
+        super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh = mesh
+
+    def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
+        return LayoutExtended(self, mesh, batch, rules)
 
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that

@@ -12,7 +12,7 @@ import itertools
 import os
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,13 +26,18 @@ from flowrt.distribute.resolvers import resolve
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.kinds.multi_worker import resolved, workers_of
 from flowrt.distribute.strategies.kinds.one_process import default_devices
-from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.errors import DTypeError
+from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.layouts.layout import Entry
+from flowrt.graph.layouts.attributes import attributes_of
+from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.ops.text.python_calls import py_func
 from flowrt.graph.source import misuse
+from flowrt.variables.variable import Variable
 
 _numbers = itertools.count()
 """Numbers of the strategies of this process: all workers create them in one order."""
@@ -76,7 +81,7 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
             raise misuse(f"MultiWorkerLayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
         cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver)
         addresses, worker = workers_of(cluster, "MultiWorkerLayoutStrategy")
-        self._seed = secrets.randbelow(_MAX_SEED)
+        self._worker, self._seed = worker, secrets.randbelow(_MAX_SEED)
         if len(addresses) > 1:
             key = f"layouts{next(_numbers)}"
             mesh = mesh_of_workers(mesh, key, len(addresses))
@@ -84,6 +89,11 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
             self._leave = weakref.finalize(self, joined.close)
             self._seed = _agreed(joined, self._seed)
         super().__init__(mesh, batch, rules)
+
+    def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
+        if mesh.devices is None:
+            return super()._extended_over(mesh, batch, rules)
+        return MultiWorkerLayoutExtended(self, mesh, batch, rules, self._worker)
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:
@@ -94,6 +104,30 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         kept += [] if self in kept else [self]
         with super()._opened(what):
             yield self
+
+
+class MultiWorkerLayoutExtended(LayoutExtended):
+    """The part of one ``worker``: the first one writes checkpoints and summaries, of what all have."""
+
+    experimental_between_graph = True
+
+    def __init__(
+        self, strategy: Strategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry], worker: int
+    ) -> None:
+        super().__init__(strategy, mesh, batch, rules)
+        self.should_checkpoint = self.should_save_summary = worker == 0
+
+    def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
+        variable = super().create_variable(next_creator, **arguments)
+        variable.strategy = self.strategy
+        return variable
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """The first worker's ``tensor`` in all: Python is called in the first one only."""
+        given = convert_to_tensor(tensor)
+        (found,) = py_func(lambda value: value, [given], [given.dtype], name="first_worker")
+        found.set_shape(given.shape)
+        return relayout_op(found, **attributes_of(Layout.replicated(self._mesh)))
 
 
 def mesh_of_workers(mesh: Mesh, key: str, workers: int) -> Mesh:

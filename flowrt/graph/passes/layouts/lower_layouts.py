@@ -40,7 +40,8 @@ from flowrt.graph.passes.layouts.local_forms import (
     with_local_shapes,
 )
 from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
-from flowrt.graph.passes.layouts.own_part import check_state, own_of, own_part
+from flowrt.graph.passes.layouts.own_part import check_state, own_part
+from flowrt.graph.passes.layouts.processes import own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.step_layouts import Layouts
@@ -74,7 +75,7 @@ def lower_layouts(
     if own is None:
         return step
     check_state(subgraph)
-    return own_part(step, own, devices, step_text(subgraph, found.layouts))
+    return own_part(step, own, devices, step_text(subgraph, found.layouts, found.moves))
 
 
 def lowered(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import MESH
-from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
@@ -47,39 +47,12 @@ from flowrt.graph.ops.state.iterators import (
     one_shot_iterator_op,
 )
 from flowrt.graph.ops.state.variable_ops import var_handle_op
+from flowrt.graph.passes.layouts.processes import Own
 from flowrt.graph.passes.layouts.redistribute import device_of
 from flowrt.graph.passes.prepare.prune import prune
-from flowrt.graph.resources.groups import ranks_here, split_key
+from flowrt.graph.resources.groups import split_key
 
 _OF_ITERATORS = frozenset((iterator_op, one_shot_iterator_op, iterator_get_next_op, make_iterator_op))
-
-
-class Own(NamedTuple):
-    """The part of this process in ``mesh``: its devices are the ranks of the group ``key``, of which
-    ``ranks`` are here.
-    """
-
-    mesh: Mesh
-    key: str
-    ranks: tuple[int, ...]
-
-    def readers(self) -> list[Coordinate]:
-        """The coordinate of each process that reads its fetches: the first one there."""
-        first: dict[int, Coordinate] = {}
-        for coordinate in self.mesh.coordinates:
-            first.setdefault(self.task(self.mesh.place(coordinate)), coordinate)
-        return [first[task] for task in sorted(first)]
-
-    def task(self, rank: int) -> int:
-        assert self.mesh.devices is not None
-        return parse_device(self.mesh.devices[rank]).task or 0
-
-
-def own_of(mesh: Mesh) -> Own | None:
-    """The part of this process; None unless it has joined the processes of ``mesh``."""
-    key = None if mesh.devices is None else parse_device(mesh.devices[0]).job
-    ranks = ranks_here(key) if key else ()
-    return Own(mesh, key, ranks) if key and ranks else None
 
 
 def check_state(subgraph: Subgraph) -> None:

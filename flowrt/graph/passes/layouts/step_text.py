@@ -1,27 +1,45 @@
 """The text of a step with layouts: a line per operation of the global graph, equal in processes that run one
 script. They compare it before the step runs first (`flowrt.graph.passes.layouts.own_part`).
+
+It leaves out what a process may fetch for itself, such as a step's number for its log: what has no effect,
+and needs nothing of another process.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from flowrt.graph.effects import is_stateful
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.passes.layouts.redistribute import Move
 from flowrt.graph.passes.layouts.step_layouts import Layouts
+from flowrt.graph.topology import reachable
 
 _DIGITS = 12
 _SHOWN = 4
 """Elements of a constant that are written out."""
 
 
-def step_text(subgraph: Subgraph, layouts: Layouts) -> str:
-    """The lines of ``subgraph``: names, types, shapes, attributes and layouts."""
-    ends = [f"fetch {name}:{index}" for name, index in subgraph.fetches]
-    ends += [f"run {name}" for name in subgraph.targets]
-    return "\n".join([f"mesh {layouts.mesh}", *[_line(node, layouts) for node in subgraph], *ends])
+def step_text(subgraph: Subgraph, layouts: Layouts, moves: Sequence[Move]) -> str:
+    """The lines of ``subgraph``, in which there are the redistributions ``moves``: names, types, shapes,
+    attributes and layouts.
+    """
+    exchanged = {move.source[0] for move in moves if move.step.collective != "Slice"} | layouts.single
+    together: set[str] = set()
+    for node in subgraph:
+        if node.name in exchanged or any(name in together for name, _ in node.inputs):
+            together.add(node.name)
+    fetches = [ref for ref in subgraph.fetches if ref[0] in together]
+    effects = [node.name for node in subgraph if is_stateful(node)]
+    ends = [*[name for name, _ in fetches], *subgraph.targets, *effects]
+    kept = reachable(ends, lambda name: subgraph.nodes[name].predecessors)
+    lines = [_line(node, layouts) for node in subgraph if node.name in kept]
+    lines += [*[f"fetch {name}:{index}" for name, index in fetches], *[f"run {t}" for t in subgraph.targets]]
+    return "\n".join([f"mesh {layouts.mesh}", *lines])
 
 
 def _line(node: Node, layouts: Layouts) -> str:

@@ -1,0 +1,49 @@
+"""The processes of a mesh, if each runs its own session, and the part of this one.
+
+They have joined a group that is called as the job of the mesh's devices, with a rank for each device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flowrt.device.spec import parse_device
+from flowrt.graph.layouts.attributes import MESH, layouts_of
+from flowrt.graph.layouts.mesh import Coordinate, Mesh, parse_mesh
+from flowrt.graph.resources.groups import ranks_here
+
+
+class Own(NamedTuple):
+    """The part of this process in ``mesh``: its devices are the ranks of the group ``key``, of which
+    ``ranks`` are here.
+    """
+
+    mesh: Mesh
+    key: str
+    ranks: tuple[int, ...]
+
+    def readers(self) -> list[Coordinate]:
+        """The coordinate of each process that reads its fetches: the first one there."""
+        first: dict[int, Coordinate] = {}
+        for coordinate in self.mesh.coordinates:
+            first.setdefault(self.task(self.mesh.place(coordinate)), coordinate)
+        return [first[task] for task in sorted(first)]
+
+    def task(self, rank: int) -> int:
+        assert self.mesh.devices is not None
+        return parse_device(self.mesh.devices[rank]).task or 0
+
+
+def own_of(mesh: Mesh) -> Own | None:
+    """The part of this process; None unless it has joined the processes of ``mesh``."""
+    key = None if mesh.devices is None else parse_device(mesh.devices[0]).job
+    ranks = ranks_here(key) if key else ()
+    return Own(mesh, key, ranks) if key and ranks else None
+
+
+def is_among_processes(attrs: Mapping[str, Any]) -> bool:
+    """Whether several processes have parts of the variable with ``attrs``."""
+    mesh = parse_mesh(attrs[MESH]) if MESH in attrs else None
+    found = None if mesh is None or own_of(mesh) is None else layouts_of(attrs, mesh)
+    return found is not None and not found.stored.is_replicated
