@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt import protos
 from flowrt.dtypes import DType, string
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
@@ -26,7 +27,6 @@ from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.resources.groups import joined_member, member_of
 from flowrt.graph.shapes import Shape, format_shape, is_static
-from flowrt.protos import graph_pb2
 
 _MEMBER = "group_key: string, rank: int, edge: string"
 """``edge`` names the message or the collective, equal for all participants."""
@@ -42,7 +42,7 @@ def describes_itself(spec: TensorSpec) -> bool:
 def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str, is_described: bool) -> None:
     array = _on_host(xp, tensor)
     if is_described:
-        message = graph_pb2.TensorProto()
+        message = protos.graph_pb2.TensorProto()
         encode_tensor(message, np.asarray(array))
         array = np.frombuffer(message.SerializeToString(), np.uint8)
     member_of(group_key, rank).send(peer, edge, array)
@@ -51,7 +51,7 @@ def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str,
 def _receive(xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: Shape) -> Any:
     payload = member_of(group_key, rank).receive(peer, edge)
     if not is_static(shape) or dtype is string:
-        return xp.asarray(decode_tensor(graph_pb2.TensorProto.FromString(payload.tobytes())))
+        return xp.asarray(decode_tensor(protos.graph_pb2.TensorProto.FromString(payload.tobytes())))
     if len(payload) != dtype.np.itemsize * math.prod(shape):
         raise InvalidArgumentError(
             f"{edge}: expected {dtype.name}{format_shape(shape)} of rank {peer}; got {len(payload)} bytes"
