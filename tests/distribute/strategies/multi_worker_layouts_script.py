@@ -169,12 +169,13 @@ def fetches():
     with strategy(Mesh([("dp", 2)]), "dp").scope():
         v = tf.get_variable("v", initializer=tf.constant([3.0, -1.0, 2.0], tf.float64), layout=["dp"])
         whole = tf.get_variable("whole", initializer=tf.constant([1.5], tf.float64))
-        outputs = [tf.where(v > 0)[:, 0], tf.as_string(v), v > 0]
+        parts = [shard.value for shard in tf.distribute.local_shards(v)]
+        outputs = [tf.where(v > 0)[:, 0], tf.as_string(v), v > 0, *parts]
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         alone = session.run(whole).tolist() if TASK == 0 else None
-        where, texts, flags = session.run([*outputs, whole][: 4 if TASK == 0 else 3])[:3]
-        return where.tolist(), [text.decode() for text in texts], flags.tolist(), alone
+        where, texts, *rest = session.run(outputs + ([whole] if TASK == 0 else []))[: len(outputs)]
+        return where.tolist(), [text.decode() for text in texts], *[each.tolist() for each in rest], alone
 
 
 def outside():

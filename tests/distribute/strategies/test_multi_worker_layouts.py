@@ -106,8 +106,8 @@ def test_a_monitored_loop_saves_when_the_first_process_says_so_and_goes_on(
 def test_strings_flags_and_unknown_sizes_travel_and_a_process_fetches_its_copy_alone() -> None:
     (*first, alone), (*second, _) = answers("fetches", 2)
     assert first == second
-    where, texts, flags = first
-    assert (where, flags) == ([0, 2], [True, False, True])
+    where, texts, flags, *parts = first
+    assert (where, flags, parts) == ([0, 2], [True, False, True], [[3, -1], [2]])
     assert [float(text) for text in texts] == [3, -1, 2]
     assert alone == [1.5]
 

@@ -75,7 +75,7 @@ def lower_layouts(
     if own is None:
         return step
     check_state(subgraph)
-    return own_part(step, own, devices, step_text(subgraph, found.layouts, found.moves))
+    return own_part(step, own, devices, step_text(found.layouts, found.moves))
 
 
 def lowered(

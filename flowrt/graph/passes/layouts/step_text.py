@@ -24,11 +24,12 @@ _SHOWN = 4
 """Elements of a constant that are written out."""
 
 
-def step_text(subgraph: Subgraph, layouts: Layouts, moves: Sequence[Move]) -> str:
-    """The lines of ``subgraph``, in which there are the redistributions ``moves``: names, types, shapes,
-    attributes and layouts.
+def step_text(layouts: Layouts, moves: Sequence[Move]) -> str:
+    """The lines of a step with ``layouts``, in which there are the redistributions ``moves``: names, types,
+    shapes, attributes and layouts.
     """
-    exchanged = {move.source[0] for move in moves if move.step.collective != "Slice"} | layouts.single
+    subgraph = layouts.subgraph
+    exchanged = {_owner(move) for move in moves if move.step.collective != "Slice"} | layouts.single
     together: set[str] = set()
     for node in subgraph:
         if node.name in exchanged or any(name in together for name, _ in node.inputs):
@@ -42,8 +43,13 @@ def step_text(subgraph: Subgraph, layouts: Layouts, moves: Sequence[Move]) -> st
     return "\n".join([f"mesh {layouts.mesh}", *lines])
 
 
+def _owner(move: Move) -> str:
+    """The node of the step that makes what is moved: in a loop or branch, that one."""
+    return move.path[0][0] if move.path else move.source[0]
+
+
 def _line(node: Node, layouts: Layouts) -> str:
-    outputs = [f"{spec} {layouts.outputs[node.name, i]}" for i, spec in enumerate(node.outputs)]
+    outputs = [f"{spec} {layouts.outputs.get((node.name, i), '')}" for i, spec in enumerate(node.outputs)]
     reads = [*[f"{name}:{index}" for name, index in node.inputs], *[f"^{name}" for name in node.controls]]
     attrs = [f"{key}={_value(value)}" for key, value in sorted(node.attrs.items())]
     return f"{node.op.name} {node.name!r} ({', '.join(reads)}) {' '.join(attrs)} -> {', '.join(outputs)}"
