@@ -3,6 +3,7 @@
 Prints what came of it as JSON.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,9 @@ import numpy as np
 
 import flowrt as tf
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
+from tests.graph.passes.layouts.random_layouts import give, random_layout, random_mesh
+from tests.graph.passes.layouts.test_random_layouts import results
+from tests.graph.random_graphs import CALLS, RandomGraph
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 Axis, Mesh = tf.distribute.Axis, tf.distribute.Mesh
@@ -50,6 +54,38 @@ def trains():
             session.run(tf.global_variables_initializer())
             losses = [session.run([built.loss, built.train], built.feeds)[0] for _ in range(20)]
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
+
+
+def draws_graphs():
+    """Random graphs of the seeds from FIRST to before END, ``graphs:FIRST:END``, each under a random mesh
+    over all processes: where results are not those of one device.
+    """
+    _, first, end = WHAT.split(":")
+    wrong = []
+    for seed in range(int(first), int(end)):
+        rng, drawn = np.random.default_rng(seed), RandomGraph(seed, 12, CALLS)
+        with drawn.graph:
+            fetches = [*drawn.ys, *[g for y in drawn.ys for g in tf.gradients(y, drawn.xs) if g is not None]]
+            fetches = [tf.convert_to_tensor(each) for each in fetches]
+            changes = [t for t in drawn.made if t.shape.as_list() == [3, 3]]
+            change = changes[int(rng.integers(len(changes)))]
+            update = drawn.variable.assign_add(0.1 * tf.stop_gradient(change))
+        expected = results(drawn, fetches, update)
+        meshes = (random_mesh(rng) for _ in itertools.count())
+        shape = next(m for m in meshes if m.num_devices % len(ADDRESSES) == 0)
+        layouts = strategy(shape)
+        with drawn.graph:
+            mesh = layouts.mesh
+            stored = random_layout(rng, mesh, (3, 3), in_time=False)
+            give(drawn.variable, random_layout(rng, mesh, (3, 3), in_time=True), stored)
+            for x in drawn.xs[:-1]:
+                give(x, random_layout(rng, mesh, x.shape.as_list(), in_time=True))
+        found = results(drawn, fetches, update)
+        for before, after in zip(expected, found, strict=True):
+            for one, many in zip(before, after, strict=True):
+                if not np.allclose(many, one, 1e-9, 1e-12, equal_nan=True):
+                    wrong.append(f"seed {seed}, {mesh}")
+    return wrong
 
 
 def quadratic():
@@ -189,6 +225,8 @@ def outside():
 
 
 DOES = {
+    "train": trains,
+    "graphs": draws_graphs,
     "reads": reads,
     "draws": draws,
     "saves": saves,
@@ -198,7 +236,7 @@ DOES = {
 }
 
 try:
-    answer = trains() if WHAT.startswith("train:") else DOES.get(WHAT, quadratic)()
+    answer = DOES.get(WHAT.partition(":")[0], quadratic)()
 except tf.errors.OpError as error:
     answer = [type(error).__name__, str(error)]
 print(json.dumps(answer), flush=True)

@@ -49,6 +49,11 @@ def test_training_in_processes_is_that_of_one_device(net: str, what: str, count:
     assert others == [[losses, variables]] * (count - 1)
 
 
+@pytest.mark.parametrize(("first", "end", "count"), [(0, 30, 2), (305, 320, 3), (408, 418, 4)])
+def test_results_of_random_graphs_are_those_of_one_device(first: int, end: int, count: int) -> None:
+    assert answers(f"graphs:{first}:{end}", count) == [[]] * count
+
+
 def test_processes_give_the_bits_of_devices() -> None:
     """All coordinates in one session, and each process its own: a sum of two has one order."""
     (losses, variables), _ = answers("train:mlp:tp", 2)

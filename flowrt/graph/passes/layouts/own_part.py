@@ -159,6 +159,7 @@ class _Part:
     # --- nodes
 
     def _add(self, node: Node) -> None:
+        assert node.name not in self._nodes, node.name
         self._nodes[node.name] = node
 
     def _local(self, node: Node) -> Node:
@@ -239,7 +240,7 @@ class _Part:
             what = f"expected a tensor to be sent between processes; got {spec}"
             raise located(node, UnimplementedError(what))
         ranks = (source, *sorted(self._readers[node.name, index]))
-        name = f"{node.name}/{'end' if index < 0 else f'message_{index}'}"
+        name = f"{node.name}/_sent/{'end' if index < 0 else index}"
         value = self._ref((node.name, index), source) if self._is_here(source) else None
         if value is not None and index < 0:
             empty = np.zeros(0, np.int32)
@@ -267,29 +268,30 @@ class _Part:
         return {rank: (name, index) for index, rank in enumerate(here)}
 
     def _gather_unevenly(self, node: Node, ranks: Sequence[int], specs: Sequence[TensorSpec]) -> None:
-        """Parts of different sizes, each broadcast by its rank, and joined."""
-        axis: int = node.attrs["axis"]
+        """Parts of different sizes: each is broadcast by its rank, unless it is empty, and joined."""
         parts: dict[int, list[Ref]] = defaultdict(list)
         for number, (ref, rank, spec) in enumerate(zip(node.inputs, ranks, specs, strict=True)):
             if 0 in (spec.shape or ()):
                 continue
             value = self._ref(ref, rank) if self._is_here(rank) else None
             order = [rank, *[other for other in ranks if other != rank]]
-            for at, received in self._broadcast(
-                f"{node.name}/part_{number}", value, spec, order, node
-            ).items():
+            name = f"{node.name}/_parts/{number}"
+            for at, received in self._broadcast(name, value, spec, order, node).items():
                 parts[at].append(received)
         for index, rank in enumerate(ranks):
             if self._is_here(rank):
-                self._here[(node.name, index), rank] = self._joined(
-                    f"{node.name}/{rank}", parts[rank], axis, index, node, rank
-                )
+                self._here[(node.name, index), rank] = self._joined(node, index, rank, parts[rank])
 
-    def _joined(self, name: str, parts: Sequence[Ref], axis: int, index: int, node: Node, rank: int) -> Ref:
-        device, dtype = self._devices[rank], node.outputs[index].dtype
-        along = self._constant(f"{name}/axis", np.array(axis, np.int32), device, node)
-        attrs = {"N": len(parts), "T": dtype, "Tidx": dtypes.int32}
-        return self._put(name, concat_op, (*parts, along), attrs, device, [node.outputs[index]], node)
+    def _joined(self, node: Node, index: int, rank: int, parts: Sequence[Ref]) -> Ref:
+        """The output ``index`` of ``node``, which joins ``parts``."""
+        name, device, spec = f"{node.name}/_parts/at_{rank}", self._devices[rank], node.outputs[index]
+        if not parts:
+            return self._constant(
+                name, np.zeros([d or 0 for d in spec.shape or ()], spec.dtype.np), device, node
+            )
+        along = self._constant(f"{name}/axis", np.array(node.attrs["axis"], np.int32), device, node)
+        attrs = {"N": len(parts), "T": spec.dtype, "Tidx": dtypes.int32}
+        return self._put(name, concat_op, (*parts, along), attrs, device, [spec], node)
 
     def _agree(self, text: str) -> None:
         """Compare ``text`` with the other processes before anything travels."""
@@ -299,7 +301,7 @@ class _Part:
         attrs = {"group_key": self._own.key, "rank": first, "ranks": self._own.ranks, "plan": text}
         agree = Node(name, group_agree_op, (), (), attrs, self._devices[first], None, ())
         for node in [self._nodes[travelling] for travelling in self._travelling]:
-            self._add(node.replace(controls=(*node.controls, name)))
+            self._nodes[node.name] = node.replace(controls=(*node.controls, name))
         self._nodes = {name: agree, **self._nodes}
         self._travelling.append(name)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -56,7 +56,7 @@ class Emitter:
         self.nodes: dict[str, Node] = {}
         self.count_of: dict[str, int] = {}
         """The number of elements over which each mean is taken."""
-        self._counts: dict[str, Callable[[], int]] = {}
+        self._counts: dict[str, itertools.count[int]] = {}
 
     def add(
         self,
@@ -69,8 +69,9 @@ class Emitter:
         origin: Node,
     ) -> str:
         """Add a node with a new name that begins with ``stem``; ``origin`` is the global node it is for."""
-        count = self._counts.setdefault(stem, itertools.count().__next__)()
-        name = f"{stem}_{count}" if count else stem
+        counts = self._counts.setdefault(stem, itertools.count())
+        names = (f"{stem}_{count}" if count else stem for count in counts)
+        name = next(name for name in names if name not in self.nodes)
         self.nodes[name] = Node(name, op, tuple(inputs), (), attrs, device, origin.source, tuple(outputs))
         return name
 

@@ -15,8 +15,10 @@ from flowrt.graph.collectives.buckets import fill_buckets
 from flowrt.graph.collectives.cost import DEFAULT_LINKS
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.lower_layouts import lowered
+from flowrt.graph.passes.layouts.redistribute import Emitter
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.topology import sort_topologically
@@ -96,3 +98,13 @@ def test_no_bucket_waits_for_what_is_made_from_a_member() -> None:
     of_axis = Counter(len(tasks_of(node, joined) & {0, 1}) for node in all_reduces(joined))
     assert of_axis == {2: 8, 0: 8, 1: 2}  # 4 per block on each tp group; one bucket on each dp group
     assert len(all_reduces(step)) > 40
+
+
+def test_new_nodes_replace_none_of_the_step() -> None:
+    """A second emitter goes on with the nodes of a first one."""
+    first, second = Emitter(Mesh([])), Emitter(Mesh([]))
+    origin = Node("origin", no_op, (), (), {}, "", None, ())
+    names = [first.constant("x/shape", 1, "", origin)[0], first.constant("x/shape", 2, "", origin)[0]]
+    second.nodes = dict(first.nodes)
+    names.append(second.constant("x/shape", 3, "", origin)[0])
+    assert [second.nodes[name].attrs["value"] for name in names] == [1, 2, 3]
