@@ -15,6 +15,7 @@ import numpy as np
 
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.redistribute import Move
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.topology import reachable
@@ -30,6 +31,7 @@ def step_text(layouts: Layouts, moves: Sequence[Move]) -> str:
     """
     subgraph = layouts.subgraph
     exchanged = {_owner(move) for move in moves if move.step.collective != "Slice"} | layouts.single
+    exchanged |= {node.name for node in subgraph if node.op.effect is Effect.RANDOM}  # positions are sent
     together: set[str] = set()
     for node in subgraph:
         if node.name in exchanged or any(name in together for name, _ in node.inputs):
