@@ -81,5 +81,5 @@ def test_plans_are_compared_once() -> None:
         for wait in [*agree(["a\nb", "a\nb"]), *agree(["a\nb", "a\nb"])]:
             wait()
         for wait in agree(["a\nc", "a\nd"]):
-            with pytest.raises(InvalidArgumentError, match="number 2, c at .* and d at"):
+            with pytest.raises(InvalidArgumentError, match=r"number 2, c at .* and d at"):
                 wait()
