@@ -48,10 +48,11 @@ def _split(draw: Node) -> list[Node]:
     """The position of a draw, and the draw from it under the original name."""
     op, name = random_position, f"{draw.name}/position"
     attrs = {key: draw.attrs[key] for key in op.attrs}
-    rest = {key: value for key, value in draw.attrs.items() if key not in attrs}
     outputs = (TensorSpec(dtypes.uint64, (3,)),)
     position = Node(name, op, (), draw.controls, attrs, draw.device, draw.source, outputs)
     there = op_def(f"{draw.op.name}At")
+    whole = {key: attr.default for key, attr in there.attrs.items() if key not in draw.attrs}
+    rest = whole | {key: value for key, value in draw.attrs.items() if key not in attrs}
     return [position, draw.replace(op=there, inputs=(*draw.inputs, (name, 0)), controls=(), attrs=rest)]
 
 

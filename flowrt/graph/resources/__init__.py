@@ -3,6 +3,7 @@
 step_context                        the deadline of the step that a thread is running
 variables                           `VariableResource`
 random_stream                       counter-based random streams, one per random op
+parts_of_draws                      the elements of one block of a draw, without the rest
 tensor_list                         run-time values of list tensors
 element_stores, element_queue       element order of queues; fair blocking queues
 transfer_queue                      queues between steps and host threads (infeed, outfeed)

@@ -134,14 +134,12 @@ local_shards_op: OpDef[list[Tensor]] = define_op(
         tuple(part.stop - part.start for part in block)
         for block in _blocks(s.attrs["begins"], s.attrs["sizes"], s.attrs["N"])
     ],
-    kernel=lambda xp, input, N, begins, sizes: [
-        xp.array(input[block]) for block in _blocks(begins, sizes, N)
-    ],
+    kernel=lambda xp, input, N, begins, sizes, out=None: copies(
+        [input[block] for block in _blocks(begins, sizes, N)], out
+    ),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: [
-        sample((rng.standard_normal((2, 3)),), N=2, begins=[0, 0, 1, 0], sizes=[1, 3, 1, 3])
-    ],
+    samples=lambda rng: [sample(rng.standard_normal((2, 3)), N=2, begins=[0, 0, 1, 0], sizes=[1, 3, 1, 3])],
     doc="Blocks of the input, each where it is in the layout that the operation names.",
 )
 

@@ -26,7 +26,7 @@ from flowrt.graph.op_facets import BatchRule, Kernel
 from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
-from flowrt.graph.ops.random.parts_of_draws import Fill, Part, fill_chunks, fill_equal
+from flowrt.graph.resources.parts_of_draws import Fill, Part, fill_chunks, fill_equal
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.source import misuse
 
