@@ -62,6 +62,7 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("cluster_same_host", "remote_noop"): (_tf(0.4),),
     ("data_parallel_mirrored", "step"): (_tf(1.0),),
     ("data_parallel_multi_worker", "step"): (_tf(0.75), _torch(1.0)),
+    ("data_parallel_layouts", "step"): (_tf(0.75), _torch(1.0)),
     ("all_reduce_2_ranks", "4_b"): (_torch(1.0),),
     ("all_reduce_2_ranks", "1_mb"): (_torch(1.0),),
     ("all_reduce_2_ranks", "25_mb"): (_torch(0.5),),

@@ -31,7 +31,7 @@ SIZES = (784, 2048, 2048, 10)
 BATCH, RATE = 256, 0.01
 WARM_STEPS, STEPS = 40, 30
 """All ranks have to make the same steps; flowrt's loops are compiled within the first 2 s."""
-RANKS = {"one": 1, "mirrored": 1, "central_storage": 1, "multi_worker": 2}
+RANKS = {"one": 1, "mirrored": 1, "central_storage": 1, "multi_worker": 2, "layouts": 2}
 """Processes by kind of strategy."""
 
 Step = Callable[[], float]
@@ -72,11 +72,15 @@ def flowrt_step(kind: str, rank: int, addresses: Sequence[str]) -> Step:
     )
 
     def train(share: Any) -> Any:
-        loss = losses_of(tf, tf.constant(share[0]), tf.constant(share[1]), weights, biases)
+        own = [tf.constant(part) for part in share]
+        if kind == "layouts":
+            own = [tf.distribute.relayout(part, ["dp", *[None] * (part.shape.ndims - 1)]) for part in own]
+        loss = losses_of(tf, *own, weights, biases)
         with tf.control_dependencies([optimizer.minimize(loss)]):
             return tf.identity(loss)
 
-    loss = strategy.reduce("SUM", strategy.run(train, args=(batch,)), axis=None)
+    with strategy.scope():
+        loss = strategy.reduce("SUM", strategy.run(train, args=(batch,)), axis=None)
     session = tf.Session(config=config)
     session.run(tf.global_variables_initializer())
     step: Step = session.make_callable(loss)
@@ -94,12 +98,15 @@ def _flowrt_strategy(tf: Any, kind: str, rank: int, addresses: Sequence[str]) ->
             return tf.distribute.MirroredStrategy(devices)
         case "central_storage":
             return tf.distribute.experimental.CentralStorageStrategy(devices, "/cpu:0")
-        case "multi_worker":
+        case "multi_worker" | "layouts":
             spec = tf.train.ClusterSpec({"worker": list(addresses)})
             resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
                 spec, task_type="worker", task_id=rank
             )
-            return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+            if kind == "multi_worker":
+                return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+            mesh = tf.distribute.Mesh([("dp", len(addresses))])
+            return tf.distribute.MultiWorkerLayoutStrategy(mesh, cluster_resolver=resolver)
     return tf.distribute.get_strategy()
 
 
@@ -234,8 +241,18 @@ def data_parallel_multi_worker(side: str) -> Outcome:
     return train("multi_worker", side)
 
 
+def data_parallel_layouts(side: str) -> Outcome:
+    """On two processes, of one thread each: one global graph, of which each computes its part. PyTorch has
+    its DDP for it.
+    """
+    return train("layouts" if side == "flowrt" else "multi_worker", side)
+
+
 _IN_ONE_PROCESS = (data_parallel_mirrored, data_parallel_central_storage)
-CASES = {case.__name__: case for case in (data_parallel_one, *_IN_ONE_PROCESS, data_parallel_multi_worker)}
+CASES = {
+    case.__name__: case
+    for case in (data_parallel_one, *_IN_ONE_PROCESS, data_parallel_multi_worker, data_parallel_layouts)
+}
 TORCH_CASES = {name: case for name, case in CASES.items() if case not in _IN_ONE_PROCESS}
 
 if __name__ == "__main__":

@@ -145,6 +145,18 @@ def moved(mesh: Any, batch: Any, layouts: Any, net: str = "gpt") -> tuple[dict[s
     return {kind: total for kind, total in found.totals().items() if total[1]}, 8 * sum(sizes)
 
 
+def test_a_constant_keeps_the_layout_that_it_is_given() -> None:
+    with tf.Graph().as_default():
+        with tf.distribute.LayoutStrategy(Mesh([("dp", 2)])).scope():
+            rows = tf.distribute.relayout(tf.constant(np.ones((8, 3))), ["dp", None])
+            total = tf.reduce_sum(rows * 2.0)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+            assert session.run(total) == 48
+            found = explain_layouts(session, [total])
+    assert found is not None
+    assert "float64[]+{dp}" in {t.layout for t in found.tensors}
+
+
 def test_data_parallelism_moves_each_gradient_once() -> None:
     """An all-reduce of n bytes on two devices: each receives n, half of it to add and half of it added up."""
     totals, nbytes = moved(Mesh([("dp", 2)]), "dp", {})

@@ -33,6 +33,9 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
     ("net", "what", "count"),
     [
         ("mlp", "dp", 2),
+        ("cnn", "dp", 2),
+        ("lstm", "dp", 2),
+        ("lenet", "dp x tp", 4),
         ("gpt", "tp", 2),
         ("mlp", "tp", 3),  # uneven: 8 columns
         ("gpt", "tp x turns", 2),

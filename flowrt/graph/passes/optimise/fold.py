@@ -6,9 +6,9 @@ A pure node becomes a Const of the same name when
 * its ``value`` rule returns the whole result, independent of the inputs' elements (the Shape of a tensor of
   static shape).
 
-Not folded are nodes with a kernel that raises (the error belongs to run time), results above `MAX_BYTES`, and
-results above `SMALL_BYTES` that are more than `MAX_GROWTH` times as large as the inputs (a Fill or Tile is
-cheaper than its result).
+Not folded are nodes with a kernel that raises (the error belongs to run time), those that are given a layout,
+results above `MAX_BYTES`, and results above `SMALL_BYTES` that are more than `MAX_GROWTH` times as large as the
+inputs (a Fill or Tile is cheaper than its result).
 
 Folding preserves effects: if an input of a folded node depends on a node that writes a resource or has other
 side effects, the constant gets a control edge from that input's producer.
@@ -27,6 +27,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import OpError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import evaluate_node
+from flowrt.graph.layouts.attributes import LAYOUT
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, PartialValue, Rule, ShapeContext
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
@@ -77,7 +78,7 @@ class _Folder:
             op = node.op
             if op is const:
                 arrays[node.name, 0] = node.attrs["value"]
-            elif op.effect is pure and node.outputs:
+            elif op.effect is pure and node.outputs and LAYOUT not in node.attrs:
                 folded = None
                 for ref in node.inputs:
                     if ref not in arrays:
