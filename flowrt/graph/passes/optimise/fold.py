@@ -6,9 +6,9 @@ A pure node becomes a Const of the same name when
 * its ``value`` rule returns the whole result, independent of the inputs' elements (the Shape of a tensor of
   static shape).
 
-Not folded are nodes with a kernel that raises (the error belongs to run time), those that are given a layout,
-results above `MAX_BYTES`, and results above `SMALL_BYTES` that are more than `MAX_GROWTH` times as large as the
-inputs (a Fill or Tile is cheaper than its result).
+Not folded are nodes with a kernel that raises (the error belongs to run time), nodes that are given a layout,
+results above `MAX_BYTES`, and results above `SMALL_BYTES` that are more than `MAX_GROWTH` times as large as
+the inputs (a Fill or Tile is cheaper than its result).
 
 Folding preserves effects: if an input of a folded node depends on a node that writes a resource or has other
 side effects, the constant gets a control edge from that input's producer.
