@@ -25,6 +25,9 @@ STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
     "mirrored": tf.distribute.MirroredStrategy,
     "central_storage": tf.distribute.experimental.CentralStorageStrategy,
     "parameter_server": lambda devices: tf.distribute.experimental.ParameterServerStrategy(),
+    "layouts": lambda devices: tf.distribute.LayoutStrategy(
+        tf.distribute.Mesh([("dp", len(devices))], devices), batch="dp"
+    ),
     "multi_worker": lambda devices: tf.distribute.MultiWorkerMirroredStrategy(),
 }
 

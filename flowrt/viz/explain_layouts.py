@@ -24,12 +24,12 @@ class TensorLayout(NamedTuple):
 
 
 class LayoutExplanation(NamedTuple):
-    """The tensors with a layout, what moves, and a sentence for each tensor gathered for want of a rule."""
+    """The tensors with a layout, what moves, and sentences on what is whole though the script cut it."""
 
     mesh: str
     tensors: tuple[TensorLayout, ...]
     moves: tuple[Moved, ...]
-    gathers: tuple[str, ...]
+    remarks: tuple[str, ...]
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """The number of redistributions of each collective, and their bytes."""
@@ -57,7 +57,7 @@ def _explanation(found: LaidOut) -> LayoutExplanation:
         str(layouts.mesh),
         tuple(_tensor(node, found) for node in layouts.subgraph if node.outputs),
         found.moves,
-        tuple(map(str, layouts.gathers)),
+        tuple(layouts.remarks),
     )
 
 
@@ -83,4 +83,4 @@ def _lines(explanation: LayoutExplanation) -> Iterator[str]:
     yield ""
     totals = explanation.totals().items()
     yield "in all: " + (", ".join(f"{n} {kind} ({size_text(b)})" for kind, (n, b) in totals) or "none")
-    yield from explanation.gathers
+    yield from explanation.remarks

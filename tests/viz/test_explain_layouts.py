@@ -51,7 +51,7 @@ def test_bytes_are_those_of_the_collectives() -> None:
             found = explain_layouts(session, y, {x: np.ones((2, 8))})
     assert found is not None
     assert found.totals()["AllReduce"] == (1, 2 * 3 * 2 * 16 * 4)  # 2 (n - 1) l
-    assert found.gathers == ()
+    assert found.remarks == ()
 
 
 def test_a_step_without_layouts_has_none() -> None:

@@ -39,7 +39,10 @@ def expected(script: Any) -> list[np.ndarray]:
     return weights
 
 
-ONE_PROCESS = [*product(["one_device", "mirrored", "central_storage"], [1, 2, 3, 4]), ("parameter_server", 1)]
+ONE_PROCESS = [
+    *product(["one_device", "mirrored", "central_storage", "layouts"], [1, 2, 3, 4]),
+    ("parameter_server", 1),
+]
 
 
 @pytest.mark.parametrize(("strategy", "replicas"), ONE_PROCESS)

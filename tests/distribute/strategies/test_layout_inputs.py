@@ -60,15 +60,20 @@ def test_elements_of_a_distributed_dataset_are_global_batches(way: str, is_insid
     assert "float64[4/dp, 3]" in {t.layout for t in explained.tensors}
 
 
-def test_a_batch_of_unknown_size_names_what_to_do() -> None:
+def test_a_batch_of_unknown_size_is_whole_and_that_is_said() -> None:
     with tf.Graph().as_default():
         strategy = strategy_of()
         iterator = strategy.make_dataset_iterator(batches(5, drop_remainder=False))
         x = strategy.experimental_local_results(iterator.get_next())[0]
         with tf.Session(config=CONFIG) as session:
             session.run(iterator.initializer)
-            with pytest.raises(InvalidArgumentError, match="drop_remainder=True"):
-                session.run(tf.reduce_sum(x))
+            total = tf.reduce_sum(x)
+            sums = [session.run(total) for _ in range(3)]
+            explained = explain_layouts(session, [total])
+    assert sums == [DATA[:5].sum(), DATA[5:10].sum(), DATA[10:].sum()]
+    assert explained is not None
+    (remark,) = explained.remarks
+    assert "batch(n, drop_remainder=True) makes the size known" in remark
 
 
 # --- local shards

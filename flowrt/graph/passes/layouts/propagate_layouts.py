@@ -43,6 +43,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     Layouts,
     ListsDifferError,
     Parameter,
+    Unsized,
     check_list,
 )
 from flowrt.graph.passes.layouts.wanted_layouts import wanted_layouts
@@ -155,8 +156,25 @@ class _Propagation:
         layouts = layouts_of(node.attrs, self._mesh)
         if layouts is None or spec.shape == ():
             return self._none
-        self._check(node, layouts.used, spec.shape)
-        return layouts.used
+        is_asked_here = node.op in (relayout_op, local_shards_op)
+        used = layouts.used if is_asked_here else self._sized(node, layouts.used, spec)
+        self._check(node, used, spec.shape)
+        return used
+
+    def _sized(self, node: Node, layout: Layout, spec: TensorSpec) -> Layout:
+        """``layout`` without cuts of dimensions of unknown size, such as the last batch of a dataset."""
+
+        def is_known(placement: Placement) -> bool:
+            if not isinstance(placement, Shard):
+                return True
+            return spec.shape is not None and (
+                placement.dim >= len(spec.shape) or spec.shape[placement.dim] is not None
+            )
+
+        sized = Layout(self._mesh, [p if is_known(p) else REPLICATED for p in layout.placements])
+        if sized is not layout:
+            self._found.unsized.append(Unsized(node.name, node.op.name, str(node.source or "")))
+        return sized
 
     def _check(self, node: Node, layout: Layout, shape: Shape) -> None:
         if layout.is_replicated:
@@ -167,8 +185,7 @@ class _Propagation:
         if any(shape[dim] is None for dim in dims):  # type: ignore[index]
             sizes = format_shape(shape)
             raise InvalidArgumentError(
-                f"{where}: expected a known size of each sharded dimension; got {sizes}. For a dataset, "
-                "batch(n, drop_remainder=True)",
+                f"{where}: expected a known size of each sharded dimension; got {sizes}",
                 source=None if node.source is None else str(node.source),
             )
 
@@ -191,6 +208,7 @@ class _Propagation:
         found = layouts_of_functions(node, arguments, self._of_function)
         self._found.functions[node.name] = found.functions
         self._found.gathers += [gather for function in found.functions for gather in function.gathers]
+        self._found.unsized += [each for function in found.functions for each in function.unsized]
         self._note(node, [self._none, *found.parameters], found.results)
 
     def _argument(self, ref: Ref, specs: Sequence[TensorSpec]) -> Parameter:

@@ -35,6 +35,21 @@ class Gather(NamedTuple):
         )
 
 
+class Unsized(NamedTuple):
+    """An input with a batch of unknown size, which every coordinate therefore gets whole."""
+
+    node: str
+    op: str
+    source: str
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return (
+            f"layouts: {self.op} {self.node!r}{where} gives batches of unknown size; each is computed whole, "
+            "on one device. For a dataset, batch(n, drop_remainder=True) makes the size known"
+        )
+
+
 class Handle(NamedTuple):
     """A variable: the layout in which operations get it, the one in which it is stored, and its shape."""
 
@@ -74,6 +89,12 @@ class Layouts:
     functions: dict[str, tuple[Layouts, ...]] = field(default_factory=dict)
     """The layouts in the functions of each loop or branch that is computed in parts."""
     gathers: list[Gather] = field(default_factory=list)
+    unsized: list[Unsized] = field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on what is whole though the script cut it."""
+        return [*map(str, self.gathers), *map(str, self.unsized)]
 
     def given(self, ref: Ref, wanted: Layout) -> Layout:
         """The layout in which a reader is given ``ref`` for ``wanted``: where that is Partial, replicated
