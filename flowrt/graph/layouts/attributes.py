@@ -63,7 +63,8 @@ def mesh_of(nodes: Iterable[Node]) -> Mesh | None:
     if len(found) > 1:
         (one, first), (other, second) = list(found.items())[:2]
         raise UnimplementedError(
-            f"a step needs layouts over one mesh; got {one} of {first.name!r} and {other} of {second.name!r}"
+            f"a step needs layouts over one mesh; got {one} of {first.name!r} and {other} of {second.name!r}",
+            source=None if second.source is None else str(second.source),
         )
     return parse_mesh(next(iter(found))) if found else None
 

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
 
 from flowrt.errors import InvalidArgumentError
@@ -177,7 +177,7 @@ def layout_of(mesh: Mesh, entries: Sequence[Entry], where: str = "layout") -> La
         )
     placements: list[Placement] = [REPLICATED] * len(mesh.axes)
     for dim, entry in enumerate(entries):
-        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        names = _axes_of_entry(entry, dim, where)
         axes = [mesh.axis(name) for name in names]
         if axes != sorted(set(axes)):
             order = ", ".join(axis.name for axis in mesh.axes)
@@ -195,6 +195,16 @@ def layout_of(mesh: Mesh, entries: Sequence[Entry], where: str = "layout") -> La
                 )
             placements[axis] = Shard(dim)
     return Layout(mesh, placements)
+
+
+def _axes_of_entry(entry: Any, dim: int, where: str) -> tuple[str, ...]:
+    if entry is None or isinstance(entry, str):
+        return () if entry is None else (entry,)
+    if isinstance(entry, Sequence) and all(isinstance(name, str) for name in entry):
+        return tuple(entry)
+    raise InvalidArgumentError(
+        f"{where}: expected None, an axis, or several for dimension {dim}; got {entry!r}", source=user_line()
+    )
 
 
 # --- as text

@@ -155,7 +155,7 @@ _meshes: WeakValueDictionary[tuple[tuple[Axis, ...], tuple[str, ...] | None], Me
 
 def _checked_axis(axis: Any) -> Axis:
     try:
-        found = Axis(*axis)
+        found = Axis(*(() if isinstance(axis, str) else axis))
         name, size = cast(Any, found[:2])
     except TypeError:
         raise InvalidArgumentError(

@@ -222,6 +222,19 @@ def test_layouts_that_do_not_fit() -> None:
     )
 
 
+def test_what_is_no_layout_at_all() -> None:
+    def variable(layout: Any, **options: Any) -> Any:
+        return lambda strategy: tf.get_variable("w", [4, 4], layout=layout, **options)
+
+    assert "None, an axis, or several for dimension 0; got 0" in error_of(variable([0, 1]))
+    assert "expected layout or axes; got [None, 'tp'] and ['a', 'b']" in error_of(
+        variable([None, "tp"], axes=["a", "b"])
+    )
+    assert "expected a regular expression; got '('" in error_of(lambda s: s.variable_layouts({"(": ["dp"]}))
+    assert "pairs (name, size); got 'dp'" in error_of(lambda s: Mesh({"dp": 2}))
+    assert "dimension 0; got 3" in error_of(lambda s: tf.distribute.LayoutStrategy(s.mesh, batch=3))
+
+
 def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:
     def build(strategy: Any) -> None:
         strategy.variable_layouts({"kernal": [None, "tp"]})

@@ -79,7 +79,15 @@ class LayoutStrategy(Strategy):
         match whole names; the first that matches counts, and ``get_variable(layout=)`` comes before all.
 
         A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
+        Raises `InvalidArgumentError` for a text that is no regular expression.
         """
+        for pattern in dict(layouts):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise misuse(
+                    f"variable_layouts: expected a regular expression; got {pattern!r}: {error}"
+                ) from None
         self.extended.patterns.update(layouts)
 
     @contextlib.contextmanager
@@ -141,6 +149,8 @@ class LayoutExtended(StrategyExtended):
         self, layout: Entries | None, stored: Entries | None, axes: Sequence[str | None] | None
     ) -> Iterator[None]:
         """The next variable made inside has this layout, or that of its logical ``axes``."""
+        if axes is not None and layout is not None:
+            raise misuse(f"get_variable: expected layout or axes; got {layout} and {list(axes)}")
         if axes is not None:
             layout = [None if axis is None else self._rules.get(axis) for axis in axes]
         self._wanted.value = Wanted(layout, stored)
