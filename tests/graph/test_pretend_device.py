@@ -35,7 +35,8 @@ FOR_THE_CPU = """
     AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics DecodeRaw ExpectData Gather
     HistogramSummary ImageSummary MergeSummary Print PrintV2 PyFunc PyFuncStateless Reduce ReduceJoin
     ReduceScatter ScalarSummary Scatter StaticRegexReplace StringFormat StringJoin StringLength StringLower
-    StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp _GroupRecv _GroupSend _GroupStart
+    StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp _GroupAgree _GroupRecv _GroupSend
+    _GroupStart
     _GroupWait
 """
 """Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside, ranks of other graphs

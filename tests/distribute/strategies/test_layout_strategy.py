@@ -40,8 +40,18 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
     return trained(NETS[net])
 
 
-@pytest.mark.parametrize("what", MESHES)
-@pytest.mark.parametrize("net", NETS)
+LESS = ("dp 5, uneven", "tp 3, uneven", "tp 2 x dp 4")
+"""Meshes that two of the nets need not see on every run."""
+
+
+@pytest.mark.parametrize(
+    ("net", "what"),
+    [
+        pytest.param(net, what, marks=[pytest.mark.slow] if net in ("lenet", "lstm") and what in LESS else [])
+        for net in NETS
+        for what in MESHES
+    ],
+)
 def test_training_is_that_of_one_device(net: str, what: str) -> None:
     mesh, batch, has_columns = MESHES[what]
     layouts = of_net(NETS[net], COLUMNS) if has_columns else {}

@@ -35,9 +35,9 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
         ("mlp", "dp", 2),
         ("cnn", "dp", 2),
         ("lstm", "dp", 2),
-        ("lenet", "dp x tp", 4),
+        pytest.param("lenet", "dp x tp", 4, marks=pytest.mark.slow),
         ("gpt", "tp", 2),
-        ("mlp", "tp", 3),  # uneven: 8 columns
+        pytest.param("mlp", "tp", 3, marks=pytest.mark.slow),  # uneven: 8 columns
         ("gpt", "tp x turns", 2),
         ("gpt", "dp x tp", 4),
         ("embedding", "dp x tp", 2),  # two devices a process
@@ -52,7 +52,9 @@ def test_training_in_processes_is_that_of_one_device(net: str, what: str, count:
     assert others == [[losses, variables]] * (count - 1)
 
 
-@pytest.mark.parametrize(("first", "end", "count"), [(0, 30, 2), (305, 320, 3), (408, 418, 4)])
+@pytest.mark.parametrize(
+    ("first", "end", "count"), [(0, 10, 2), pytest.param(305, 320, 3, marks=pytest.mark.slow), (411, 415, 4)]
+)
 def test_results_of_random_graphs_are_those_of_one_device(first: int, end: int, count: int) -> None:
     assert answers(f"graphs:{first}:{end}", count) == [[]] * count
 
