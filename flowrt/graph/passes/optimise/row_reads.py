@@ -68,7 +68,7 @@ def _gather(rows: Node, matrix: TensorSpec) -> tuple[Node, ...]:
         attrs={"dtype": matrix.dtype},
         outputs=(matrix,),
     )
-    axis = const_beside(rows, f"{rows.name}/axis", np.array(0, np.int32))
+    axis = const_beside(rows, f"{rows.name}/Read/axis", np.array(0, np.int32))
     kinds = {"Tparams": matrix.dtype, "Tindices": rows.attrs["Tindices"], "Taxis": dtypes.int32}
     gather = rows.replace(
         op=gather_op,
