@@ -99,12 +99,13 @@ def plan(
 
 
 def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
-    """All steps from ``layout``. Several axes at once need a dimension that they divide: the parts of one
-    cut are then those of the cuts one after the other.
+    """All steps from ``layout``. Several axes at once need a dimension that they divide, with the axes that
+    cut it before: the parts of one cut are then those of the cuts one after the other.
     """
     rank = len(shape)
     placements, axes = layout.placements, layout.mesh.axes
     last = [max(layout.axes_of(dim), default=-1) for dim in range(rank)]
+    cuts = [math.prod(axes[axis].size for axis in layout.axes_of(dim)) for dim in range(rank)]
     for size in range(1, len(axes) + 1):
         for chosen in itertools.combinations(range(len(axes)), size):
             source = placements[chosen[0]]
@@ -113,14 +114,15 @@ def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
             if isinstance(source, Shard) and chosen != layout.axes_of(source.dim)[-size:]:
                 continue  # only the innermost cuts can be undone
             count = math.prod(axes[i].size for i in chosen)
-            if isinstance(source, Shard) and size > 1 and shape[source.dim] % count:
+            if isinstance(source, Shard) and size > 1 and shape[source.dim] % cuts[source.dim]:
                 continue
             if not isinstance(source, Replicate):
                 yield Step(chosen, source, REPLICATED)
             elif size > 1:
                 continue  # slices take no messages: one axis at a time is as good
             for dim in range(rank):
-                if last[dim] < chosen[0] and source != Shard(dim) and (size == 1 or shape[dim] % count == 0):
+                is_even = size == 1 or shape[dim] % (cuts[dim] * count) == 0
+                if last[dim] < chosen[0] and source != Shard(dim) and is_even:
                     yield Step(chosen, source, Shard(dim))
 
 

@@ -139,7 +139,6 @@ realdiv = binary_op(
     "INEXACT",
     vjp=_div_vjp,
     samples=pairs(gap=0.5, dtype=np.complex64),
-    linear_in=(0,),
     simplify=drops_neutral(is_one, 1),
     loop=instruction("div"),
     doc="x / y for floating and complex dtypes.",

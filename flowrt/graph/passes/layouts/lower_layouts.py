@@ -106,7 +106,7 @@ class _Lowering:
     def __init__(self, layouts: Layouts, links: Links, is_function: bool = False) -> None:
         self._subgraph, self._layouts, self._mesh = layouts.subgraph, layouts, layouts.mesh
         self._links, self._parameters = links, frozenset(self._subgraph.feeds if is_function else ())
-        self._emit = Emitter(layouts.mesh)
+        self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
         self._tensors = Redistribution(self._emit, links.inside)
         self._first = layouts.mesh.coordinates[0]
         self._names: dict[str, Mapping[Coordinate, str]] = {}

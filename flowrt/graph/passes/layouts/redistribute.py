@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -49,10 +49,10 @@ def device_of(ref: Ref, nodes: Mapping[str, Node]) -> str:
 
 @final
 class Emitter:
-    """Adds nodes of a lowered step; names are unique within it."""
+    """Adds nodes of a lowered step, with names that neither it nor ``taken`` has."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: Mesh, taken: Collection[str] = ()) -> None:
+        self.mesh, self._taken = mesh, taken
         self.nodes: dict[str, Node] = {}
         self.count_of: dict[str, int] = {}
         """The number of elements over which each mean is taken."""
@@ -71,7 +71,7 @@ class Emitter:
         """Add a node with a new name that begins with ``stem``; ``origin`` is the global node it is for."""
         counts = self._counts.setdefault(stem, itertools.count())
         names = (f"{stem}_{count}" if count else stem for count in counts)
-        name = next(name for name in names if name not in self.nodes)
+        name = next(name for name in names if name not in self.nodes and name not in self._taken)
         self.nodes[name] = Node(name, op, tuple(inputs), (), attrs, device, origin.source, tuple(outputs))
         return name
 

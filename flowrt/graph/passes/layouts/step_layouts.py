@@ -30,7 +30,7 @@ class Gather(NamedTuple):
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""
         return (
-            f"layouts: {self.op} {self.node!r}{where} has no rule for {self.tensor[0]!r} in {self.layout}; "
+            f"layouts: {self.op} {self.node!r}{where} cannot use {self.tensor[0]!r} in {self.layout}; "
             f"gathers {self.nbytes:,} bytes a step"
         )
 

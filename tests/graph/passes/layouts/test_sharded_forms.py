@@ -69,7 +69,7 @@ def test_a_form_is_its_op(op: OpDef, each: Sample, parts: int, is_time: bool) ->
                 found = session.run(outputs, feeds)
             assert explained is not None
             assert op.name not in {tensor.op for tensor in explained.tensors}, "its form is in its place"
-            assert explained.gathers == ()
+            assert explained.remarks == ()
             for position, (one, many) in enumerate(zip(expected, found, strict=True)):
                 assert_same(np.asarray(many), one, f"{op.name}: output {position}, factor {factor}")
 
@@ -176,7 +176,7 @@ def test_forms_in_loops_and_branches(is_time: bool) -> None:
                 give(x, Layout(mesh, [Shard(1)]))
                 explained = explain_layouts(session, built(x), {x: value})
                 assert explained is not None
-                assert explained.gathers == ()
+                assert explained.remarks == ()
             found.append(session.run(built(x), {x: value}))
     for one, many in zip(*found, strict=True):
         np.testing.assert_allclose(many, one, 1e-12, 1e-14)
