@@ -24,6 +24,9 @@ if "FLOWRT_CACHE_DIR" not in os.environ:
     os.environ["FLOWRT_CACHE_DIR"] = tempfile.mkdtemp(prefix="flowrt-cache-")
     atexit.register(shutil.rmtree, os.environ["FLOWRT_CACHE_DIR"], ignore_errors=True)
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
 
 # Examples are the same in every run, so that a red run is about the change; the nightly run looks for new

@@ -28,7 +28,6 @@ from flowrt.graph.collectives.cost import Links, links_of
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.collective.lower_collectives import lower_collectives
-from flowrt.graph.passes.fusion.exchange_order import order_exchanges
 from flowrt.graph.passes.fusion.fuse import fuse
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small
 from flowrt.graph.passes.fusion.loop_factors import lay_out_factors
@@ -183,7 +182,7 @@ FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
 
 def _fuse(parts: Parts, options: CompileOptions, passes: Mapping[str, Callable[..., Subgraph]]) -> Parts:
     compilers = {device: options.loops[device] for device in parts if device in options.loops}
-    fused = order_exchanges(parts) if compilers and "fuse" in passes else dict(parts)
+    fused = dict(parts)
     for name, apply in passes.items():
         fused |= {device: apply(fused[device], compiler, False) for device, compiler in compilers.items()}
         options.observer.after(name, dict(fused))

@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flowrt import dtypes
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.passes.placement.partition import MAX_COPIED_BYTES, partition
+from flowrt.graph.passes.placement.partition import MAX_COPIED_BYTES, partition, task_of
 from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 
@@ -102,3 +103,50 @@ def test_ends_go_with_the_nodes_they_name(x):
         (("x",), (("y", 0),), ()),
         ((), (("z", 0),), ("z",)),
     ]
+
+
+# --- the order of exchanges
+
+
+def received(part):
+    return [node for node in part if node.op.name == "_Recv"]
+
+
+def test_a_receive_waits_for_what_is_sent_to_get_its_answer(x):
+    sent = on(A, lambda: op("Exp", x, name="sent"))
+    unsent = on(A, lambda: op("Sin", x, name="unsent"))
+    answer = on(C, lambda: op("Neg", on(B, lambda: op("Neg", sent))))
+    found = parts(on(A, lambda: op("Neg", answer)), unsent, feeds=[x])
+    assert [recv.controls for recv in received(found[A])] == [("sent",)]
+    assert [recv.controls for part in (found[B], found[C]) for recv in received(part)] == [(), ()]
+
+
+def test_a_receive_waits_for_no_more_than_others_imply(x):
+    first = on(A, lambda: op("Exp", x, name="first"))
+    second = on(A, lambda: op("AddV2", first, on(B, lambda: op("Neg", first)), name="second"))
+    answer = on(B, lambda: op("AddV2", on(B, lambda: op("Neg", first)), on(B, lambda: op("Neg", second))))
+    found = parts(on(A, lambda: op("Neg", answer)), feeds=[x])
+    assert [recv.controls for recv in received(found[A])] == [("first",), ("second",)]
+
+
+def test_an_answer_from_another_task_waits_too():
+    other = "/job:other/replica:0/task:1/device:CPU:0"
+    x = on(A, lambda: placeholder("float32", [2], name="x"))
+    sent = on(B, lambda: op("Neg", on(A, lambda: op("Exp", x, name="sent"))))
+    answer = on(other, lambda: op("Neg", sent))
+    whole = subgraph_of([on(A, lambda: op("Neg", answer))], feeds=[x])
+    by_task = partition(whole, task_of)
+    (recv,) = received(by_task[task_of(A)])
+    assert recv.controls == ("sent",)
+
+
+def test_what_a_group_sends_later_may_need_what_it_sent_first(x):
+    """Of ranks in other graphs nothing is known: any earlier collective may lead to a later one."""
+    attrs = {"group_key": "g", "rank": 0, "peer": 1}
+    sent = on(B, lambda: op("Neg", on(A, lambda: op("Exp", x, name="sent"))))
+    send = on(B, lambda: op("_GroupSend", sent, **attrs, edge="first", is_described=False, name="send"))
+    result = {"dtype": dtypes.float32, "shape": (2,)}
+    answer = on(A, lambda: op("_GroupRecv", **attrs, edge="second", **result, name="answer"))
+    whole = subgraph_of([answer], [send], [x])
+    assert [node.name for node in whole][-2:] == ["send", "answer"]
+    assert partition(whole)[A].nodes["answer"].controls == ("sent",)

@@ -36,8 +36,8 @@ def test_rows_that_a_loop_reads_are_gathered():
         "table = VarHandleOp()",
         "ids = Const([0, 2])",
         "rows/Read = ReadVariableOp(table) ^ids",
-        "rows/axis = Const(0)",
-        "rows = GatherV2(rows/Read, ids, rows/axis)",
+        "rows/Read/axis = Const(0)",
+        "rows = GatherV2(rows/Read, ids, rows/Read/axis)",
         "y = Exp(rows)",
     ]
     assert after.nodes["y"] is before.nodes["y"]

@@ -1,10 +1,9 @@
 """Fusion: groups of operations that one compiled loop can compute.
 
-exchange_order  on each device, a receive waits for the sends that it depends on through others
-group           what may be in a group
-loop_budget     how many different loops are worth compiling
-fuse            finds groups by scheduling, which keeps the graph acyclic
-loop_compiler   what the compiler of loops can do, and which loops are small
-loop_factors    transposed factors of products, laid out row-major in front of a loop
-row_slices      ``x[t]`` with a computed ``t``, as a gather
+group          what may be in a group
+loop_budget    how many different loops are worth compiling
+fuse           finds groups by scheduling, which keeps the graph acyclic
+loop_compiler  what the compiler of loops can do, and which loops are small
+loop_factors   transposed factors of products, laid out row-major in front of a loop
+row_slices     ``x[t]`` with a computed ``t``, as a gather
 """

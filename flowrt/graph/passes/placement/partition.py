@@ -14,6 +14,7 @@ them are sent before the first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from flowrt.graph.construction.constant import const_beside
 from flowrt.graph.node import SITE, Node, Ref, Subgraph
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
+from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, is_in_group
 
 MAX_COPIED_BYTES = 1024
 
@@ -57,6 +59,10 @@ class Partitioner:
         for node in subgraph:
             if SITE in node.attrs:
                 self._sites.setdefault(node.attrs[SITE], []).append(node)
+
+    @cached_property
+    def _order(self) -> ExchangeOrder:
+        return ExchangeOrder(self.whole)
 
     def run(self) -> dict[str, Subgraph]:
         whole = self.whole
@@ -96,8 +102,10 @@ class Partitioner:
         """Inputs and control inputs of ``node`` in its part."""
         device = node.device
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
-        controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
-        return inputs, controls
+        controls = [self._local_control(name, device) for name in node.controls]
+        if is_in_group(node):
+            controls += self._order.before(node.name, device)
+        return inputs, tuple(dict.fromkeys(controls))
 
     def local(self, ref: Ref, device: str) -> Ref:
         """The tensor that represents ``ref`` on ``device``."""
@@ -108,7 +116,7 @@ class Partitioner:
         if key not in self._received:
             is_copied = _is_small_constant(producer)
             self._received[key] = (
-                self._copy(producer, device) if is_copied else self._send(producer, ref[1], device)
+                self._copy(producer, device) if is_copied else self._send(producer, ref[1], device, producer)
             )
         return self._received[key]
 
@@ -121,7 +129,7 @@ class Partitioner:
             empty = np.empty(0, np.float32)
             signal = const_beside(producer, f"{name}/_control/{tag(device)}", empty, (name,))
             self._put(signal)
-            self._waited[key] = self._send(signal, 0, device)[0]
+            self._waited[key] = self._send(signal, 0, device, producer)[0]
         return self._waited[key]
 
     def _copy(self, constant: Node, device: str) -> Ref:
@@ -129,7 +137,8 @@ class Partitioner:
         self._put(constant.replace(name=name, device=device, controls=()))
         return (name, 0)
 
-    def _send(self, producer: Node, index: int, device: str) -> Ref:
+    def _send(self, producer: Node, index: int, device: str, origin: Node) -> Ref:
+        """A pair for an output of ``producer``, which is or waits for ``origin``, a node of the whole."""
         spec = producer.outputs[index]
         ends = {
             "tensor_name": f"{producer.name}:{index}",
@@ -141,7 +150,8 @@ class Partitioner:
         self._put(producer.beside(name, send_op, sent, (), {**ends, "T": spec.dtype}))
         name = f"{producer.name}/_recv_{index}/{tag(device)}"
         attrs = {**ends, "tensor_type": spec.dtype, "shape": spec.shape}
-        self._put(Node(name, recv_op, (), (), attrs, device, producer.source, (spec,)))
+        controls = self._order.before(origin.name, device)
+        self._put(Node(name, recv_op, (), controls, attrs, device, producer.source, (spec,)))
         return (name, 0)
 
 

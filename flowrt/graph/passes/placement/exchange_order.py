@@ -1,0 +1,82 @@
+"""Order of exchanges: on each device, a receive waits for what the device sends to get its answer.
+
+    device 0   a -> _Send ............ _Recv -> b      one loop of a and b would wait for the answer
+    device 1          _Recv -> c -> _Send              to what it has not sent yet
+
+Once the step is cut, nothing on device 0 connects a with b. The control edges given here do: _Recv waits for
+a. They are implied by the step, so they delay nothing; but `fuse`, which sees one device at a time, could
+otherwise compute a and b together. What waits for ranks of a group in other graphs may depend on all that
+this step has sent in earlier collectives.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import final
+
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
+
+
+@final
+class ExchangeOrder:
+    """What leaves its device in ``whole``, whose nodes all have one, and what depends on it."""
+
+    def __init__(self, whole: Subgraph) -> None:
+        leaving = _leaving(whole)
+        self._whole = whole
+        self._names: list[str] = []
+        """The nodes that give something to another device or another graph: bit i of a mask is the i-th."""
+        self._of_device: dict[str, int] = {}
+        """Those of each device."""
+        self._before: dict[str, int] = {}
+        """Those that each node depends on, without itself."""
+        self._bits: dict[str, int] = {}
+        started = 0
+        for node in whole:
+            before = reduce(or_, map(self._until, node.predecessors), 0)
+            in_group = is_in_group(node)
+            if in_group:
+                before |= started
+            self._before[node.name] = before
+            if in_group or node.name in leaving:
+                self._bits[node.name] = bit = 1 << len(self._names)
+                self._names.append(node.name)
+                self._of_device[node.device] = self._of_device.get(node.device, 0) | bit
+            if in_group:
+                started |= self._until(node.name)
+
+    def before(self, name: str, device: str) -> tuple[str, ...]:
+        """The nodes of ``device`` on which ``name``, which is on another one or in a group, depends through
+        other devices; without those that others of them imply.
+        """
+        node, nodes = self._whole.nodes[name], self._whole.nodes
+        wanted = self._before[name] & self._of_device.get(device, 0)
+        if node.device == device:
+            own = [self._until(other) for other in node.predecessors if nodes[other].device == device]
+            wanted &= ~reduce(or_, own, 0)
+        found: list[str] = []
+        while wanted:
+            last = self._names[wanted.bit_length() - 1]  # no other implies the last in the order of the step
+            wanted &= ~self._until(last)
+            found.append(last)
+        return tuple(found)
+
+    def _until(self, name: str) -> int:
+        return self._before[name] | self._bits.get(name, 0)
+
+
+def is_in_group(node: Node) -> bool:
+    """Whether ``node``, or one in its functions, exchanges something with ranks in other graphs."""
+    if node.op.effect is Effect.NESTED:
+        return any(is_in_group(inner) for function in owned_subgraphs(node.attrs) for inner in function)
+    return node.op in GROUP_OPS
+
+
+def _leaving(whole: Subgraph) -> set[str]:
+    """The nodes that are read on another device, but for those that no loop computes."""
+    nodes, feeds = whole.nodes, set(whole.feeds)
+    names = {name for node in whole for name in node.predecessors if nodes[name].device != node.device}
+    return {name for name in names if name not in feeds and nodes[name].op.name != "Const"}
