@@ -207,6 +207,12 @@ def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:
     return found
 
 
+def devices_in(node: Node) -> set[str]:
+    """The devices of ``node`` and of what is in its functions."""
+    inner = [devices_in(each) for function in owned_subgraphs(node.attrs) for each in function]
+    return {node.device}.union(*inner)
+
+
 def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
     """``node`` with ``change`` applied to each function that it owns; the same object if nothing changed."""
     changed: dict[str, Any] = {}

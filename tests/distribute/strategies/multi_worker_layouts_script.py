@@ -17,7 +17,7 @@ import flowrt as tf
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
 from tests.graph.passes.layouts.random_layouts import give, random_layout, random_mesh
 from tests.graph.passes.layouts.test_random_layouts import results
-from tests.graph.random_graphs import CALLS, RandomGraph
+from tests.graph.random_graphs import CALLS, CONTROL_FLOW, RandomGraph
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 Axis, Mesh = tf.distribute.Axis, tf.distribute.Mesh
@@ -57,13 +57,15 @@ def trains():
 
 
 def draws_graphs():
-    """Random graphs of the seeds from FIRST to before END, ``graphs:FIRST:END``, each under a random mesh
-    over all processes: where results are not those of one device.
+    """Random graphs of the seeds from FIRST to before END, ``graphs:FIRST:END``, or ``loops:FIRST:END`` for
+    some with loops and branches, each under a random mesh over all processes: where results are not those of
+    one device.
     """
-    _, first, end = WHAT.split(":")
+    kind, first, end = WHAT.split(":")
+    calls, kinds = (8, (*CALLS, *2 * CONTROL_FLOW)) if kind == "loops" else (12, CALLS)
     wrong = []
     for seed in range(int(first), int(end)):
-        rng, drawn = np.random.default_rng(seed), RandomGraph(seed, 12, CALLS)
+        rng, drawn = np.random.default_rng(seed), RandomGraph(seed, calls, kinds)
         with drawn.graph:
             fetches = [*drawn.ys, *[g for y in drawn.ys for g in tf.gradients(y, drawn.xs) if g is not None]]
             fetches = [tf.convert_to_tensor(each) for each in fetches]
@@ -227,6 +229,7 @@ def outside():
 DOES = {
     "train": trains,
     "graphs": draws_graphs,
+    "loops": draws_graphs,
     "reads": reads,
     "draws": draws,
     "saves": saves,

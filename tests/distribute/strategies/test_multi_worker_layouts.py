@@ -35,6 +35,9 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
         ("mlp", "dp", 2),
         ("cnn", "dp", 2),
         ("lstm", "dp", 2),
+        ("lstm", "tp", 2),
+        pytest.param("lstm", "dp x tp", 4, marks=pytest.mark.slow),
+        ("lstm", "dp x tp", 2),
         pytest.param("lenet", "dp x tp", 4, marks=pytest.mark.slow),
         ("gpt", "tp", 2),
         pytest.param("mlp", "tp", 3, marks=pytest.mark.slow),  # uneven: 8 columns
@@ -57,6 +60,11 @@ def test_training_in_processes_is_that_of_one_device(net: str, what: str, count:
 )
 def test_results_of_random_graphs_are_those_of_one_device(first: int, end: int, count: int) -> None:
     assert answers(f"graphs:{first}:{end}", count) == [[]] * count
+
+
+@pytest.mark.parametrize(("first", "end", "count"), [(0, 12, 2), (500, 508, 4)])
+def test_so_are_those_with_loops_and_branches(first: int, end: int, count: int) -> None:
+    assert answers(f"loops:{first}:{end}", count) == [[]] * count
 
 
 def test_processes_give_the_bits_of_devices() -> None:

@@ -22,7 +22,7 @@ from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.collectives.ends import gets, gives
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.text.python_calls import no_op
@@ -60,7 +60,7 @@ def _with_early_starts(subgraph: Subgraph) -> Subgraph:
     gradients are transferred while variables are updated with the first. Within one graph this has no
     benefit: its devices share the work.
     """
-    travelling = [node for node in subgraph if node.op in COLLECTIVES and not is_whole(node)]
+    travelling = [node for node in subgraph if _travels(node)]
     if not travelling:
         return subgraph
     place = {name: position for position, name in enumerate(subgraph.nodes)}
@@ -93,6 +93,13 @@ def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:
 
 def _has_collectives(subgraph: Subgraph) -> bool:
     return any(node.op in COLLECTIVES or _owns_collectives(node) for node in subgraph)
+
+
+def _travels(node: Node) -> bool:
+    """Whether ``node``, or one in its functions, is a collective between graphs: all have it in one order."""
+    if node.op.effect is Effect.NESTED:
+        return any(_travels(inner) for function in owned_subgraphs(node.attrs) for inner in function)
+    return node.op in COLLECTIVES and not is_whole(node)
 
 
 def _owns_collectives(node: Node) -> bool:
@@ -164,7 +171,7 @@ class _Lowering:
         controls = tuple(dict.fromkeys([*node.controls, *before]))
         lower = partial(lower_collectives, links=self._links)
         self._add(with_functions(node.replace(controls=controls), lower))
-        self._last = dict.fromkeys([*self._last, node.device], (node.name,))
+        self._last = dict.fromkeys([*self._last, *sorted(devices_in(node))], (node.name,))
 
     def _lower(self, node: Node) -> None:
         devices, specs, what = self._asked(node, self._made)

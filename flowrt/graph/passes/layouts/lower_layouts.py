@@ -354,10 +354,20 @@ class _Lowering:
             self._emit.nodes[named.name] = owner.node
             names |= dict.fromkeys(group.members, named.name)
             for found, refs in zip(parts, owner.outputs, strict=True):
-                found |= refs
+                found |= {at: self._at_home(ref, at, named) for at, ref in refs.items()}
         self._names[node.name] = names
         for index, layout in enumerate(outputs):
             self._put_output(node, index, layout, parts[index])
+
+    def _at_home(self, ref: Ref, at: Coordinate, owner: Node) -> Ref:
+        """The output ``ref`` of a loop or branch on the device of ``at``, to which `split` moves it."""
+        device, spec = self._mesh.device(at), self._emit.nodes[owner.name].outputs[ref[1]]
+        if device == owner.device:
+            return ref
+        name = self._emit.add(
+            f"{owner.name}/{ref[1]}", identity, [ref], {"T": spec.dtype}, device, [spec], owner
+        )
+        return name, 0
 
     def _computed(self, node: Node, outputs: Sequence[Layout]) -> Sequence[Layout]:
         """The layouts in which ``node`` itself gives ``outputs``: a read of a variable, as it is stored."""

@@ -6,6 +6,8 @@ on its devices:
     collective         its ranks; the others are in other graphs
     edge               between processes, a broadcast from the tensor's device to those that read it
     control edge       the same, of no elements
+    loop, branch       its part, if it has devices in it: arguments, results and nodes of its functions; what
+                       they exchange travels in each iteration, as does the predicate
     feeds, constants   in every process, as are iterators and what is computed from all these alone: every
                        process feeds the whole and has a whole iterator of its own, and takes its parts
 
@@ -17,8 +19,8 @@ wait for each other cannot deadlock. Before a step runs first, the processes com
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import MESH
 from flowrt.graph.layouts.mesh import Mesh
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.collective.collectives import (
@@ -48,7 +50,6 @@ from flowrt.graph.ops.state.iterators import (
 )
 from flowrt.graph.ops.state.variable_ops import var_handle_op
 from flowrt.graph.passes.layouts.processes import Own
-from flowrt.graph.passes.layouts.redistribute import device_of
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.resources.groups import split_key
 
@@ -75,56 +76,85 @@ def own_part(step: Subgraph, own: Own, devices: Sequence[DeviceSpec], text: str)
 
     ``devices`` are those of the session, and ``text`` is that of the step, which all processes compare.
     Raises `InvalidArgumentError` for a missing device, and `UnimplementedError` for a handle or list that
-    another process would need, and for a loop or branch between processes.
+    another process would need.
     """
-    return _Part(step, own, devices).run(text)
+    return _Part(step, own, devices, frozenset(step.feeds)).of_step(text)
+
+
+class _Owner(NamedTuple):
+    """A loop or branch on devices of several processes: what each has of it."""
+
+    functions: Sequence[_Part]
+    arguments: Sequence[int]
+    """The rank of each argument, behind the predicate or index."""
+    outputs: Sequence[int]
+    """The rank of each output."""
+    firsts: Mapping[int, int]
+    """The first rank of each process, which reads the predicate or index."""
+
+    @property
+    def is_shared(self) -> bool:
+        return len(self.firsts) > 1
 
 
 @final
 class _Part:
-    def __init__(self, step: Subgraph, own: Own, devices: Sequence[DeviceSpec]) -> None:
+    """The part of a step or a function; every process has the ``feeds`` of a step."""
+
+    def __init__(
+        self, whole: Subgraph, own: Own, devices: Sequence[DeviceSpec], feeds: Collection[str] = ()
+    ) -> None:
         assert own.mesh.devices is not None
-        self._step, self._own = step, own
+        self._whole, self._own, self._all_devices = whole, own, devices
         self._ranks = {name: rank for rank, name in enumerate(own.mesh.devices)}
         self._task = own.task(own.ranks[0])
         self._devices = {rank: _inside(own.mesh.devices[rank], devices) for rank in own.ranks}
         self._names_of_ranks = _coordinates_of(own.mesh)
-        self._everywhere = _everywhere(step)
+        self._everywhere = _everywhere(whole, feeds)
+        self._owners = {node.name: self._owner(node) for node in whole if node.op.effect is Effect.NESTED}
         self._readers: dict[Ref, dict[int, None]] = defaultdict(dict)
         """The ranks in other processes that read a tensor; the output -1 of a node is its end."""
         self._nodes: dict[str, Node] = {}
         self._here: dict[tuple[Ref, int], Ref] = {}
-        """Tensors from elsewhere, or from a collective, as ranks of this process have them."""
+        """Tensors from elsewhere, from a collective or a shared loop, as ranks of this process have them."""
         self._travelling: list[str] = []
-        """Collectives between processes, with ranks here."""
+        """What exchanges something between processes, with ranks here."""
         self._is_alone = True
 
-    def run(self, text: str) -> Subgraph:
-        self._find_readers()
-        for node in self._step:
-            if node.op.effect is Effect.NESTED:
-                self._check_functions(node)
+    def of_step(self, text: str) -> Subgraph:
+        """The part of a step, which has the fetches of all processes, one after the other."""
+        readers, fetches = self._own.readers(), self._whole.fetches
+        count = len(fetches) // len(readers)
+        ranks = [self._own.mesh.place(reader) for reader in readers for _ in range(count)]
+        self._add_all([*zip(fetches, ranks, strict=True)])
+        self._agree(text)
+        return self._part(self._whole.feeds, [*zip(fetches, ranks, strict=True)])
+
+    def of_function(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
+        """The part of a function with the parameters ``feeds``; ``results`` has those of all processes, each
+        with the rank that reads it.
+        """
+        self._add_all(results)
+        return self._part(feeds, results)
+
+    def _add_all(self, results: Sequence[tuple[Ref, int]]) -> None:
+        self._find_readers(results)
+        for node in self._whole:
+            owner = self._owners.get(node.name)
             if node.op in COLLECTIVES:
                 self._add_collective(node)
+            elif owner is not None and owner.is_shared:
+                self._add_shared(node, owner)
             elif node.name in self._everywhere or self._is_here(self._rank(node)):
                 self._add(self._local(node))
             for index in [-1, *range(len(node.outputs))]:
                 if (node.name, index) in self._readers:
                     self._add_message(node, index)
-        self._agree(text)
-        reader = self._own.ranks[0]
-        targets = [name for name in self._step.targets if name in self._nodes]
-        fetches = tuple(self._ref(ref, reader) for ref in self._fetches()[self._task])
-        return prune(Subgraph(self._nodes, self._step.feeds, fetches, (*targets, *self._travelling)))
 
-    def _fetches(self) -> dict[int, Sequence[Ref]]:
-        """The fetches of each process."""
-        readers = self._own.readers()
-        fetches, count = self._step.fetches, len(self._step.fetches) // len(readers)
-        return {
-            self._own.task(self._own.mesh.place(c)): fetches[i * count : (i + 1) * count]
-            for i, c in enumerate(readers)
-        }
+    def _part(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
+        targets = [name for name in self._whole.targets if name in self._nodes]
+        fetches = tuple(self._ref(ref, rank) for ref, rank in results if self._is_here(rank))
+        return prune(Subgraph(self._nodes, tuple(feeds), fetches, (*targets, *self._travelling)))
 
     # --- ranks
 
@@ -136,25 +166,99 @@ class _Part:
         return self._ranks.get(node.device, 0)
 
     def _rank_of(self, ref: Ref) -> int:
-        return self._ranks.get(device_of(ref, self._step.nodes), 0)
+        node, index = self._whole.nodes[ref[0]], ref[1]
+        if node.op in COLLECTIVES:
+            return self._rank_of(node.inputs[index])
+        owner = self._owners.get(node.name)
+        return self._rank(node) if owner is None or index < 0 else owner.outputs[index]
 
-    def _find_readers(self) -> None:
-        for node in self._step:
-            if node.op not in COLLECTIVES and node.name not in self._everywhere:
-                for ref in [*node.inputs, *[(name, -1) for name in node.controls]]:
-                    self._note(ref, self._rank(node))
-        for reader in self._own.readers():
-            rank = self._own.mesh.place(reader)
-            for ref in self._fetches()[self._own.task(rank)]:
-                self._note(ref, rank)
+    def _tasks_of(self, ref: Ref) -> Collection[int]:
+        """The processes that have ``ref``. Of a shared loop, each knows the end of its own part."""
+        owner = self._owners.get(ref[0])
+        return (self._own.task(self._rank_of(ref)),) if owner is None or ref[1] >= 0 else owner.firsts
+
+    def _find_readers(self, results: Sequence[tuple[Ref, int]]) -> None:
+        for node in self._whole:
+            if node.op in COLLECTIVES or node.name in self._everywhere:
+                continue
+            owner = self._owners.get(node.name)
+            if owner is None or not owner.is_shared:
+                firsts, ranks = [self._rank(node)], [self._rank(node)] * len(node.inputs)
+            else:
+                firsts, ranks = [*owner.firsts.values()], [-1, *owner.arguments]
+                for first in firsts:
+                    self._note(node.inputs[0], first)
+            for ref, rank in zip(node.inputs, ranks, strict=True):
+                if rank >= 0:
+                    self._note(ref, rank)
+            for name in node.controls:
+                for first in firsts:
+                    self._note((name, -1), first)
+        for ref, rank in results:
+            self._note(ref, rank)
 
     def _note(self, ref: Ref, reader: int) -> None:
-        if ref[0] not in self._everywhere and self._own.task(self._rank_of(ref)) != self._own.task(reader):
+        if ref[0] not in self._everywhere and self._own.task(reader) not in self._tasks_of(ref):
             self._readers[ref][reader] = None
 
     def _ref(self, ref: Ref, reader: int) -> Ref:
         """``ref`` as the rank ``reader``, which is here, has it."""
         return self._here.get((ref, reader)) or self._here.get((ref, self._rank_of(ref)), ref)
+
+    # --- loops and branches
+
+    def _owner(self, node: Node) -> _Owner:
+        functions = owned_subgraphs(node.attrs)
+        parts = [_Part(function, self._own, self._all_devices) for function in functions]
+        arguments = [self._rank(functions[0].nodes[name]) for name in functions[0].feeds]
+        count = len(node.outputs)
+        is_loop = node.op.name == "_Loop"
+        outputs = arguments[:count] if is_loop else [parts[0]._rank_of(ref) for ref in functions[0].fetches]
+        firsts: dict[int, int] = {}
+        for rank in sorted({self._ranks[device] for device in devices_in(node) if device in self._ranks}):
+            firsts.setdefault(self._own.task(rank), rank)
+        return _Owner(parts, arguments, outputs, firsts)
+
+    def _add_shared(self, node: Node, owner: _Owner) -> None:
+        """Add the part of a loop or branch between processes."""
+        self._is_alone = False
+        if self._task not in owner.firsts:
+            return
+        first, is_loop = owner.firsts[self._task], node.op.name == "_Loop"
+        arguments = [i for i, rank in enumerate(owner.arguments) if self._is_here(rank)]
+        outputs = [k for k, rank in enumerate(owner.outputs) if self._is_here(rank)]
+        ranks = [*(owner.firsts.values() if is_loop else ()), *owner.outputs]
+        functions = []
+        for part in owner.functions:
+            feeds, fetches = part._whole.feeds, part._whole.fetches
+            results = [fetches[0]] * len(owner.firsts) + [*fetches[1:]] if is_loop else fetches
+            functions.append(
+                part.of_function([feeds[i] for i in arguments], [*zip(results, ranks, strict=True)])
+            )
+        count = len(node.outputs)
+        changed: Mapping[str, Any] = {
+            "body": functions[0],
+            "T": tuple(node.attrs["T"][k] for k in outputs),
+            "C": tuple(node.attrs["C"][i - count] for i in arguments if i >= count),
+        } if is_loop else {
+            "branches": tuple(functions),
+            "Tin": tuple(node.attrs["Tin"][i] for i in arguments),
+            "Tout": tuple(node.attrs["Tout"][k] for k in outputs),
+        }  # fmt: skip
+        given = [self._ref(node.inputs[1 + i], owner.arguments[i]) for i in arguments]
+        self._add(
+            node.replace(
+                device=self._devices[first],
+                inputs=(self._ref(node.inputs[0], first), *given),
+                controls=self._controls(node, first),
+                attrs={**node.attrs, **changed},
+                outputs=tuple(node.outputs[k] for k in outputs),
+            )
+        )
+        self._here |= {
+            ((node.name, k), owner.outputs[k]): (node.name, place) for place, k in enumerate(outputs)
+        }
+        self._travelling.append(node.name)
 
     # --- nodes
 
@@ -171,9 +275,11 @@ class _Part:
             return node.replace(device=device)
         node = with_functions(node, self._local_function)
         inputs = tuple(self._ref(ref, rank) for ref in node.inputs)
+        return node.replace(inputs=inputs, controls=self._controls(node, rank), device=device)
+
+    def _controls(self, node: Node, rank: int) -> tuple[str, ...]:
         ends = {name: self._here.get(((name, -1), rank)) for name in node.controls}
-        controls = tuple(name if end is None else end[0] for name, end in ends.items())
-        return node.replace(inputs=inputs, controls=controls, device=device)
+        return tuple(name if end is None else end[0] for name, end in ends.items())
 
     def _local_function(self, function: Subgraph) -> Subgraph:
         """A function of a loop or branch, on the devices of this session."""
@@ -185,18 +291,11 @@ class _Part:
 
         return function.mapped(local)
 
-    def _check_functions(self, node: Node) -> None:
-        """Raise `UnimplementedError` for a loop or branch on devices of several processes."""
-        ranks = {self._ranks[device] for device in _devices_in(node) if device in self._ranks}
-        if len({self._own.task(rank) for rank in ranks}) > 1:
-            what = "expected a loop or branch in which processes exchange nothing; got one between several"
-            raise located(node, UnimplementedError(what))
-
     def _add_collective(self, node: Node) -> None:
         if node.op not in (all_gather_op, all_reduce_op, reduce_scatter_op):
             raise UnimplementedError(f"expected a collective of layouts; got {node.op.name} {node.name!r}")
         ranks = [self._rank_of(ref) for ref in node.inputs]
-        specs = [self._step.spec(ref) for ref in node.inputs]
+        specs = [self._whole.spec(ref) for ref in node.inputs]
         if len({self._own.task(rank) for rank in ranks}) == 1:
             if self._is_here(ranks[0]):
                 inputs = tuple(self._ref(ref, rank) for ref, rank in zip(node.inputs, ranks, strict=True))
@@ -329,24 +428,16 @@ class _Part:
         return self._put(name, const, (), attrs, device, [TensorSpec(dtype, value.shape)], origin, controls)
 
 
-def _everywhere(step: Subgraph) -> frozenset[str]:
-    """The nodes that every process computes for itself: of feeds, constants and its iterators alone."""
-    found: set[str] = set()
-    for node in step:
-        if node.op in COLLECTIVES:
+def _everywhere(whole: Subgraph, feeds: Collection[str]) -> frozenset[str]:
+    """The nodes that every process computes for itself: of ``feeds``, constants and its iterators alone."""
+    found: set[str] = set(feeds)
+    for node in whole:
+        if node.op in COLLECTIVES or node.name in whole.feeds:
             continue
         is_own = node.op.effect is Effect.PURE and node.op.state is None
-        if node.name in step.feeds or (
-            (is_own or node.op in _OF_ITERATORS) and found.issuperset(node.predecessors)
-        ):
+        if (is_own or node.op in _OF_ITERATORS) and found.issuperset(node.predecessors):
             found.add(node.name)
     return frozenset(found)
-
-
-def _devices_in(node: Node) -> set[str]:
-    """The devices of ``node`` and of what is in its functions."""
-    inner = [_devices_in(each) for function in owned_subgraphs(node.attrs) for each in function]
-    return {node.device}.union(*inner)
 
 
 def _inside(device: str, devices: Sequence[DeviceSpec]) -> str:

@@ -24,6 +24,7 @@ from flowrt import dtypes
 from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
+from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of
 from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
@@ -54,7 +55,7 @@ def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     """The layouts of ``subgraph``, with inferred and folded shapes, over ``mesh``.
 
     Lists of tensors are in parts as their elements are, unless two readers want one list in different
-    layouts: then all lists are whole.
+    layouts: then each coordinate has all lists whole.
 
     Raises `InvalidArgumentError` for a layout that does not fit its tensor, and for variables with different
     layouts in one update.
@@ -72,6 +73,10 @@ def _propagated(
     found = _Propagation(subgraph, mesh, are_lists_cut, parameters, {}).run()
     wanted = wanted_layouts(found)
     return _Propagation(subgraph, mesh, are_lists_cut, parameters, wanted).run() if wanted else found
+
+
+_ONCE = (dtypes.string, dtypes.resource)
+"""What gives these runs once."""
 
 
 @final
@@ -125,10 +130,10 @@ class _Propagation:
             self._note(node, (), [layouts.stored])
         elif self._is_of_variable(node):
             self._visit_access(node)
-        elif node.op.effect is Effect.NESTED and self._is_in_parts(node):
+        elif node.op.effect is Effect.NESTED and (self._is_in_parts(node) or not self._runs_once(node)):
             self._visit_functions(node)
-        elif node.op.lists is not None and node.op.lists.begins and self._are_lists_cut:
-            self._note(node, [self._none] * len(node.inputs), [self._none])
+        elif self._has_whole_list(node):
+            self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
         elif node.name in self._wanted:
             self._note(node, [self._none] * len(node.inputs), [self._wanted[node.name]])
         elif self._runs_once(node):
@@ -150,6 +155,13 @@ class _Propagation:
         self._found.inputs[node.name] = tuple(inputs)
         for index, layout in enumerate(outputs):
             self._found.outputs[node.name, index] = layout
+
+    def _has_whole_list(self, node: Node) -> bool:
+        """Whether ``node`` begins a list, or works on one that each coordinate has whole."""
+        if node.op.lists is not None and node.op.lists.begins:
+            return True
+        specs = [*node.outputs, *map(self._subgraph.spec, node.inputs)]
+        return not self._are_lists_cut and any(spec.dtype is dtypes.variant for spec in specs)
 
     def _seed(self, node: Node, spec: TensorSpec) -> Layout:
         """The layout that the script gave to an output of ``node``; a scalar among inputs has none."""
@@ -226,7 +238,7 @@ class _Propagation:
     def _visit_parameter(self, node: Node, given: Parameter) -> None:
         if given.handle is not None:
             self._found.handles[node.name, 0] = given.handle
-        elif not given.may_cut:
+        elif not given.may_cut and node.outputs[0].dtype is not dtypes.variant:
             self._found.single.add(node.name)
         elif given.is_free:
             self._found.free.add((node.name, 0))
@@ -299,11 +311,12 @@ class _Propagation:
     # --- nodes that run once
 
     def _runs_once(self, node: Node) -> bool:
-        effect = node.op.effect
-        if effect is not Effect.PURE:
+        if node.op.effect is not Effect.PURE and (node.op.effect is not Effect.NESTED or is_stateful(node)):
             return True
-        if node.op.state is not None or not all(map(self._is_cut, node.outputs)):
+        if node.op.state is not None or any(spec.dtype in _ONCE for spec in node.outputs):
             return True
+        if any(spec.dtype is dtypes.variant for spec in node.outputs):
+            return False
         if not node.inputs or not all(is_static(spec.shape) for spec in node.outputs):
             return bool(node.inputs)
         return self._is_fed_by_single(node) and all(
@@ -314,7 +327,7 @@ class _Propagation:
         """Whether a tensor of this dtype may be in parts."""
         if spec.dtype is dtypes.variant:
             return self._are_lists_cut
-        return spec.dtype not in (dtypes.string, dtypes.resource)
+        return spec.dtype not in _ONCE
 
     def _is_fed_by_single(self, node: Node) -> bool:
         """Whether all inputs but constants come from nodes that run once."""
