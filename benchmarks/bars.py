@@ -76,5 +76,10 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("layouts_gpt_dp_4", "step"): (_jax(1.0),),
     ("layouts_gpt_tp_4", "step"): (_jax(1.0),),
     ("layouts_gpt_tp_2", "first_step"): (_jax(1.0),),
+    ("redistribute_16_mib", "rows_to_whole"): (_torch(1.0),),
+    ("redistribute_16_mib", "rows_to_columns"): (_torch(1.0),),
+    ("redistribute_16_mib", "sum_to_whole"): (_torch(1.0),),
+    ("redistribute_16_mib", "sum_to_rows"): (_torch(1.0),),
+    ("redistribute_16_mib", "whole_to_rows"): (_torch(1.0),),
 }
 """By case and measure."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +22,7 @@ if __name__ == "__main__":
 
 import numpy as np
 
-from benchmarks.cluster import reserve_addresses
+from benchmarks.ranks import outcome_of_first
 from benchmarks.timing import CHECKED_CALL, Outcome
 
 SIZES = (784, 2048, 2048, 10)
@@ -208,17 +206,7 @@ def run_rank(side: str, kind: str, rank: int, addresses: Sequence[str]) -> Outco
 
 def train(kind: str, side: str) -> Outcome:
     """With a process a rank; the outcome is the first's."""
-    with ExitStack() as stack:
-        addresses = reserve_addresses(RANKS[kind], stack)
-        ranks = []
-        for rank in range(RANKS[kind]):
-            command = [sys.executable, __file__, side, kind, str(rank), *addresses]
-            ranks.append(stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)))
-            stack.callback(ranks[rank].kill)
-        printed, _ = ranks[0].communicate()
-        if ranks[0].returncode != 0:
-            raise RuntimeError(f"{side}, {kind}: the first rank ended with status {ranks[0].returncode}")
-    return Outcome(*json.loads(printed.splitlines()[-1]))
+    return outcome_of_first(__file__, side, kind, RANKS[kind])
 
 
 def data_parallel_one(side: str) -> Outcome:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,8 +22,8 @@ if __name__ == "__main__":
 import numpy as np
 
 from benchmarks import inputs
-from benchmarks.cluster import reserve_addresses
 from benchmarks.inputs import Gpt
+from benchmarks.ranks import outcome_of_first
 from benchmarks.timing import CHECKED_CALL, Outcome
 
 
@@ -280,20 +278,7 @@ def run_process(side: str, name: str, rank: int, addresses: Sequence[str]) -> Ou
 
 def train(name: str, side: str) -> Outcome:
     """With the processes that the side needs; the outcome is the first's."""
-    count = KINDS[name].devices if side == "torch" else 1
-    with ExitStack() as stack:
-        addresses = reserve_addresses(count, stack)
-        processes = []
-        for rank in range(count):
-            command = [sys.executable, __file__, side, name, str(rank), *addresses]
-            processes.append(
-                stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            )
-            stack.callback(processes[rank].kill)
-        printed, _ = processes[0].communicate()
-        if processes[0].returncode != 0:
-            raise RuntimeError(f"{side}, {name}: the first ended with status {processes[0].returncode}")
-    return Outcome(*json.loads(printed.splitlines()[-1]))
+    return outcome_of_first(__file__, side, name, KINDS[name].devices if side == "torch" else 1)
 
 
 def layouts_gpt_one(side: str) -> Outcome:
