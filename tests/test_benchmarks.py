@@ -22,6 +22,7 @@ from benchmarks import (
     data_parallel,
     layouts,
     plots,
+    redistribution,
     scaling,
     sides,
     timing,
@@ -106,9 +107,10 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
-    cases = {**CASES, **cluster.CASES, **collectives.CASES, **data_parallel.CASES, **layouts.CASES}
+    programs = (cluster, collectives, data_parallel, layouts, redistribution)
+    cases = {*CASES, *[name for program in programs for name in program.CASES]}
     to_compare_with = {"data_parallel_one", "data_parallel_central_storage", "layouts_gpt_one"}
-    assert {case for case, _ in BARS} == set(cases) - to_compare_with
+    assert {case for case, _ in BARS} == cases - to_compare_with
     assert {peer for many in BARS.values() for bar in many for peer in bar.peers} <= set(sides.PEERS)
 
 
