@@ -178,6 +178,9 @@ def _check_shared(variable: Variable, name: str, shape: Any, dtype: Any, reuse: 
             f"variable {name!r}: expected dtype {expected}, as reuse shares the existing variable; got"
             f" {got}. {made}"
         )
+    strategy = layout_strategy()
+    if strategy is not None:
+        strategy.extended.check_reused(variable)
 
 
 def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any:

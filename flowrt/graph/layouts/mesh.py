@@ -41,8 +41,8 @@ class Mesh:
     >>> mesh.device((1, 0))
     '/device:CPU:2'
 
-    Raises `InvalidArgumentError` for names that are not identifiers or not distinct, a size below 1, and a
-    number of devices other than that of the coordinates.
+    Raises `InvalidArgumentError` for names that are not identifiers or not distinct, a size below 1, more
+    than 65,536 coordinates, and a number of devices other than that of the coordinates.
     """
 
     __slots__ = ("__weakref__", "_numbers", "axes", "coordinates", "devices")
@@ -54,9 +54,10 @@ class Mesh:
     _numbers: dict[str, int]
 
     def __new__(cls, axes: Iterable[Axis | tuple[str, int]], devices: Iterable[str] | None = None) -> Mesh:
-        found = tuple(_checked_axis(axis) for axis in axes)
+        found = tuple(_checked_axis(axis) for axis in _checked_list(axes, "axes"))
         _check_names([axis.name for axis in found])
-        names = None if devices is None else tuple(format_device(parse_device(name)) for name in devices)
+        _check_size(found)
+        names = None if devices is None else tuple(map(_checked_device, _checked_list(devices, "devices")))
         _check_devices(found, names)
         return _meshes.get((found, names)) or cls._made(found, names)
 
@@ -153,6 +154,32 @@ class Mesh:
 _meshes: WeakValueDictionary[tuple[tuple[Axis, ...], tuple[str, ...] | None], Mesh] = WeakValueDictionary()
 
 
+MAX_COORDINATES = 65_536
+"""A step is compiled for each: this many take hours."""
+
+
+def _checked_list(values: Any, what: str) -> Iterable[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"mesh: expected a list of {what}; got {values!r}", source=user_line())
+    return values
+
+
+def _checked_device(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"mesh: expected names of devices; got {name!r}", source=user_line())
+    return format_device(parse_device(name))
+
+
+def _check_size(axes: Sequence[Axis]) -> None:
+    count = math.prod(axis.size for axis in axes)
+    if count > MAX_COORDINATES:
+        raise InvalidArgumentError(
+            f"mesh [{', '.join(map(str, axes))}]: expected at most {MAX_COORDINATES:,} coordinates; "
+            f"got {count:,}",
+            source=user_line(),
+        )
+
+
 def _checked_axis(axis: Any) -> Axis:
     try:
         found = Axis(*(() if isinstance(axis, str) else axis))
@@ -169,6 +196,11 @@ def _checked_axis(axis: Any) -> Axis:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidArgumentError(
             f"mesh: expected a size of at least 1 for axis {name!r}; got {size!r}", source=user_line()
+        )
+    if not isinstance(found.is_time, bool):
+        raise InvalidArgumentError(
+            f"mesh: expected True or False as is_time of axis {name!r}; got {found.is_time!r}",
+            source=user_line(),
         )
     return found
 

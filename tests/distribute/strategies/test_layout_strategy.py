@@ -243,6 +243,25 @@ def test_what_is_no_layout_at_all() -> None:
     assert "expected a regular expression; got '('" in error_of(lambda s: s.variable_layouts({"(": ["dp"]}))
     assert "pairs (name, size); got 'dp'" in error_of(lambda s: Mesh({"dp": 2}))
     assert "dimension 0; got 3" in error_of(lambda s: tf.distribute.LayoutStrategy(s.mesh, batch=3))
+    assert "axes by logical axis; got ['a']" in error_of(
+        lambda s: tf.distribute.LayoutStrategy(s.mesh, rules=["a"])
+    )
+    assert "layouts by expression; got [1]" in error_of(lambda s: s.variable_layouts([1]))
+    assert "an entry per dimension: None, an axis, or several; got 3" in error_of(
+        lambda s: s.variable_layouts({"w": 3})
+    )
+
+
+def test_a_shared_variable_has_one_layout() -> None:
+    def build(strategy: Any) -> None:
+        tf.get_variable("w", [4, 4], layout=[None, "tp"])
+        with tf.variable_scope("", reuse=True):
+            tf.get_variable("w", [4, 4])
+            tf.get_variable("w", [4, 4], layout=[None, "tp"])
+            tf.get_variable("w", [4, 4], layout=["tp", None])
+
+    message = "variable 'w': expected layout [-, tp], as reuse shares the existing one; got layout [tp]"
+    assert message in error_of(build)
 
 
 def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,13 +102,16 @@ def test_a_meshs_text_is_read_as_the_mesh(mesh: Mesh, has_devices: bool) -> None
         ([("a b", 2)], None, "a name of letters, digits and underscores for an axis; got 'a b'"),
         ([(2, "dp")], None, "got 2"),
         ([2], None, r"pairs \(name, size\); got 2"),
+        (3, None, "a list of axes; got 3"),
+        ([("dp", 2, "no")], None, "True or False as is_time of axis 'dp'; got 'no'"),
+        ([("a", 10**6), ("b", 10**6)], None, "at most 65,536 coordinates; got 1,000,000,000,000"),
+        ([("dp", 2)], [0, 1], "names of devices; got 0"),
+        ([("dp", 2)], "/cpu:0", "a list of devices; got '/cpu:0'"),
         ([("dp", 2)], ["/cpu:0"], r"mesh \[dp=2\]: expected 2 different devices; got 1: /device:CPU:0"),
         ([("dp", 2)], ["/cpu:0", "/device:CPU:0"], "expected 2 different devices; got 2"),
     ],
 )
-def test_what_is_no_mesh_is_refused(
-    axes: list[tuple[str, int]], devices: list[str] | None, message: str
-) -> None:
+def test_what_is_no_mesh_is_refused(axes: Any, devices: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as info:
         Mesh(axes, devices)
     assert "test_layout.py" in str(info.value)

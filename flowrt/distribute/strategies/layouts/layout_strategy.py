@@ -26,7 +26,7 @@ from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneD
 from flowrt.errors import DTypeError, FailedPreconditionError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.layouts.attributes import attributes_of
+from flowrt.graph.layouts.attributes import NodeLayouts, attributes_of, layouts_of
 from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
@@ -65,7 +65,9 @@ class LayoutStrategy(Strategy):
         if not isinstance(mesh, Mesh):
             raise misuse(f"LayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
         batch_layout = layout_of(mesh, [batch], "LayoutStrategy: batch")
-        rules = dict(rules or {})
+        rules = _by_text(
+            {} if rules is None else rules, "LayoutStrategy: rules: expected axes by logical axis"
+        )
         for name, axes in rules.items():
             layout_of(mesh, [axes], f"LayoutStrategy: rule of {name!r}")
         super().__init__(self._extended_over(mesh, batch_layout, rules))
@@ -81,13 +83,14 @@ class LayoutStrategy(Strategy):
         A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
         Raises `InvalidArgumentError` for a text that is no regular expression.
         """
-        for pattern in dict(layouts):
+        for pattern, entries in _by_text(layouts, "variable_layouts: expected layouts by expression").items():
             try:
                 re.compile(pattern)
             except re.error as error:
                 raise misuse(
                     f"variable_layouts: expected a regular expression; got {pattern!r}: {error}"
                 ) from None
+            layout_of(self.mesh, entries, f"variable_layouts: {pattern!r}")
         self.extended.patterns.update(layouts)
 
     @contextlib.contextmanager
@@ -124,12 +127,27 @@ class LayoutExtended(StrategyExtended):
         variable = next_creator(**arguments)
         self._names.append(variable.op.name)
         wanted = self._pop_wanted() or self._by_name(variable.op.name)
+        op = variable.op
+        op.mutate(attrs={**op.node.attrs, **attributes_of(*self._layouts(variable, wanted))})
+        return variable
+
+    def check_reused(self, variable: Variable) -> None:
+        """Raise `InvalidArgumentError` if the script asks for another layout of an existing ``variable``."""
+        wanted, attrs = self._pop_wanted(), variable.op.node.attrs
+        if wanted is None:
+            return
+        have, asked = layouts_of(attrs, self._mesh), self._layouts(variable, wanted)
+        if have != asked:
+            raise misuse(
+                f"variable {variable.op.name!r}: expected {_text(have)}, as reuse shares the existing one;"
+                f" got {_text(asked)}"
+            )
+
+    def _layouts(self, variable: Variable, wanted: Wanted) -> NodeLayouts:
         where = f"Variable {variable.op.name!r}"
         used = self._layout(variable, wanted.layout, where)
         stored = used if wanted.stored is None else self._layout(variable, wanted.stored, f"{where}: stored")
-        op = variable.op
-        op.mutate(attrs={**op.node.attrs, **attributes_of(used, stored)})
-        return variable
+        return NodeLayouts(used, stored)
 
     def _layout(self, variable: Variable, entries: Entries | None, where: str) -> Layout:
         if entries is None:
@@ -196,6 +214,20 @@ class LayoutExtended(StrategyExtended):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Structure:
         return fn(*args, **kwargs)
+
+
+def _by_text(found: Any, expected: str) -> dict[str, Any]:
+    """``found``, a mapping by texts. Raises `InvalidArgumentError` otherwise."""
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        raise misuse(f"{expected}; got {found!r}")
+    return dict(found)
+
+
+def _text(layouts: NodeLayouts | None) -> str:
+    if layouts is None:
+        return "no layout"
+    used, stored = layouts
+    return f"layout {used}" if used is stored else f"layout {used}, stored {stored}"
 
 
 def relayout(tensor: Any, layout: Entries, name: str | None = None) -> Tensor:
