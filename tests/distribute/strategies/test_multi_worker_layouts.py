@@ -32,9 +32,9 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
 @pytest.mark.parametrize(
     ("net", "what", "count"),
     [
-        ("mlp", "dp", 2),
+        pytest.param("mlp", "dp", 2, marks=pytest.mark.slow),
         ("cnn", "dp", 2),
-        ("lstm", "dp", 2),
+        pytest.param("lstm", "dp", 2, marks=pytest.mark.slow),
         ("lstm", "tp", 2),
         pytest.param("lstm", "dp x tp", 4, marks=pytest.mark.slow),
         ("lstm", "dp x tp", 2),
@@ -62,7 +62,9 @@ def test_results_of_random_graphs_are_those_of_one_device(first: int, end: int, 
     assert answers(f"graphs:{first}:{end}", count) == [[]] * count
 
 
-@pytest.mark.parametrize(("first", "end", "count"), [(0, 12, 2), (500, 508, 4)])
+@pytest.mark.parametrize(
+    ("first", "end", "count"), [(0, 6, 2), pytest.param(500, 508, 4, marks=pytest.mark.slow)]
+)
 def test_so_are_those_with_loops_and_branches(first: int, end: int, count: int) -> None:
     assert answers(f"loops:{first}:{end}", count) == [[]] * count
 

@@ -82,7 +82,7 @@ def own_part(step: Subgraph, own: Own, devices: Sequence[DeviceSpec], text: str)
 
 
 class _Owner(NamedTuple):
-    """A loop or branch on devices of several processes: what each has of it."""
+    """A loop or branch on devices, and the ranks that have its parts."""
 
     functions: Sequence[_Part]
     arguments: Sequence[int]
@@ -118,7 +118,7 @@ class _Part:
         self._here: dict[tuple[Ref, int], Ref] = {}
         """Tensors from elsewhere, from a collective or a shared loop, as ranks of this process have them."""
         self._travelling: list[str] = []
-        """What exchanges something between processes, with ranks here."""
+        """Nodes that exchange something between processes, with ranks here."""
         self._is_alone = True
 
     def of_step(self, text: str) -> Subgraph:

@@ -76,7 +76,7 @@ def _propagated(
 
 
 _ONCE = (dtypes.string, dtypes.resource)
-"""What gives these runs once."""
+"""Types of tensors: a node that gives one runs once."""
 
 
 @final

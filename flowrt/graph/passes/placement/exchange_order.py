@@ -22,7 +22,7 @@ from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
 
 @final
 class ExchangeOrder:
-    """What leaves its device in ``whole``, whose nodes all have one, and what depends on it."""
+    """Dependencies through other devices in ``whole``, all nodes of which have a device."""
 
     def __init__(self, whole: Subgraph) -> None:
         leaving = _leaving(whole)
@@ -30,9 +30,9 @@ class ExchangeOrder:
         self._names: list[str] = []
         """The nodes that give something to another device or another graph: bit i of a mask is the i-th."""
         self._of_device: dict[str, int] = {}
-        """Those of each device."""
+        """The ones of each device."""
         self._before: dict[str, int] = {}
-        """Those that each node depends on, without itself."""
+        """The ones that each node depends on, without itself."""
         self._bits: dict[str, int] = {}
         started = 0
         for node in whole:
