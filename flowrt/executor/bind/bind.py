@@ -27,6 +27,7 @@ from flowrt.executor.bind.bind_control import BoundFunction, ControlBinder
 from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Send, bind_feed, bind_recv, bind_send
+from flowrt.executor.bind.verify_program import Layer, is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.buffers.buffer_assignment import (
     BufferAssignment,
@@ -139,6 +140,7 @@ class Binder:
         self._streams.fork()
         self._bind_nodes()
         self._streams.join()
+        self._verify()
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
         programs = []
@@ -156,7 +158,13 @@ class Binder:
     def bind_function(self) -> InstructionBuilder:
         """The instructions of a function, which end without a wait."""
         self._bind_nodes()
+        self._verify()
         return self._builder
+
+    def _verify(self) -> None:
+        if is_checking() and not self._is_asynchronous:
+            layer = Layer(self._subgraph, self._schedule, self.tensors, {})
+            verify_program([layer], self._subgraph.fetches)
 
     # --- nodes
 

@@ -34,6 +34,8 @@ from flowrt.device.device import Device
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Ends, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
+from flowrt.executor.bind.verify_program import Layer as Verified
+from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER, BoundTensors
 from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign_buffers, nbytes_of
 from flowrt.executor.buffers.lifetimes import Lifetimes
@@ -153,9 +155,12 @@ def extend_program(
         layers=(*bound.layers, layer),
         layer_of={**bound.layer_of, **{node.name: layer for node in grown.added}},
     )
-    fetches = _bind_fetches(bound, [bound_refs.get(ref, ref) for ref in placed.fetches])
+    fetched = [bound_refs.get(ref, ref) for ref in placed.fetches]
+    fetches = _bind_fetches(bound, fetched)
     if fetches is None:
         return None
+    if is_checking():
+        _verify(bound, fetched)
     left = [_without_nodes(s, grown.dropped) for s in program.segments] if grown.dropped else program.segments
     before = _with_kept(left, keeps.values(), bound.layers[:-1])
     known = [line for line in program.lines if line.node.name not in grown.dropped]
@@ -191,6 +196,14 @@ def _without(bound: Bound, dropped: Collection[str]) -> Bound:
         kept={ref: operand for ref, operand in bound.kept.items() if ref[0] not in dropped},
         num_dropped=bound.num_dropped + len(dropped),
     )
+
+
+def _verify(bound: Bound, fetched: Sequence[Ref]) -> None:
+    layers = []
+    for layer in bound.layers:
+        parameters = {name: ref for name, ref in layer.parameters.items() if ref not in bound.kept}
+        layers.append(Verified(layer.subgraph, one_stream(layer.subgraph), layer.tensors, parameters))
+    verify_program(layers, [ref for ref in fetched if ref not in bound.kept])
 
 
 # --- live-out tensors

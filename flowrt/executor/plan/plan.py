@@ -16,7 +16,7 @@ from typing import Any, final
 from weakref import ref
 
 from flowrt.device.device import Device
-from flowrt.errors import OpError, ResourceExhaustedError
+from flowrt.errors import InternalError, OpError, ResourceExhaustedError
 from flowrt.executor.analysis.cost import total_cost, waits_outside
 from flowrt.executor.bind.bind import Binder, Ends, Partition, compile_partition
 from flowrt.executor.bind.extend_program import Bound, bound_from
@@ -163,6 +163,8 @@ class Plan:
         try:
             with observer.phase("extend program"):
                 grown = instance.extend(self.placed, extension, self._feed_order, self._fetch_order)
+        except InternalError:  # of `verify_program`
+            raise
         except OpError:  # compiling the whole raises the same error, or avoids it
             grown = None
         if grown is None:
