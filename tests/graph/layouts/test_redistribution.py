@@ -72,7 +72,9 @@ def perform(step: Step, parts: Parts, before: Layout, shape: Sequence[int]) -> P
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shape"), [*itertools.product(MESHES, SHAPES), ((2, 2, 2), (5, 7))], ids=str
+    ("sizes", "shape"),
+    [*itertools.product(MESHES, SHAPES), pytest.param((2, 2, 2), (5, 7), marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_every_pair_of_layouts(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     whole = np.random.default_rng(0).integers(-9, 9, shape).astype(float)

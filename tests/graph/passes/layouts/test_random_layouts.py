@@ -57,7 +57,7 @@ def test_results_are_those_of_one_device(first: int) -> None:
         check(seed)
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS // 3, PER_TEST))
+@pytest.mark.parametrize("first", range(0, GRAPHS // 5, PER_TEST))
 def test_loops_branches_and_draws_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed, 8, (*CALLS, *NOISE, *2 * CONTROL_FLOW))
