@@ -21,8 +21,10 @@ from flowrt.graph.op_facets import LoopPattern
 from flowrt.graph.shapes import is_static
 
 
-def arguments_of(op: OpDef, attrs: Mapping[str, Any]) -> list[Argument]:
+def arguments_of(op: OpDef, attrs: Mapping[str, Any]) -> Sequence[Argument]:
     """The argument of each flattened input of a call with ``attrs``."""
+    if not any(argument.is_list for argument in op.inputs):
+        return op.inputs
     return [argument for argument in op.inputs for _ in range(argument.length(attrs))]
 
 

@@ -76,6 +76,8 @@ def _sizes(spec: TensorSpec) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 def with_local_shapes(emit: Emitter, node: Node, local: Local) -> tuple[Ref, ...]:
     """The inputs of ``local``, with the local shape where ``node`` takes a shape as a value."""
+    if not _takes_shapes(node.op):
+        return local.inputs
     inputs = list(local.inputs)
     for i, argument in enumerate(arguments_of(node.op, node.attrs)):
         spec = _shaped(emit, local) if argument.name == "element_shape" else local.outputs[0]
@@ -84,6 +86,10 @@ def with_local_shapes(emit: Emitter, node: Node, local: Local) -> tuple[Ref, ...
             value = _sizes(spec).astype(dtype.np)
             inputs[i] = emit.constant(f"{local.name}/shape", value, local.device, node)
     return tuple(inputs)
+
+
+def _takes_shapes(op: OpDef) -> bool:
+    return any(argument.is_shape or argument.name == "element_shape" for argument in op.inputs)
 
 
 def _shaped(emit: Emitter, local: Local) -> TensorSpec:
