@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 from typing import NamedTuple
 
+from benchmarks.timing import MEMORY
+
 
 class Bar(NamedTuple):
     """flowrt takes at most ``limit`` times what the fastest of ``peers`` takes."""
@@ -52,6 +54,13 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("lstm_tensor_array", "step"): (_tf(0.65),),
     ("gpt_adam", "first_step"): (_tf(1.0),),
     ("gpt_adam", "step"): (Bar(1.0, ("torch", "torch_compile")),),
+    ("resnet20_momentum", "step"): (_tf(1.0),),
+    ("resnet20_momentum", MEMORY): (_tf(1.0),),
+    ("bert_tiny_adam", "first_20"): (_tf(1.0),),
+    ("bert_tiny_adam", "step"): (_tf(0.7),),
+    ("bert_tiny_adam", MEMORY): (_tf(1.0),),
+    ("transformer_6x128", "first_20"): (_tf(0.7),),
+    ("transformer_6x128", MEMORY): (_tf(1.0),),
     ("gelu_sum_16m", "run"): (_jax(0.8),),
     ("matmul_2048", "run"): (_tf(1.05),),
     ("cluster_grpc", "64_mib"): (_tf(1.0),),

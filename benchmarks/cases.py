@@ -152,7 +152,7 @@ def graph_50k(tf: Any) -> Outcome:
     session.run(total, {x: value})
     ran = time.perf_counter()
     later = timed(lambda: session.run(total, {x: value}), value=np.sum)
-    return later._replace(seconds={"build": built - start, "first_run": ran - built} | later.seconds)
+    return later._replace(figures={"build": built - start, "first_run": ran - built} | later.figures)
 
 
 def mlp_adam(tf: Any) -> Outcome:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.bars import BARS, Bar
 from benchmarks.sides import TITLES, NotRun
-from benchmarks.timing import Outcome
+from benchmarks.timing import MEMORY, Outcome
 
 Rounds = Mapping[str, Sequence[Outcome | NotRun]]
 """What each side gave for one case, a round each, by the side's name."""
@@ -35,17 +35,17 @@ class Judged(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One measure of one case: the median over the rounds of every side that has it, in seconds."""
+    """One measure of one case: the median over the rounds of every side that has it."""
 
     case: str
     measure: str
-    seconds: dict[str, float]
+    figures: dict[str, float]
 
     def ratio(self, peer: str) -> float | None:
         """flowrt's median over the peer's; None where one of them has none."""
-        if "flowrt" not in self.seconds or peer not in self.seconds:
+        if "flowrt" not in self.figures or peer not in self.figures:
             return None
-        return self.seconds["flowrt"] / self.seconds[peer]
+        return self.figures["flowrt"] / self.figures[peer]
 
     def judged(self, bar: Bar) -> Judged | None:
         """None where flowrt or all of the bar's peers have no figure; the slower peers may be missing."""
@@ -63,8 +63,8 @@ def rows_of(case: str, rounds: Rounds) -> list[Row]:
     for side, outcomes in rounds.items():
         for outcome in outcomes:
             if isinstance(outcome, Outcome):
-                for measure, seconds in outcome.seconds.items():
-                    figures.setdefault(measure, {}).setdefault(side, []).append(seconds)
+                for measure, figure in outcome.figures.items():
+                    figures.setdefault(measure, {}).setdefault(side, []).append(figure)
     rows = [
         Row(case, measure, {side: median(values) for side, values in sides.items()})
         for measure, sides in figures.items()
@@ -102,7 +102,7 @@ def _differences(case: str, rounds: Rounds) -> Iterator[str]:
 
 def _spread(outcomes: Sequence[Outcome | NotRun]) -> float:
     """The slowest round over the fastest, less one, of the measure where that is largest."""
-    rounds = [outcome.seconds for outcome in outcomes if isinstance(outcome, Outcome)]
+    rounds = [outcome.figures for outcome in outcomes if isinstance(outcome, Outcome)]
     return max(
         (max(r[m] for r in rounds) / min(r[m] for r in rounds) - 1 for m in (rounds[0] if rounds else ())),
         default=0.0,
@@ -138,10 +138,12 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _format_cell(row: Row, side: str) -> str:
-    if side not in row.seconds:
+    if side not in row.figures:
         return "not run" if side == "flowrt" else ""
     ratio = row.ratio(side) if side != "flowrt" else None
-    return format_seconds(row.seconds[side]) + ("" if ratio is None else f" ({ratio:.3g})")
+    figure = row.figures[side]
+    shown = f"{figure / 2**20:.0f} MiB" if row.measure == MEMORY else format_seconds(figure)
+    return shown + ("" if ratio is None else f" ({ratio:.3g})")
 
 
 def _format_bar(bar: Bar, judged: Judged | None) -> str:

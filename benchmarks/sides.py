@@ -64,7 +64,7 @@ def measure(side: Side, case: str) -> Outcome | NotRun:
         return answer
     if "not_there" in answer:
         return NotRun(answer["not_there"], is_failure=False)
-    return Outcome(answer["seconds"], answer["value"])
+    return Outcome(answer["figures"], answer["value"])
 
 
 def find_interpreter(path: Path) -> Path:

@@ -12,16 +12,20 @@ from typing import Any, NamedTuple
 
 MIN_CALLS = 7
 WARM_S = 2.0  # code that is compiled beside the first steps is there by then
+MEMORY = "peak_memory"
+"""Largest resident memory of the side's process, in bytes."""
+
 CHECKED_CALL = 3  # a training step's third loss has two updates in it: gradients and optimizer show
 
 
 class Outcome(NamedTuple):
-    """Median seconds by measure, and a number that shows what was computed (None where nothing is).
+    """Median seconds by measure, bytes of a measure `MEMORY`, and a number that shows what was computed (None
+    where nothing is).
 
     Sides whose numbers differ did not do the same work.
     """
 
-    seconds: dict[str, float]
+    figures: dict[str, float]
     value: float | None = None
 
 
@@ -56,4 +60,4 @@ def timed_from_first(call: Callable[[], Any], value: Callable[[Any], Any] = floa
     call()
     first = time.perf_counter() - start
     later = timed(call, "step", value)
-    return later._replace(seconds={"first_step": first} | later.seconds)
+    return later._replace(figures={"first_step": first} | later.figures)

@@ -29,10 +29,10 @@ class Loaded(NamedTuple):
 
 
 def _flowrt() -> Loaded:
-    from benchmarks import cases, cluster, collectives, data_parallel, layouts, redistribution
+    from benchmarks import cases, cluster, collectives, data_parallel, layouts, models, redistribution
 
     flowrt = importlib.import_module("flowrt")
-    all_cases = {**cases.CASES, **cluster.CASES}
+    all_cases = {**cases.CASES, **models.CASES, **cluster.CASES}
     bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
     of_side = {**collectives.CASES, **data_parallel.CASES, **layouts.CASES, **redistribution.CASES}
     bound |= {name: partial(case, "flowrt") for name, case in of_side.items()}
@@ -40,11 +40,12 @@ def _flowrt() -> Loaded:
 
 
 def _tensorflow() -> Loaded:
-    from benchmarks import cases, cluster, data_parallel
+    from benchmarks import cases, cluster, data_parallel, models
 
     tf = importlib.import_module("tensorflow.compat.v1")
     tf.disable_v2_behavior()
-    bound = {name: partial(case, tf) for name, case in {**cases.CASES, **cluster.CASES}.items()}
+    all_cases = {**cases.CASES, **models.CASES, **cluster.CASES}
+    bound = {name: partial(case, tf) for name, case in all_cases.items()}
     bound |= {name: partial(case, "tensorflow") for name, case in data_parallel.CASES.items()}
     return Loaded(tf.__version__, bound)
 

@@ -21,6 +21,7 @@ from benchmarks import (
     collectives,
     data_parallel,
     layouts,
+    models,
     plots,
     redistribution,
     scaling,
@@ -66,7 +67,7 @@ def test_the_number_is_of_the_third_call_after_the_first_where_that_is_timed(
     assert timed(lambda: next(calls), "step", value=lambda n: 10 * n) == Outcome({"step": 0.5}, 30.0)
     calls = iter(range(1, 100))
     outcome = timed_from_first(lambda: next(calls))
-    assert list(outcome.seconds) == ["first_step", "step"]
+    assert list(outcome.figures) == ["first_step", "step"]
     assert outcome.value == 4
 
 
@@ -107,7 +108,7 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
-    programs = (cluster, collectives, data_parallel, layouts, redistribution)
+    programs = (cluster, collectives, data_parallel, layouts, models, redistribution)
     cases = {*CASES, *[name for program in programs for name in program.CASES]}
     to_compare_with = {"data_parallel_one", "data_parallel_central_storage", "layouts_gpt_one"}
     assert {case for case, _ in BARS} == cases - to_compare_with
@@ -232,7 +233,7 @@ def test_a_side_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest
 
 
 def test_sides_run_in_turn_and_only_where_they_have_the_case(tmp_path: Path) -> None:
-    answer = {"seconds": {"run": 1.0}, "value": 2.0}
+    answer = {"figures": {"run": 1.0}, "value": 2.0}
     having = {"flowrt": ("x", "y"), "jax": ("x", "y"), "torch": ("x",)}
     found = [Side(name, answering(tmp_path / name, answer), "1", cases) for name, cases in having.items()]
     assert bench.run_case("y", found, 2) == {"flowrt": [ran(1.0, 2.0)] * 2, "jax": [ran(1.0, 2.0)] * 2}
@@ -307,14 +308,14 @@ def run_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, 
     """The command's status and its table, where flowrt gives ``answer`` and every peer takes 2 s."""
     ours = Side("flowrt", answering(tmp_path / "ours", answer), "0.1", ("noop_run",))
     monkeypatch.setattr(sides, "ours", lambda: ours)
-    theirs = {"version": "1.2", "cases": ["noop_run"], "seconds": {"run": 2.0}, "value": None}
+    theirs = {"version": "1.2", "cases": ["noop_run"], "figures": {"run": 2.0}, "value": None}
     answering(tmp_path / "peers" / "bin" / "python", theirs)
     status = bench.main(["--peers", str(tmp_path / "peers"), "--out", str(tmp_path / "out")])
     return status, (tmp_path / "out" / "table.md").read_text()
 
 
 def test_a_run_writes_the_table_and_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, table = run_with(tmp_path, monkeypatch, {"seconds": {"run": 1.0}, "value": None})
+    status, table = run_with(tmp_path, monkeypatch, {"figures": {"run": 1.0}, "value": None})
     assert status == 0
     assert "flowrt 0.1, TensorFlow 1.2, PyTorch 1.2, torch.compile 1.2, JAX 1.2." in table
     assert "| `noop_run` | run | 1 s | 2 s (0.5) | 2 s (0.5) |" in table
@@ -365,7 +366,7 @@ def test_the_table_needs_no_matplotlib(
 ) -> None:
     monkeypatch.setitem(sys.modules, "benchmarks.plots", None)
     monkeypatch.delattr("benchmarks.plots")
-    status, table = run_with(tmp_path, monkeypatch, {"seconds": {"run": 1.0}, "value": None})
+    status, table = run_with(tmp_path, monkeypatch, {"figures": {"run": 1.0}, "value": None})
     assert status == 0
     assert "`noop_run`" in table
     assert "no plot: " in capsys.readouterr().err
@@ -404,7 +405,7 @@ def test_the_tasks_of_a_cluster_work_and_end_with_it() -> None:
 def test_ranks_of_two_processes_sum_up() -> None:
     outcome = collectives.all_reduce("flowrt", 2, ["4_b", "1_mb"])
     assert outcome.value == 2.0
-    assert set(outcome.seconds) == {"4_b", "1_mb"}
+    assert set(outcome.figures) == {"4_b", "1_mb"}
 
 
 def test_the_line_of_the_null_step_is_intercept_and_slope() -> None:
