@@ -17,7 +17,7 @@ def number(value=0):
 
 def made(call):
     """``call`` as a function that says whether it was done, and the words of its table."""
-    function, arguments = call
+    function, arguments = call.bound()
     words = arguments[0].words
 
     def run():

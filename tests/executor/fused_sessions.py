@@ -64,3 +64,9 @@ def wait_for_loops(nodes=0):
     is_done = threading.Event()
     compile_beside(is_done.set, nodes)
     assert is_done.wait(WAIT_S)
+
+
+def execute(action):
+    """Do what an instruction does."""
+    function, arguments = action.bound()
+    function(*arguments)

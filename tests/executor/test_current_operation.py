@@ -1,4 +1,4 @@
-"""What a thread computes, as another one sees it."""
+"""The operation that a step is at, as another thread sees it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 
 import flowrt as tf
-from flowrt.executor.program.current_operation import current_operation
 
 SOON_S = 30.0
 
 
 class Gate:
-    """A function of the user's that waits for the test, and says in which thread."""
+    """A function of the user's that waits for the test."""
 
     def __init__(self) -> None:
-        self.entered, self.may_go, self.thread = threading.Event(), threading.Event(), 0
+        self.entered, self.may_go = threading.Event(), threading.Event()
 
     def __call__(self, x: Any) -> Any:
-        self.thread = threading.get_ident()
         self.entered.set()
         assert self.may_go.wait(SOON_S)
         return x
@@ -44,21 +42,27 @@ def branch(gate: Gate, x: tf.Tensor) -> tf.Tensor:
     return tf.cond(x > 0.0, lambda: tf.py_func(gate, [x], tf.float32, name="held"), lambda: x, name="branch")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        None,
+        tf.RunOptions(timeout_in_ms=int(1000 * SOON_S)),
+        tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
+    ],
+    ids=["plain", "with a deadline", "traced"],
+)
 @pytest.mark.parametrize("build", [straight, loop, branch])
-def test_the_operation_that_a_step_is_at(build: Any) -> None:
+def test_the_operation_that_a_step_is_at(build: Any, options: Any) -> None:
     gate = Gate()
     with tf.Graph(), ThreadPoolExecutor(1) as pool:
         y = build(gate, tf.placeholder_with_default(1.0, []) + 1.0) * 3.0
         with tf.Session() as session:
-            step = pool.submit(session.run, y)
+            step = pool.submit(session.run, y, None, options)
             assert gate.entered.wait(SOON_S)
-            node = current_operation(gate.thread)
+            (control,) = session._running
+            node = control.operation()
             gate.may_go.set()
             assert step.result(SOON_S) == 6.0
+    assert not hasattr(control, "operation")
     assert node is not None
     assert (node.op.name, node.name.rpartition("/")[2]) == ("PyFunc", "held")
-
-
-def test_a_thread_that_runs_no_step_is_at_none() -> None:
-    assert current_operation(threading.get_ident()) is None
-    assert current_operation(0) is None

@@ -124,7 +124,7 @@ def test_machine_code_goes_at_a_pace(monkeypatch, loop):
     with endless(monkeypatch, loop) as (session, _):
         ((program,),) = [plan.programs for plan in plans_of(session)]
         (control,) = [s.control for s in program.segments if s.control is not None]
-        (((function, _),),) = [segment.instructions for segment in control.body]
+        (((function, _),),) = [segment.calls for segment in control.body]
         assert isinstance(function, TimeSlice)
 
 

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.device.llvm.call_sequence import in_sequence
-from flowrt.executor.kernels import loop_layout, update_kernel
-from flowrt.executor.kernels.update_kernel import LateArray, Updates, update_of
+from flowrt.executor.kernels import loop_layout
+from flowrt.executor.kernels.update_kernel import update_of
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
+from flowrt.executor.program import updates
+from flowrt.executor.program.instruction import Call, Instruction
+from flowrt.executor.program.updates import LateArray, Updates, join_updates
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import op_def
 from flowrt.graph.resources.variables import VariableResource
-from tests.executor.fused_sessions import plans_of, wait_for_loops
+from tests.executor.fused_sessions import execute, plans_of, wait_for_loops
 from tests.graph.test_loop_rules import EXTREMES
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -47,7 +50,7 @@ OPTIMIZERS = {
 def updates_of(session, plan=-1):
     """How many updates each call of one of a session's plans makes."""
     (program,) = plans_of(session)[plan].programs
-    calls = [f for segment in program.segments for f, _ in segment.instructions if isinstance(f, Updates)]
+    calls = [a for segment in program.segments for _, a in segment.instructions if isinstance(a, Updates)]
     return [len(call._updates) for call in calls]
 
 
@@ -60,7 +63,7 @@ def train(optimizer):
 @pytest.mark.parametrize("parallel_ns", [0, 80e3], ids=["threads", "one thread"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_updates_of_many_variables_are_one_call(monkeypatch, name, parallel_ns):
-    monkeypatch.setattr(update_kernel, "PARALLEL_NS", parallel_ns)
+    monkeypatch.setattr(updates, "PARALLEL_NS", parallel_ns)
     monkeypatch.setattr(loop_layout, "PARALLEL_NS", parallel_ns)
     results = []
     for mode in ("off", "eager"):
@@ -183,7 +186,7 @@ def test_updates_in_calls_do_what_they_do_one_by_one(wanted):
     register. Those of one call are made backwards: no order of them may matter.
     """
     (found, variables), (expected, plain) = rows_and_variables(), rows_and_variables()
-    calls, registers = [], []
+    instructions, registers = [], []
     for name, target, source, step, is_late in wanted:
         node = Node(name, op_def(name), (), (), {}, "", None, ())
         node.op.kernel(np, plain[target], expected[source, ::step].copy())
@@ -191,15 +194,13 @@ def test_updates_in_calls_do_what_they_do_one_by_one(wanted):
         if is_late:
             registers.append(array)
             array = LateArray(len(registers) - 1, np.empty(8, np.float32))
-        update = update_of(node, [variables[target], array])
-        is_new_value = is_late and source < 4  # a program gets it by another instruction, in between
-        if is_new_value or not (calls and calls[-1].add(update)):
-            calls.append(Updates(registers))
-            assert calls[-1].add(update)
+        if is_late and source < 4:  # a program gets it by another instruction, in between
+            instructions.append(Instruction(node, Call(lambda: None)))
+        instructions.append(Instruction(node, update_of(node, [variables[target], array], registers)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update_kernel, "in_sequence", lambda calls: in_sequence(calls[::-1]))
-        for call in calls:
-            call()
+        patch.setattr(updates, "in_sequence", lambda calls: in_sequence(calls[::-1]))
+        for _, action in join_updates(instructions):
+            execute(action)
     assert np.array_equal(found, expected)
 
 

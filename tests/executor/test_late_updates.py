@@ -12,12 +12,13 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.executor.kernels.update_kernel import LateArray, Updates, update_of
+from flowrt.executor.kernels.update_kernel import update_of
+from flowrt.executor.program.updates import LateArray, Updates
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.resources.variables import VariableResource
 from tests.distribute.strategies.cpus import initialized, mirrored, numbered
-from tests.executor.fused_sessions import plans_of
+from tests.executor.fused_sessions import execute, plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
@@ -42,7 +43,7 @@ def updates_of(session: tf.Session) -> list[tuple[list[int], list[str]]]:
     """
     found = []
     for program in plans_of(session)[-1].programs:
-        calls = [f for segment in program.segments for f, _ in segment.instructions if isinstance(f, Updates)]
+        calls = [a for segment in program.segments for _, a in segment.instructions if isinstance(a, Updates)]
         joined = [[update.node for update in call._updates] for call in calls]
         nodes = [line.node for line in program.lines]
         wanted = {n.name for n in nodes if n.op.effect is Effect.WRITE and n.op.loop is not None}
@@ -140,14 +141,14 @@ def test_a_gradient_may_lie_in_any_way(lies: str) -> None:
 
 def test_a_gradient_of_another_shape_than_was_known_changes_nothing() -> None:
     variables = [VariableResource(f"v{i}", tf.float64, (3,)) for i in range(2)]
-    updates = Updates([np.ones(3), np.ones(5)])
+    registers, updates = [np.ones(3), np.ones(5)], []
     for slot, variable in enumerate(variables):
         variable.array, variable.is_initialized = np.zeros(3), True
         node = Node(f"add{slot}", op_def("AssignAddVariableOp"), (), (), {}, "", None, ())
-        update = update_of(node, [variable, LateArray(slot, np.empty(3))])
+        update = update_of(node, [variable, LateArray(slot, np.empty(3))], registers)
         assert update is not None
-        assert updates.add(update)
+        updates.append(update)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[3\].*\[5\]") as caught:
-        updates()
+        execute(Updates(updates, ()))
     assert caught.value.op == "add1"
     assert [variable.array.tolist() for variable in variables] == [[0.0] * 3] * 2

@@ -14,7 +14,7 @@ from flowrt.executor.kernels.copy_kernels import copy_call
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.node import TensorSpec
-from tests.executor.fused_sessions import plans_of
+from tests.executor.fused_sessions import execute, plans_of
 from tests.executor.test_compiled_body import loops_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -138,11 +138,10 @@ def test_addresses_in_tables_are_set_anew():
     out = np.zeros((2, 3))
     call = in_sequence([copy_call(out[0], stand_in[1]), copy_call(out[1], stand_in[3])])
     registers = [None, None]
-    relocate = moved.bind([call], registers)
+    relocate = moved.bind(call.table, registers)
     for value in (np.arange(12.0).reshape(4, 3), np.asfortranarray(np.arange(12.0).reshape(4, 3) + 5)):
         registers[1] = value
         relocate()
-        function, arguments = call
-        function(*arguments)
+        execute(call)
         np.testing.assert_array_equal(out, value[[1, 3]])
-    assert moved.bind([copy_call(out[0], out[1])], registers) is None
+    assert moved.bind(copy_call(out[0], out[1]).table, registers) is None

@@ -49,7 +49,7 @@ def controls_in(segments):
 def assert_one_call(segments):
     """That there is one loop, of which one call of machine code makes the iterations."""
     (loop,) = controls_in(segments)
-    (((function, _),),) = [segment.instructions for segment in loop.body]
+    (((function, _),),) = [segment.calls for segment in loop.body]
     assert isinstance(function, TimeSlice)
 
 

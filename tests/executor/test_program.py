@@ -11,7 +11,7 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
 from flowrt.executor.plan.plan import raise_error
-from flowrt.executor.program.program import MAX_BLOCK_LENGTH, side_by_side
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.rendezvous import InlineRendezvous
@@ -104,19 +104,6 @@ def test_a_relu_that_is_trained_is_computed_in_place():
     program = bind(tf.gradients(y * y, w), [x, w])
     (line,) = [line for line in lines(program) if "Relu(" in line]
     assert re.fullmatch(r"(b\d+) = Relu\(\1\)", line)
-
-
-def test_instructions_are_copied_side_by_side_unless_they_run_as_machine_code():
-    x = y = tf.placeholder(tf.float32, [8])
-    for _ in range(5):
-        y = y + 1.0
-    (segment,) = bind([y], [x]).segments
-    joint = segment._replace(calls=segment.instructions[:1])
-    copied, kept = side_by_side([segment, joint])
-    assert kept is joint
-    assert copied == segment
-    assert copied.calls is copied.instructions
-    assert not any(a is b for a, b in zip(copied.instructions, segment.instructions, strict=True))
 
 
 def test_large_values_are_let_go_after_their_last_reader():

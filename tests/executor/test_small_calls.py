@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.device.llvm.call_sequence import in_sequence, is_compiled, joined
+from flowrt.device.llvm.call_sequence import in_sequence
 from flowrt.executor.kernels import small_calls
 from flowrt.executor.kernels.small_calls import MAX_SMALL, small_call
 from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.instruction import Call, Instruction, python_calls
 from flowrt.graph.op_def import op_def
-from tests.executor.fused_sessions import plans_of
+from tests.executor.fused_sessions import execute, plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
@@ -56,8 +57,7 @@ def test_products(m, n, k, lies_a, lies_b, transpose_a, transpose_b, dtype):
     if call is None:  # there are vectors in neither way
         assert not (lies_a == lies_b == "C" and not transpose_a)
         return
-    function, arguments = call
-    function(*arguments)
+    execute(call)
     left, right = (a.T if transpose_a else a).astype(float), (b.T if transpose_b else b).astype(float)
     bound = (k + 1) * np.finfo(dtype).eps * (abs(left) @ abs(right))
     assert (abs(out - left @ right) <= bound).all()
@@ -74,16 +74,13 @@ def test_products_in_tiles(monkeypatch, m, k, n, registers):
     for dtype in ("float32", "float64"):
         a, b, out = rng.normal(size=(m, k)), rng.normal(size=(k, n)), np.full((m, n), np.nan)
         a, b, out = a.astype(dtype), b.astype(dtype), out.astype(dtype)
-        function, (table, _, extent) = small_call(node_of(lambda a=a, b=b: tf.matmul(a, b)), (a, b), (out,))
-        for strip in reversed(range(extent)):
-            function(table, strip, strip + 1)
+        call = small_call(node_of(lambda a=a, b=b: tf.matmul(a, b)), (a, b), (out,))
+        for strip in reversed(range(call.end)):
+            execute(call._replace(begin=strip, end=strip + 1))
         bound = (k + 1) * np.finfo(dtype).eps * (abs(a).astype(float) @ abs(b))
         assert (abs(out - a.astype(float) @ b) <= bound).all()
         again, before = np.empty_like(out), out.copy()
-        function, arguments = small_call(
-            node_of(lambda a=a, b=b: tf.matmul(a, b)), (a[::-1], b), (again[::-1],)
-        )
-        function(*arguments)
+        execute(small_call(node_of(lambda a=a, b=b: tf.matmul(a, b)), (a[::-1], b), (again[::-1],)))
         np.testing.assert_array_equal(again, before)
 
 
@@ -93,21 +90,20 @@ def test_gathers(ids, dtype):
     params = np.arange(24).reshape(4, 3, 2).astype(dtype)
     node, ids = node_of(lambda: tf.gather(params, ids)), np.asarray(ids)
     out = np.empty((*ids.shape, 3, 2), dtype)
-    function, arguments = small_call(node, (params, ids, 0), (out,))
-    function(*arguments)
+    execute(small_call(node, (params, ids, 0), (out,)))
     np.testing.assert_array_equal(out, params[ids])
 
 
 @pytest.mark.parametrize("wrong", [-1, 4, 2**31 - 1, -(2**31)])
 def test_a_gather_refuses_what_is_no_row(wrong):
     params, ids, out = np.ones((4, 2), "f"), np.array([1, 1], np.int32), np.empty((2, 2), "f")
-    function, arguments = small_call(node_of(lambda: tf.gather(params, ids)), (params, ids, 0), (out,))
-    function(*arguments)
+    call = small_call(node_of(lambda: tf.gather(params, ids)), (params, ids, 0), (out,))
+    execute(call)
     ids[1] = wrong
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"expected an index in \[0, 4\); got {wrong}$"):
-        function(*arguments)
+        execute(call)
     ids[1] = 3
-    function(*arguments)  # it is forgotten
+    execute(call)  # it is forgotten
 
 
 @pytest.mark.parametrize("condition", [[True, False, True], False])
@@ -115,8 +111,7 @@ def test_choices_of_rows(condition):
     rng = np.random.default_rng(0)
     condition, (t, e) = np.array(condition), rng.integers(0, 9, (2, 3, 2, 2))
     out = np.empty_like(t)
-    function, arguments = small_call(op_node("Select", condition, t, e), (condition, t, e), (out,))
-    function(*arguments)
+    execute(small_call(op_node("Select", condition, t, e), (condition, t, e), (out,)))
     np.testing.assert_array_equal(out, np.where(condition.reshape(-1, 1, 1), t, e))
 
 
@@ -124,8 +119,7 @@ def test_choices_of_rows(condition):
 def test_gradients_of_biases(shape, dtype):
     value = np.random.default_rng(0).normal(size=shape, scale=9).astype(dtype)
     out = np.full(shape[-1], 7, dtype)
-    function, arguments = small_call(op_node("BiasAddGrad", value), (value,), (out,))
-    function(*arguments)
+    execute(small_call(op_node("BiasAddGrad", value), (value,), (out,)))
     tolerance = 0 if dtype == "int32" else len(value) * np.finfo(dtype).eps * np.abs(value).sum()
     np.testing.assert_allclose(out, value.reshape(-1, shape[-1]).sum(0), rtol=0, atol=tolerance)
 
@@ -133,8 +127,7 @@ def test_gradients_of_biases(shape, dtype):
 def test_products_of_what_is_not_finite():
     a, b = np.array([[np.inf, 0, 1]], "f"), np.array([[1, 0], [np.nan, 1], [1, -np.inf]], "f")
     out = np.empty((1, 2), "f")
-    function, arguments = small_call(node_of(lambda: tf.matmul(a, b)), (a, b), (out,))
-    function(*arguments)
+    execute(small_call(node_of(lambda: tf.matmul(a, b)), (a, b), (out,)))
     np.testing.assert_array_equal(out, [[np.nan, np.nan]])
 
 
@@ -148,8 +141,7 @@ def test_joins(axis, dtype):
         out = np.empty_like(expected)
         arguments = (values,) if join is np.stack else (values, axis)
         node = node_of(lambda build=build: build(list(map(tf.constant, values)), axis))
-        function, bound = small_call(node, arguments, (out,))
-        function(*bound)
+        execute(small_call(node, arguments, (out,)))
         np.testing.assert_array_equal(out, expected)
 
 
@@ -171,17 +163,16 @@ def test_calls_that_stand_side_by_side_are_one():
     sources = (a, *out[:2])
     one, two, three = [small_call(node, (a, b), (c,)) for b, c in zip(sources, out, strict=True)]
     seen = []
-    python = seen.append, (1,)
-    calls = joined([one, two, python, three])
-    assert [is_compiled(call) for call in calls] == [True, False, True]
-    assert calls[1:] == (python, three)
+    instructions = [Instruction(node, action) for action in (one, two, Call(seen.append, (1,)), three)]
+    calls, nodes = zip(*python_calls(instructions), strict=True)
+    assert nodes == (None, node, node)
+    assert calls[1:] == ((seen.append, (1,)), three.bound())
     for function, arguments in calls:
         function(*arguments)
     assert seen == [1]
     assert [array[0, 0] for array in out] == [2, 4, 8]
-    function, arguments = in_sequence([in_sequence([one, two]), three])
     out[2][:] = 0
-    function(*arguments)
+    execute(in_sequence([in_sequence([one, two]), three]))
     assert out[2][0, 0] == 8
 
 

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import CALL_NS, Call, Table, call_of, words_of
+from flowrt.device.llvm.call_sequence import Array, MachineCall, Table, table_of
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.llvm.llvm_text import with_fields
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PAUSED_AT, LEFT = 0, 1
 """Words of a table, and of a `Resumable`'s."""
@@ -54,18 +53,18 @@ class Choose(NamedTuple):
 class Guarded(NamedTuple):
     """A call after which the interpreter pauses if it has set ``status``, an int64."""
 
-    call: Call
-    status: memoryview
+    call: MachineCall
+    status: Array
 
 
 class Resumable(NamedTuple):
     """A compiled function that may pause as this machine does, and has the first two words of its table."""
 
     begins: Array
-    call: Call
+    call: MachineCall
 
 
-Part: TypeAlias = "Call | Guarded | Repeat | Choose | Resumable"
+Part: TypeAlias = "MachineCall | Guarded | Repeat | Choose | Resumable"
 Parts: TypeAlias = "tuple[Part, ...]"
 
 
@@ -79,9 +78,9 @@ def walker() -> CompiledLoop:
     return _functions()["walk"]
 
 
-def as_call(part: Part) -> Call:
-    """``part``, which does not pause, as a compiled call."""
-    return call_of(walker(), program_of((part,)), 0, 1)
+def as_call(part: Part) -> MachineCall:
+    """``part``, which does not pause, as one call."""
+    return MachineCall(walker(), program_of((part,)), 0, 1)
 
 
 def may_pause(parts: Parts) -> bool:
@@ -251,57 +250,51 @@ class _Assembler:
     """Lays out the records of a program."""
 
     def __init__(self) -> None:
-        self._records: list[list[int]] = [[_JUMP, 0, 0, _START, 0]]
-        self._keeps: list[Any] = []
+        self._records: list[list[Any]] = [[_JUMP, 0, 0, _START, 0]]
         self._nanoseconds = 0.0
 
     def run(self, parts: Parts) -> Table:
         self._add_all(parts)
         self._say(_END)
-        words = [0, 0, *[word for record in self._records for word in record]]
-        return Table.of(words, self._nanoseconds, *self._keeps)
+        return Table.of([0, 0, *chain.from_iterable(self._records)], self._nanoseconds)
 
     def _add_all(self, parts: Parts) -> None:
-        calls: list[Call] = []
+        calls: list[MachineCall] = []
         for part in parts:
-            if isinstance(part, Repeat | Choose | Resumable):
-                self._add_calls(calls)
-                calls = []
-                self._add(part)
+            if isinstance(part, MachineCall):
+                calls.append(part)
             elif isinstance(part, Guarded):
                 self._add_calls([*calls, part.call])
                 calls = []
-                self._say(_GUARD, self._address(np.asarray(part.status)))
+                self._say(_GUARD, part.status)
             else:
-                calls.append(part)
+                self._add_calls(calls)
+                calls = []
+                self._add(part)
         self._add_calls(calls)
 
-    def _add_calls(self, calls: Sequence[Call]) -> None:
+    def _add_calls(self, calls: Sequence[MachineCall]) -> None:
         if calls:
-            nanoseconds = sum(CALL_NS + table.nanoseconds for _, (table, *_) in calls)
-            self._nanoseconds += nanoseconds
-            table = Table.of(words_of(calls), nanoseconds, *calls)
-            self._keeps += [table, *calls]
+            table = table_of(calls)
+            self._nanoseconds += table.nanoseconds
             self._say(_CALLS, table, 0, len(calls))
 
     def _add(self, part: Repeat | Choose | Resumable) -> None:
         if isinstance(part, Choose):
             self._choose(part)
             return
-        skip = None if part.begins is None else self._say(_UNLESS, self._address(part.begins))
+        skip = None if part.begins is None else self._say(_UNLESS, part.begins)
         if isinstance(part, Repeat):
             top = len(self._records)
             self._add_all(part.body)
-            self._repeat(top, self._address(part.again))
+            self._repeat(top, part.again)
         else:
-            function, (table, *_) = part.call
-            self._keeps.append(part.call)
-            self._nanoseconds += table.nanoseconds
-            self._say(_RESUME, function.__self__, table)  # type: ignore[attr-defined]  # compiled
+            self._nanoseconds += part.call.table.nanoseconds
+            self._say(_RESUME, part.call.loop, part.call.table)
         if skip is not None:
             self._go_on_here(skip)
 
-    def _repeat(self, top: int, again: int) -> None:
+    def _repeat(self, top: int, again: Array) -> None:
         """End an iteration that began at ``top``: merged with preceding calls into one record, if possible,
         because a record costs 1.4 ns.
         """
@@ -313,7 +306,7 @@ class _Assembler:
 
     def _choose(self, part: Choose) -> None:
         is_bool = part.number.dtype == np.bool_
-        self._say(_CHOOSE, self._address(part.number), 0, len(part.blocks), int(is_bool))
+        self._say(_CHOOSE, part.number, 0, len(part.blocks), int(is_bool))
         entries = [self._say(_JUMP) for _ in part.blocks]
         ends = []
         for entry, block in zip(entries, part.blocks, strict=True):
@@ -323,14 +316,11 @@ class _Assembler:
         for end in ends:
             self._go_on_here(end)
 
-    def _say(self, kind: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> list[int]:
+    def _say(self, kind: int, a: Any = 0, b: Any = 0, c: int = 0, d: int = 0) -> list[Any]:
+        """Append a record; ``a`` and ``b`` may be targets of pointers."""
         record = [kind, a, b, c, d]
         self._records.append(record)
         return record
 
-    def _go_on_here(self, record: list[int]) -> None:
+    def _go_on_here(self, record: list[Any]) -> None:
         record[3] = len(self._records)
-
-    def _address(self, array: Array) -> int:
-        self._keeps.append(array)
-        return int(array.ctypes.data)

@@ -1,4 +1,4 @@
-"""Sequences of calls of compiled loops as one call, by machine code that iterates over a table of them.
+"""Calls of compiled loops, and sequences of them as one call, by machine code that iterates over their table.
 
 From Python a call takes 30 ns, plus 60 of interpreter overhead; from here 3. So a sequence of small loops
 takes as long as their arithmetic. A sequence is called like a loop, and may be nested.
@@ -6,20 +6,21 @@ takes as long as their arithmetic. A sequence is called like a loop, and may be 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias, final
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from flowrt.device.llvm.host_call import LoopAddress
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.llvm.host_pool import run_in_parallel
 from flowrt.device.llvm.llvm_text import with_fields
 
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function and its arguments: of a `LoopCall` its table's address, begin and end."""
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+BoundCall: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A Python function and its arguments."""
 
 CALL_NS = 3.0
 
@@ -57,61 +58,74 @@ def _functions() -> dict[str, CompiledLoop]:
 
 @final
 class Table(int):
-    """The address of a compiled loop's int64 words; keeps the arrays they point to alive.
+    """The address of a compiled loop's int64 words; keeps the targets of its pointers alive."""
 
-    ``nanoseconds``: estimated time of the loop on one thread.
-    """
-
-    words: np.ndarray[Any, Any]
+    words: Array
+    pointers: Mapping[int, Array | CompiledLoop | Table]
+    """Targets of words that are addresses, by the words' positions."""
     nanoseconds: float
-    keeps: tuple[Any, ...]
+    """Estimated time of the loop on one thread."""
 
     @classmethod
-    def of(cls, words: Iterable[int], nanoseconds: float, *keeps: Any) -> Table:
-        array = np.array(list(words), np.int64)
+    def of(cls, words: Iterable[int | Array | CompiledLoop | Table], nanoseconds: float) -> Table:
+        """A table of ``words``: numbers, and targets of pointers."""
+        given = list(words)
+        pointers = {i: word for i, word in enumerate(given) if isinstance(word, _Pointer)}
+        array = np.array([_number(word) for word in given], np.int64)
         table = cls(array.ctypes.data)
-        table.words, table.nanoseconds, table.keeps = array, nanoseconds, keeps
+        table.words, table.nanoseconds, table.pointers = array, nanoseconds, pointers
         return table
 
 
-def call_of(loop: CompiledLoop, table: Table, begin: int, end: int) -> Call:
-    """The call of ``loop`` that suits its length."""
-    call = loop.call if table.nanoseconds > RELEASING_NS else loop.call_holding_gil
-    return call, (table, begin, end)
+_Pointer = np.ndarray | CompiledLoop | Table
 
 
-def is_compiled(call: Call) -> bool:
-    """Whether nothing but machine code is called, which cannot fail."""
-    function, arguments = call
-    return isinstance(getattr(function, "__self__", None), LoopAddress) and isinstance(arguments[0], Table)
+def _number(word: int | Array | CompiledLoop | Table) -> int:
+    if isinstance(word, np.ndarray):
+        return word.ctypes.data
+    return word.address if isinstance(word, CompiledLoop) else word
 
 
-def in_sequence(calls: Sequence[Call]) -> Call:
-    """Compiled ``calls``, at least one, as one."""
-    return call_of(_functions()["some"], _table(calls), 0, len(calls))
+class MachineCall(NamedTuple):
+    """Elements ``begin`` to ``end`` of a compiled loop, on the operands in its table."""
+
+    loop: CompiledLoop
+    table: Table
+    begin: int
+    end: int
+
+    def bound(self) -> BoundCall:
+        """The call from Python that suits its length."""
+        is_long = self.table.nanoseconds > RELEASING_NS
+        call = self.loop.call if is_long else self.loop.call_holding_gil
+        return call, (self.table, self.begin, self.end)
 
 
-def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
-    """``calls``, with adjacent compiled ones merged."""
-    found: list[Call] = []
-    for are_compiled, run in itertools.groupby(calls, is_compiled):
-        several = list(run)
-        found += [in_sequence(several)] if are_compiled and len(several) > 1 else several
-    return tuple(found)
+class ParallelCall(NamedTuple):
+    """A call with elements that threads share, in chunks of ``grain``."""
+
+    call: MachineCall
+    grain: int
+
+    @property
+    def table(self) -> Table:
+        return self.call.table
+
+    def bound(self) -> BoundCall:
+        loop, *elements = self.call
+        return run_in_parallel, (loop.call, *elements, self.grain)
 
 
-def shared(calls: Sequence[Call]) -> Call:
-    """Compiled ``calls`` that may be made in any order, as one: threads share them."""
-    return run_in_parallel, (_functions()["some"].call, _table(calls), 0, len(calls), 1)
+def in_sequence(calls: Sequence[MachineCall]) -> MachineCall:
+    """``calls``, at least one, as one."""
+    return MachineCall(_functions()["some"], table_of(calls), 0, len(calls))
 
 
-def words_of(calls: Iterable[Call]) -> Iterator[int]:
-    """The words of compiled ``calls``, four each: the loop, its table, begin, end."""
-    for function, arguments in calls:
-        yield function.__self__  # type: ignore[attr-defined]  # see `is_compiled`
-        yield from arguments
+def in_parallel(calls: Sequence[MachineCall]) -> ParallelCall:
+    """``calls`` that may be made in any order, as one: threads share them."""
+    return ParallelCall(in_sequence(calls), 1)
 
 
-def _table(calls: Sequence[Call]) -> Table:
-    nanoseconds = sum(CALL_NS + table.nanoseconds for _, (table, *_) in calls)
-    return Table.of(words_of(calls), nanoseconds, *calls)
+def table_of(calls: Sequence[MachineCall]) -> Table:
+    """The table of ``calls``: four words each."""
+    return Table.of(chain.from_iterable(calls), sum(CALL_NS + call.table.nanoseconds for call in calls))

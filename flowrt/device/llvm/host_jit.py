@@ -55,6 +55,11 @@ class CompiledLoop:
         self.call = call
         self.call_holding_gil = call_holding_gil
 
+    @property
+    def address(self) -> int:
+        """Address of the machine code."""
+        return self.call.__self__
+
 
 def compile_loop(text: str) -> CompiledLoop:
     """The function of ``text``: LLVM IR of one ``void @flowrt_loop(ptr table, i64 begin, i64 end)``.

@@ -21,6 +21,9 @@ from typing import final
 from flowrt.device.llvm.host_call import LoopCall
 from flowrt.device.llvm.work_stealing import MAX_MEMBERS, WorkStealingPool
 
+PARALLEL_NS = 80e3
+"""Minimum time of a loop that is shared by threads, where that was measured to pay (`run_in_parallel`)."""
+
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _libc = ctypes.CDLL(None)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call, Table, call_of
+from flowrt.device.llvm.call_sequence import MachineCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.llvm.llvm_text import with_fields
 
@@ -91,21 +91,20 @@ def _functions() -> dict[str, CompiledLoop]:
     return compile_functions(TEXT, ("push", "take"))
 
 
-def pushing(value: Array, length: Array) -> Call:
+def pushing(value: Array, length: Array) -> MachineCall:
     """A call that pushes ``value``, which must be contiguous. ``length``, an int64 scalar, is incremented.
     The caller sets the memory for rows in the table.
     """
     return _call("push", value, [length])
 
 
-def taking(value: Array, length: Array, rest: Array) -> Call:
+def taking(value: Array, length: Array, rest: Array) -> MachineCall:
     """Takes a row to ``value``, and counts ``length`` down. It refuses if that or ``rest`` is wrong: numbers
     as of `pushing`.
     """
     return _call("take", value, [length, rest])
 
 
-def _call(name: str, value: Array, numbers: Sequence[Array]) -> Call:
-    words = [0, 0, 0, value.ctypes.data, value.nbytes, *[number.ctypes.data for number in numbers]]
-    table = Table.of(words, NS + NS_PER_BYTE * value.nbytes, value, *numbers)
-    return call_of(_functions()[name], table, 0, 1)
+def _call(name: str, value: Array, numbers: Sequence[Array]) -> MachineCall:
+    table = Table.of([0, 0, 0, value, value.nbytes, *numbers], NS + NS_PER_BYTE * value.nbytes)
+    return MachineCall(_functions()[name], table, 0, 1)

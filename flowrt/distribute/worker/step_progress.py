@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import final
 
-from flowrt.executor.program.current_operation import current_operation
+from flowrt.executor.program.runner import StepControl
 from flowrt.rendezvous.matching.key import parse_key
 from flowrt.rendezvous.remote import RemoteRendezvous, source_task
 
@@ -15,30 +14,21 @@ class StepProgress:
     """Progress of the steps running in one task. Thread-safe."""
 
     def __init__(self) -> None:
-        self._rendezvous: dict[int, RemoteRendezvous] = {}
-        self._threads: dict[int, int] = {}
+        self._steps: dict[int, tuple[StepControl, RemoteRendezvous]] = {}
 
-    def begin(self, step: int, rendezvous: RemoteRendezvous) -> None:
-        self._rendezvous[step] = rendezvous
-
-    def run_here(self, step: int) -> None:
-        """The step's first program runs on the calling thread."""
-        self._threads[step] = threading.get_ident()
-
-    def left(self, step: int) -> None:
-        """Record that the thread no longer runs the step, which may still have tensors to send."""
-        self._threads.pop(step, None)
+    def begin(self, step: int, control: StepControl, rendezvous: RemoteRendezvous) -> None:
+        self._steps[step] = control, rendezvous
 
     def end(self, step: int) -> None:
-        self._rendezvous.pop(step, None)
+        self._steps.pop(step, None)
 
     def describe(self, step: int) -> str:
         """Current activity of the step: an operation, or a wait, with the tasks waited for."""
-        rendezvous = self._rendezvous.get(step)
-        if rendezvous is None:
+        if (running := self._steps.get(step)) is None:
             return "does not run the step"
-        node = current_operation(self._threads.get(step, 0))
-        if node is not None:
+        control, rendezvous = running
+        operation = getattr(control, "operation", None)
+        if operation is not None and (node := operation()) is not None:
             return f"is at {node.op.name} {node.name!r}{f' ({node.source})' if node.source else ''}"
         awaited = sorted(rendezvous.awaited())
         if awaited:

@@ -87,7 +87,6 @@ class Steps:
 
     def _run(self, start: StartStep, control: StepControl) -> None:
         trace = self._traces.get(start.step)
-        self._progress.run_here(start.step)
         try:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
@@ -99,8 +98,6 @@ class Steps:
             self.fail(start, control, failure)
             if not isinstance(failure, Exception):
                 raise
-        finally:
-            self._progress.left(start.step)
 
     def begin(self, start: StartStep) -> StepControl:
         """The control by which the step can be ended from outside, from now on. Its driver reports the end,
@@ -110,7 +107,7 @@ class Steps:
         self._controls[start.step] = control
         if start.trace_level != RunOptions.NO_TRACE:
             self._traces[start.step] = StepTrace()
-        self._progress.begin(start.step, start.rendezvous)
+        self._progress.begin(start.step, control, start.rendezvous)
         self._observer.note(What.STARTED, start.step)
         return control
 

@@ -46,12 +46,13 @@ from flowrt.executor.kernels.host_kernels import host_kernel
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import is_pooled, sized_call
 from flowrt.executor.kernels.small_calls import small_call
-from flowrt.executor.kernels.update_kernel import Update, Updates, late_array, update_of
+from flowrt.executor.kernels.update_kernel import late_array, update_of
 from flowrt.executor.lists.open_lists import ListBinder
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.control_flow import Frame
+from flowrt.executor.program.instruction import Action, Call, Free
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.executor.program.program import Program, side_by_side
+from flowrt.executor.program.program import Program
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -147,9 +148,8 @@ class Binder:
         for index, builder in enumerate(self._streams.builders):
             builder.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
-            segments = builder.segments if self._is_asynchronous else side_by_side(builder.segments)
             program = Program(
-                self._device, index, segments, self.tensors.registers, *ends, self._take,
+                self._device, index, builder.segments, self.tensors.registers, *ends, self._take,
                 builder.lines, builder.is_fixed,
             )  # fmt: skip
             programs.append(program)
@@ -228,7 +228,7 @@ class Binder:
         if node.op.effect is Effect.READ:
             variable = source.value
             if not variable.is_initialized:  # it never becomes uninitialized again
-                self._builder.emit(node, self._device.executor.kernel(node.name, variable.read, 0.0))
+                self._builder.emit_call(node, self._device.executor.kernel(node.name, variable.read, 0.0))
             self.tensors.place(node, 0, Operand(variable.array, None, source.text))
             return
         function, arguments = bound_kernel(self._xp, node, operands)
@@ -251,11 +251,7 @@ class Binder:
         if self._is_asynchronous and self._schedule.count > 1:
             return
         for slot in self.tensors.last_read(node, position):
-            updates = self._builder.last_function
-            if isinstance(updates, Updates):  # the next may join them
-                updates.free(slot)
-            else:
-                self._builder.emit(node, self.tensors.registers.__setitem__, (slot, None))
+            self._builder.emit(node, Free(self.tensors.registers, slot))
 
     # --- functions
 
@@ -341,14 +337,14 @@ class Binder:
             (inputs,) = arguments
             if isinstance(inputs, Later):
                 self._builder.is_fixed = self._builder.is_fixed and inputs.is_plain
-                bound = function.bind_late(inputs, self.tensors.registers, arrays)
+                action = function.bind_late(inputs, self.tensors.registers, arrays)
             else:
-                bound = function.bind(inputs, arrays)
-            self._builder.emit_line(node, *bound, operands, self.tensors.text(node))
+                action = function.bind(inputs, arrays)
+            self._builder.emit_line(node, action, operands, self.tensors.text(node))
             return
         small = small_call(node, arguments, arrays) if self._has_loops and not self._is_asynchronous else None
         if small is not None:
-            self._builder.emit_line(node, *small, operands, self.tensors.text(node))
+            self._builder.emit_line(node, small, operands, self.tensors.text(node))
             return
         if isinstance(node.op.kernel, Ufunc):
             call, arguments = function, (*arguments, out)
@@ -384,23 +380,14 @@ class Binder:
             return False
         if not self._is_asynchronous:
             specs = map(self._subgraph.spec, node.inputs)
-            found = update_of(node, [late_array(a, s) for a, s in zip(arguments, specs, strict=True)])
-            if found is not None:
-                self._join_update(found, operands)
-            return found is not None
-        call = cuda_update(self._device, node, arguments)
-        if call is not None:
-            self._builder.emit_line(node, call, (), operands, "")
-        return call is not None
-
-    def _join_update(self, update: Update, operands: list[Operand]) -> None:
-        """Merge the update with those directly before it, if possible."""
-        updates = self._builder.last_function
-        if not (isinstance(updates, Updates) and updates.add(update)):
-            updates = Updates(self.tensors.registers)
-            updates.add(update)
-            self._builder.emit(update.node, updates)
-        self._builder.line(update.node, [operand.text for operand in operands], "")
+            late = [late_array(a, s) for a, s in zip(arguments, specs, strict=True)]
+            update: Action | None = update_of(node, late, self.tensors.registers)
+        else:
+            call = cuda_update(self._device, node, arguments)
+            update = None if call is None else Call(call)
+        if update is not None:
+            self._builder.emit_line(node, update, operands, "")
+        return update is not None
 
     def _kernel(self, node: Node, operands: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
         """The node's kernel with attrs and array module bound, and one argument per input of its signature.
@@ -453,7 +440,7 @@ class Binder:
             function, arguments = late_call(self.tensors.registers, function, arguments), ()
         if store is not None:
             function, arguments = _stored(store, function, arguments), ()
-        self._builder.emit_line(node, function, arguments, operands, self.tensors.text(node))
+        self._builder.emit_line(node, Call(function, arguments), operands, self.tensors.text(node))
 
 
 def _stored(

@@ -19,13 +19,12 @@ import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.llvm.call_program import LEFT, PAUSED_AT, Repeat, Resumable, as_call, may_pause
-from flowrt.device.llvm.call_sequence import Table
+from flowrt.device.llvm.call_sequence import MachineCall, Table
 from flowrt.executor.analysis.cost import CALL_SECONDS
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import clear_call
 from flowrt.executor.kernels.iterated_program import IteratedProgram, iterated_program
 from flowrt.executor.kernels.loop_layout import compiled
-from flowrt.executor.kernels.small_calls import run_checked
 from flowrt.executor.lists.compiled_body import (
     Block,
     Compiled,
@@ -45,6 +44,7 @@ from flowrt.executor.lists.open_lists import ListBinder, OpenList, OpenListBinde
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Branches, Control, Frame, Loop, has_loop
+from flowrt.executor.program.instruction import Action, Call, Checked, Copy, Instruction
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
@@ -130,20 +130,20 @@ class ControlBinder:
         are_read = [False] * len(self._arguments)
         self._mover.move(self._builder, self._arguments, [*outputs, *copies], are_read)
         arrays = [*[output.value for output in outputs], *held]
-        table = Table.of([0, 0, *[array.ctypes.data for array in arrays]], ITERATION_NS, *arrays)
-        function, words = compiled(program.text).call, table.words.data
+        table = Table.of([0, 0, *arrays], ITERATION_NS)
+        loop, words = compiled(program.text), table.words.data
+        function = loop.call
         goes_on = functools.partial(words.__getitem__, PAUSED_AT)
 
         def iterate(count: int) -> int:
             function(table, 0, count)
             return count - words[LEFT]
 
-        segment = segment_of([(TimeSlice(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
+        segment = segment_of([Instruction(node, Call(TimeSlice(iterate, goes_on, FIRST_ITERATIONS)))])
         inner = None
         if pred.slot is None and isinstance(pred.value, np.ndarray):
-            inner = Compiled(
-                Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), DeferredChecks()
-            )
+            whole = MachineCall(loop, table, 0, FIRST_ITERATIONS)
+            inner = Compiled(Resumable(pred.value, whole), DeferredChecks())
         frame = Frame(None, node.name)
         self._cut(Loop(node, self._mover.reader(pred), goes_on, (segment,), frame, 1, inner))
 
@@ -159,9 +159,8 @@ class ControlBinder:
             self._cut(Branches(self._mover.reader(self._first), blocks, compiled))
             return
         call = as_call(compiled.part)
-        if any(compiled.deferred):
-            call = run_checked, (*call, compiled.deferred.look)
-        self._builder.emit(self._node, *call)
+        action: Action = Checked(call, compiled.deferred.look) if any(compiled.deferred) else call
+        self._builder.emit(self._node, action)
 
     def _bind_loop(self) -> None:
         node, pred, outputs, mover = self._node, self._first, self._outputs, self._mover
@@ -178,14 +177,14 @@ class ControlBinder:
 
         body = self._compiled_body(bind, lists, begun) if self._compiles else None
         if begun and (body is None or body.block is None):
-            self._builder.emit(node, poison)
+            self._builder.emit_call(node, poison)
             return
         if body is not None:
             self._place_inner(body.inner)
         else:
             body = self._body(bind(self._arguments[len(outputs) :], lists), list(lists.values()))
         for opened in body.lists:
-            self._builder.emit(node, opened.open, (mover.registers,))
+            self._builder.emit_call(node, opened.open, mover.registers)
         readers = mover.reader(pred), body.goes_on
         if self._trips is not None:
             counter = _Counter(self._trips)
@@ -196,7 +195,7 @@ class ControlBinder:
             compiled = Compiled(part, body.block.deferred)
         self._cut(Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
         for opened in body.lists:
-            self._builder.emit(node, opened.close, (mover.registers,))
+            self._builder.emit_call(node, opened.close, mover.registers)
 
     def _place_inner(self, inner: Mapping[int, StackedRows]) -> None:
         """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
@@ -205,7 +204,7 @@ class ControlBinder:
             if rows is not None:
                 self._tensors.place(self._node, k, Operand(rows, None, output.text))
             if isinstance(rows, PushedRows):
-                self._builder.emit(self._node, *clear_call(rows.length))
+                self._builder.emit(self._node, clear_call(rows.length))
 
     def _body(self, function: BoundFunction, lists: Sequence[OpenListBinder]) -> _Body:
         builder, (again, *results) = function.builder, function.results
@@ -247,9 +246,9 @@ class ControlBinder:
             return None
         deferred = block.deferred.behind(functools.partial(moved.fill, self._mover.registers))
         made = iterations_of(node, block._replace(deferred=deferred), body.predicate.value)
-        relocate = moved.bind([made.call], self._mover.registers)
+        relocate = moved.bind(made.table, self._mover.registers)
         if relocate is not None:
-            builder.emit(node, relocate)
+            builder.emit_call(node, relocate)
         is_whole = relocate is None and not around
         return body._replace(
             segments=(made.segment,),
@@ -343,7 +342,7 @@ class _Mover:
         self._store(builder, stores)  # first: the arrays have not been overwritten yet
         self._copy(builder, copies)
         for slot, array in loads:
-            builder.emit(self._node, self._load(slot, array))
+            builder.emit_call(self._node, self._load(slot, array))
 
     def _load(self, slot: int, array: Any) -> Callable[[], None]:
         registers, copyto = self.registers, self._copyto
@@ -358,7 +357,7 @@ class _Mover:
         slots = [slot for _, slot, _ in stores]
         if len(stores) == 1:
             (read,), (slot,) = reads, slots
-            builder.emit(self._node, lambda: registers.__setitem__(slot, read()))
+            builder.emit_call(self._node, lambda: registers.__setitem__(slot, read()))
             return
 
         def store() -> None:
@@ -366,7 +365,7 @@ class _Mover:
             for slot, value in zip(slots, values, strict=True):
                 registers[slot] = value
 
-        builder.emit(self._node, store)
+        builder.emit_call(self._node, store)
 
     def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
         registers, slot, value = self.registers, source.slot, source.value
@@ -379,7 +378,7 @@ class _Mover:
 
     def _copy(self, builder: InstructionBuilder, copies: list[tuple[Any, Any]]) -> None:
         """Copies between arrays, in an order in which nothing is overwritten that is still to be read."""
-        copyto, share = self._copyto, self.device.xp.may_share_memory
+        share = self.device.xp.may_share_memory
         pending = list(copies)
         while pending:
             free = next(
@@ -388,8 +387,12 @@ class _Mover:
             if free is None:  # a circle: the first value waits in a copy
                 source, target = pending[0]
                 waiting = self.device.empty(source.shape, source.dtype)
-                builder.emit(self._node, copyto, (waiting, source))
+                builder.emit(self._node, self._copy_to(waiting, source))
                 pending[0] = (waiting, target)
                 continue
             pending = [c for c in pending if c is not free]  # not by value, as remove() would
-            builder.emit(self._node, copyto, (free[1], free[0]))
+            builder.emit(self._node, self._copy_to(free[1], free[0]))
+
+    def _copy_to(self, target: Any, source: Any) -> Action:
+        is_host = self.device.executor.computes and not self.device.is_asynchronous
+        return Copy(target, source) if is_host else Call(self._copyto, (target, source))

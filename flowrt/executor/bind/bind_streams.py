@@ -44,14 +44,14 @@ class BoundStreams:
     def fork(self) -> None:
         """Begin a step on the device's first stream; the others wait for it."""
         for stream in self._side_streams():
-            arguments = stream, self._device.streams[0]
-            self.builders[0].emit(self._schedule.order[0], self._device.executor.wait_for, arguments)
+            wait_for = self._device.executor.wait_for
+            self.builders[0].emit_call(self._schedule.order[0], wait_for, stream, self._device.streams[0])
 
     def join(self) -> None:
         """A step ends on the device's first stream, which waits for the others."""
         for stream in self._side_streams():
-            arguments = self._device.streams[0], stream
-            self.builders[0].emit(self._schedule.order[-1], self._device.executor.wait_for, arguments)
+            wait_for = self._device.executor.wait_for
+            self.builders[0].emit_call(self._schedule.order[-1], wait_for, self._device.streams[0], stream)
 
     def _side_streams(self) -> Sequence[Stream]:
         """The streams of an asynchronous device, without the first."""
@@ -65,8 +65,8 @@ class BoundStreams:
         builder.use_stream(node, stream)
         for other in self._schedule.waits.get(node.name, ()):
             if self._device.is_asynchronous:
-                arguments = self._device.streams[stream], self._events[other]
-                builder.emit(node, self._device.executor.wait_for, arguments)
+                awaiting, event = self._device.streams[stream], self._events[other]
+                builder.emit_call(node, self._device.executor.wait_for, awaiting, event)
             else:
                 builder.cut(event_key(self._device, other, stream), self._event_slot)
         return builder
@@ -76,11 +76,11 @@ class BoundStreams:
         readers = self._awaited.get(node.name, ())
         if not self._device.is_asynchronous:
             for reader in readers:
-                builder.emit(node, self._send, (event_key(self._device, node.name, reader), True))
+                builder.emit_call(node, self._send, event_key(self._device, node.name, reader), True)
         elif readers:  # one event for all of them
             executor, stream = self._device.executor, self._schedule.stream_of(node.name)
             event = self._events[node.name] = executor.create_event()
-            builder.emit(node, executor.record, (self._device.streams[stream], event))
+            builder.emit_call(node, executor.record, self._device.streams[stream], event)
 
     @functools.cached_property
     def _event_slot(self) -> int:

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from flowrt import dtypes
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.memory_pool import Owner
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError, OpError
@@ -22,6 +21,7 @@ from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
+from flowrt.executor.program.instruction import Call
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
 from flowrt.graph.resources.tensor_list import TensorList
@@ -72,13 +72,13 @@ def _copy_in(
     device, registers = builder.device, tensors.registers
     if is_buffer:
         memory = device.executor.memory_of(tensors.new_buffer(node, 0))
-        builder.emit(node, lambda: device.feed(memory, registers[arrived]))
+        builder.emit_call(node, lambda: device.feed(memory, registers[arrived]))
     else:
         slot, owner = tensors.new_register(node, 0), owner_of(node)
         put: Callable[..., Any] = device.put
         if node.outputs[0].dtype is dtypes.variant:
             put = functools.partial(list_to_device, device)
-        builder.emit(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
+        builder.emit_call(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
     if parse_device(node.attrs["send_device"]).device_type != device.device_type:
         tensors.place(node, 0, tensors[node.name, 0]._replace(host_slot=arrived))
 
@@ -112,22 +112,22 @@ def bind_send(
         read, stream = _reader(operand, tensors, is_kept), device.streams[builder.stream]
         if not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
             share, send_now = device.share, _sender(key, send)
-            call = (lambda: send_now(share(stream, read()))), ()
+            call = Call(lambda: send_now(share(stream, read())))
         else:  # the copy to the host is sent when it is there, which is after the instruction
             copy_out, sender = device.send, _later_sender(key, send)
-            call = (lambda: copy_out(stream, read(), sender(), fail)), ()
-    builder.emit_line(node, *call, (operand,), "")
+            call = Call(lambda: copy_out(stream, read(), sender(), fail))
+    builder.emit_line(node, call, (operand,), "")
 
 
 def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], is_kept: bool) -> Call:
     """Send a value; ``is_kept`` means that the sent value is already a copy."""
     registers, slot, value = tensors.registers, operand.slot, operand.value
     if slot is not None:
-        return lambda: send(registers[slot]), ()
+        return Call(lambda: send(registers[slot]))
     if is_kept:
         copy = tensors.device.xp.array
-        return lambda: send(copy(value)), ()
-    return send, (value,)
+        return Call(lambda: send(copy(value)))
+    return Call(send, (value,))
 
 
 def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None]) -> Call:
@@ -137,7 +137,7 @@ def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], No
             f"{device.name} computes nothing: expected a list that stays on this device"
         )
     assert slot is not None  # a list is in no buffer
-    return lambda: send(list_to_host(device, registers[slot])), ()
+    return Call(lambda: send(list_to_host(device, registers[slot])))
 
 
 def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[[], Any]:

@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import chain, compress, count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
+from flowrt.executor.program.instruction import Call, Instruction
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment, segment_of
 from flowrt.graph.construction.graph_extension import Extension, addition
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
@@ -119,7 +120,7 @@ class Spill(NamedTuple):
     node: Node
     operand: Operand
     source: Operand
-    instruction: tuple[Callable[..., None], tuple[Any, ...]]
+    instruction: Instruction
 
 
 def extend_program(
@@ -251,13 +252,13 @@ def _keep(bound: Bound, ref: Ref) -> Spill | None:
     registers, slot = layer.tensors.registers, layer.tensors.new_slot()
     lock = layer.tensors[source.inputs[0]].value.lock if is_read else None
     if operand.slot is None:
-        instruction: Any = (_copy, (registers, slot, operand.value, lock))
+        store = Call(_copy, (registers, slot, operand.value, lock))
     elif root == ref and not is_read:
-        instruction = (_hold, (registers, slot, operand.slot))
+        store = Call(_hold, (registers, slot, operand.slot))
     else:
-        instruction = (_copy_register, (registers, slot, operand.slot, lock))
+        store = Call(_copy_register, (registers, slot, operand.slot, lock))
     node = layer.subgraph.nodes[ref[0]]
-    return Spill(node, Operand(None, slot, f"r{slot}"), operand, instruction)
+    return Spill(node, Operand(None, slot, f"r{slot}"), operand, Instruction(node, store))
 
 
 def _copy(registers: list[Any], slot: int, value: Any, lock: Any) -> None:
@@ -337,16 +338,12 @@ def _is_of_variable(bound: Bound, ref: Ref) -> bool:
 
 def _without_nodes(segment: Segment, dropped: Collection[str]) -> Segment:
     """Rule 3."""
-    stays = [node.name not in dropped for node in segment.nodes]
-    if all(stays):
-        return segment
-    return _changed(
-        segment, list(compress(segment.instructions, stays)), list(compress(segment.nodes, stays))
-    )
+    left = [instruction for instruction in segment.instructions if instruction.node.name not in dropped]
+    return segment if len(left) == len(segment.instructions) else _changed(segment, left)
 
 
-def _changed(segment: Segment, instructions: Sequence[Any], nodes: Sequence[Node]) -> Segment:
-    return segment_of(instructions, nodes, segment.key, segment.slot, segment.control, segment.receive)
+def _changed(segment: Segment, instructions: Sequence[Instruction]) -> Segment:
+    return segment_of(instructions, segment.key, segment.slot, segment.control, segment.receive)
 
 
 def _with_kept(
@@ -360,16 +357,18 @@ def _with_kept(
     for keep in keeps:
         place = position[keep.node.name]
         index = next(
-            (i for i, s in enumerate(changed) if s.nodes and position[s.nodes[-1].name] > place),
-            len(changed) - 1,
+            (i for i, s in enumerate(changed) if _last_position(s, position) > place), len(changed) - 1
         )
         segment = changed[index]
-        behind = bisect_right(segment.nodes, place, key=lambda node: position[node.name])
-        instructions, nodes = list(segment.instructions), list(segment.nodes)
+        instructions = list(segment.instructions)
+        behind = bisect_right(instructions, place, key=lambda instruction: position[instruction.node.name])
         instructions.insert(behind, keep.instruction)
-        nodes.insert(behind, keep.node)
-        changed[index] = _changed(segment, instructions, nodes)
+        changed[index] = _changed(segment, instructions)
     return changed
+
+
+def _last_position(segment: Segment, position: Mapping[str, int]) -> int:
+    return position[segment.instructions[-1].node.name] if segment.instructions else -1
 
 
 def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Segment]:
@@ -380,5 +379,5 @@ def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Seg
     first, *later = after
     if len(last.instructions) + len(first.instructions) > MAX_BLOCK_LENGTH:
         return [*earlier, last._replace(key=PAUSE), first, *later]
-    joint = _changed(first, [*last.instructions, *first.instructions], [*last.nodes, *first.nodes])
+    joint = _changed(first, [*last.instructions, *first.instructions])
     return [*earlier, joint, *later]

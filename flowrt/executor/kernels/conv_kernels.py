@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop, vector_registers
-from flowrt.device.llvm.host_pool import run_in_parallel
+from flowrt.device.llvm.host_pool import PARALLEL_NS, run_in_parallel
 from flowrt.device.llvm.llvm_convolution import Sizes, Tile, filter_function, forward_function
-from flowrt.executor.kernels.loop_layout import PARALLEL_NS
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.nn.conv import (
     check_gradient,

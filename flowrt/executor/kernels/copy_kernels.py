@@ -7,30 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call, is_compiled
+from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
-from flowrt.executor.kernels.loop_layout import call_on, layout_of, strides_in
+from flowrt.executor.kernels.loop_layout import layout_of, strides_in, whole_on
 from flowrt.graph.passes.fusion.group import Level
 
 Array = np.ndarray[Any, Any]
 
 
-def compiled_form(call: Call) -> Call | None:
-    """``call`` as machine code; None where it is more than that, and more than a copy."""
-    function, arguments = call
-    if function is np.copyto and all(map(is_fit, arguments)) and arguments[0].shape == arguments[1].shape:
-        call = copy_call(*arguments)
-    return call if is_compiled(call) else None
-
-
-def copy_call(target: Array, source: Array) -> Call:
+def copy_call(target: Array, source: Array) -> MachineCall:
     """A call that copies ``source`` to ``target``, of the same shape, with a cast to its dtype. The arrays
     must be kept alive.
     """
     return elementwise_call(lambda b, value: b.cast(value, target.dtype.name), [source, target])
 
 
-def elementwise_call(rule: Callable[..., Value], arrays: Sequence[Array]) -> Call:
+def elementwise_call(rule: Callable[..., Value], arrays: Sequence[Array]) -> MachineCall:
     """A call that computes the last of ``arrays`` from the others, which broadcast to its shape, by
     ``rule(builder, *values)``. The arrays must be kept alive.
     """
@@ -39,10 +31,10 @@ def elementwise_call(rule: Callable[..., Value], arrays: Sequence[Array]) -> Cal
     values = [builder.load(builder.operand(array.dtype.name)) for array in inputs]
     builder.put(rule(builder, *values), builder.operand(target.dtype.name))
     strides = [strides_in(array, Level.ELEMENT, target.shape) for array in arrays]
-    return call_on(layout_of(builder.build(), target.shape, strides), arrays)
+    return whole_on(layout_of(builder.build(), target.shape, strides), arrays)
 
 
-def clear_call(array: Array) -> Call:
+def clear_call(array: Array) -> MachineCall:
     """Sets ``array``, which must stay, to 0."""
     return elementwise_call(lambda b: b.spread(b.const(0, array.dtype.name)), [array])
 

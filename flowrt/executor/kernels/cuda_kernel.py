@@ -13,13 +13,13 @@ from typing import Any, final
 from flowrt.device.cuda.cuda import CudaExecutor
 from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.loop_layout import coalesced, has_rows
 from flowrt.executor.kernels.loop_operands import GroupKernel, arrays_of
 from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.instruction import Call
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import plain_kernel
 
@@ -36,12 +36,12 @@ class CudaKernel(GroupKernel):
         arrays = arrays_of(self._operands, inputs, results)
         loop = self._loop(arrays, [0 if array is None else array.data.ptr for array in arrays])
         if loop is None:
-            return plain_kernel, (self._device.xp, tuple(inputs), self._group, results)
+            return Call(plain_kernel, (self._device.xp, tuple(inputs), self._group, results))
         return loop.bind(arrays)
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
         self.prepare()
-        return lambda: self(late.read(registers), results), ()
+        return Call(lambda: self(late.read(registers), results))
 
     def _empty(self, spec: TensorSpec) -> Any:
         return self._device.empty(static_shape(spec), spec.dtype.np, self._owner)
@@ -65,11 +65,11 @@ class BoundLoop:
         """The call that launches the loop on ``arrays``, one per operand of its program."""
         loop = self._loop
         operands = tuple([self._parts.get(operand, arrays[operand]) for operand in loop.operands])
-        call = self._kernels[0], ((loop.blocks,), (loop.threads,), operands)
+        call = Call(self._kernels[0], ((loop.blocks,), (loop.threads,), operands))
         if not loop.sums:
             return call
         sums = tuple([array for s in loop.sums for array in (self._parts[s.operand], arrays[s.operand])])
-        return _call_both, (call, (self._kernels[1], ((loop.sum_blocks,), (THREADS,), sums)))
+        return Call(_call_both, (call, Call(self._kernels[1], ((loop.sum_blocks,), (THREADS,), sums))))
 
 
 def bound_loop(
@@ -95,5 +95,5 @@ def bound_loop(
 
 
 def _call_both(first: Call, second: Call) -> None:
-    first[0](*first[1])
-    second[0](*second[1])
+    first.function(*first.arguments)
+    second.function(*second.arguments)

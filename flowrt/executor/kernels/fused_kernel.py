@@ -11,14 +11,14 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call, Table, in_sequence, is_compiled
+from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table, in_sequence
 from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.executor.kernels.copy_kernels import clear_call, copy_call
 from flowrt.executor.kernels.fused_program import OperandOf
 from flowrt.executor.kernels.loop_layout import Layout, call_on, expanded, layout_of
 from flowrt.executor.kernels.loop_operands import SUMS, GroupKernel, arrays_of
-from flowrt.executor.kernels.small_calls import run_or_fall_back
 from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.instruction import Action, Call, Guarded
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level, plain_kernel
 
@@ -33,38 +33,35 @@ class FusedKernel(GroupKernel):
         super().__init__(node)
         self._program = None if self._program is None else expanded(self._program)
 
-    def bind(self, inputs: Sequence[Any], results: Sequence[Array]) -> Call:
+    def bind(self, inputs: Sequence[Any], results: Sequence[Array]) -> Action:
         return self._bind([np.asarray(value) for value in inputs], results)[0]
 
-    def _bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> tuple[Call, Table | None]:
-        """`bind`, and the loop's table where the call is nothing but machine code."""
+    def _bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> tuple[Action, Table | None]:
+        """`bind`, and the loop's table where the action is nothing but machine code."""
         operands = arrays_of(self._operands, inputs, results)
         layout: Layout | None = None
         if all(array.flags.aligned for array in (*inputs, *results)):
             layout = self._loop(operands, [0 if array is None else array.ctypes.data for array in operands])
         if layout is None:
-            return (self._call_members, (inputs, results)), None
+            return Call(self._call_members, (inputs, results)), None
         sums = {
             position: self._partial_sums(operand, results, layout)
             for position, operand in enumerate(self._operands)
             if operand.level in SUMS
         }
-        arrays = [sums.get(position, array) for position, array in enumerate(operands)]
-        call = call_on(layout, arrays)
-        if not is_compiled(call):
-            return (self._call_with_sums, (*call, sums, inputs, results)) if sums else call, None
-        table = call[1][0]
+        call = call_on(layout, [sums.get(position, array) for position, array in enumerate(operands)])
         if not sums:
-            return call, table
+            return call, call.table
+        if isinstance(call, ParallelCall):
+            return Call(self._call_with_sums, (*call.bound(), sums, inputs, results)), None
         status = None if self._program is None else self._program.status
         if status is None:
-            return self._with_sums(call, sums, results), table
+            return self._with_sums(call, sums, results), call.table
         if len(sums) == 1:
-            fallback = partial(self._call_members, inputs, results)
-            return (run_or_fall_back, (*call, sums[status].data, fallback)), None
-        return (self._call_with_sums, (*call, sums, inputs, results)), None
+            return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
+        return Call(self._call_with_sums, (*call.bound(), sums, inputs, results)), None
 
-    def _with_sums(self, call: Call, sums: dict[int, Array], results: Sequence[Array]) -> Call:
+    def _with_sums(self, call: MachineCall, sums: dict[int, Array], results: Sequence[Array]) -> MachineCall:
         """The loop between the copies that `_call_with_sums` makes, for a loop that is one part."""
         before, after = [], []
         for position, array in sums.items():
@@ -75,7 +72,7 @@ class FusedKernel(GroupKernel):
             after.append(copy_call(result, array.reshape(result.shape)))
         return in_sequence([*before, call, *after])
 
-    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Array]) -> Call:
+    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Array]) -> Action:
         """`bind` for inputs that are partly in registers when the call is made. Their addresses are then
         stored in the loop's table: 0.7 us each, while rebinding takes 60.
         """
@@ -84,10 +81,10 @@ class FusedKernel(GroupKernel):
             for item, spec in zip(late.items, self._group.inputs.values(), strict=True)
         ]
         slots = [item.slot for item in late.items]
-        (function, arguments), table = self._bind(stand_ins, results)
+        action, table = self._bind(stand_ins, results)
         if table is None:
-            return lambda: self(late.read(registers), results), ()
-        words = table.words
+            return Call(lambda: self(late.read(registers), results))
+        (function, arguments), words = action.bound(), table.words
         places = [
             (position, slot)
             for position, operand in enumerate(self._operands)
@@ -103,7 +100,7 @@ class FusedKernel(GroupKernel):
                 words[position] = array.__array_interface__["data"][0]
             function(*arguments)
 
-        return call, ()
+        return Call(call)
 
     # --- ways to compute
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call, Table, call_of
+from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop
-from flowrt.device.llvm.host_pool import run_in_parallel
+from flowrt.device.llvm.host_pool import PARALLEL_NS
 from flowrt.device.llvm.llvm_loops import llvm_function
 from flowrt.device.loops.loop_math import expand_functions
 from flowrt.device.loops.loop_program import LoopProgram, Store
@@ -35,9 +35,6 @@ operation of the step has just left them 64.
 
 MAX_CACHED = 1 << 18
 """Elements of all operands of a loop that finds them in the cache: of float32 1 MiB, half of a core's."""
-
-PARALLEL_NS = 80e3
-"""Minimum time of a loop that is shared by threads, where that was measured to pay (`run_in_parallel`)."""
 
 
 class Layout(NamedTuple):
@@ -101,24 +98,26 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     return Layout(loop, numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
 
 
-def call_on(layout: Layout, arrays: Sequence[Array]) -> Call:
+def call_on(layout: Layout, arrays: Sequence[Array]) -> MachineCall | ParallelCall:
     """The call that runs the loop on ``arrays``, its operands."""
-    table = _table(layout, arrays)
-    if layout.parts > 1:
-        return run_in_parallel, (layout.loop.call, table, 0, layout.extent, layout.grain)
-    return call_of(layout.loop, table, 0, layout.extent)
+    call = whole_on(layout, arrays)
+    return ParallelCall(call, layout.grain) if layout.parts > 1 else call
 
 
-def parts_on(layout: Layout, arrays: Sequence[Array]) -> list[Call]:
+def whole_on(layout: Layout, arrays: Sequence[Array]) -> MachineCall:
+    """The loop on ``arrays``, on one thread."""
+    return MachineCall(layout.loop, _table(layout, arrays), 0, layout.extent)
+
+
+def parts_on(layout: Layout, arrays: Sequence[Array]) -> list[MachineCall]:
     """The loop on ``arrays`` part by part, in any order."""
     table = _table(layout, arrays)
     bounds = [*range(0, layout.extent, layout.grain), layout.extent]
-    return [call_of(layout.loop, table, begin, end) for begin, end in itertools.pairwise(bounds)]
+    return [MachineCall(layout.loop, table, begin, end) for begin, end in itertools.pairwise(bounds)]
 
 
 def _table(layout: Layout, arrays: Sequence[Array]) -> Table:
-    addresses = [array.ctypes.data for array in arrays]
-    return Table.of([*addresses, *layout.numbers], layout.nanoseconds, *arrays)
+    return Table.of([*arrays, *layout.numbers], layout.nanoseconds)
 
 
 # --- layouts of arrays

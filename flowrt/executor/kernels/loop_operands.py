@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.executor.kernels.fused_program import OperandOf, fused_program
 from flowrt.executor.kernels.loop_layout import strides_in
 from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Group, Level
 
@@ -40,17 +40,17 @@ class GroupKernel(ABC):
 
     def __call__(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> Sequence[Any]:
         results = [self._empty(spec) for spec in self._specs] if out is None else out
-        function, arguments = self.bind(inputs, results)
+        function, arguments = self.bind(inputs, results).bound()
         function(*arguments)
         return results
 
     @abstractmethod
-    def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Call:
-        """The call that computes ``results`` from ``inputs``, reusable when their elements change."""
+    def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Action:
+        """The action that computes ``results`` from ``inputs``, reusable when their elements change."""
 
     @abstractmethod
-    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
-        """The call of `bind`, for inputs that are partly in registers when it is made."""
+    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Action:
+        """The action of `bind`, for inputs that are partly in registers when it is made."""
 
     @abstractmethod
     def _empty(self, spec: TensorSpec) -> Any:

@@ -269,7 +269,8 @@ def _is_for_loops(dtypes: Sequence[str], axes: Axes, *arrays: Array) -> bool:
 def _run(program: Callable[..., LoopProgram], kind: tuple[Any, ...], arrays: Sequence[Array]) -> None:
     """The loop of an elementwise ``program(*kind)`` over ``arrays``, all of one shape."""
     strides = [tuple([stride // a.itemsize for stride in a.strides]) for a in arrays]
-    function, arguments = call_on(_layout(program, kind, arrays[0].shape, tuple(strides)), arrays)
+    call = call_on(_layout(program, kind, arrays[0].shape, tuple(strides)), arrays)
+    function, arguments = call.bound()
     function(*arguments)
 
 

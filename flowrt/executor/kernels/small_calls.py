@@ -14,14 +14,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call, Table, call_of, in_sequence, is_compiled
+from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
 from flowrt.device.llvm.host_jit import vector_registers
 from flowrt.device.llvm.llvm_product import Matrix, Product, Registers, llvm_product
 from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, gather
 from flowrt.device.loops.loop_program import LoopBuilder, Store
 from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, elementwise_call, is_fit
-from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
+from flowrt.executor.kernels.loop_layout import compiled, layout_of, strides_in, whole_on
 from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.instruction import Checked
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op, pack
@@ -56,27 +57,7 @@ NS_PER_ROW, NS_PER_BYTE = 5.0, 0.06
 """Time per row and per byte of a gather."""
 
 
-def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None]) -> None:
-    """Call of an operation that may reject its inputs: ``check()`` raises the error. In a machine-code loop,
-    the checks of all calls run after all iterations (`flowrt.executor.lists.compiled_body`).
-    """
-    function(*arguments)
-    check()
-
-
-def run_or_fall_back(
-    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, fallback: Callable[[], None]
-) -> None:
-    """Call of a loop that may set ``status`` for an unsupported case: ``fallback()`` then recomputes
-    everything. A machine-code loop pauses for it.
-    """
-    function(*arguments)
-    if status[0]:  # a look-up takes 40 ns, an array element's 100
-        status[0] = 0
-        fallback()
-
-
-def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
+def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> MachineCall | Checked | None:
     """A compiled call for ``node`` on ``arguments``, as for its kernel, into its outputs ``out``; or None."""
     make = _CALLS.get(node.op)
     if (
@@ -98,7 +79,7 @@ def may_be_small(subgraph: Subgraph, node: Node) -> bool:
 
 def _product(
     a: Array, b: Array, transpose_a: bool, transpose_b: bool, out: Sequence[Array], **_: Any
-) -> Call | None:
+) -> MachineCall | None:
     (c,) = out
     a, b = a.T if transpose_a else a, b.T if transpose_b else b
     (m, k), n = a.shape, b.shape[-1]
@@ -113,8 +94,8 @@ def _product(
     if not 0 < m * n * k <= most or product.is_scattered:
         return None
     text = llvm_product(product)
-    table = Table.of([array.ctypes.data for array in arrays], NS_PER_PRODUCT * m * n * k, *arrays)
-    return call_of(compiled(text), table, 0, product.extent)
+    table = Table.of(arrays, NS_PER_PRODUCT * m * n * k)
+    return MachineCall(compiled(text), table, 0, product.extent)
 
 
 def _lie(array: Array) -> Matrix:
@@ -122,17 +103,19 @@ def _lie(array: Array) -> Matrix:
     return Matrix(row // array.itemsize, column // array.itemsize)
 
 
-def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> Call | None:
+def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> MachineCall | None:
     (target,) = out
     return _copies(zip(_parts(target, [value.shape[axis] for value in values], axis), values, strict=True))
 
 
-def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) -> Call | None:
+def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) -> MachineCall | None:
     moved = np.moveaxis(out[0], axis, 0)
     return _copies([(moved[i, ...], value) for i, value in enumerate(values)])
 
 
-def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequence[Array]) -> Call | None:
+def _gather(
+    params: Array, indices: Array, axis: int, batch_dims: int, out: Sequence[Array]
+) -> Checked | None:
     """Copy of contiguous rows. Indices are checked afterwards."""
     (target,) = out
     rows, nbytes = len(params), target.nbytes // max(1, indices.size)
@@ -143,9 +126,9 @@ def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequ
         return None
     if indices.dtype.name not in ("int32", "int64") or params.dtype.kind == "O":
         return None
-    words = [*[array.ctypes.data for array in arrays], rows, nbytes, 0, 0]
-    table = Table.of(words, NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes, *arrays)
-    call = call_of(compiled(gather(indices.dtype.name)), table, 0, indices.size)
+    nanoseconds = NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes
+    table = Table.of([*arrays, rows, nbytes, 0, 0], nanoseconds)
+    call = MachineCall(compiled(gather(indices.dtype.name)), table, 0, indices.size)
     status = table.words.data  # a look-up takes 40 ns, an array element's 100
 
     def check() -> None:
@@ -153,10 +136,10 @@ def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequ
             status[REFUSED] = 0
             check_range(np, "indices", np.array(status[NUMBER]), rows)
 
-    return run_checked, (*call, check)
+    return Checked(call, check)
 
 
-def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> Call | None:
+def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> MachineCall | None:
     """Rows of one or of the other."""
     (target,) = out
     condition = condition.reshape(condition.shape + (1,) * (target.ndim - condition.ndim))
@@ -166,7 +149,7 @@ def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> Call 
     return elementwise_call(LoopBuilder.select, arrays)
 
 
-def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) -> Call | None:
+def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) -> MachineCall | None:
     """The sum over rows that it is where the channels are last."""
     (target,) = out
     is_plain = out_backprop.flags.c_contiguous and out_backprop.dtype == target.dtype and is_fit(out_backprop)
@@ -177,13 +160,12 @@ def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) 
     value = builder.load(builder.operand(rows.dtype.name))
     builder.put(value, builder.operand(target.dtype.name), Store.SUM_ROWS)
     layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (0, 1)])
-    call = call_on(layout, [rows, target])
-    return in_sequence([clear_call(target), call]) if is_compiled(call) else None
+    return in_sequence([clear_call(target), whole_on(layout, [rows, target])]) if layout.parts == 1 else None
 
 
 def _reduction(
     op: str, input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
-) -> Call | None:
+) -> MachineCall | None:
     """Along the last dimensions, all, or none."""
     (target,) = out
     axes = [axis % input.ndim for axis in np.atleast_1d(reduction_indices).tolist()]
@@ -198,12 +180,12 @@ def _reduction(
     value = builder.load(builder.operand(rows.dtype.name))
     builder.put(builder.emit(op, value), builder.operand(target.dtype.name))
     layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (1, 0)])
-    return call_on(layout, [rows, target])
+    return whole_on(layout, [rows, target])
 
 
 def _unreduced(
     input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
-) -> Call | None:
+) -> MachineCall | None:
     """A sum or mean along no axes, of a scalar for one."""
     (target,) = out
     is_plain = input.dtype == target.dtype and input.size <= MAX_SMALL
@@ -217,16 +199,15 @@ def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
     return [array[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
 
 
-def _copies(pairs: Iterable[tuple[Array, Array]]) -> Call | None:
+def _copies(pairs: Iterable[tuple[Array, Array]]) -> MachineCall | None:
     """One call that copies to each target its source."""
     pairs = [(target, source) for target, source in pairs if target.size]
     if not pairs or not all(is_fit(a) and is_fit(b) and a.shape == b.shape for a, b in pairs):
         return None
-    calls = [copy_call(target, source) for target, source in pairs]
-    return in_sequence(calls) if all(map(is_compiled, calls)) else None
+    return in_sequence([copy_call(target, source) for target, source in pairs])
 
 
-_CALLS: Mapping[OpDef, Callable[..., Call | None]] = {
+_CALLS: Mapping[OpDef, Callable[..., MachineCall | Checked | None]] = {
     matmul_op: _product,
     concat_op: _concat,
     pack: _pack,

@@ -10,35 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import NamedTuple, TypeAlias
 
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_program import (
-    LEFT,
-    PAUSED_AT,
-    Choose,
-    Guarded,
-    Part,
-    Parts,
-    Repeat,
-    program_of,
-    walker,
-)
-from flowrt.device.llvm.call_sequence import Call
+from flowrt.device.llvm.call_program import LEFT, PAUSED_AT, Choose, Part, Parts, Repeat, program_of, walker
+from flowrt.device.llvm.call_program import Guarded as GuardedPart
+from flowrt.device.llvm.call_sequence import Array, MachineCall, Table
 from flowrt.device.loops.loop_program import DTYPES
 from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import nbytes_of
-from flowrt.executor.kernels.copy_kernels import compiled_form
+from flowrt.executor.kernels.copy_kernels import copy_call, is_fit
 from flowrt.executor.kernels.iterated_program import is_scalar_loop
-from flowrt.executor.kernels.small_calls import may_be_small, run_checked, run_or_fall_back
+from flowrt.executor.kernels.small_calls import may_be_small
 from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, SetRows
 from flowrt.executor.lists.list_rows import PushedRows, RowList, StackedRows, TakenRows
 from flowrt.executor.lists.nested_lists import NO_LISTS, NestedLists
 from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction import Call, Checked, Copy, Guarded, Instruction
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.evaluate import located
@@ -46,8 +36,6 @@ from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.shapes import is_static
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Check: TypeAlias = tuple[Node, Callable[[], None]]
 """A node, and a function that raises its error if it rejected its inputs."""
@@ -113,7 +101,7 @@ class Fallback(NamedTuple):
     """Fallback of ``node``: recomputed in Python if ``status`` is set, during a pause of the machine code."""
 
     node: Node
-    status: memoryview
+    status: Array
     fallback: Callable[[], None]
 
 
@@ -175,8 +163,8 @@ def compiled_block(segments: Sequence[Segment]) -> Block | None:
     parts: list[Part] = []
     found: list[DeferredChecks] = []
     for segment in segments:
-        for node, instruction in zip(segment.nodes, segment.instructions, strict=True):
-            compiled = _compiled_instruction(node, *instruction)
+        for instruction in segment.instructions:
+            compiled = _compiled_instruction(instruction)
             if compiled is None:
                 return None
             parts.append(compiled.part)
@@ -191,19 +179,18 @@ def compiled_block(segments: Sequence[Segment]) -> Block | None:
     return Block(tuple(parts), DeferredChecks.of_all(found))
 
 
-def _compiled_instruction(
-    node: Node, function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Compiled | None:
-    is_whole = function not in (run_checked, run_or_fall_back)
-    call = compiled_form((function, arguments) if is_whole else arguments[:2])
-    if call is None:
-        return None
-    if function is run_checked:
-        return Compiled(call, DeferredChecks(checks=[(node, arguments[2])]))
-    if function is run_or_fall_back:
-        _, _, status, fallback = arguments
-        return Compiled(Guarded(call, status), DeferredChecks([Fallback(node, status, fallback)]))
-    return Compiled(call, DeferredChecks())
+def _compiled_instruction(instruction: Instruction) -> Compiled | None:
+    node, action = instruction
+    match action:
+        case MachineCall():
+            return Compiled(action, DeferredChecks())
+        case Copy(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
+            return Compiled(copy_call(target, source), DeferredChecks())
+        case Checked(call, check):
+            return Compiled(call, DeferredChecks(checks=[(node, check)]))
+        case Guarded(call, status, fallback):
+            return Compiled(GuardedPart(call, status), DeferredChecks([Fallback(node, status, fallback)]))
+    return None
 
 
 def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Compiled | None:
@@ -221,12 +208,13 @@ def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Co
 
 
 class Iterations(NamedTuple):
-    """All iterations of a loop: a segment that runs as many as possible without a pause, the call in it, and
-    whether the loop is paused.
+    """All iterations of a loop: a segment that runs as many as possible without a pause, the table of the
+    call
+    in it, and whether the loop is paused.
     """
 
     segment: Segment
-    call: Call
+    table: Table
     goes_on: Callable[[], int]
 
 
@@ -250,4 +238,4 @@ def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
 
     first = max(1, int(FIRST_NS / table.nanoseconds))
     time_slice = TimeSlice(iterate_and_look if any(block.deferred) else iterate, goes_on, first)
-    return Iterations(segment_of([(time_slice, ())], [node]), (function, (table, 0, first)), goes_on)
+    return Iterations(segment_of([Instruction(node, Call(time_slice))]), table, goes_on)

@@ -15,15 +15,16 @@ from typing import Any, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.device.llvm.call_sequence import Call, Table, call_of, in_sequence
+from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
 from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import elementwise_call
 from flowrt.executor.kernels.loop_layout import compiled
-from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW, run_checked
+from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW
 from flowrt.executor.lists.list_rows import Array, RowList, poison, rows_of
 from flowrt.executor.lists.open_lists import OpenList, changed_by
 from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction import Checked
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_facets import ListUse
@@ -72,17 +73,17 @@ class IndexedRows(RowList):
     _words: Array
     """The table of the copy from or to a row."""
 
-    def _copy(self, make: Callable[[str], str], index: Array, row: Array, *more: int) -> Call:
+    def _copy(self, make: Callable[[str], str], index: Array, row: Array, *more: int) -> MachineCall:
         """The copy of a row; `open` sets where the rows are, and how many."""
-        words = [0, index.ctypes.data, row.ctypes.data, 0, row.nbytes, 0, 0, *more]
-        table = Table.of(words, NS_PER_ROW + NS_PER_BYTE * row.nbytes, index, row)
+        words: list[int | Array] = [0, index, row, 0, row.nbytes, 0, 0, *more]
+        table = Table.of(words, NS_PER_ROW + NS_PER_BYTE * row.nbytes)
         self._words = table.words
-        return call_of(compiled(make(index.dtype.name)), table, 0, 1)
+        return MachineCall(compiled(make(index.dtype.name)), table, 0, 1)
 
-    def _emit(self, builder: InstructionBuilder, operands: Sequence[Operand], *calls: Call) -> None:
+    def _emit(self, builder: InstructionBuilder, operands: Sequence[Operand], *calls: MachineCall) -> None:
         """Emit ``calls``, followed by a check for rejected indices."""
         text = f"{operands[0].text}[{operands[1].text}]"
-        builder.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
+        builder.emit_line(self._opened.node, Checked(in_sequence(calls), self._check), operands, text)
 
     def close(self, registers: list[Any]) -> None:
         self._rows, self._value = self._like[None], NO_LIST
@@ -107,7 +108,7 @@ class ReadRows(IndexedRows):
         self._like = np.empty(static_shape(spec), spec.dtype.np)
         tensors.place(node, 0, Operand(self._like, None, f"{handle.text}[{index.text}]"))
         if index.slot is not None:
-            builder.emit(node, poison)
+            builder.emit_call(node, poison)
             return
         self._emit(builder, [handle, index], self._copy(gather, index.value, self._like))
 
@@ -128,13 +129,13 @@ class WrittenRows(IndexedRows):
         handle, index, item = operands = [tensors[ref] for ref in node.inputs]
         tensors.place(node, 0, handle)
         if index.slot is not None or item.slot is not None:
-            builder.emit(node, poison)
+            builder.emit_call(node, poison)
             return
         self._like = item.value
         self._emit(builder, operands, *self._writing(index.value))
 
     @abstractmethod
-    def _writing(self, index: Array) -> Sequence[Call]:
+    def _writing(self, index: Array) -> Sequence[MachineCall]:
         """The calls that write the element at ``index``."""
 
     def open(self, registers: list[Any]) -> None:
@@ -171,7 +172,7 @@ class WrittenRows(IndexedRows):
 class SetRows(WrittenRows):
     """A list with elements set by the loop."""
 
-    def _writing(self, index: Array) -> Sequence[Call]:
+    def _writing(self, index: Array) -> Sequence[MachineCall]:
         is_once = int(writes_once(self._opened.node))
         return [self._copy(scatter, index, self._like, 0, is_once)]
 
@@ -180,7 +181,7 @@ class SetRows(WrittenRows):
 class AddedRows(WrittenRows):
     """A list with elements added to: an element that is not set counts as zeros."""
 
-    def _writing(self, index: Array) -> Sequence[Call]:
+    def _writing(self, index: Array) -> Sequence[MachineCall]:
         total = np.empty_like(self._like, order="C")
         read = self._copy(gather, index, total)
         self._read_words = self._words

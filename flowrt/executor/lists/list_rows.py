@@ -16,14 +16,14 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import Call
+from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.device.llvm.row_stacks import END, STATUS, TOP, pushing, taking
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import copy_call
-from flowrt.executor.kernels.small_calls import run_or_fall_back
 from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
 from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction import Guarded
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import static_shape
 from flowrt.graph.ops.lists.tensor_lists import check_dtype
@@ -76,7 +76,7 @@ class RowList(ABC):
 class StackedRows(RowList):
     """A list that changes at its end."""
 
-    _call: Call
+    _call: MachineCall
     """Pushes or pops a row."""
     _words: Array
     """Words of the call's table."""
@@ -89,22 +89,19 @@ class StackedRows(RowList):
     def _emit(
         self,
         builder: InstructionBuilder,
-        call: Call,
+        call: MachineCall,
         fallback: Callable[[], None],
         operands: Sequence[Operand],
         text: str,
     ) -> None:
         """Emit ``call``, with ``fallback()`` for unsupported cases."""
-        function, (table, *_) = self._call = call
-        self._words = table.words
-        status = table.words[STATUS : STATUS + 1].data
-        builder.emit_line(
-            self._opened.node, run_or_fall_back, (function, call[1], status, fallback), operands, text
-        )
+        self._call, self._words = call, call.table.words
+        guarded = Guarded(call, self._words[STATUS : STATUS + 1], fallback)
+        builder.emit_line(self._opened.node, guarded, operands, text)
 
     def _repeat(self) -> None:
         """Perform the call."""
-        function, arguments = self._call
+        function, arguments = self._call.bound()
         function(*arguments)
 
 
@@ -121,7 +118,7 @@ class PushedRows(StackedRows):
         operands = [tensors[ref] for ref in self._opened.node.inputs[:2]]
         tensors.place(self._opened.node, 0, operands[0])
         if operands[1].slot is not None:
-            builder.emit(self._opened.node, poison)
+            builder.emit_call(self._opened.node, poison)
         else:
             self._bind_push(builder, operands, operands[1].value)
 
@@ -129,7 +126,7 @@ class PushedRows(StackedRows):
         self._like = np.empty_like(value, order="C")
         self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
         if not value.flags.c_contiguous:
-            builder.emit(self._opened.node, *copy_call(self._like, value))
+            builder.emit(self._opened.node, copy_call(self._like, value))
             value = self._like
         self._emit(builder, pushing(value, self.length), self._grow_and_push, operands, operands[0].text)
 
@@ -208,7 +205,7 @@ class TakenRows(StackedRows):
         self._bind_take(builder, tensors, taking(element, self.length, _NOTHING), element)
 
     def _bind_take(
-        self, builder: InstructionBuilder, tensors: BoundTensors, call: Call, element: Array
+        self, builder: InstructionBuilder, tensors: BoundTensors, call: MachineCall, element: Array
     ) -> None:
         handle = tensors[self._opened.node.inputs[0]]
         self._like = element

@@ -93,7 +93,7 @@ class PushedLists(PushedRows):
         handle, pushed = operands = [tensors[ref] for ref in node.inputs[:2]]
         tensors.place(node, 0, handle)
         if not isinstance(pushed.value, PushedRows):
-            builder.emit(node, poison)
+            builder.emit_call(node, poison)
             return
         self._inner = pushed.value
         self._bind_push(builder, operands, self._inner.length)

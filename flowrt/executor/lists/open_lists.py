@@ -20,6 +20,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.swapping import Arrivals, swapped
 from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction import Call
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
@@ -78,10 +79,10 @@ class OpenList(NamedTuple):
         tensors.place(node, 0, operands[0])
         if self.is_pushed:
             push = self._push(tensors, operands[1])
-            builder.emit_line(node, push, (), operands, operands[0].text)
+            builder.emit_line(node, Call(push), operands, operands[0].text)
         else:
             pop = self._pop(tensors, tensors.new_register(node, 1))
-            builder.emit_line(node, pop, (), operands[:1], tensors[node.name, 1].text)
+            builder.emit_line(node, Call(pop), operands[:1], tensors[node.name, 1].text)
 
     def _push(self, tensors: BoundTensors, value: Operand) -> Callable[[], None]:
         registers, slot, source, device = tensors.registers, self.slot, value.slot, tensors.device

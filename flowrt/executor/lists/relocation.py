@@ -1,24 +1,22 @@
 """Relocation of operands of compiled calls with an address that changes per step, such as large feeds.
 
-A call's table contains the addresses of its arrays. If one is not known yet, the call is bound to a stand-in
-of the same shape, memory that no call accesses; once the array is known, every address in the tables that
-points into the stand-in is patched, as a linker does when it loads a program.
+A call's table points to its arrays. If one is not known yet, the call is bound to a stand-in of the same
+shape, memory that no call accesses; once the array is known, every pointer into the stand-in is patched, as a
+linker does when it loads a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Call, Table
+from flowrt.device.llvm.call_sequence import Array, Table
 from flowrt.device.loops.loop_program import DTYPES
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.node import TensorSpec, static_shape
 from flowrt.graph.shapes import is_static
-
-Array = np.ndarray[Any, Any]
 
 
 class _Place(NamedTuple):
@@ -45,12 +43,12 @@ class Relocation:
         array = self._stand_ins.setdefault(slot, np.empty(static_shape(spec), spec.dtype.np))
         return Operand(array, None, operand.text)
 
-    def bind(self, calls: Sequence[Call], registers: list[Any]) -> Callable[[], None] | None:
-        """The function to call before ``calls``, once the values are in their registers; None if nothing
-        needs relocation.
+    def bind(self, table: Table, registers: list[Any]) -> Callable[[], None] | None:
+        """The function to call before the call of ``table``, once the values are in their registers; None if
+        nothing needs relocation.
         """
-        tables = list(_tables(calls))
-        found = [(slot, _places(tables, array)) for slot, array in self._stand_ins.items()]
+        pointers = list(_pointers(table))
+        found = [(slot, _places(pointers, array)) for slot, array in self._stand_ins.items()]
         found = [(slot, places) for slot, places in found if places]
         if not found:
             return None
@@ -72,20 +70,22 @@ class Relocation:
             np.copyto(array, registers[slot])
 
 
-def _tables(calls: Iterable[Any]) -> Iterator[Table]:
-    """The tables of ``calls``, and of the calls that they contain."""
-    for _, (table, *_) in calls:
-        yield table
-        inner = [kept for kept in table.keeps if isinstance(kept, tuple)]
-        yield from _tables(inner)
+def _pointers(table: Table) -> Iterator[tuple[Array, int]]:
+    """The words that point to arrays, in ``table`` and in those that it points to: a table's words, and a
+    position.
+    """
+    for position, target in table.pointers.items():
+        if isinstance(target, Table):
+            yield from _pointers(target)
+        elif isinstance(target, np.ndarray):
+            yield table.words, position
 
 
-def _places(tables: Iterable[Table], array: Array) -> list[_Place]:
-    """The words that point into ``array``: no other number is as large as an address, or as that one."""
+def _places(pointers: Sequence[tuple[Array, int]], array: Array) -> list[_Place]:
+    """The pointers into ``array``."""
     begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
     return [
-        _Place(table.words, position, word - begin)
-        for table in tables
-        for position, word in enumerate(table.words.tolist())
-        if begin <= word < end
+        _Place(words, position, int(words[position]) - begin)
+        for words, position in pointers
+        if begin <= words[position] < end
     ]

@@ -24,7 +24,7 @@ from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.program.program import Program
 from flowrt.executor.program.runner import Running, StepControl, run_inline, run_seeded, run_threaded
 from flowrt.graph.construction.graph_extension import Extension
-from flowrt.graph.node import Subgraph
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.resources.step_context import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
@@ -122,7 +122,11 @@ class Instance:
         instance must then be discarded.
         """
         with np.errstate(all="ignore"), step_scope(control):  # as in TensorFlow: 0/0 is nan, without a word
-            self._drive(control, recorder, seed)
+            control.operation = self._current_operation
+            try:
+                self._drive(control, recorder, seed)
+            finally:
+                del control.operation  # it keeps the step's memory
         if not isinstance(self._rendezvous, StepRendezvous):
             self._rendezvous.check_empty()
 
@@ -140,6 +144,11 @@ class Instance:
         rendezvous = self._rendezvous
         step = rendezvous.current if isinstance(rendezvous, StepRendezvous) else rendezvous
         run_threaded(running, control, step, self._streams)
+
+    def _current_operation(self) -> Node | None:
+        """An operation that the step is at, if it is at one."""
+        programs = {*self.programs, *self._driven}
+        return next((node for program in programs if (node := program.current_operation)), None)
 
     def running(self, recorder: StepRecorder | None) -> list[Running]:
         """The programs as generators; ``recorder`` is notified of each instruction."""

@@ -1,5 +1,7 @@
 """A compiled partition at run time: basic blocks of bound calls, and their drivers.
 
+instruction          instructions as data: calls, machine code, copies; printed as Python calls
+updates              updates of variables, adjacent ones joined
 program              `Program`: basic blocks, separated by waits for tensors that have not arrived
 control_flow         loops and branches between basic blocks
 arguments            arguments of a call: bound in advance, or read when the call is made
@@ -10,5 +12,4 @@ runner               inline, one thread per device, or in a seeded order (tests)
 continuation         a program without a thread, resumed by the sender of the awaited tensor
 time_slice           number of iterations in one call of machine code between checks for deadlines
 group_steps          steps in collectives that span several graphs, and their failure
-current_operation    the operation that a thread is computing, as seen from another thread
 """

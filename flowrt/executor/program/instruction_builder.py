@@ -8,7 +8,8 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE, Control
-from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Instruction, Line, Segment, segment_of
+from flowrt.executor.program.instruction import Action, Call, Instruction
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Segment, segment_of
 from flowrt.graph.node import Node
 
 MAX_BLOCK_COST = 1e7
@@ -29,34 +30,28 @@ class InstructionBuilder:
         self.stream = 0
         """Current stream of an asynchronous device."""
         self._instructions: list[Instruction] = []
-        self._nodes: list[Node] = []
         self._cost = self.total_cost = 0.0
 
-    @property
-    def last_function(self) -> Any:
-        """Function of the last instruction; None at the start of a basic block."""
-        return self._instructions[-1][0] if self._instructions else None
+    def emit(self, node: Node, action: Action) -> None:
+        self._instructions.append(Instruction(node, action))
 
-    def emit(self, node: Node, function: Any, arguments: tuple[Any, ...] = ()) -> None:
-        self._instructions.append((function, arguments))
-        self._nodes.append(node)
+    def emit_call(self, node: Node, function: Callable[..., Any], *arguments: Any) -> None:
+        self.emit(node, Call(function, arguments))
 
     def line(self, node: Node, operands: Sequence[str], result: str) -> None:
         """Note the text of an instruction."""
         self.lines.append(Line(node, tuple(operands), result, self.depth))
 
-    def emit_line(
-        self, node: Node, function: Any, arguments: tuple[Any, ...], operands: Sequence[Operand], result: str
-    ) -> None:
+    def emit_line(self, node: Node, action: Action, operands: Sequence[Operand], result: str) -> None:
         """`emit` an instruction and note its text."""
-        self.emit(node, function, arguments)
+        self.emit(node, action)
         self.line(node, [operand.text for operand in operands], result)
 
     def use_stream(self, node: Node, stream: int) -> None:
         """Switch an asynchronous device to that stream for the following instructions, from ``node`` on."""
         if self.device.is_asynchronous and stream != self.stream:
             self.stream = stream
-            self.emit(node, self.device.executor.use, (self.device.streams[stream],))
+            self.emit_call(node, self.device.executor.use, self.device.streams[stream])
 
     def work(self, cost: float, pause: bool) -> None:
         """Add the cost of the last node; pause after it if due, or if ``pause`` is set."""
@@ -75,6 +70,6 @@ class InstructionBuilder:
         receive: Node | None = None,
     ) -> None:
         """End the basic block, and wait for ``key``, which ``receive`` may need, or enter ``control``."""
-        self.segments.append(segment_of(self._instructions, self._nodes, key, slot, control, receive))
-        self._instructions, self._nodes, self._cost = [], [], 0.0
+        self.segments.append(segment_of(self._instructions, key, slot, control, receive))
+        self._instructions, self._cost = [], 0.0
         self.stream = 0  # every basic block begins on the first

@@ -44,9 +44,10 @@ def _lay(program: Program, builder: InstructionBuilder, sent: set[str]) -> Gener
     """Iterate like `Program.run`, without computing. ``sent``: keys of the tensors sent and not yet taken."""
     for segment in program.segments:
         builder.work(0.0, pause=False)
-        for node, instruction in zip(segment.nodes, segment.instructions, strict=True):
-            builder.emit(node, *instruction)
-        sent.update(tensor_key(node, None) for node in segment.nodes if node.op is send_op)
+        for node, action in segment.instructions:
+            builder.emit(node, action)
+            if node.op is send_op:
+                sent.add(tensor_key(node, None))
         key = segment.key
         if key is PAUSE:
             builder.cut(PAUSE, 0)
@@ -56,7 +57,7 @@ def _lay(program: Program, builder: InstructionBuilder, sent: set[str]) -> Gener
                 yield key
             sent.remove(key)
             assert segment.receive is not None
-            builder.emit(segment.receive, _receive, (program.registers, segment.slot, program.take, key))
+            builder.emit_call(segment.receive, _receive, program.registers, segment.slot, program.take, key)
 
 
 def _receive(registers: list[Any], slot: int, take: Callable[[str], Any], key: str) -> None:

@@ -1,22 +1,22 @@
 """A compiled partition: basic blocks of bound calls, separated by waits for tensors that must arrive.
 
-An instruction is ``(function, arguments)``: everything is bound in advance, so running a basic block is one
-tight loop (0.25 us per op with ``np.add`` in it, 0.24 of them the addition). A program is run by a generator,
-which yields the key of a tensor that has not arrived; its driver (see `flowrt.executor.program.runner`)
-decides how to wait.
+A call is ``(function, arguments)``: everything is bound in advance, so running a basic block is one tight
+loop (0.25 us per op with ``np.add`` in it, 0.24 of them the addition). A program is run by a generator, which
+yields the key of a tensor that has not arrived; its driver (see `flowrt.executor.program.runner`) decides how
+to wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import Call, joined
+from flowrt.device.llvm.call_sequence import BoundCall
 from flowrt.device.stream_executor import Stream
 from flowrt.dtypes import as_dtype
 from flowrt.errors import OpError
@@ -24,11 +24,11 @@ from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.observe.stream_times import watch_streams
 from flowrt.executor.program.control_flow import PAUSE, Block, Control
+from flowrt.executor.program.instruction import Instruction, python_calls
+from flowrt.executor.program.updates import join_updates
 from flowrt.graph.evaluate import located
 from flowrt.graph.inference import infer_outputs
 from flowrt.graph.node import Node, TensorSpec
-
-Instruction: TypeAlias = Call
 
 RUNS_BEFORE_CAPTURE = 2
 """Number of runs before capture: the first run of a program on a GPU compiles kernels and creates handles,
@@ -44,44 +44,30 @@ class Segment(NamedTuple):
     ``slot``; `PAUSE`; or None at the end. In a loop, where the key differs per iteration, it is a function.
     """
 
-    instructions: tuple[Instruction, ...]
-    nodes: tuple[Node, ...]
+    calls: tuple[BoundCall, ...]
+    """Calls executed without observers."""
     key: str | Callable[[], str] | None
     slot: int
     control: Control | None
-    calls: tuple[Instruction, ...]
-    """The instructions as executed without observers; ``instructions`` itself if no calls were merged."""
     receive: Node | None
     """The receive that waits for ``key``, if any."""
+    instructions: tuple[Instruction, ...]
+    nodes: tuple[Node | None, ...]
+    """The node of each call; None for several as one piece of machine code."""
 
 
 def segment_of(
     instructions: Sequence[Instruction],
-    nodes: Sequence[Node],
     key: str | Callable[[], str] | None = None,
     slot: int = 0,
     control: Control | None = None,
     receive: Node | None = None,
 ) -> Segment:
-    """A segment, with its machine code joined."""
-    block = tuple(instructions)
-    joint = joined(block)
-    calls = joint if len(joint) < len(block) else block
-    return Segment(block, tuple(nodes), key, slot, control, calls, receive)
-
-
-def side_by_side(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """``segments`` with unmerged instructions contiguous in memory, in execution order: 100,000 small ops
-    then take 25 ms, and 32 if they are scattered among other objects created during binding.
-    """
-    return tuple(
-        [segment if segment.calls is not segment.instructions else _copied(segment) for segment in segments]
-    )
-
-
-def _copied(segment: Segment) -> Segment:
-    block = tuple([(function, (*arguments,)) for function, arguments in segment.instructions])
-    return segment._replace(instructions=block, calls=block)
+    """A segment, with updates and machine code joined."""
+    block = tuple(join_updates(instructions))
+    printed = list(python_calls(block))
+    calls, nodes = tuple([call for call, _ in printed]), tuple([node for _, node in printed])
+    return Segment(calls, key, slot, control, receive, block, nodes)
 
 
 class Line(NamedTuple):
@@ -104,8 +90,8 @@ class Program:
     """
 
     __slots__ = (
-        "_blank", "_results", "_runs_to_capture", "device", "feeds", "fetches", "launch", "lines",
-        "registers", "segments", "stream", "take",
+        "_blank", "_nodes", "_position", "_results", "_runs_to_capture", "device", "feeds", "fetches",
+        "launch", "lines", "registers", "segments", "stream", "take",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +120,10 @@ class Program:
         self.launch: Callable[[], None] | None = None
         """The whole step as one call, once it was captured."""
         self._blank = self._results = list(registers)
+        self._nodes: tuple[Node | None, ...] = ()
+        """The nodes of the basic block that runs, for `current_operation`."""
+        self._position: Iterator[BoundCall] | None = None
+        """The calls of that block that have not begun."""
         self._runs_to_capture = RUNS_BEFORE_CAPTURE if is_fixed and device.captures else -1
 
     @property
@@ -152,14 +142,24 @@ class Program:
         """Release the step's values."""
         self.registers[:] = self._blank
 
+    @property
+    def current_operation(self) -> Node | None:
+        """The innermost operation that the program is at, as seen from any thread; None if it waits, or runs
+        several as one piece of machine code. Steps of `run_straight` do not count.
+        """
+        position, nodes = self._position, self._nodes
+        index = -1 if position is None else len(nodes) - position.__length_hint__() - 1  # type: ignore[attr-defined]
+        return nodes[index] if 0 <= index < len(nodes) else None
+
     def run_straight(self) -> None:
         """`run` for a program without waits."""
         segment = self.segments[0]
+        position = iter(segment.calls)
         try:
-            for function, arguments in segment.calls:
+            for function, arguments in position:
                 function(*arguments)
         except Exception as error:  # noqa: BLE001 (raised with a type)
-            raise blame(segment, function, arguments, error) from cause(error)
+            raise blame(segment, position, error) from cause(error)
 
     def run(self) -> Generator[str, Any, None]:
         """Run to the end. Yields missing keys (to be resumed with the value, or None to check again)."""
@@ -177,17 +177,19 @@ class Program:
     def _run_block(self, block: Block) -> Generator[str, Any, None]:
         registers, take, is_asynchronous = self.registers, self.take, self.device.is_asynchronous
         for segment in block:
-            _, _, key, slot, control, calls, _ = segment
+            calls, key, slot, control, _, _, self._nodes = segment
+            position = self._position = iter(calls)
             try:
                 if is_asynchronous:
                     with self._enter():
-                        for function, arguments in calls:
+                        for function, arguments in position:
                             function(*arguments)
                 else:  # no context: entering an empty one costs 0.1 us
-                    for function, arguments in calls:
+                    for function, arguments in position:
                         function(*arguments)
             except Exception as error:  # noqa: BLE001 (raised with a type)
-                raise blame(segment, function, arguments, error) from cause(error)
+                raise blame(segment, position, error) from cause(error)
+            self._position = None
             if control is not None:
                 yield from control.run(self._run_block, self._run_stretch)
                 continue
@@ -207,12 +209,15 @@ class Program:
 
     def _run_stretch(self, segment: Segment) -> None:
         """A segment without a wait."""
+        self._nodes = segment.nodes
+        position = self._position = iter(segment.calls)
         try:
             with self._enter():
-                for function, arguments in segment.calls:
+                for function, arguments in position:
                     function(*arguments)
         except Exception as error:  # noqa: BLE001 (raised with a type)
-            raise blame(segment, function, arguments, error) from cause(error)
+            raise blame(segment, position, error) from cause(error)
+        self._position = None
 
     def _capture(self) -> bool:
         """Make `launch`; False if the device cannot, or not now."""
@@ -221,7 +226,7 @@ class Program:
         def run() -> None:
             for segment in self.segments:
                 executor.use(stream)
-                for function, arguments in segment.instructions:
+                for function, arguments in segment.calls:
                     function(*arguments)
 
         with self.device.alone() as is_alone:
@@ -239,15 +244,12 @@ class Program:
     def _step_block(self, block: Block) -> Generator[str, Any, None]:
         for segment in block:
             stream = None
-            for (function, arguments), node in zip(segment.instructions, segment.nodes, strict=True):
-                try:
-                    stream = self._call(function, arguments, stream)
-                except Exception as error:  # noqa: BLE001 (raised with a type)
-                    raise blame(segment, function, arguments, error) from cause(error)
+            for instruction in segment.instructions:
+                stream = self._execute(instruction, stream)
                 try:
                     yield PAUSE
                 except OpError as error:  # the driver of the program ends it here
-                    raise located(node, error) from None
+                    raise located(instruction.node, error) from None
             if segment.control is not None:
                 yield from segment.control.run(self._step_block, None)
             elif segment.key is not PAUSE:
@@ -261,16 +263,11 @@ class Program:
 
         def trace_block(block: Block) -> Generator[str, Any, None]:
             for segment in block:
-                nodes, start = segment.nodes, clock()
-                for (function, arguments), node, following in zip_longest(
-                    segment.instructions, nodes, nodes[1:]
-                ):
-                    try:
-                        function(*arguments)
-                    except Exception as error:  # noqa: BLE001 (raised with a type)
-                        raise blame(segment, function, arguments, error) from cause(error)
-                    if following is not node:  # otherwise it frees values that the node has read
-                        record(node, start, clock())
+                start = clock()
+                for instruction, following in _with_following(segment.instructions):
+                    self._execute(instruction, None)
+                    if following is not instruction.node:  # otherwise it frees values that the node has read
+                        record(instruction.node, start, clock())
                         start = clock()
                 if segment.control is not None:
                     yield from segment.control.run(trace_block, None)
@@ -292,16 +289,11 @@ class Program:
 
         def watch_block(block: Block) -> Generator[str, Any, None]:
             for segment in block:
-                nodes, stream, first = segment.nodes, None, watch.mark(None)
-                for (function, arguments), node, following in zip_longest(
-                    segment.instructions, nodes, nodes[1:]
-                ):
-                    try:
-                        stream = self._call(function, arguments, stream)
-                    except Exception as error:  # noqa: BLE001 (raised with a type)
-                        raise blame(segment, function, arguments, error) from cause(error)
-                    if following is not node:
-                        watch.record(stream, node, first)
+                stream, first = None, watch.mark(None)
+                for instruction, following in _with_following(segment.instructions):
+                    stream = self._execute(instruction, stream)
+                    if following is not instruction.node:
+                        watch.record(stream, instruction.node, first)
                         first = watch.mark(stream)
                 if segment.control is not None:
                     yield from segment.control.run(watch_block, None)
@@ -314,11 +306,19 @@ class Program:
         yield from watch_block(self.segments)
         watch.settle()
 
-    def _call(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
+    def _execute(self, instruction: Instruction, stream: Stream | None) -> Stream | None:
         """Execute one instruction, with ``stream`` as the current one; returns the stream after it."""
-        with self._enter(stream):
-            function(*arguments)
-            return self.device.executor.current_stream
+        node, action = instruction
+        function, arguments = action.bound()
+        self._nodes, self._position = (node,), iter(())
+        try:
+            with self._enter(stream):
+                function(*arguments)
+                stream = self.device.executor.current_stream
+        except Exception as error:  # noqa: BLE001 (raised with a type)
+            raise _typed(node, arguments, error) from cause(error)
+        self._position = None
+        return stream
 
     @property
     def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
@@ -353,12 +353,20 @@ def _format_line(line: Line) -> str:
     return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
 
 
-def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> Exception:
-    """``error`` as a typed error that names the node of the failed instruction."""
-    for (candidate, its_arguments), node in zip(segment.instructions, segment.nodes, strict=True):
-        if candidate is function and its_arguments is arguments:
-            return _refusal(node, arguments, error) or located(node, error)
-    return error
+def _with_following(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, Node | None]]:
+    """Each of ``instructions`` with the next one's node."""
+    return zip_longest(instructions, [instruction.node for instruction in instructions[1:]])
+
+
+def blame(segment: Segment, position: Iterator[BoundCall], error: Exception) -> Exception:
+    """``error`` as a typed error that names the node of the call before ``position``."""
+    index = len(segment.calls) - position.__length_hint__() - 1  # type: ignore[attr-defined]  # a tuple's
+    node, (_, arguments) = segment.nodes[index], segment.calls[index]
+    return error if node is None or index < 0 else _typed(node, arguments, error)
+
+
+def _typed(node: Node, arguments: tuple[Any, ...], error: Exception) -> Exception:
+    return _refusal(node, arguments, error) or located(node, error)
 
 
 def _refusal(node: Node, arguments: Any, error: Exception) -> OpError | None:

@@ -26,6 +26,7 @@ from flowrt.device.deadline import deadline
 from flowrt.device.host.host import HostStream
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from flowrt.executor.program.control_flow import PAUSE
+from flowrt.graph.node import Node
 from flowrt.graph.resources.step_context import step_scope
 from flowrt.rendezvous import LocalRendezvous
 
@@ -36,7 +37,10 @@ Running: TypeAlias = Generator[str, Any, None]
 class StepControl:
     """Ends a step from outside: a deadline (seconds from now, or None), or `cancel` from another thread."""
 
-    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_on_cancel", "_timeout_s")
+    operation: Callable[[], Node | None]
+    """The operation that the step is at, or None where it waits; there while its programs run."""
+
+    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_on_cancel", "_timeout_s", "operation")
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self._timeout_s = timeout_s

@@ -1,0 +1,125 @@
+"""Instructions of a lowered program, as data: for each node, the actions that compute it.
+
+    Call          a Python function on its arguments
+    MachineCall   a compiled loop (`flowrt.device.llvm.call_sequence`); `ParallelCall`, shared by threads
+    Checked       a compiled loop that may reject its inputs, and the function that raises the error
+    Guarded       a compiled loop that may not support its inputs, and the function that then recomputes it
+    Copy          of one host array to another
+    Free          of a register
+    Update        of variables by compiled loops; adjacent ones are joined (`flowrt.executor.program.updates`)
+
+Binding makes them, passes join them, and printers turn them into what is executed: `bound` into a Python
+function and its arguments, `flowrt.executor.lists.compiled_body` into machine code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, in_sequence
+from flowrt.graph.node import Node
+
+
+class Action(Protocol):
+    """The effect of an instruction."""
+
+    def bound(self) -> BoundCall:
+        """The Python function that has this effect, and its arguments."""
+
+
+class Call(NamedTuple):
+    """``function(*arguments)``."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+    def bound(self) -> BoundCall:
+        return self.function, (*self.arguments,)
+
+
+class Checked(NamedTuple):
+    """``call`` of an operation that may reject its inputs: ``check()`` then raises the error. In a
+    machine-code
+    loop, the checks of all calls run after all iterations (`flowrt.executor.lists.compiled_body`).
+    """
+
+    call: MachineCall
+    check: Callable[[], None]
+
+    def bound(self) -> BoundCall:
+        return _run_checked, (*self.call.bound(), self.check)
+
+
+def _run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None]) -> None:
+    function(*arguments)
+    check()
+
+
+class Guarded(NamedTuple):
+    """``call`` of a loop that may set ``status``, an int64 [1], for an unsupported case: ``fallback()`` then
+    recomputes everything. A machine-code loop pauses for it.
+    """
+
+    call: MachineCall
+    status: Array
+    fallback: Callable[[], None]
+
+    def bound(self) -> BoundCall:
+        return _run_guarded, (*self.call.bound(), self.status.data, self.fallback)
+
+
+def _run_guarded(
+    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, fallback: Callable[[], None]
+) -> None:
+    function(*arguments)
+    if status[0]:  # a look-up takes 40 ns, an array element's 100
+        status[0] = 0
+        fallback()
+
+
+class Copy(NamedTuple):
+    """``source`` to ``target``, with a cast to its dtype."""
+
+    target: Array
+    source: Array
+
+    def bound(self) -> BoundCall:
+        return np.copyto, (self.target, self.source)
+
+
+class Free(NamedTuple):
+    """Release the value in register ``slot``."""
+
+    registers: list[Any]
+    slot: int
+
+    def bound(self) -> BoundCall:
+        return self.registers.__setitem__, (self.slot, None)
+
+
+class Instruction(NamedTuple):
+    """An action for a node."""
+
+    node: Node
+    action: Action
+
+
+def python_calls(instructions: Sequence[Instruction]) -> Iterator[tuple[BoundCall, Node | None]]:
+    """The instructions as calls from Python, each with its node: None for several as one piece of machine
+    code,
+    which cannot fail.
+    """
+    for is_machine_code, run in groupby(instructions, _is_machine_code):
+        several = list(run)
+        if is_machine_code and len(several) > 1:
+            yield in_sequence([i.action for i in several if isinstance(i.action, MachineCall)]).bound(), None
+        else:
+            yield from [(action.bound(), node) for node, action in several]
+
+
+def _is_machine_code(instruction: Instruction) -> bool:
+    return isinstance(instruction.action, MachineCall)

@@ -1,0 +1,213 @@
+"""Updates of variables by compiled loops, adjacent ones joined: an optimizer's are one call.
+
+    Update, Update, Free, Update  ->  Updates
+
+A gradient in a register, received or new in each step, is looked up at each call. It is copied if its layout
+does not fit. As in the operations' own kernels, all variables are locked meanwhile, in a fixed order, and all
+must be initialized.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, Table, in_parallel, in_sequence
+from flowrt.device.llvm.host_pool import PARALLEL_NS
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.program.instruction import Free, Instruction
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
+from flowrt.graph.resources.variables import VariableResource
+
+
+class LateArray(NamedTuple):
+    """An array that is in register ``slot`` when the call is made, of the ``stand_in``'s shape and dtype."""
+
+    slot: int
+    stand_in: Array
+    """Stand-in in C order."""
+
+    def read(self, registers: Sequence[Any]) -> Array:
+        """The array, in C order. Raises `InvalidArgumentError` for one of another shape."""
+        array: Array = registers[self.slot]
+        shape, dtype = self.stand_in.shape, self.stand_in.dtype
+        is_array = type(array) is np.ndarray  # a scalar has no memory
+        if not (is_array and array.flags.c_contiguous and array.flags.aligned and array.dtype == dtype):
+            array = np.array(array, dtype, order="C")
+        if array.shape != shape:
+            message = f"expected an update of shape {list(shape)}; got {list(array.shape)}"
+            raise InvalidArgumentError(message)
+        return array
+
+
+class Update(NamedTuple):
+    """The update of ``node``: ``calls``, with one table, that write ``variables``, of which the ``needed``
+    must have a value, and read ``arrays`` and, by the position of its address in the table, each of ``late``,
+    which are in ``registers``.
+    """
+
+    node: Node
+    variables: tuple[VariableResource, ...]
+    needed: tuple[VariableResource, ...]
+    arrays: tuple[Array, ...]
+    late: tuple[tuple[int, LateArray], ...]
+    calls: tuple[MachineCall, ...]
+    registers: list[Any]
+
+    @property
+    def table(self) -> Table:
+        return self.calls[0].table
+
+    def bound(self) -> BoundCall:
+        return Updates([self], []).bound()
+
+
+def join_updates(instructions: Iterable[Instruction]) -> list[Instruction]:
+    """Adjacent independent updates, and the registers that are freed between them, as one instruction."""
+    found: list[Instruction] = []
+    memory = _Written()
+    updates: list[Update] = []
+    freed: list[int] = []
+
+    def end() -> None:
+        nonlocal memory, updates, freed
+        if updates:
+            found.append(Instruction(updates[0].node, Updates(updates, freed)))
+            memory, updates, freed = _Written(), [], []
+
+    for instruction in instructions:
+        action = instruction.action
+        if isinstance(action, Update):
+            if not memory.admits(action):
+                end()
+            memory.add(action)
+            updates.append(action)
+        elif updates and isinstance(action, Free):
+            freed.append(action.slot)
+        else:
+            end()
+            found.append(instruction)
+    end()
+    return found
+
+
+@final
+class Updates:
+    """Independent updates as one call: threads share all of their elements. Nothing is written unless all can
+    be made. The registers ``freed`` are freed afterwards.
+    """
+
+    def __init__(self, updates: Sequence[Update], freed: Sequence[int]) -> None:
+        self._updates, self._freed = tuple(updates), tuple(freed)
+        self._registers = updates[0].registers
+        self._unsure = [(update.node, variable) for update in updates for variable in update.needed]
+        """Variables not initialized when last checked; once initialized, they stay so."""
+        self._variables = sorted([v for update in updates for v in update.variables], key=id)
+        written = extents([v.array for v in self._variables])
+        written = written[np.argsort(written[:, 0])]
+        self._begins, self._ends = written[:, 0].tolist(), written[:, 1].tolist()
+        """The written memory ranges, in order."""
+        calls = [call for update in updates for call in update.calls]
+        is_long = sum(update.table.nanoseconds for update in updates) > PARALLEL_NS
+        joint = in_parallel(calls) if is_long and len(calls) > 1 else in_sequence(calls)
+        self._call = joint.bound()
+
+    def bound(self) -> BoundCall:
+        return self._run, ()
+
+    def _run(self) -> None:
+        """Raises `FailedPreconditionError` for a variable without a value, `InvalidArgumentError` for a late
+        array of another shape than was known; both name the operation.
+        """
+        function, arguments = self._call
+        held: list[Lock] = []
+        try:
+            for variable in self._variables:  # in one order for all, so that no two wait for each other
+                variable.lock.acquire()
+                held.append(variable.lock)
+            if self._unsure:
+                self._check()
+            kept = self._find_late()
+            function(*arguments)
+            del kept
+            for variable in self._variables:
+                variable.is_initialized = True
+        finally:
+            for lock in held:
+                lock.release()
+        for slot in self._freed:
+            self._registers[slot] = None
+
+    def _find_late(self) -> list[Array]:
+        """Point the loops to the current late arrays, 1 us each. Arrays that are also written, by this update
+        or another, are copied. Returns the arrays to keep alive until the loops end.
+        """
+        kept = []
+        for update in self._updates:
+            for position, expected in update.late:
+                try:
+                    array = expected.read(self._registers)
+                except InvalidArgumentError as error:
+                    raise located(update.node, error) from None
+                address = _address(array)
+                if self._is_written(address, array.nbytes):
+                    array = array.copy()
+                    address = _address(array)
+                update.table.words[position] = address
+                kept.append(array)
+        return kept
+
+    def _is_written(self, address: int, nbytes: int) -> bool:
+        before = bisect_left(self._begins, address + nbytes)
+        return before > 0 and self._ends[before - 1] > address
+
+    def _check(self) -> None:
+        for node, variable in self._unsure:
+            try:
+                variable.read()
+            except FailedPreconditionError as error:
+                raise located(node, error) from None
+        self._unsure = []
+
+
+# --- where arrays are
+
+Extents: TypeAlias = "np.ndarray[Any, Any]"
+"""[n, 2]: the addresses at which arrays begin and end."""
+
+
+def extents(arrays: Sequence[Array]) -> Extents:
+    return np.array([np.lib.array_utils.byte_bounds(array) for array in arrays], np.int64).reshape(-1, 2)
+
+
+def are_apart(some: Extents, others: Extents) -> bool:
+    """Whether none of ``some`` overlaps one of ``others``."""
+    return not ((some[:, None, 0] < others[:, 1]) & (others[:, 0] < some[:, None, 1])).any()
+
+
+def _address(array: Array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+@final
+class _Written:
+    """Memory that updates read and write."""
+
+    def __init__(self) -> None:
+        self._written, self._read = extents([]), extents([])
+
+    def admits(self, update: Update) -> bool:
+        """Whether ``update`` need not wait for one of them, nor one of them for it."""
+        written, read = extents([v.array for v in update.variables]), extents(update.arrays)
+        is_written_once = are_apart(written, self._written) and are_apart(written, self._read)
+        return is_written_once and are_apart(read, self._written)
+
+    def add(self, update: Update) -> None:
+        written = extents([v.array for v in update.variables])
+        self._written = np.vstack([self._written, written])
+        self._read = np.vstack([self._read, extents(update.arrays)])
