@@ -19,6 +19,7 @@ from flowrt.device.llvm import host_jit
 from flowrt.device.memory_pool import MemoryPool
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InternalError
+from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.graph.op_def import op_def, registered_ops
 from tests.device import cuda_on_host
 from tests.executor.test_remote_device import plug_in
@@ -239,6 +240,15 @@ def test_a_device_that_is_not_here_is_a_mistake(
 def test_a_device_of_this_process_may_be_named_in_full() -> None:
     with open_target(parse_device("/job:localhost/replica:0/task:0/device:CPU:1")) as target:
         assert target.name == "/device:CPU:1"
+
+
+def test_a_program_that_reads_what_is_gone_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = Lifetimes.ending_at
+    monkeypatch.setattr(Lifetimes, "ending_at", lambda self, position: right(self, position + 1))
+    assert main(["selftest", "--only", "steps"]) == 1
+    assert "program: " in capsys.readouterr().out
 
 
 def test_a_target_is_closed_at_the_end() -> None:

@@ -17,6 +17,7 @@ from flowrt.executor.buffers import buffer_assignment
 from flowrt.executor.buffers.buffer_assignment import _Assigner
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.buffers.memory_plan import ArenaPlanner
+from flowrt.executor.program import program, updates
 from tests.executor.random_programs import RandomProgram
 from tests.executor.test_growth import check_growing
 
@@ -103,9 +104,20 @@ def gathered_rows_are_a_variable(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def swapped_instructions(patch: pytest.MonkeyPatch) -> None:
+    """A pass exchanges two neighbours."""
+    patch.setattr(program, "join_updates", lambda block: [*block[1::-1], *block[2:]])
+
+
+def lost_instruction(patch: pytest.MonkeyPatch) -> None:
+    """A pass drops the last instruction."""
+    patch.setattr(program, "join_updates", lambda block: list(block[:-1]) if len(block) > 1 else list(block))
+
+
 FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     early_free, overwritten_input, wrong_alias, variable_read_in_place, one_offset,
     no_memory_of_functions, lost_fetch, extension_reads_what_is_gone, gathered_rows_are_a_variable,
+    swapped_instructions, lost_instruction,
 )  # fmt: skip
 
 
@@ -125,6 +137,21 @@ def test_a_planted_fault_is_found(plant: Callable[[Any], None], monkeypatch: pyt
     assert "test_growth.py" in str(info.value) or "random_programs.py" in str(info.value)
 
 
+def test_updates_that_are_joined_though_one_reads_what_another_writes_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    monkeypatch.setattr(updates._Written, "admits", lambda *_: True)
+    v, w = tf.Variable(tf.ones([8])), tf.Variable(tf.ones([8]))
+    first = v.assign_add(tf.fill([8], 2.0), read_value=False)
+    with tf.control_dependencies([first]):
+        second = w.assign_add(v.read_value(), read_value=False)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        with pytest.raises(InternalError, match=r"the instruction of 'AssignAdd_1' reads"):
+            session.run(second)
+
+
 def test_programs_without_faults_pass() -> None:
     for seed in range(10):
         check_growing(seed)
@@ -133,10 +160,10 @@ def test_programs_without_faults_pass() -> None:
 def run_all() -> None:
     """Steps of random programs on two devices, each with three streams."""
     for seed in range(SEEDS):
-        program = RandomProgram(seed, devices=2)
+        drawn = RandomProgram(seed, devices=2)
         config = tf.ConfigProto(inter_op_parallelism_threads=3, device_count={"CPU": 2})
-        with tf.Session(graph=program.graph, config=config) as session:
-            program.run(session)
+        with tf.Session(graph=drawn.graph, config=config) as session:
+            drawn.run(session)
 
 
 def test_steps_of_several_streams_and_devices_pass(spread: None) -> None:

@@ -21,6 +21,7 @@ from flowrt.cli.selftest.target import Result, Target, describe_error, open_targ
 from flowrt.cli.selftest.transfer import check_transfer
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InvalidArgumentError, nearest
+from flowrt.executor.bind.verify_program import checking
 
 HELP = "check numerics on one device and benchmark it"
 SECTIONS: dict[str, Callable[[Target], Result]] = {
@@ -45,8 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line per section. Returns 1 if any failed. Raises `NotFoundError` for a missing device."""
-    with open_target(arguments.device) as target:
+    """Print one line per section. Returns 1 if any failed. Every program is verified when it is bound. Raises
+    `NotFoundError` for a missing device.
+    """
+    with open_target(arguments.device) as target, checking():
         passed = [run_section(name, target) for name in arguments.only]
     return 0 if all(passed) else 1
 

@@ -52,7 +52,7 @@ from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.instruction import Action, Call, Free
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.executor.program.program import Program
+from flowrt.executor.program.program import Program, Segment
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -141,12 +141,14 @@ class Binder:
         self._streams.fork()
         self._bind_nodes()
         self._streams.join()
-        self._verify()
+        for builder in self._streams.builders:
+            builder.cut(None, 0)
+        if is_checking():
+            self._verify([builder.segments for builder in self._streams.builders])
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
         programs = []
         for index, builder in enumerate(self._streams.builders):
-            builder.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
             program = Program(
                 self._device, index, builder.segments, self.tensors.registers, *ends, self._take,
@@ -158,13 +160,14 @@ class Binder:
     def bind_function(self) -> InstructionBuilder:
         """The instructions of a function, which end without a wait."""
         self._bind_nodes()
-        self._verify()
+        if is_checking():
+            self._verify([self._builder.segments_so_far()])
         return self._builder
 
-    def _verify(self) -> None:
-        if is_checking() and not self._is_asynchronous:
+    def _verify(self, blocks: Sequence[Sequence[Segment]]) -> None:
+        if not self._is_asynchronous:
             layer = Layer(self._subgraph, self._schedule, self.tensors, {})
-            verify_program([layer], self._subgraph.fetches)
+            verify_program([layer], self._subgraph.fetches, blocks)
 
     # --- nodes
 

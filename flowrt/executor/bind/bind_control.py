@@ -156,7 +156,7 @@ class ControlBinder:
             blocks.append(tuple(function.builder.segments))
         compiled = compiled_branches(self._first, blocks) if self._compiles else None
         if compiled is None or may_pause((compiled.part,)):
-            self._cut(Branches(self._mover.reader(self._first), blocks, compiled))
+            self._cut(Branches(self._node, self._mover.reader(self._first), blocks, compiled))
             return
         call = as_call(compiled.part)
         action: Action = Checked(call, compiled.deferred.look) if any(compiled.deferred) else call

@@ -160,16 +160,17 @@ def extend_program(
     fetches = _bind_fetches(bound, fetched)
     if fetches is None:
         return None
-    if is_checking():
-        _verify(bound, fetched)
     left = [_without_nodes(s, grown.dropped) for s in program.segments] if grown.dropped else program.segments
     before = _with_kept(left, keeps.values(), bound.layers[:-1])
     known = [line for line in program.lines if line.node.name not in grown.dropped]
+    joint = _joined(before, segments)
+    if is_checking():
+        _verify(bound, fetched, joint)
     kept = [Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text) for keep in keeps.values()]
     tensors = bound.layers[0].tensors
     feeds = program.feeds
     program = Program(
-        bound.device, 0, _joined(before, segments), tensors.registers, feeds, fetches, program.take,
+        bound.device, 0, joint, tensors.registers, feeds, fetches, program.take,
         [*known, *kept, *lines],
     )  # fmt: skip
     return program, bound
@@ -199,12 +200,12 @@ def _without(bound: Bound, dropped: Collection[str]) -> Bound:
     )
 
 
-def _verify(bound: Bound, fetched: Sequence[Ref]) -> None:
+def _verify(bound: Bound, fetched: Sequence[Ref], block: Sequence[Segment]) -> None:
     layers = []
     for layer in bound.layers:
         parameters = {name: ref for name, ref in layer.parameters.items() if ref not in bound.kept}
         layers.append(Verified(layer.subgraph, one_stream(layer.subgraph), layer.tensors, parameters))
-    verify_program(layers, [ref for ref in fetched if ref not in bound.kept])
+    verify_program(layers, [ref for ref in fetched if ref not in bound.kept], [block])
 
 
 # --- live-out tensors

@@ -1,12 +1,15 @@
 """Verification of bound programs: every read finds the value that the graph says it reads.
 
-The verifier follows the nodes in the order in which they run, and notes the last write to each byte:
+The verifier follows the nodes in the order of the schedule, and notes the last write to each byte:
 
     a kernel     reads its inputs, then writes its outputs
     a view       writes nothing: its value is what its bytes hold now
     an update    writes its variables
     a loop       writes its outputs and the memory of its functions, and reads its inputs until it ends
     a fetch, a tensor that is sent: read when the program ends
+
+Then it follows the instructions of the program: each must find the same writes in the bytes that its nodes
+read, though passes have joined, inserted and removed instructions.
 
 It knows the graph, the order, and the addresses of the tensors. It does not know lifetimes, views or the
 plan of the arena, which decide the addresses: that is what it verifies. Functions are verified on their own,
@@ -19,38 +22,25 @@ With ``FLOWRT_CHECK=1`` every program is verified when it is bound.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from heapq import merge
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from flowrt.errors import InternalError
 from flowrt.executor.analysis.streams import StreamSchedule
+from flowrt.executor.bind.memory_contents import Content, Memory, Range, Write
 from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.program.program import Segment
+from flowrt.executor.program.updates import Updates
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
-
-
-@final
-class Write:
-    """The node that wrote some bytes; None for values from before the program."""
-
-    __slots__ = ("node", "users", "what")
-
-    def __init__(self, node: Node | None, what: str) -> None:
-        self.node, self.what = node, what
-        self.users: list[str] = [] if node is None else [node.name]
-        """The nodes that write and read the bytes."""
-
-
-Range: TypeAlias = tuple[int, int]
-"""Addresses from the first up to the second."""
-
-Content: TypeAlias = Sequence[tuple[int, int, Write]]
-"""Ranges, in order, each with what wrote it."""
 
 
 class Layer(NamedTuple):
@@ -64,17 +54,38 @@ class Layer(NamedTuple):
     parameters: Mapping[str, Ref]
 
 
+CHECK = "FLOWRT_CHECK"
+
+
 def is_checking() -> bool:
     """Whether ``FLOWRT_CHECK`` asks for verification."""
-    return os.environ.get("FLOWRT_CHECK", "") not in ("", "0")
+    return os.environ.get(CHECK, "") not in ("", "0")
 
 
-def verify_program(layers: Sequence[Layer], fetches: Iterable[Ref]) -> None:
+@contextmanager
+def checking() -> Iterator[None]:
+    """Verify every program that is bound meanwhile."""
+    before = os.environ.get(CHECK)
+    os.environ[CHECK] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CHECK]
+        else:
+            os.environ[CHECK] = before
+
+
+Block: TypeAlias = Sequence[Segment]
+
+
+def verify_program(layers: Sequence[Layer], fetches: Iterable[Ref], blocks: Sequence[Block]) -> None:
     """Raise `InternalError` if a node of ``layers`` reads another value than it should, or if one
-    of ``fetches`` or of the tensors that are sent is not there when the program ends.
+    of ``fetches`` or of the tensors that are sent is not there when the program ends. ``blocks`` are the
+    instructions, of each stream.
     """
-    memory, contents = Memory(), dict[Ref, Content]()
-    walks = [_Walk(layer, memory, contents) for layer in layers]
+    accesses, contents = Accesses(), dict[Ref, Content]()
+    walks = [_Walk(layer, accesses, contents) for layer in layers]
     for walk in walks:
         walk.run()
     for ref in fetches:
@@ -82,61 +93,42 @@ def verify_program(layers: Sequence[Layer], fetches: Iterable[Ref]) -> None:
         walk.read(ref, walk.layer.subgraph.nodes[ref[0]], "the fetch of")
     for walk in walks:
         walk.read_sent()
+    nodes = chain.from_iterable([layer.schedule.order for layer in layers])
+    positions = {node.name: position for position, node in enumerate(nodes)}
+    done = _replay(accesses, merge(*map(_steps, blocks), key=lambda step: positions[step[0].name]))
+    if len(layers) == 1:  # an extended program may have dropped nodes
+        _check_all(accesses, done)
+
+
+class Read(NamedTuple):
+    """A read of a tensor, described by ``text``, which must find ``content``."""
+
+    text: str
+    where: Range
+    content: Content
 
 
 @final
-class Memory:
-    """The last write to each byte."""
+class Accesses:
+    """Reads and writes of each node, by its name, in memory as it is while they are noted."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._pieces: list[tuple[int, int, Write]] = []
+        self.memory = Memory()
+        self.reads = defaultdict[str, list[Read]](list)
+        self.writes = defaultdict[str, list[tuple[Range, Write]]](list)
 
-    def content(self, where: Range) -> Content:
-        """The pieces of ``where`` that have been written."""
-        start, stop = where
-        return [
-            (max(begin, start), min(end, stop), write)
-            for begin, end, write in self._pieces[self._slice(where)]
-        ]
 
-    def write(self, where: Range, write: Write) -> None:
-        start, stop = where
-        here = self._slice(where)
-        left = [(b, start, w) for b, _, w in self._pieces[here] if b < start]
-        right = [(stop, e, w) for _, e, w in self._pieces[here] if e > stop]
-        pieces = [*left, (start, stop, write), *right]
-        self._pieces[here], self._starts[here] = pieces, [piece[0] for piece in pieces]
-
-    def adopt(self, where: Range, what: str) -> Content:
-        """The content of ``where``; bytes that nothing has written are from before the program."""
-        end = where[0]
-        for begin, stop in [*[piece[:2] for piece in self.content(where)], (where[1], where[1])]:
-            if end < begin:
-                self.write((end, begin), Write(None, what))
-            end = stop
-        return self.content(where)
-
-    def _slice(self, where: Range) -> slice:
-        """The pieces that overlap ``where``."""
-        start, stop = where
-        first = bisect_right(self._starts, start)
-        if first and self._pieces[first - 1][1] > start:
-            first -= 1
-        last = first
-        while last < len(self._pieces) and self._pieces[last][0] < stop:
-            last += 1
-        return slice(first, last)
+# --- the nodes, as scheduled
 
 
 @final
 class _Walk:
     """Follows the nodes of ``layer``. ``contents``: of each tensor, what its bytes held when it was made."""
 
-    def __init__(self, layer: Layer, memory: Memory, contents: dict[Ref, Content]) -> None:
+    def __init__(self, layer: Layer, accesses: Accesses, contents: dict[Ref, Content]) -> None:
         self.layer = layer
         self._tensors, self._schedule = layer.tensors, layer.schedule
-        self._memory, self._contents = memory, contents
+        self._accesses, self._memory, self._contents = accesses, accesses.memory, contents
         self._sent: list[tuple[Ref, Node]] = []
 
     def run(self) -> None:
@@ -203,14 +195,15 @@ class _Walk:
         for _, _, write in found:
             self._check_order(write, reader)
             write.users.append(reader.name)
+        if not what:
+            self._accesses.reads[reader.name].append(Read(self._named(ref), where, expected))
 
     def _message(self, ref: Ref, reader: Node, what: str, expected: Content, found: Content) -> str:
-        wrong = [f for f in found if not any(f[2] is e[2] for e in expected)] or found
         who = what or f"{reader.op.name} {reader.name!r} reads"
-        return (
-            f"program: {who} {ref[0]}:{ref[1]} at {self._tensors[ref].text}; expected "
-            f"{_text(expected[0][2])}; got {_text(wrong[0][2]) if wrong else 'nothing'}"
-        )
+        return f"program: {who} {self._named(ref)}; {_difference(expected, found)}"
+
+    def _named(self, ref: Ref) -> str:
+        return f"{ref[0]}:{ref[1]} at {self._tensors[ref].text}"
 
     def _check_order(self, write: Write, reader: Node) -> None:
         if write.node is not None and not self._is_before(write.node.name, reader.name):
@@ -275,6 +268,7 @@ class _Walk:
                     )
                     raise located(node, InternalError(message))
         self._memory.write(where, write)
+        self._accesses.writes[node.name].append((where, write))
 
     # --- addresses
 
@@ -283,6 +277,66 @@ class _Walk:
         operand = self._tensors.get(ref)
         array = None if operand is None or operand.slot is not None else operand.value
         return _bounds(array) if isinstance(array, np.ndarray) and array.size else None
+
+
+# --- the instructions, as joined
+
+_Step: TypeAlias = tuple[Node, ...]
+"""The nodes of an instruction."""
+
+
+def _steps(block: Block) -> Iterator[_Step]:
+    """The instructions of a block, without repetitions of one node."""
+    for nodes, _ in groupby(_all_steps(block)):
+        yield nodes
+
+
+def _all_steps(block: Block) -> Iterator[_Step]:
+    for segment in block:
+        for node, action in segment.instructions:
+            yield action.nodes if isinstance(action, Updates) else (node,)
+        if segment.control is not None:
+            yield (segment.control.node,)
+        elif segment.receive is not None:
+            yield (segment.receive,)
+
+
+def _replay(accesses: Accesses, steps: Iterable[_Step]) -> set[str]:
+    """Raise unless each of ``steps`` finds what its nodes should read. Those of one step read before they
+    write: they may run in any order. Returns the names of the nodes.
+    """
+    memory = Memory()
+    for where, write in accesses.memory.adopted:
+        memory.write(where, write)
+    done = set[str]()
+    for nodes in steps:
+        for node in nodes:
+            for text, where, expected in accesses.reads[node.name]:
+                found = memory.content(where)
+                if not _are_same(found, expected):
+                    message = f"program: the instruction of {node.name!r} reads {text}; "
+                    raise located(node, InternalError(message + _difference(expected, found)))
+        for node in nodes:
+            for where, write in accesses.writes[node.name]:
+                memory.write(where, write)
+            done.add(node.name)
+    return done
+
+
+def _check_all(accesses: Accesses, done: Container[str]) -> None:
+    for name, writes in accesses.writes.items():
+        node = writes[0][1].node if writes else None
+        if node is not None and name not in done:
+            raise located(node, InternalError(f"program: expected an instruction of {name!r}; got none"))
+
+
+# --- contents
+
+
+def _difference(expected: Content, found: Content) -> str:
+    wrong = [f for f in found if not any(f[2] is e[2] for e in expected)] or found
+    got = _text(wrong[0][2]) if wrong else "what was there before the program"
+    return f"expected {_text(expected[0][2])}; got {got}"
 
 
 def _bounds(array: Any) -> Range:
@@ -304,9 +358,23 @@ def _is_same_array(a: Any, b: Any) -> bool:
 
 
 def _are_same(found: Content, expected: Content) -> bool:
+    found, expected = _merged(found), _merged(expected)
     return len(found) == len(expected) and all(
         f[:2] == e[:2] and f[2] is e[2] for f, e in zip(found, expected, strict=True)
     )
+
+
+def _merged(content: Content) -> Content:
+    """``content`` with adjacent pieces of one write as one."""
+    if len(content) < 2:
+        return content
+    found = list(content[:1])
+    for begin, end, write in content[1:]:
+        if found[-1][1] == begin and found[-1][2] is write:
+            found[-1] = (found[-1][0], end, write)
+        else:
+            found.append((begin, end, write))
+    return found
 
 
 def _text(write: Write) -> str:

@@ -65,7 +65,7 @@ def _fingerprint(*numbers: int) -> int:
 class Loop:
     """``body`` of ``node`` again and again: once if ``begins()``, then as long as ``goes_on()``."""
 
-    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "_node", "body", "compiled")
+    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "body", "compiled", "node")
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Loop:
         iterations_a_pause: int,
         compiled: Compiled | None = None,
     ) -> None:
-        self._node = node
+        self.node = node
         self.compiled = compiled
         """The same as machine code, for use in an enclosing block."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
@@ -120,18 +120,19 @@ class Loop:
         try:
             yield PAUSE
         except OpError as error:  # the driver of the program ends it here
-            raise located(self._node, error) from None
+            raise located(self.node, error) from None
 
 
 @final
 class Branches:
-    """One of ``blocks``: the one at ``index()``, by default the last."""
+    """One of ``blocks`` of ``node``: the one at ``index()``, by default the last."""
 
-    __slots__ = ("_index", "blocks", "compiled")
+    __slots__ = ("_index", "blocks", "compiled", "node")
 
     def __init__(
-        self, index: Callable[[], Any], blocks: Sequence[Block], compiled: Compiled | None = None
+        self, node: Node, index: Callable[[], Any], blocks: Sequence[Block], compiled: Compiled | None = None
     ) -> None:
+        self.node = node
         self._index, self.blocks = index, blocks
         self.compiled = compiled
         """See `Loop`."""

@@ -62,6 +62,10 @@ class InstructionBuilder:
         ):
             self.cut(PAUSE, 0)
 
+    def segments_so_far(self) -> list[Segment]:
+        """The segments, and what there is of the next."""
+        return [*self.segments, segment_of(self._instructions)]
+
     def cut(
         self,
         key: str | Callable[[], str] | None,

@@ -117,6 +117,10 @@ class Updates:
         joint = in_parallel(calls) if is_long and len(calls) > 1 else in_sequence(calls)
         self._call = joint.bound()
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple([update.node for update in self._updates])
+
     def bound(self) -> BoundCall:
         return self._run, ()
 
