@@ -47,7 +47,7 @@ class Form(Protocol):
 
 class LoopRule(Protocol):
     """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one per output; None if no loop
-    supports these dtypes and attrs. ``b`` is a `flowrt.device.loops.loop_program.LoopBuilder` and an input
+    supports these dtypes and attrs. ``b`` is a `flowrt.loops.loop_program.LoopBuilder` and an input
     its `Value` (a tuple of them for a list, a Python value for a host input); ``attrs`` are its keyword-only
     parameters.
     """
@@ -131,7 +131,7 @@ class LoopPattern(Enum):
     RESHAPE = "reshape"
     """The element of input 0 with the same linear index: the order is kept, the shape changes."""
     GATHER = "gather"
-    """The element in the same column of a row of input 0, a `flowrt.device.loops.loop_program.Matrix`; input
+    """The element in the same column of a row of input 0, a `flowrt.loops.loop_program.Matrix`; input
     1 holds the row indices, host input 2 the axis.
     """
 

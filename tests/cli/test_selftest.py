@@ -21,8 +21,8 @@ from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InternalError
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.graph.op_def import op_def, registered_ops
-from tests.device import cuda_on_host
 from tests.executor.test_remote_device import plug_in
+from tests.loops import cuda_on_host
 
 
 @pytest.fixture

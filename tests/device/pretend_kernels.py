@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.device.cuda_on_host import load_kernels
+from tests.loops.cuda_on_host import load_kernels
 
 if TYPE_CHECKING:
     from tests.device.pretend_cupy import Cupy

@@ -19,11 +19,11 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.device.loops.loop_program import DTYPES
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, registered_ops
 from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.passes.fusion import loop_budget
+from flowrt.loops.loop_program import DTYPES
 from tests.executor.fused_sessions import in_all_modes
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 from tests.graph.test_loop_rules import EXTREMES, Case, extreme_cases, has_no_loop, with_loop

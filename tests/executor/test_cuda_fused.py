@@ -12,10 +12,10 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.cuda import cuda
-from tests.device import cuda_on_host
 from tests.executor.fused_sessions import fused_of, plans_of
 from tests.executor.random_programs import RandomProgram, assert_same
 from tests.executor.test_remote_device import config, plug_in
+from tests.loops import cuda_on_host
 
 pytestmark = pytest.mark.skipif(
     cuda_on_host.why_no_compiler() is not None, reason=str(cuda_on_host.why_no_compiler())

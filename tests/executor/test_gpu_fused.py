@@ -10,12 +10,12 @@ from hypothesis import given, settings
 
 import flowrt as tf
 from flowrt.device.cuda.cuda import CudaExecutor
-from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS
-from tests.device.test_cuda_loops import all_functions, check, random, softmax
-from tests.device.test_llvm_loops import programs
+from flowrt.loops.cuda_loops import LOOP, SUMS, THREADS
 from tests.executor.fused_sessions import fused_of, plans_of
 from tests.executor.random_programs import RandomProgram, assert_same
 from tests.executor.test_cuda_fused import assert_close, batch, convolutions, layer_norm, mlp
+from tests.loops.test_cuda_loops import all_functions, check, random, softmax
+from tests.loops.test_llvm_loops import programs
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrt.device.loops.loop_program import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Matrix, Store
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import kernel_arguments
@@ -23,7 +22,8 @@ from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, OpDef, define_op, op_
 from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.resources.variables import VariableResource
-from tests.device.loop_reference import evaluate_loops
+from flowrt.loops.loop_program import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Matrix, Store
+from tests.loops.loop_reference import evaluate_loops
 
 FUNCTION_ULP = 4
 

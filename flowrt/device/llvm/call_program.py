@@ -24,7 +24,7 @@ import numpy as np
 
 from flowrt.device.llvm.call_sequence import Array, MachineCall, Table, table_of
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
-from flowrt.device.llvm.llvm_text import with_fields
+from flowrt.loops.llvm_text import with_fields
 
 PAUSED_AT, LEFT = 0, 1
 """Words of a table, and of a `Resumable`'s."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.llvm.host_pool import run_in_parallel
-from flowrt.device.llvm.llvm_text import with_fields
+from flowrt.loops.llvm_text import with_fields
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

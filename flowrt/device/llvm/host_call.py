@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any, Protocol, final
 
-from flowrt.device.llvm.llvm_text import with_fields
+from flowrt.loops.llvm_text import with_fields
 
 
 class LoopCall(Protocol):

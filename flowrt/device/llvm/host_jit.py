@@ -29,8 +29,8 @@ from weakref import WeakValueDictionary
 from flowrt.device.llvm import host_call
 from flowrt.device.llvm.code_cache import code_cache
 from flowrt.device.llvm.host_call import Library, LoopAddress, LoopCall, built_in
-from flowrt.device.llvm.llvm_text import FUNCTION
 from flowrt.errors import FailedPreconditionError, InternalError
+from flowrt.loops.llvm_text import FUNCTION
 
 LOGGER = logging.getLogger(__name__)
 

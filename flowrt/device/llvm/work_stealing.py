@@ -21,7 +21,7 @@ from typing import final
 
 from flowrt.device.llvm.host_call import LoopCall
 from flowrt.device.llvm.host_jit import compile_functions
-from flowrt.device.llvm.llvm_text import with_fields
+from flowrt.loops.llvm_text import with_fields
 
 MAX_MEMBERS = 256
 

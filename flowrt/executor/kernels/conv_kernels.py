@@ -16,7 +16,6 @@ import numpy as np
 
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop, vector_registers
 from flowrt.device.llvm.host_pool import PARALLEL_NS, run_in_parallel
-from flowrt.device.llvm.llvm_convolution import Sizes, Tile, filter_function, forward_function
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.nn.conv import (
     check_gradient,
@@ -28,6 +27,7 @@ from flowrt.graph.ops.nn.conv import (
     turned_filter,
 )
 from flowrt.graph.ops.nn.windows import Axis, New, begin
+from flowrt.loops.llvm_convolution import Sizes, Tile, filter_function, forward_function
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Kernel: TypeAlias = Callable[..., Any]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import MachineCall
-from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
 from flowrt.executor.kernels.loop_layout import layout_of, strides_in, whole_on
 from flowrt.graph.passes.fusion.group import Level
+from flowrt.loops.loop_program import DTYPES, LoopBuilder, Value
 
 Array = np.ndarray[Any, Any]
 

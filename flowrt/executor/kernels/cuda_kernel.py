@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from flowrt.device.cuda.cuda import CudaExecutor
-from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
 from flowrt.device.device import Device
-from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.loop_layout import coalesced, has_rows
@@ -22,6 +20,8 @@ from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.instruction import Call
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import plain_kernel
+from flowrt.loops.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
+from flowrt.loops.loop_program import LoopProgram
 
 
 @final

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from flowrt.device.device import Device
-from flowrt.device.loops.loop_program import DTYPES
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.cuda_kernel import bound_loop
 from flowrt.executor.kernels.loop_layout import strides_in
@@ -20,6 +19,7 @@ from flowrt.executor.kernels.update_kernel import update_program
 from flowrt.graph.node import Node
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.variables import VariableResource
+from flowrt.loops.loop_program import DTYPES
 
 
 def cuda_update(device: Device, node: Node, arguments: Sequence[Any]) -> Callable[[], None] | None:

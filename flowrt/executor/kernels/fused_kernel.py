@@ -12,7 +12,6 @@ from typing import Any, final
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table, in_sequence
-from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.executor.kernels.copy_kernels import clear_call, copy_call
 from flowrt.executor.kernels.fused_program import OperandOf
 from flowrt.executor.kernels.loop_layout import Layout, call_on, expanded, layout_of
@@ -21,6 +20,7 @@ from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.instruction import Action, Call, Guarded
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level, plain_kernel
+from flowrt.loops.loop_program import LoopProgram
 
 Array = np.ndarray[Any, Any]
 

@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
-from flowrt.device.loops.loop_program import LoopBuilder, LoopProgram, Matrix, Store, Value
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, static_shape
 from flowrt.graph.op_def import by_argument
 from flowrt.graph.op_facets import LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.fusion.group import Group, Level, Support
+from flowrt.loops.loop_program import LoopBuilder, LoopProgram, Matrix, Store, Value
 
 STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 

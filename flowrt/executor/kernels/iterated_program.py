@@ -2,7 +2,7 @@
 
 A body of scalar arithmetic costs nanoseconds; calling its kernels would cost a hundred times that. Such a
 body, of operations with a rule for loops (`OpDef.loop`), becomes scalar programs with its loops and branches
-between them, and `flowrt.device.llvm.llvm_iteration` generates the function. Of branches without loops all
+between them, and `flowrt.loops.llvm_iteration` generates the function. Of branches without loops all
 sides are computed, and one is selected: they have no effects, and a few operations cost less than a
 mispredicted jump.
 """
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt.device.llvm.llvm_iteration import BasicBlock, Choice, Nest, Repetition, Step, llvm_iteration
-from flowrt.device.loops.loop_math import expand_functions
-from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
 from flowrt.executor.kernels.fused_program import by_rule
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import by_argument
 from flowrt.graph.op_facets import LoopPattern
+from flowrt.loops.llvm_iteration import BasicBlock, Choice, Nest, Repetition, Step, llvm_iteration
+from flowrt.loops.loop_math import expand_functions
+from flowrt.loops.loop_program import DTYPES, LoopBuilder, Value
 
 MAX_NODES = 200
 """Maximum number of operations of a body: the compiler takes a millisecond for each few."""

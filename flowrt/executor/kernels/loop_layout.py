@@ -15,10 +15,10 @@ import numpy as np
 from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop
 from flowrt.device.llvm.host_pool import PARALLEL_NS
-from flowrt.device.llvm.llvm_loops import llvm_function
-from flowrt.device.loops.loop_math import expand_functions
-from flowrt.device.loops.loop_program import LoopProgram, Store
 from flowrt.graph.passes.fusion.group import Level
+from flowrt.loops.llvm_loops import llvm_function
+from flowrt.loops.loop_math import expand_functions
+from flowrt.loops.loop_program import LoopProgram, Store
 
 Array = np.ndarray[Any, Any]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.executor.kernels.fused_program import OperandOf, fused_program
 from flowrt.executor.kernels.loop_layout import strides_in
 from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Group, Level
+from flowrt.loops.loop_program import LoopProgram
 
 SUMS = (Level.COLUMN_SUM, Level.TOTAL)
 """Roles of outputs with partial results."""

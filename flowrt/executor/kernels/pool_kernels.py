@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from flowrt.device.loops.loop_program import LoopBuilder, LoopProgram, Value
 from flowrt.executor.kernels.loop_layout import Layout, call_on, layout_of
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.nn.pooling import (
@@ -42,6 +41,7 @@ from flowrt.graph.ops.nn.pooling import (
     pool_axes,
 )
 from flowrt.graph.ops.nn.windows import Axis, New, begin, fill_outside, pad, taps_of
+from flowrt.loops.loop_program import LoopBuilder, LoopProgram, Value
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Kernel: TypeAlias = Callable[..., Any]

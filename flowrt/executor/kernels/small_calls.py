@@ -16,9 +16,6 @@ import numpy as np
 
 from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
 from flowrt.device.llvm.host_jit import vector_registers
-from flowrt.device.llvm.llvm_product import Matrix, Product, Registers, llvm_product
-from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, gather
-from flowrt.device.loops.loop_program import LoopBuilder, Store
 from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, elementwise_call, is_fit
 from flowrt.executor.kernels.loop_layout import compiled, layout_of, strides_in, whole_on
 from flowrt.executor.program.arguments import Later
@@ -34,6 +31,9 @@ from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.ops.nn.bias import bias_add_grad
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.shapes import is_static
+from flowrt.loops.llvm_product import Matrix, Product, Registers, llvm_product
+from flowrt.loops.llvm_rows import NUMBER, REFUSED, gather
+from flowrt.loops.loop_program import LoopBuilder, Store
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

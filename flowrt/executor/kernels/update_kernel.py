@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.device.loops.loop_program import LoopBuilder, LoopProgram
 from flowrt.executor.kernels.copy_kernels import is_fit
 from flowrt.executor.kernels.fused_program import by_rule
 from flowrt.executor.kernels.loop_layout import expanded, layout_of, parts_on, strides_in
@@ -21,6 +20,7 @@ from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import is_static
+from flowrt.loops.loop_program import LoopBuilder, LoopProgram
 
 
 def late_array(argument: Any, spec: TensorSpec) -> Any:

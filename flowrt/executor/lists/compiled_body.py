@@ -16,7 +16,6 @@ from flowrt.device.device import Device
 from flowrt.device.llvm.call_program import LEFT, PAUSED_AT, Choose, Part, Parts, Repeat, program_of, walker
 from flowrt.device.llvm.call_program import Guarded as GuardedPart
 from flowrt.device.llvm.call_sequence import Array, MachineCall, Table
-from flowrt.device.loops.loop_program import DTYPES
 from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import nbytes_of
 from flowrt.executor.kernels.copy_kernels import copy_call, is_fit
@@ -36,6 +35,7 @@ from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.shapes import is_static
+from flowrt.loops.loop_program import DTYPES
 
 Check: TypeAlias = tuple[Node, Callable[[], None]]
 """A node, and a function that raises its error if it rejected its inputs."""

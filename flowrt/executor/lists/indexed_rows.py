@@ -16,7 +16,6 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
-from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import elementwise_call
 from flowrt.executor.kernels.loop_layout import compiled
@@ -30,6 +29,7 @@ from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import check_unset, writes_once
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
+from flowrt.loops.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
 
 
 def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:

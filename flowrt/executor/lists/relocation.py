@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import Array, Table
-from flowrt.device.loops.loop_program import DTYPES
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.node import TensorSpec, static_shape
 from flowrt.graph.shapes import is_static
+from flowrt.loops.loop_program import DTYPES
 
 
 class _Place(NamedTuple):

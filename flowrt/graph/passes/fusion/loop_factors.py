@@ -3,7 +3,7 @@
     body: y = MatMul(x, w, transpose_b)       ->       w/rows = ConcatV2([Transpose(w)])
                                                        body: y = MatMul(x, w/rows)
 
-A compiled product loads vectors from rows of the right factor (`flowrt.device.llvm.llvm_product`). A library
+A compiled product loads vectors from rows of the right factor (`flowrt.loops.llvm_product`). A library
 copies the factor for each product; if it is loop-invariant, once is enough.
 """
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple, final
 
-from flowrt.device.llvm.llvm_text import FUNCTION, TileWriter
+from flowrt.loops.llvm_text import FUNCTION, TileWriter
 
 
 class Tile(NamedTuple):

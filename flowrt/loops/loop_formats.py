@@ -1,4 +1,4 @@
-"""Parameters of the two floating-point formats used by `flowrt.device.loops.loop_math`: bits, ranges, and the
+"""Parameters of the two floating-point formats used by `flowrt.loops.loop_math`: bits, ranges, and the
 coefficients of polynomials, lowest power first.
 
 The polynomials are minimax fits (Remez, in 200 bits) with errors below 0.1 ulp.

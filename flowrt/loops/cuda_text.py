@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flowrt.device.loops.loop_program import COMPARISONS, FUNCTIONS, Instruction, is_float
+from flowrt.loops.loop_program import COMPARISONS, FUNCTIONS, Instruction, is_float
 
 TYPES = {"bool": "bool", "int32": "int", "int64": "long long", "float32": "float", "float64": "double"}
 STORED = {**TYPES, "bool": "unsigned char"}

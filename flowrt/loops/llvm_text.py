@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from flowrt.device.loops.loop_program import COMPARISONS, EXTREMES, Instruction, is_float
+from flowrt.loops.loop_program import COMPARISONS, EXTREMES, Instruction, is_float
 
 FUNCTION = "flowrt_loop"
 """The name that every loop has, so that equal loops have equal text."""

@@ -7,7 +7,7 @@ one per dimension, and a grain; for a matrix indexed by row, the strides of a ro
 part of dimension 0, by which threads share the work. A part that begins at ``i`` has its sums over rows, or
 over everything, at index ``i / grain`` of their operand.
 
-A row is processed in stages (`flowrt.device.loops.loop_stages`), one loop over its columns each.
+A row is processed in stages (`flowrt.loops.loop_stages`), one loop over its columns each.
 
 Rules of this file:
 
@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from flowrt.device.llvm.llvm_text import STORED, TYPES, Writer, literal
-from flowrt.device.loops.loop_program import LoopProgram, Output, Store, is_float, neutral
-from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
+from flowrt.loops.llvm_text import STORED, TYPES, Writer, literal
+from flowrt.loops.loop_program import LoopProgram, Output, Store, is_float, neutral
+from flowrt.loops.loop_stages import kept_values, loops_of, stages_of
 
 BLOCK = 4096
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import final
 
-from flowrt.device.loops.loop_program import ROW_REDUCTIONS, LoopProgram, Output, Store
+from flowrt.loops.loop_program import ROW_REDUCTIONS, LoopProgram, Output, Store
 
 KEPT_COST = 8
 """Instructions from which on a value is kept for a later stage."""

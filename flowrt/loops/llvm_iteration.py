@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, final
 
-from flowrt.device.llvm.llvm_text import FUNCTION, TYPES, Writer
-from flowrt.device.loops.loop_program import LoopProgram
+from flowrt.loops.llvm_text import FUNCTION, TYPES, Writer
+from flowrt.loops.loop_program import LoopProgram
 
 HEAD = 2
 """Words of the table before the addresses."""

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrt.device.cuda.cuda_loops import INT_ELEMENTS, LOOP, MAX_THREADS, SUMS, THREADS, cuda_loop
-from flowrt.device.loops.loop_program import FUNCTIONS, LoopBuilder, Store
-from tests.device import cuda_on_host
-from tests.device.cuda_on_host import load_kernels
-from tests.device.loop_reference import domain_of, evaluate_loops, matrices_of
-from tests.device.test_llvm_loops import programs, quotients
+from flowrt.loops.cuda_loops import INT_ELEMENTS, LOOP, MAX_THREADS, SUMS, THREADS, cuda_loop
+from flowrt.loops.loop_program import FUNCTIONS, LoopBuilder, Store
+from tests.loops import cuda_on_host
+from tests.loops.cuda_on_host import load_kernels
+from tests.loops.loop_reference import domain_of, evaluate_loops, matrices_of
+from tests.loops.test_llvm_loops import programs, quotients
 
 pytestmark = pytest.mark.skipif(
     cuda_on_host.why_no_compiler() is not None, reason=str(cuda_on_host.why_no_compiler())

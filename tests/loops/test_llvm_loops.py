@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from flowrt.device.llvm import host_jit
 from flowrt.device.llvm.host_jit import compile_loop
-from flowrt.device.llvm.llvm_loops import BLOCK, llvm_function
-from flowrt.device.loops.loop_math import expand_functions
-from flowrt.device.loops.loop_program import LoopBuilder, Store
-from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
-from tests.device.loop_reference import domain_of, evaluate_loops, matrices_of
+from flowrt.loops.llvm_loops import BLOCK, llvm_function
+from flowrt.loops.loop_math import expand_functions
+from flowrt.loops.loop_program import LoopBuilder, Store
+from flowrt.loops.loop_stages import kept_values, loops_of, stages_of
+from tests.loops.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from string import Template
 
-from flowrt.device.llvm.llvm_text import FUNCTION, TYPES, with_fields
+from flowrt.loops.llvm_text import FUNCTION, TYPES, with_fields
 
 REFUSED, NUMBER = 5, 6
 """Words of the table that report whether an index was rejected, and which."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, final
 
-from flowrt.device.llvm.llvm_text import TYPES, TileWriter
+from flowrt.loops.llvm_text import TYPES, TileWriter
 
 
 class Matrix(NamedTuple):

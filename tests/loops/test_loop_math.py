@@ -14,9 +14,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from flowrt.device.loops.loop_math import expand_functions
-from flowrt.device.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Store
-from tests.device.loop_reference import FUNCTIONS_OF_FLOAT64, evaluate_loops
+from flowrt.loops.loop_math import expand_functions
+from flowrt.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Store
+from tests.loops.loop_reference import FUNCTIONS_OF_FLOAT64, evaluate_loops
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,7 @@ instructions, and its vectoriser sees no call. Rules of this file:
   1. No branches: both sides are computed, `select` chooses one. Exponents are built and extracted as
      integers.
   2. float32 is computed in float32; only `pow` and the range reduction of `sin` and `cos` use float64. One
-     function serves both dtypes; its coefficients are in a table (`flowrt.device.loops.loop_formats`).
+     function serves both dtypes; its coefficients are in a table (`flowrt.loops.loop_formats`).
   3. A sum with a critical error uses an explicit `fma`, or has an exact product: results keep their bounds
      whether or not a back end contracts ``a * b + c``.
   4. NaN gives NaN, infinities and signed zeros are IEEE 754's (C's Annex F), underflow is gradual.
@@ -23,8 +23,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt.device.loops.loop_formats import FORMATS
-from flowrt.device.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Value
+from flowrt.loops.loop_formats import FORMATS
+from flowrt.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Value
 
 
 def expand_functions(program: LoopProgram) -> LoopProgram:

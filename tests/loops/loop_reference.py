@@ -1,4 +1,4 @@
-"""A second reading of `flowrt.device.loops.loop_program`: NumPy runs a program instruction by instruction on
+"""A second reading of `flowrt.loops.loop_program`: NumPy runs a program instruction by instruction on
 whole arrays.
 
 Slow and plain, for tests. Arithmetic is exact where the machine's is: `fma` rounds once in both precisions.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.device.loops.loop_program import Instruction, LoopProgram, Store
+from flowrt.loops.loop_program import Instruction, LoopProgram, Store
 
 Array = np.ndarray[Any, Any]
 

@@ -2,7 +2,7 @@
 
     e = b.exp(x - b.row_max(x)); e / b.row_sum(e)       an op's rule, over `Value`s
       -> LoopProgram                                    load, row_max, sub, exp, row_sum, div, store
-      -> machine code for the host (`flowrt.device.llvm.llvm_loops`), CUDA C for a GPU
+      -> machine code for the host (`flowrt.loops.llvm_loops`), CUDA C for a GPU
 
 A program runs over a domain of rows and columns. An *element* value is computed for every (row, column), a
 *row* value once per row: an operand broadcast along the row, a constant, a reduction along the row, or a
@@ -49,7 +49,7 @@ COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 FUNCTIONS = frozenset(
     {"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "pow"}
 )
-"""Functions that a back end implements by its own library (`flowrt.device.loops.loop_math` on the host)."""
+"""Functions that a back end implements by its own library (`flowrt.loops.loop_math` on the host)."""
 
 EXTREMES = frozenset({"row_max", "row_min"})
 

@@ -1,6 +1,6 @@
-"""The machine code of loops' math functions against mpmath: the bounds that `flowrt.device.loops.loop_math`
+"""The machine code of loops' math functions against mpmath: the bounds that `flowrt.loops.loop_math`
 states,
-which `tests.device.test_loop_math` shows of its arithmetic, hold for what LLVM makes of it.
+which `tests.loops.test_loop_math` shows of its arithmetic, hold for what LLVM makes of it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from flowrt.device.llvm import host_jit
-from flowrt.device.loops.loop_math import expand_functions
-from tests.device.test_llvm_loops import Compiled
-from tests.device.test_loop_math import (
+from flowrt.loops.loop_math import expand_functions
+from tests.loops.test_llvm_loops import Compiled
+from tests.loops.test_loop_math import (
     HARD_FLOAT32,
     NEAR_WHOLE_TURNS,
     POW_ULP,

@@ -6,7 +6,7 @@ nothing here needs CUDA.
 
 A block's threads form groups of neighbours, called lanes. A lane processes a row, with its threads striding
 over the columns, then another row. A program without rows has rows of one column: each thread is a lane. A
-row is processed in stages (`flowrt.device.loops.loop_stages`), one loop over its columns each; a reduction
+row is processed in stages (`flowrt.loops.loop_stages`), one loop over its columns each; a reduction
 along it is a tree in shared memory. A lane's sum over its rows, column by column, is a partial sum over all
 rows; a block's sum over all elements is a partial total.
 
@@ -28,9 +28,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, final
 
-from flowrt.device.cuda import cuda_text
-from flowrt.device.loops.loop_program import LoopProgram, Output, Store, neutral
-from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
+from flowrt.loops import cuda_text
+from flowrt.loops.loop_program import LoopProgram, Output, Store, neutral
+from flowrt.loops.loop_stages import kept_values, loops_of, stages_of
 
 LOOP, SUMS = "flowrt_loop", "flowrt_sums"
 """The names of the kernels."""
