@@ -6,8 +6,8 @@ nothing here needs CUDA.
 
 A block's threads form groups of neighbours, called lanes. A lane processes a row, with its threads striding
 over the columns, then another row. A program without rows has rows of one column: each thread is a lane. A
-row is processed in stages (`flowrt.loops.loop_stages`), one loop over its columns each; a reduction
-along it is a tree in shared memory. A lane's sum over its rows, column by column, is a partial sum over all
+row's loops over its columns are those of the nest (`flowrt.loops.nest`); a reduction along it is a tree in
+shared memory. A lane's sum over its rows, column by column, is a partial sum over all
 rows; a block's sum over all elements is a partial total.
 
 Rules of this file:
@@ -30,7 +30,7 @@ from typing import NamedTuple, final
 
 from flowrt.loops import cuda_text
 from flowrt.loops.loop_program import LoopProgram, Output, Store, neutral
-from flowrt.loops.loop_stages import kept_values, loops_of, stages_of
+from flowrt.loops.nest import Accumulate, ColumnLoop, Compute, Keep, LoopNest, Put, Reload, loop_nest
 
 LOOP, SUMS = "flowrt_loop", "flowrt_sums"
 """The names of the kernels."""
@@ -84,24 +84,18 @@ def cuda_loop(
     if any(op not in _OPERATIONS for op, *_ in program.instructions):
         return None
     outputs = tuple([output for output in program.outputs if output.store is not Store.CHECK])
-    return _Emitter(program._replace(outputs=outputs), dims, strides, dtypes).run()
+    return _Emitter(loop_nest(program._replace(outputs=outputs)), dims, strides, dtypes).run()
 
 
 @final
 class _Emitter:
     def __init__(
-        self,
-        program: LoopProgram,
-        dims: Sequence[int],
-        strides: Sequence[Sequence[int]],
-        dtypes: Sequence[str],
+        self, nest: LoopNest, dims: Sequence[int], strides: Sequence[Sequence[int]], dtypes: Sequence[str]
     ) -> None:
-        self._program, self._instructions = program, program.instructions
+        program = nest.program
+        self._nest, self._program, self._instructions = nest, program, program.instructions
         self._strides, self._dtypes = strides, dtypes
         self._dims, self._columns, self._rows = dims[:-1], dims[-1], math.prod(dims[:-1])
-        self._stages = stages_of(program)
-        self._loops = loops_of(program, self._stages)
-        self._kept = kept_values(program, self._stages, self._loops)
         loaded = {data for op, _, _, data, _ in program.instructions if op in ("load", "load_at")}
         self._written = {output.operand for output in program.outputs}
         self._operands = tuple(sorted(loaded | self._written))
@@ -152,7 +146,7 @@ class _Emitter:
 
     def _emit_loop(self) -> None:
         with self._braces(self._kernel(LOOP, self._threads, self._parameters())):
-            if any(loop.reductions for loop in self._loops.values()) or self._totals:
+            if any(loop.reductions for loop in self._nest.column_loops) or self._totals:
                 self._say(f"__shared__ double shared[{self._threads}];")
             self._say(f"const Index lane = threadIdx.x / {self._width}, place = threadIdx.x % {self._width};")
             self._say(f"const Index first = (Index)blockIdx.x * {self._lanes};")
@@ -195,10 +189,14 @@ class _Emitter:
         self._say(f"const Index row = is_here ? begin + lane : {self._rows - 1};")
         self._say(f"const Index end = is_here ? {self._columns} : 0;")
         self._emit_addresses()
-        for stage in range(max(self._stages, default=0) + 1):
-            self._emit_row_values(stage)
-            self._emit_stage(stage)
-        of_rows = [o for o in self._program.outputs if self._instructions[o.value].is_row]
+        of_rows: list[Output] = []
+        for step in self._nest.row:
+            if isinstance(step, ColumnLoop):
+                self._emit_columns(step)
+            elif isinstance(step, Compute):
+                self._let(step.number, self._value(step.number, "0"))
+            else:
+                of_rows.append(step.output)
         if of_rows:
             self._say("__syncthreads();  // all have read what may be written over")
             with self._braces("if (is_here && place == 0)"):
@@ -218,35 +216,31 @@ class _Emitter:
                 offsets = "".join([f" + (long long)i{i} * {stride}" for i, stride in steps if stride])
                 self._say(f"{self._pointer(operand)}const a{operand} = p{operand}{offsets};")
 
-    def _emit_row_values(self, stage: int) -> None:
-        """Emit the values of the stage with one value per row, except reductions."""
-        for number, instruction in enumerate(self._instructions):
-            is_reduction = instruction.op.startswith("row_")
-            if instruction.is_row and self._stages[number] == stage and not is_reduction:
-                self._let(number, self._value(number, "0"))
-
     def _let(self, number: int, value: str) -> None:
         self._say(f"const {cuda_text.TYPES[self._instructions[number].dtype]} v{number} = {value};")
 
-    # --- one stage: a loop over the columns
+    # --- a loop over the columns
 
-    def _emit_stage(self, stage: int) -> None:
-        sinks = self._loops.get(stage)
-        if sinks is None:
-            return
-        for number in sinks.reductions:
+    def _emit_columns(self, loop: ColumnLoop) -> None:
+        for number in loop.reductions:
             instruction = self._instructions[number]
             start = cuda_text.literal(neutral(instruction.op, instruction.dtype), instruction.dtype)
             self._say(f"{cuda_text.TYPES[instruction.dtype]} r{number} = {start};")
         with self._braces(f"for (Index column = place; column < end; column += {self._width})"):
-            for number in sinks.needed:
-                self._emit_element(number, stage)
-            for output in sinks.outputs:
-                self._put(output, "column")
-            for number in sinks.reductions:
-                op, (argument,), *_ = self._instructions[number]
-                self._say(f"r{number} = {cuda_text.functor(op)}(r{number}, v{argument});")
-        for number in sinks.reductions:
+            for statement in loop.body:
+                match statement:
+                    case Compute(number):
+                        self._let(number, self._value(number, "column"))
+                    case Keep(number, operand):
+                        self._say(f"{self._element(operand, 'column')} = v{number};")
+                    case Reload(number, operand):
+                        self._let(number, self._element(operand, "column"))
+                    case Put(output):
+                        self._put(output, "column")
+                    case Accumulate(number):
+                        op, (argument,), *_ = self._instructions[number]
+                        self._say(f"r{number} = {cuda_text.functor(op)}(r{number}, v{argument});")
+        for number in loop.reductions:
             self._emit_reduction(number)
 
     def _emit_reduction(self, number: int) -> None:
@@ -255,15 +249,6 @@ class _Emitter:
         type_ = cuda_text.WIDE[dtype] if op == "row_sum" else cuda_text.TYPES[dtype]
         shares = f"({type_})r{number}, {cuda_text.functor(op)}, ({type_} *)shared"
         self._let(number, f"({cuda_text.TYPES[dtype]})across<{self._width}, 1>({shares})")
-
-    def _emit_element(self, number: int, stage: int) -> None:
-        kept = self._kept.get(number)
-        if kept is not None and self._stages[number] < stage:
-            self._let(number, self._element(kept, "column"))
-            return
-        self._let(number, self._value(number, "column"))
-        if kept is not None and Output(Store.PUT, number, kept) not in self._program.outputs:
-            self._say(f"{self._element(kept, 'column')} = v{number};")
 
     def _value(self, number: int, column: str) -> str:
         instruction = self._instructions[number]

@@ -7,14 +7,13 @@ one per dimension, and a grain; for a matrix indexed by row, the strides of a ro
 part of dimension 0, by which threads share the work. A part that begins at ``i`` has its sums over rows, or
 over everything, at index ``i / grain`` of their operand.
 
-A row is processed in stages (`flowrt.loops.loop_stages`), one loop over its columns each.
+It prints a loop nest (`flowrt.loops.nest`).
 
 Rules of this file:
 
   1. Addresses are arguments of an inner function, where they are ``noalias``: results are written to memory
      that no other operand shares. Without that the vectoriser adds a run-time check for each pair.
-  2. A float32 sum is added up in blocks of `BLOCK`, and the blocks in float64: its error is that of a block,
-     for any length, as with NumPy's pairwise sums.
+  2. Sums in blocks (`flowrt.loops.nest.block_sums`) have blocks of `BLOCK` columns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,17 @@ from typing import final
 
 from flowrt.loops.llvm_text import STORED, TYPES, Writer, literal
 from flowrt.loops.loop_program import LoopProgram, Output, Store, is_float, neutral
-from flowrt.loops.loop_stages import kept_values, loops_of, stages_of
+from flowrt.loops.nest import (
+    Accumulate,
+    ColumnLoop,
+    Compute,
+    Keep,
+    LoopNest,
+    Put,
+    Reload,
+    block_sums,
+    loop_nest,
+)
 
 BLOCK = 4096
 
@@ -35,20 +44,17 @@ def llvm_function(program: LoopProgram, accesses: Sequence[str]) -> str:
     """The text of a module with `FUNCTION`. ``accesses[i]`` is the access pattern of operand i, a letter per
     dimension: ``0`` broadcast, ``1`` contiguous (in the last dimension only), ``s`` any stride.
     """
-    return _Emitter(program, accesses).run()
+    return _Emitter(block_sums(loop_nest(program)), accesses).run()
 
 
 @final
 class _Emitter(Writer):
-    def __init__(self, program: LoopProgram, accesses: Sequence[str]) -> None:
-        super().__init__(program.instructions)
-        self._program, self._accesses = program, accesses
+    def __init__(self, nest: LoopNest, accesses: Sequence[str]) -> None:
+        super().__init__(nest.program.instructions)
+        self._nest, self._program, self._accesses = nest, nest.program, accesses
         self._rank = len(accesses[0])
-        self._stages = stages_of(program)
-        self._loops = loops_of(program, self._stages)
-        self._kept = kept_values(program, self._stages, self._loops)
-        self._rows: dict[int, str] = {}
-        """The names of row values that are there."""
+        self._names: dict[int, str] = {}
+        """The names of values that are there."""
         self._bases: dict[int, str] = {}
         """Start of each operand for this part."""
         self._addresses: dict[int, str] = {}
@@ -76,9 +82,8 @@ class _Emitter(Writer):
                 offset = self._let(f"mul nsw i64 {part}, {width}")
                 type_ = STORED[self._program.dtypes[operand]]
                 self._bases[operand] = self._let(f"getelementptr {type_}, ptr %p{operand}, i64 {offset}")
-        for output in self._program.outputs:
-            if output.store in (Store.SUM_ALL, Store.CHECK):
-                self._totals[output] = self._variable(*_total_start(self._program, output))
+        for output in self._nest.totals:
+            self._totals[output] = self._variable(*_total_start(self._program, output))
         self._emit_dimension(0, ())
         for output, total in self._totals.items():
             self._put_total(output, total)
@@ -92,7 +97,7 @@ class _Emitter(Writer):
             self._emit_dimension(dimension + 1, (*indices, index))
 
     def _emit_row(self, indices: tuple[str, ...]) -> None:
-        self._rows.clear()
+        self._names.clear()
         for operand, access in enumerate(self._accesses):
             address = self._bases[operand]
             type_ = STORED[self._program.dtypes[operand]]
@@ -101,26 +106,16 @@ class _Emitter(Writer):
                     offset = self._let(f"mul nsw i64 {index}, %s{operand}_{i}")
                     address = self._let(f"getelementptr inbounds {type_}, ptr {address}, i64 {offset}")
             self._addresses[operand] = address
-        for stage in range(max(self._stages, default=0) + 1):
-            self._emit_row_values(stage)
-            self._emit_stage(stage)
-        for output in self._program.outputs:
-            if self._instructions[output.value].is_row:
-                self._put_row(output)
-
-    def _emit_row_values(self, stage: int) -> None:
-        """Emit the values of the stage with one value per row, except reductions."""
-        for number, instruction in enumerate(self._instructions):
-            if instruction.is_row and self._stages[number] == stage and number not in self._rows:
-                if instruction.op == "load":
-                    self._rows[number] = self._load(instruction.data, None)
-                elif instruction.op == "columns":
-                    self._rows[number] = f"%d{self._rank - 1}"
-                else:
-                    self._rows[number] = self._emit(instruction, self._rows.__getitem__)
+        for step in self._nest.row:
+            if isinstance(step, ColumnLoop):
+                self._emit_columns(step)
+            elif isinstance(step, Compute):
+                self._names[step.number] = self._value(step.number, None)
+            else:
+                self._put_row(step.output)
 
     def _put_row(self, output: Output) -> None:
-        value, dtype = self._rows[output.value], self._instructions[output.value].dtype
+        value, dtype = self._names[output.value], self._instructions[output.value].dtype
         if output.store is Store.PUT:
             self._store(value, output.operand, None)
         elif output.store is Store.CHECK:
@@ -128,47 +123,38 @@ class _Emitter(Writer):
         else:  # the sum of a row value counts it once
             self._add_to(self._totals[output], value, dtype)
 
-    # --- one stage: a loop over the columns
+    # --- a loop over the columns
 
-    def _emit_stage(self, stage: int) -> None:
-        sinks = self._loops.get(stage)
-        if sinks is None:
-            return
+    def _emit_columns(self, loop: ColumnLoop) -> None:
         ends = ("%begin", "%end") if self._rank == 1 else ("0", f"%d{self._rank - 1}")
-        sums = [n for n in sinks.reductions if self._instructions[n].op == "row_sum"]
-        wide = {n: self._variable("double", "0.0") for n in sums if self._instructions[n].dtype == "float32"}
-        is_blocked = bool(wide) or any(self._is_float32_sum(output) for output in sinks.outputs)
-        if not is_blocked:
-            found = {n: self._accumulator(n) for n in sinks.reductions}
+        in_blocks = [n for n in loop.reductions if Accumulate(n) in loop.in_blocks]
+        wide = {number: self._variable("double", "0.0") for number in in_blocks}
+        found = {n: self._accumulator(n) for n in loop.reductions if n not in wide}
+        if not loop.in_blocks:
             with self._loop(*ends) as column:
-                self._emit_column(stage, column, found, {})
+                self._emit_column(loop, column, found, {})
         else:
-            found = {n: self._accumulator(n) for n in sinks.reductions if n not in wide}
             with self._loop(*ends, BLOCK) as first:
-                self._emit_block(stage, first, ends[1], found, wide)
-        for number in sinks.reductions:
+                self._emit_block(loop, first, ends[1], found, wide)
+        for number in loop.reductions:
             instruction = self._instructions[number]
             type_ = TYPES[instruction.dtype]
             if number in wide:
                 total = self._let(f"load double, ptr {wide[number]}")
-                self._rows[number] = self._let(f"fptrunc double {total} to float")
+                self._names[number] = self._let(f"fptrunc double {total} to float")
             else:
-                self._rows[number] = self._let(f"load {type_}, ptr {found[number]}")
+                self._names[number] = self._let(f"load {type_}, ptr {found[number]}")
 
     def _emit_block(
-        self, stage: int, first: str, end: str, found: dict[int, str], wide: dict[int, str]
+        self, loop: ColumnLoop, first: str, end: str, found: dict[int, str], wide: dict[int, str]
     ) -> None:
         """Rule 2: the columns from ``first`` to the end of its block."""
         beyond = self._let(f"add nsw i64 {first}, {BLOCK}")
         last = self._call("llvm.smin.i64", "i64", beyond, end)
         narrow = {number: self._accumulator(number) for number in wide}
-        totals = {
-            output: self._variable("float", "0.0")
-            for output in self._loops[stage].outputs
-            if self._is_float32_sum(output)
-        }
+        totals = {o: self._variable("float", "0.0") for o in loop.puts if Put(o) in loop.in_blocks}
         with self._loop(first, last) as column:
-            self._emit_column(stage, column, {**found, **narrow}, totals)
+            self._emit_column(loop, column, {**found, **narrow}, totals)
         for number, accumulator in narrow.items():
             self._widen(accumulator, wide[number])
         for output, accumulator in totals.items():
@@ -178,43 +164,44 @@ class _Emitter(Writer):
         part = self._let(f"load float, ptr {accumulator}")
         self._add_to(into, part, "float32")
 
-    def _is_float32_sum(self, output: Output) -> bool:
-        return output.store is Store.SUM_ALL and self._instructions[output.value].dtype == "float32"
-
     def _accumulator(self, number: int) -> str:
         instruction = self._instructions[number]
         start = literal(neutral(instruction.op, instruction.dtype), instruction.dtype)
         return self._variable(TYPES[instruction.dtype], start)
 
-    def _emit_column(self, stage: int, column: str, found: dict[int, str], totals: dict[Output, str]) -> None:
+    def _emit_column(
+        self, loop: ColumnLoop, column: str, found: dict[int, str], totals: dict[Output, str]
+    ) -> None:
         """One element: ``found`` accumulates reductions along the row, ``totals`` sums that are blocked."""
-        names: dict[int, str] = {}
-        sinks = self._loops[stage]
-        for number in sinks.needed:
-            names[number] = self._element(number, stage, column, names)
-        for output in sinks.outputs:
-            self._put_element(output, names[output.value], column, totals)
-        for number, accumulator in found.items():
-            if number in sinks.reductions:
-                self._accumulate(number, accumulator, names)
+        for statement in loop.body:
+            match statement:
+                case Compute(number):
+                    self._names[number] = self._value(number, column)
+                case Keep(number, operand):
+                    self._store(self._names[number], operand, column)
+                case Reload(number, operand):
+                    self._names[number] = self._load(operand, column)
+                case Put(output):
+                    self._put_element(output, self._names[output.value], column, totals)
+                case Accumulate(number):
+                    op, (argument,), dtype, *_ = self._instructions[number]
+                    self._combine(found[number], self._names[argument], dtype, _COMBINE[op])
 
-    def _element(self, number: int, stage: int, column: str, names: dict[int, str]) -> str:
-        instruction, kept = self._instructions[number], self._kept.get(number)
-        if instruction.op == "load":
-            return self._load(instruction.data, column)
-        if instruction.op == "load_at":
-            (row,) = instruction.args
-            return self._load_at(
-                instruction.data, self._rows[row] if row in self._rows else names[row], column
-            )
-        if instruction.op == "column":
-            return column
-        if kept is not None and self._stages[number] < stage:
-            return self._load(kept, column)
-        name = self._emit(instruction, lambda a: self._rows[a] if a in self._rows else names[a])
-        if kept is not None and Output(Store.PUT, number, kept) not in self._program.outputs:
-            self._store(name, kept, column)
-        return name
+    def _value(self, number: int, column: str | None) -> str:
+        instruction = self._instructions[number]
+        op, args, _, data, _ = instruction
+        match op:
+            case "load":
+                return self._load(data, column)
+            case "load_at":
+                assert column is not None
+                return self._load_at(data, self._names[args[0]], column)
+            case "column":
+                assert column is not None
+                return column
+            case "columns":
+                return f"%d{self._rank - 1}"
+        return self._emit(instruction, self._names.__getitem__)
 
     def _put_element(self, output: Output, value: str, column: str, totals: dict[Output, str]) -> None:
         dtype = self._instructions[output.value].dtype
@@ -231,12 +218,6 @@ class _Emitter(Writer):
             self._add_to(self._totals[output], value, dtype)
 
     # --- accumulators
-
-    def _accumulate(self, number: int, accumulator: str, names: dict[int, str]) -> None:
-        instruction = self._instructions[number]
-        (argument,) = instruction.args
-        value = self._rows[argument] if argument in self._rows else names[argument]
-        self._combine(accumulator, value, instruction.dtype, _COMBINE[instruction.op])
 
     def _combine(self, accumulator: str, value: str, dtype: str, op: str = "add") -> None:
         self._change(

@@ -14,7 +14,7 @@ from flowrt.device.llvm.host_jit import compile_loop
 from flowrt.loops.llvm_loops import BLOCK, llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopBuilder, Store
-from flowrt.loops.loop_stages import kept_values, loops_of, stages_of
+from flowrt.loops.nest import Keep, loop_nest
 from tests.loops.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -160,9 +160,9 @@ def test_softmax_has_three_stages_and_computes_its_powers_once(dtype, shape):
     assert len(re.findall(r"^do\d", text, re.M)) == (
         5 if dtype == "float32" else 4
     )  # rows, stages, blocks of the sum
-    stages = stages_of(program)
-    kept = kept_values(program, stages, loops_of(program, stages))
-    assert list(kept.values()) == [result], "the powers wait for their sum where the result will be"
+    loops = loop_nest(program).column_loops
+    kept = [s.operand for loop in loops for s in loop.body if isinstance(s, Keep)]
+    assert kept == [result], "the powers wait for their sum where the result will be"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -1,0 +1,325 @@
+"""Loop nests: a `LoopProgram` with its loops over rows and columns, and the place of each value in them.
+
+    rows
+      %3 = row_max                      a value of the row
+      columns                           a loop over the columns: the first of softmax's three
+        %0 = load $0
+        accumulate %1
+      ...
+      columns
+        put $1 %7                       a result's element
+      put $2 %5                         a result's element of the row
+    put $3                              a total: the sum over everything, or a check
+
+A reduction along the row ends a loop over columns, and values that depend on its result belong to a later
+one: softmax has three, for the maximum, the sum and the quotients. A value that several of them need is
+computed again, unless that is expensive: then it is kept meanwhile in the memory of a later loop's result.
+
+`loop_nest` makes the nest in passes, `verify_nest` verifies it, and the printers of LLVM IR and CUDA C print
+it statement by statement. `block_sums` is a pass for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from flowrt.errors import InternalError
+from flowrt.loops.loop_program import ROW_REDUCTIONS, LoopProgram, Output, Store
+
+KEPT_COST = 8
+"""Instructions from which on a value is kept for a later loop."""
+
+NOT_KEPT = frozenset({"load", "column", "const"})
+
+
+class Compute(NamedTuple):
+    """Compute the value of instruction ``number``."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"%{self.number}"
+
+
+class Keep(NamedTuple):
+    """Store the value in ``operand``, a later loop's result."""
+
+    number: int
+    operand: int
+
+    def __str__(self) -> str:
+        return f"keep %{self.number} in ${self.operand}"
+
+
+class Reload(NamedTuple):
+    """Read the value from ``operand``, where an earlier loop has kept it."""
+
+    number: int
+    operand: int
+
+    def __str__(self) -> str:
+        return f"%{self.number} = reload ${self.operand}"
+
+
+class Put(NamedTuple):
+    """Store the output's value here, or add it to a sum."""
+
+    output: Output
+
+    def __str__(self) -> str:
+        store, value, operand = self.output
+        return f"{store.value} ${operand} %{value}"
+
+
+class Accumulate(NamedTuple):
+    """Add the argument of instruction ``number``, a reduction along the row, to what it is so far."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"accumulate %{self.number}"
+
+
+Statement: TypeAlias = Compute | Keep | Reload | Put | Accumulate
+
+
+class ColumnLoop(NamedTuple):
+    """A loop over the columns of a row, after which its ``reductions`` are values of the row. The sums of
+    statements that are ``in_blocks`` are added up in blocks of columns first.
+    """
+
+    body: tuple[Statement, ...]
+    in_blocks: frozenset[Accumulate | Put] = frozenset()
+
+    @property
+    def reductions(self) -> list[int]:
+        return [statement.number for statement in self.body if isinstance(statement, Accumulate)]
+
+    @property
+    def puts(self) -> list[Output]:
+        return [statement.output for statement in self.body if isinstance(statement, Put)]
+
+
+class LoopNest(NamedTuple):
+    """The loop over the rows of ``program``, with the statements for each row, which are values of the row,
+    loops over its columns, and puts. ``totals`` are put at the end.
+    """
+
+    program: LoopProgram
+    row: tuple[Compute | Put | ColumnLoop, ...]
+    totals: tuple[Output, ...]
+
+    @property
+    def column_loops(self) -> list[ColumnLoop]:
+        return [step for step in self.row if isinstance(step, ColumnLoop)]
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.program), *_lines(self)])
+
+
+def loop_nest(program: LoopProgram) -> LoopNest:
+    """The nest of ``program``. Raises `InternalError` for one that is not valid."""
+    stages = _stages_of(program)
+    needed = _needed(program, stages)
+    kept = _kept_values(program, stages, needed)
+    row: list[Compute | Put | ColumnLoop] = []
+    for stage in range(max(stages, default=0) + 1):
+        row += [Compute(n) for n in _row_values(program) if stages[n] == stage]
+        if stage in needed:
+            row.append(_column_loop(program, stages, stage, needed[stage], kept))
+    row += [Put(o) for o in program.outputs if program.instructions[o.value].is_row]
+    totals = tuple([o for o in program.outputs if o.store in (Store.SUM_ALL, Store.CHECK)])
+    return verify_nest(LoopNest(program, tuple(row), totals))
+
+
+# --- passes
+
+
+def _stages_of(program: LoopProgram) -> list[int]:
+    """Index of the first column loop that computes each instruction; for a row value, of the loop after."""
+    stages: list[int] = []
+    for op, args, *_ in program.instructions:
+        stage = max([stages[a] for a in args], default=0)
+        stages.append(stage + 1 if op in ROW_REDUCTIONS else stage)
+    return stages
+
+
+def _row_values(program: LoopProgram) -> list[int]:
+    """The values of rows, except reductions."""
+    instructions = enumerate(program.instructions)
+    return [number for number, i in instructions if i.is_row and i.op not in ROW_REDUCTIONS]
+
+
+def _reductions(program: LoopProgram, stages: Sequence[int], stage: int) -> list[int]:
+    """The reductions that the loop of ``stage`` accumulates."""
+    instructions = enumerate(program.instructions)
+    return [n for n, i in instructions if i.op in ROW_REDUCTIONS and stages[n] == stage + 1]
+
+
+def _element_outputs(program: LoopProgram, stages: Sequence[int], stage: int) -> list[Output]:
+    outputs = program.outputs
+    return [o for o in outputs if not program.instructions[o.value].is_row and stages[o.value] == stage]
+
+
+def _needed(program: LoopProgram, stages: Sequence[int]) -> dict[int, list[int]]:
+    """The element values that each stage's loop needs, in order. A stage that only prepares row values has no
+    loop.
+    """
+    needed: dict[int, list[int]] = {}
+    for stage in range(max(stages, default=0) + 1):
+        reductions = _reductions(program, stages, stage)
+        outputs = _element_outputs(program, stages, stage)
+        if reductions or outputs:
+            ends = [output.value for output in outputs]
+            ends += [a for number in reductions for a in program.instructions[number].args]
+            needed[stage] = _closure(program, ends)
+    return needed
+
+
+def _closure(program: LoopProgram, ends: Iterable[int]) -> list[int]:
+    """The element values that ``ends`` depend on, and themselves, in order."""
+    found: set[int] = set()
+    pending = list(ends)
+    while pending:
+        number = pending.pop()
+        if number not in found and not program.instructions[number].is_row:
+            found.add(number)
+            pending += program.instructions[number].args
+    return sorted(found)
+
+
+def _kept_values(
+    program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]]
+) -> dict[int, int]:
+    """Values of earlier loops that later ones reload from an operand, and the operand."""
+    loaded = {data for op, _, _, data, _ in program.instructions if op == "load"}
+    puts = [
+        output
+        for output in program.outputs
+        if output.store is Store.PUT
+        and output.operand not in loaded
+        and not program.instructions[output.value].is_row
+    ]
+    kept: dict[int, int] = {}
+    for number, instruction in enumerate(program.instructions):
+        stage = stages[number]
+        users = [s for s, values in needed.items() if s > stage and number in values]
+        if instruction.is_row or instruction.op in NOT_KEPT or not users:
+            continue
+        if number not in needed.get(stage, ()) or len(_closure(program, [number])) < KEPT_COST:
+            continue
+        for output in puts:
+            is_itself = output.value == number
+            is_free = output.operand not in kept.values() and stages[output.value] >= max(users)
+            if program.dtypes[output.operand] == instruction.dtype and (is_itself or is_free):
+                kept[number] = output.operand
+                break
+    return kept
+
+
+def _column_loop(
+    program: LoopProgram, stages: Sequence[int], stage: int, needed: Sequence[int], kept: Mapping[int, int]
+) -> ColumnLoop:
+    body: list[Statement] = []
+    for number in needed:
+        if number in kept and stages[number] < stage:
+            body.append(Reload(number, kept[number]))
+            continue
+        body.append(Compute(number))
+        if number in kept and Output(Store.PUT, number, kept[number]) not in program.outputs:
+            body.append(Keep(number, kept[number]))
+    body += [Put(output) for output in _element_outputs(program, stages, stage)]
+    body += [Accumulate(number) for number in _reductions(program, stages, stage)]
+    return ColumnLoop(tuple(body))
+
+
+def block_sums(nest: LoopNest) -> LoopNest:
+    """``nest`` with float32 sums added up in blocks, and the blocks in float64: the error of a sum is that of
+    a block, for any length, as with NumPy's pairwise sums.
+    """
+    row = [_in_blocks(nest.program, step) if isinstance(step, ColumnLoop) else step for step in nest.row]
+    return nest._replace(row=tuple(row))
+
+
+def _in_blocks(program: LoopProgram, loop: ColumnLoop) -> ColumnLoop:
+    found: set[Accumulate | Put] = set()
+    for statement in loop.body:
+        match statement:
+            case Accumulate(number) if program.instructions[number].op == "row_sum":
+                dtype = program.instructions[number].dtype
+            case Put(output) if output.store is Store.SUM_ALL:
+                dtype = program.instructions[output.value].dtype
+            case _:
+                continue
+        if dtype == "float32":
+            found.add(statement)
+    return loop._replace(in_blocks=frozenset(found))
+
+
+# --- verification
+
+
+def verify_nest(nest: LoopNest) -> LoopNest:
+    """``nest``. Raises `InternalError` if a value is read before it is there, a kept value was overwritten,
+    or an
+    output is not put exactly once.
+    """
+    there: set[int] = set()
+    kept: dict[int, int] = {}
+    """The value in each operand's memory that is one."""
+    puts: list[Output] = []
+    for step in nest.row:
+        if isinstance(step, ColumnLoop):
+            inside = set(there)
+            for statement in step.body:
+                _verify(nest, statement, inside, kept, puts)
+            there.update(step.reductions)
+        else:
+            _verify(nest, step, there, kept, puts)
+    if sorted(puts, key=str) != sorted(nest.program.outputs, key=str):
+        raise InternalError(f"loop nest: expected each output once; got {_named(puts)}\n{nest}")
+    return nest
+
+
+def _verify(
+    nest: LoopNest, statement: Statement, there: set[int], kept: dict[int, int], puts: list[Output]
+) -> None:
+    instructions = nest.program.instructions
+    match statement:
+        case Compute(number):
+            read: Sequence[int] = instructions[number].args
+            there.add(number)
+        case Keep(number, operand):
+            read, kept[operand] = (number,), number
+        case Reload(number, operand):
+            read = ()
+            there.add(number)
+            if kept.get(operand) != number:
+                raise InternalError(f"loop nest: expected %{number} in ${operand}; got another\n{nest}")
+        case Put(output):
+            read, kept[output.operand] = (output.value,), output.value
+            puts.append(output)
+        case Accumulate(number):
+            read = instructions[number].args
+    missing = [number for number in read if number not in there]
+    if missing:
+        raise InternalError(f"loop nest: {statement} reads %{missing[0]}, which is not there yet\n{nest}")
+
+
+# --- text
+
+
+def _lines(nest: LoopNest) -> Iterator[str]:
+    yield "rows"
+    for step in nest.row:
+        if not isinstance(step, ColumnLoop):
+            yield f"  {step}"
+            continue
+        yield "  columns"
+        yield from [f"    {s}{' in blocks' if s in step.in_blocks else ''}" for s in step.body]
+    yield from [f"{Put(output)}" for output in nest.totals]
+
+
+def _named(outputs: Sequence[Output]) -> str:
+    return ", ".join([str(Put(output)) for output in outputs]) or "none"
