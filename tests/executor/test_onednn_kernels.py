@@ -20,12 +20,16 @@ from flowrt.executor.kernels import onednn_kernels
 from flowrt.executor.kernels.onednn_kernels import MAX_UNPACKED, MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.op_def import OpDef, registered_ops
+from flowrt.graph.ops.nn.batch_norm import batch_norm_grad_op, batch_norm_op
 from flowrt.graph.ops.nn.windows import join_layout
 from tests.executor.float_sums import check_sums, laid_out
 
 pytestmark = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
 
 Array = np.ndarray[Any, Any]
+
+
+NORMALIZATIONS = {batch_norm_op, batch_norm_grad_op}
 
 
 def attributes(op: OpDef, given: Any) -> dict[str, Any]:
@@ -45,7 +49,7 @@ def check(op: OpDef, *arguments: Any, **attrs: Any) -> None:
 def samples() -> list[Any]:
     return [
         pytest.param(op, sample, id=f"{op.name}-{position}")
-        for op in ONEDNN_KERNELS
+        for op in ONEDNN_KERNELS.keys() - NORMALIZATIONS
         for position, sample in enumerate(op.samples(np.random.default_rng(0)))
     ]
 
@@ -191,6 +195,75 @@ def test_random_mean_pooling_and_its_gradient(case: tuple[Array, dict[str, Any]]
     y_shape = ops[f"AvgPool{dims}"].kernel(np, x, **attrs).shape
     dy = np.random.default_rng(seed).standard_normal(y_shape).astype(np.float32)
     check(ops[f"AvgPool{dims}Grad"], x.shape, dy, **attrs)
+
+
+# --- batch normalization
+
+
+@st.composite
+def normalizations(draw: st.DrawFn) -> tuple[Array, list[Array], dict[str, Any]]:
+    """Images, of any layout, the scale, offset, mean and variance, and attributes."""
+    layout = draw(st.sampled_from(["NHWC", "NHWC", "NCHW"]))
+    channels, spatial = draw(st.integers(1, 20)), [draw(st.integers(1, 9)) for _ in range(2)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    x = laid_out(draw, rng, join_layout(draw(st.integers(1, 5)), spatial, channels, layout))
+    vectors = [0.5 + abs(laid_out(draw, rng, (channels,))) for _ in range(4)]
+    is_training = draw(st.booleans())
+    factor = draw(st.sampled_from([1.0, 0.25])) if is_training else 1.0
+    attrs = dict(epsilon=1e-2, data_format=layout, is_training=is_training, exponential_avg_factor=factor)
+    return x, vectors, attrs
+
+
+@given(normalizations(), st.integers(0, 2**32))
+def test_random_batch_normalizations_and_their_gradients(
+    case: tuple[Array, list[Array], dict[str, Any]], seed: int
+) -> None:
+    x, vectors, attrs = case
+    outputs = check_several(batch_norm_op, x, *vectors, **attrs)
+    del attrs["exponential_avg_factor"]
+    dy = np.random.default_rng(seed).standard_normal(x.shape).astype(np.float32)
+    check_several(batch_norm_grad_op, dy, x, vectors[0], *outputs[3:], **attrs)
+
+
+def check_several(op: OpDef, *arguments: Array, **attrs: Any) -> Any:
+    """The outputs, which are close to those of the operation in float64."""
+    expected = op.kernel(np, *[a.astype(np.float64) for a in arguments], **attrs)
+    results = own(op, *arguments, **attrs)
+    out = tuple([np.full(e.shape, 7, np.float32) for e in expected])
+    again = own(op, *arguments, out=out, **attrs)
+    for e, result, target, same in zip(expected, results, out, again, strict=True):
+        assert same is target
+        assert (result.shape, result.dtype) == (e.shape, np.float32)
+        np.testing.assert_allclose(result, e, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(target, result)
+    assert len({id(result) for result in results}) == len(results)
+    return results
+
+
+def test_gradients_of_images_that_do_not_fit_are_not_computed() -> None:
+    x, vector = np.ones((2, 3, 3, 4), np.float32), np.ones(4, np.float32)
+    attrs = dict(epsilon=1e-3, data_format="NHWC", is_training=True)
+    for dy, scale in ((x[:, :2], vector), (x, vector[:3])):
+        with pytest.raises(ValueError, match="broadcast"):
+            own(batch_norm_grad_op, dy, x, scale, vector, vector, vector[0], **attrs)
+
+
+@pytest.mark.parametrize("op", sorted(NORMALIZATIONS, key=str))
+def test_every_sample_of_normalizations(op: OpDef) -> None:
+    for sample in op.samples(np.random.default_rng(0)):
+        values = [np.asarray(value).astype(np.float32) for value in sample.inputs]
+        check_several(op, *values, **attributes(op, sample.attrs))
+
+
+def test_the_library_normalizes_if_the_channels_are_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    make = onednn_kernels.batch_normalization
+    monkeypatch.setattr(onednn_kernels, "batch_normalization", lambda *key: (made.append(key), make(*key))[1])
+    x, vector = np.ones((2, 4, 4, 4), np.float32), np.ones(4, np.float32)
+    for layout in ("NHWC", "NCHW"):
+        attrs = attributes(batch_norm_op, {"data_format": layout})
+        own(batch_norm_op, x, vector, vector, vector, vector, **attrs)
+    assert len(made) == 1
 
 
 # --- products of matrices

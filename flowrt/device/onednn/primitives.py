@@ -1,5 +1,5 @@
-"""oneDNN's primitives on arrays: convolution and its gradients, mean pooling and its gradient, and matrix
-products without packing (for those with packing see `flowrt.device.onednn.onednn_blas`).
+"""oneDNN's primitives on arrays: convolution and its gradients, mean pooling and batch normalization with
+theirs, and matrix products without packing (for those with packing see `flowrt.device.onednn.onednn_blas`).
 
 A primitive is created for certain shapes and layouts, which takes milliseconds (the library generates machine
 code for them), and is cached. It may require its own layout for an operand: then an input is copied to that
@@ -12,6 +12,7 @@ of g groups; strides alone determine the layout of an array.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
@@ -46,11 +47,22 @@ FORWARD = 64
 DIRECT, MEAN_INSIDE = 1, 0x3FF
 """Values of dnnl_alg_kind_t: convolution_direct, pooling_avg_exclude_padding."""
 
+BACKWARD = 128
+"""Value of dnnl_prop_kind_t."""
+
+GIVEN_STATISTICS, SCALED, SHIFTED = 1, 2, 4
+"""Values of dnnl_normalization_flags_t: use_global_stats, use_scale, use_shift."""
+
 SOURCE, TARGET, FILTER, SCRATCHPAD = 1, 17, 33, 80
+MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
 SOURCE_GRADIENT, TARGET_GRADIENT, FILTER_GRADIENT = 129, 145, 161
+SCALE_GRADIENT, SHIFT_GRADIENT = 255, 256
 """DNNL_ARG_*"""
 
 ITEMSIZE = 4
+
+NORMALIZATION_WORK = 32
+"""Multiplications in whose time one element is normalized: on 2 cores, threads pay from 1 MiB on."""
 
 
 class Layout(NamedTuple):
@@ -200,6 +212,58 @@ def mean_pooling_gradient(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan
 def _pooled(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
     windows = _pooling_windows(axes)
     return library().primitive_descriptor("pooling_forward", FORWARD, MEAN_INSIDE, *given, *windows)
+
+
+def _normalization_work(x: Layout, channels: Layout, epsilon: float, is_training: bool) -> int:
+    return NORMALIZATION_WORK * math.prod(x.shape)
+
+
+@_primitive(_normalization_work)
+def batch_normalization(x: Layout, channels: Layout, epsilon: float, is_training: bool) -> _Plan:
+    """``y`` of ``x`` and its layout, ``scale`` and ``shift``, by channel, with ``mean`` and ``variance``,
+    which
+    are computed if it ``is_training``; call it with x, scale, shift, mean, variance, y.
+    """
+    vectors = [_Operand(SCALE, channels), _Operand(SHIFT, channels)]
+    vectors += [_Operand(MEAN, channels, is_training), _Operand(VARIANCE, channels, is_training)]
+
+    def describe(given: list[Handle]) -> Handle:
+        return _normalized(given[0], epsilon, is_training)
+
+    return describe, (_Operand(SOURCE, x), *vectors, _Operand(TARGET, x, True))
+
+
+@_primitive(_normalization_work)
+def batch_normalization_gradient(x: Layout, channels: Layout, epsilon: float, is_training: bool) -> _Plan:
+    """The gradients of x, scale and shift: call it with the gradient of y, x, scale, mean, variance, and the
+    gradients. The statistics depend on x if it ``is_training``.
+    """
+
+    def describe(given: list[Handle]) -> Handle:
+        layout, hint = given[0], _normalized(given[0], epsilon, is_training)
+        parameters = ctypes.c_float(epsilon), _normalization_flags(is_training), hint
+        kind = "batch_normalization_backward"
+        return library().primitive_descriptor(kind, BACKWARD, layout, layout, layout, *parameters)
+
+    return describe, (
+        _Operand(TARGET_GRADIENT, x),
+        _Operand(SOURCE, x),
+        _Operand(SCALE, channels),
+        _Operand(MEAN, channels),
+        _Operand(VARIANCE, channels),
+        _Operand(SOURCE_GRADIENT, x, True),
+        _Operand(SCALE_GRADIENT, channels, True),
+        _Operand(SHIFT_GRADIENT, channels, True),
+    )
+
+
+def _normalized(x: Handle, epsilon: float, is_training: bool) -> Handle:
+    parameters = ctypes.c_float(epsilon), _normalization_flags(is_training)
+    return library().primitive_descriptor("batch_normalization_forward", FORWARD, x, x, *parameters)
+
+
+def _normalization_flags(is_training: bool) -> int:
+    return SCALED | SHIFTED | (0 if is_training else GIVEN_STATISTICS)
 
 
 @_primitive(lambda a, b, c: math.prod(c.shape) * a.shape[-1])

@@ -8,7 +8,7 @@ added in its vjp. The second order of such a gradient op is the first order of i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,6 @@ def _batch_norm(
 ) -> Any:  # fmt: skip
     axes, shape = _layout(x, data_format)
     wide = x.astype(scale.dtype, copy=False)
-    factor = scale.dtype.type(exponential_avg_factor)
     old = mean, variance
     if is_training:
         mean = _mean(wide, axes)
@@ -83,15 +82,25 @@ def _batch_norm(
     slope = scale / xp.sqrt(variance + scale.dtype.type(epsilon))
     centered *= slope.reshape(shape)
     centered += offset.reshape(shape)
-    given_mean, given_variance = mean, variance
-    if is_training:
-        count = x.size // max(1, mean.size)
-        given_variance = variance * scale.dtype.type(count / max(1, count - 1))
-        if exponential_avg_factor != 1:
-            given_mean = (1 - factor) * old[0] + factor * given_mean
-            given_variance = (1 - factor) * old[1] + factor * given_variance
-    unused = xp.zeros((), scale.dtype)
-    return deliver(out, x.dtype, (centered, given_mean, given_variance, mean, variance, unused))
+    attrs = {"is_training": is_training, "exponential_avg_factor": exponential_avg_factor}
+    given = statistics_given(mean, variance, old, x.size // max(1, mean.size), attrs)
+    return deliver(out, x.dtype, (centered, *given, mean, variance, xp.zeros((), scale.dtype)))
+
+
+def statistics_given(
+    mean: Any, variance: Any, old: Sequence[Any], count: int, attrs: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """The op's outputs ``batch_mean`` and ``batch_variance``: of the statistics of ``count`` elements a
+    channel,
+    mixed into the ``old`` ones.
+    """
+    if not attrs["is_training"]:
+        return mean, variance
+    factor = mean.dtype.type(attrs["exponential_avg_factor"])
+    unbiased = variance * mean.dtype.type(count / max(1, count - 1))
+    if factor == 1:
+        return mean, unbiased
+    return (1 - factor) * old[0] + factor * mean, (1 - factor) * old[1] + factor * unbiased
 
 
 def _mean(x: Any, axes: tuple[int, ...]) -> Any:
