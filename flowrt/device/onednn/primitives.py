@@ -62,7 +62,7 @@ SCALE_GRADIENT, SHIFT_GRADIENT = 255, 256
 ITEMSIZE = 4
 
 NORMALIZATION_WORK = 32
-"""Multiplications that take as long as the normalization of one element: on 2 cores threads pay from 1 MiB on."""
+"""Multiplications that take as long as normalizing an element: on 2 cores threads pay from 1 MiB on."""
 
 
 class Layout(NamedTuple):
