@@ -9,4 +9,5 @@ nest                             `LoopNest`: the loops over rows and columns, an
 them llvm_text, cuda_text             text of one value llvm_loops, cuda_loops           text of a loop
 program llvm_iteration                   IR of a nest of scalar loops llvm_product, llvm_convolution   IR of
 matrix products and convolutions llvm_rows                        IR that copies rows by index
+llvm_philox                      IR that draws uniform numbers
 """

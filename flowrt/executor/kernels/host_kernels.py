@@ -18,6 +18,7 @@ from flowrt.executor.analysis.cost import node_cost
 from flowrt.executor.kernels.conv_kernels import CONV_KERNELS
 from flowrt.executor.kernels.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.executor.kernels.pool_kernels import POOL_KERNELS
+from flowrt.executor.kernels.random_kernels import RANDOM_KERNELS
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.linalg.matmul import batch_matmul, matmul_op
@@ -25,7 +26,7 @@ from flowrt.graph.shapes import is_static
 
 Kernel: TypeAlias = Callable[..., Any]
 
-LOOP_KERNELS: Mapping[OpDef, Kernel] = {**CONV_KERNELS, **POOL_KERNELS}
+LOOP_KERNELS: Mapping[OpDef, Kernel] = {**CONV_KERNELS, **POOL_KERNELS, **RANDOM_KERNELS}
 
 PRODUCTS = frozenset({matmul_op, batch_matmul})
 
@@ -64,4 +65,7 @@ def _prepare(kernel: Kernel, subgraph: Subgraph, node: Node) -> None:
         static_shape(output) if argument.on_host else np.zeros(static_shape(spec), spec.dtype.np)
         for argument, spec in zip(node.op.inputs, specs, strict=True)
     ]
-    kernel(np, *arguments, **{key: node.attrs[key] for key in node.op.kernel_attrs})
+    attrs = {key: node.attrs[key] for key in node.op.kernel_attrs}
+    if node.op.state is not None:
+        attrs["state"] = node.op.state(node)
+    kernel(np, *arguments, **attrs)

@@ -23,6 +23,9 @@ CHUNK = 4096
 Fill: TypeAlias = Callable[[np.random.Generator, Any], object]
 """``fill(generator, values)`` draws numbers into ``values``, a vector."""
 
+BlockFill: TypeAlias = Callable[[Draw, int, Any], object]
+"""``fill(draw, block, values)`` does so from that block of the draw on."""
+
 
 class Part(NamedTuple):
     """The block that begins at ``begin`` in a draw of the shape ``of``; without these, a draw itself."""
@@ -31,17 +34,22 @@ class Part(NamedTuple):
     begin: Sequence[int]
 
 
-def fill_equal(draw: Draw, values: Any, part: Part, per_block: int, fill: Fill) -> None:
+def by_generator(fill: Fill) -> BlockFill:
+    """``fill`` with a generator that begins at the block."""
+    return lambda draw, block, values: fill(draw.generator(block=block), values)
+
+
+def fill_equal(draw: Draw, values: Any, part: Part, per_block: int, fill: BlockFill) -> None:
     """Draw ``values``, an array in row-major order, of which ``per_block`` elements take 256 bits."""
     flat = values.reshape(-1)
     for start, stop, place in _runs(values.shape, part):
         block, skipped = divmod(start, per_block)
-        generator, wanted = draw.generator(block=block), flat[place : place + stop - start]
+        wanted = flat[place : place + stop - start]
         if not skipped:
-            fill(generator, wanted)
+            fill(draw, block, wanted)
         else:
             drawn = np.empty(skipped + wanted.size, wanted.dtype)
-            fill(generator, drawn)
+            fill(draw, block, drawn)
             wanted[:] = drawn[skipped:]
 
 

@@ -59,6 +59,13 @@ class Draw:
         found: np.random.Generator = _engines.engine.at(self._key, self._number, chunk, block)
         return found
 
+    def words(self, block: int) -> list[int]:
+        """The key, two words, and the first, third and fourth word of the counter of a ``block`` of chunk 0.
+        NumPy
+        counts before it draws.
+        """
+        return [*self._key.tolist(), block + 1, 0, self._number]
+
 
 @final
 class RandomStream:

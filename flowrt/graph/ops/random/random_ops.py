@@ -26,7 +26,7 @@ from flowrt.graph.op_facets import BatchRule, Kernel
 from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
-from flowrt.graph.resources.parts_of_draws import Fill, Part, fill_chunks, fill_equal
+from flowrt.graph.resources.parts_of_draws import Fill, Part, by_generator, fill_chunks, fill_equal
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.source import misuse
 
@@ -105,14 +105,14 @@ def _uniform(
     draw = state.draw()
     if (bits := _MANTISSA_BITS.get(dtype)) is not None:
         whole = np.empty(shape, np.uint16)
-        fill_equal(draw, whole, Part(of, begin), 16, functools.partial(_integers, 0, 2**bits))
+        fill = by_generator(functools.partial(_integers, 0, 2**bits))
+        fill_equal(draw, whole, Part(of, begin), 16, fill)
         return deliver(xp, whole * np.float32(2.0**-bits), dtype, out)
     is_direct = fills_directly(xp, out)
     values = out if is_direct else np.empty(shape, dtype.np)
     per_block = 32 // dtype.np.itemsize
-    fill_equal(
-        draw, values, Part(of, begin), per_block, lambda rng, v: rng.random(out=v, dtype=dtype.np.type)
-    )
+    fill = by_generator(lambda rng, v: rng.random(out=v, dtype=dtype.np.type))
+    fill_equal(draw, values, Part(of, begin), per_block, fill)
     return out if is_direct else deliver(xp, values, dtype, out)
 
 
@@ -257,7 +257,7 @@ def _uniform_int(
     if count & (count - 1):  # numbers are drawn again where they would not be equally likely
         fill_chunks(state.draw(), values, Part(of, begin), fill)
     else:
-        fill_equal(state.draw(), values, Part(of, begin), 8 if count <= 2**32 else 4, fill)
+        fill_equal(state.draw(), values, Part(of, begin), 8 if count <= 2**32 else 4, by_generator(fill))
     return deliver(xp, values, Tout, out)
 
 
