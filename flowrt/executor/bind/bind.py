@@ -39,18 +39,13 @@ from flowrt.executor.buffers.buffer_assignment import (
 )
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.ends.feeds import Feed
-from flowrt.executor.kernels.cuda_kernel import CudaKernel
-from flowrt.executor.kernels.cuda_update import cuda_update
-from flowrt.executor.kernels.fused_kernel import FusedKernel
-from flowrt.executor.kernels.host_kernels import host_kernel
+from flowrt.executor.kernels.backend import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import is_pooled, sized_call
-from flowrt.executor.kernels.small_calls import small_call
-from flowrt.executor.kernels.update_kernel import late_array, update_of
 from flowrt.executor.lists.open_lists import ListBinder
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.control_flow import Frame
-from flowrt.executor.program.instruction import Action, Call, Free
+from flowrt.executor.program.instruction import Call, Free
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Program, Segment
 from flowrt.graph.evaluate import located
@@ -120,6 +115,7 @@ class Binder:
     ) -> None:
         self._subgraph, self._device, self._schedule, self._lifetimes, places, self._has_loops = partition
         self._xp, self._is_asynchronous = self._device.xp, self._device.is_asynchronous
+        self._backend = backend_of(self._device)
         self._storage, memory, self._outputs, self._functions = places
         self._resource, self._send, self._take, self._fail = resource, send, take, fail
         if outer is None:
@@ -267,7 +263,7 @@ class Binder:
             else:
                 self.tensors.new_register(node, index)
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
-        has_loops = self._has_loops and not self._is_asynchronous
+        has_loops = self._has_loops and self._backend.compiles_control
         trips = self._trips.get(node.name)
         control = (node, self._builder, self.tensors, functions, self._frame, has_loops, trips)
         ControlBinder(*control).bind()
@@ -345,15 +341,15 @@ class Binder:
                 action = function.bind(inputs, arrays)
             self._builder.emit_line(node, action, operands, self.tensors.text(node))
             return
-        small = small_call(node, arguments, arrays) if self._has_loops and not self._is_asynchronous else None
-        if small is not None:
-            self._builder.emit_line(node, small, operands, self.tensors.text(node))
+        call = self._backend.call(node, arguments, arrays) if self._has_loops else None
+        if call is not None:
+            self._builder.emit_line(node, call, operands, self.tensors.text(node))
             return
         if isinstance(node.op.kernel, Ufunc):
-            call, arguments = function, (*arguments, out)
+            arguments = *arguments, out
         else:
-            call = functools.partial(function, out=out)
-        self._emit_call(node, self._timed(node, call), arguments, operands)
+            function = functools.partial(function, out=out)
+        self._emit_call(node, self._timed(node, function), arguments, operands)
 
     def _bind_into_registers(self, node: Node, operands: list[Operand]) -> None:
         function, arguments = self._kernel(node, operands)
@@ -381,13 +377,8 @@ class Binder:
         """Whether a compiled loop does it."""
         if node.op.effect is not Effect.WRITE or node.op.loop is None:
             return False
-        if not self._is_asynchronous:
-            specs = map(self._subgraph.spec, node.inputs)
-            late = [late_array(a, s) for a, s in zip(arguments, specs, strict=True)]
-            update: Action | None = update_of(node, late, self.tensors.registers)
-        else:
-            call = cuda_update(self._device, node, arguments)
-            update = None if call is None else Call(call)
+        specs = [self._subgraph.spec(ref) for ref in node.inputs]
+        update = self._backend.update(node, arguments, specs, self.tensors.registers)
         if update is not None:
             self._builder.emit_line(node, update, operands, "")
         return update is not None
@@ -400,16 +391,10 @@ class Binder:
         if "group" in node.attrs:
             convert = self._device.to_host, self._device.to_device
             inputs = bound_kernel(self._xp, node, operands, None, *convert)[1]
-            if self._is_asynchronous:
-                return CudaKernel(node, self._device), inputs
-            kernel = FusedKernel(node)
-            kernel.prepare()
-            return kernel, inputs
+            return self._backend.group(node), inputs
         state = self._resource(node) if node.op.state is not None else None
         device = self._device
-        own = None if self._is_asynchronous else host_kernel(self._subgraph, node, self._has_loops)
-        if node.op.takes_workspace and not self._is_asynchronous:
-            own = functools.partial(own or node.op.kernel, workspace=device.workspace)
+        own = self._backend.kernel(self._subgraph, node, self._has_loops)
         return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device, own)
 
     def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:

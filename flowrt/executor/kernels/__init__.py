@@ -11,4 +11,5 @@ conv_kernels, pool_kernels     convolution and max pooling as compiled loops
 random_kernels                 uniform random numbers by compiled loops
 onednn_kernels                 convolution, pooling, normalization and matrix products by oneDNN
 host_kernels                   choice among these for a node on the host
+backend                        `Backend`: what a kind of device does better than the operations' kernels
 """
