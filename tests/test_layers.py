@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dtypes": ("errors",),
     "loops": ("errors", "dtypes"),
     "device": ("errors", "dtypes", "loops"),
-    "graph": ("errors", "dtypes", "protos", "loops", "device.spec"),
+    "graph": ("errors", "dtypes", "protos", "loops", "device.spec", "device.device_kinds"),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
     "executor": ("errors", "base.progress", "dtypes", "protos", "loops", "device", "graph", "rendezvous"),
     "base": ("errors", "graph"),

@@ -373,7 +373,7 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     parts, no_variables, programs = two_partitions(), {}.__getitem__, []
-    for device in local_devices(DeviceRequest(cpus=2, gpus=0)):
+    for device in local_devices(DeviceRequest({"CPU": 2, "GPU": 0})):
         part = parts[device.name]
         compiled = compile_partition(part, one_stream(part), device, no_variables)
         programs += Binder(compiled, no_variables, rendezvous.send, rendezvous.take, raise_error).bind()

@@ -8,10 +8,10 @@
     host_memory                       anonymous mappings as arrays
     transfer                          `TransferManager`: copies in and out
     matmul_precision                  precision of float32 products on GPUs
-    device, local_devices             `Device`; the devices of a session
+    device, device_kinds              `Device`; kinds of devices as data
+    local_devices                     the devices of a session
     null                              a simulated device that records calls and keeps a virtual clock
 
-    loops    loops over array elements as data
     llvm     the host's loop compiler
     host     NumPy; onednn: oneDNN's kernels; cuda: GPUs through CuPy
 
@@ -20,5 +20,5 @@ everything else holds `DeviceMemory` from the pool: a plan's arena, a variable, 
 returns to the pool when its last holder drops it, or explicitly.
 
 The executor gets memory from a `Device`, arrays over it, the array module ``xp`` that kernels are called
-with, and streams. The graph depends only on device names.
+with, and streams. The graph depends only on device names and kinds.
 """

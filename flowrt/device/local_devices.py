@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from flowrt.device.cuda.cuda import CudaExecutor, GpuDescription, visible_devices
+from flowrt.device.cuda.cuda import CudaExecutor, GpuDescription, visible_devices, why_no_gpu
 from flowrt.device.device import Device
+from flowrt.device.device_kinds import KINDS, DeviceKind, register_kind
 from flowrt.device.host.host import HostExecutor
 from flowrt.device.memory_pool import MemoryPool, Owner
 from flowrt.device.null import NullExecutor
@@ -22,16 +23,15 @@ TEMPORARY = Owner("a kernel's result or temporary", None)
 
 
 class DeviceRequest(NamedTuple):
-    """Number of devices of each type, and memory limits of GPUs.
+    """Number of devices by type, and memory limits of GPUs.
 
-    ``gpus`` None: all that are visible. ``visible_gpus``: ``"1,0"``, the CUDA devices to use, in order; empty
-    for all. ``gpu_memory_fraction``: above 0, up to 1. ``virtual_gpu_mb[i]``: the limits in MiB, at least 1,
-    of the virtual devices of GPU i. Settings for GPUs that do not exist are ignored.
+    Without a number there is one CPU, all visible GPUs, and none of others. ``visible_gpus``: ``"1,0"``, the
+    CUDA devices to use, in order; empty for all. ``gpu_memory_fraction``: above 0, up to 1.
+    ``virtual_gpu_mb[i]``: the limits in MiB, at least 1, of the virtual devices of GPU i. Settings for GPUs
+    that do not exist are ignored.
     """
 
-    cpus: int = 1
-    gpus: int | None = None
-    nulls: int = 0
+    counts: Mapping[str, int] = {}
     num_streams: int = 1
     visible_gpus: str = ""
     gpu_memory_fraction: float = 1.0
@@ -44,18 +44,29 @@ def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0)
     fit this machine, and for a value that ``FLOWRT_ONEDNN`` has not; nothing is opened then.
     """
     onednn.is_switched_on()  # else a wrong value would be reported by the first large product, or never
-    gpus = _gpus(request)
-    devices = []
-    for index in range(request.cpus):
-        spec = DeviceSpec(job, 0, task, "CPU", index)
-        devices.append(Device(spec, HostExecutor(spec.to_string()), num_streams=request.num_streams))
-    for index, (ordinal, limit) in enumerate(gpus):
-        spec = DeviceSpec(job, 0, task, "GPU", index)
-        devices.append(_gpu(spec, ordinal, limit, request))
-    for index in range(request.nulls):
-        spec = DeviceSpec(job, 0, task, "NULL", index)
-        devices.append(Device(spec, NullExecutor(spec.to_string()), num_streams=request.num_streams))
-    return devices
+    _gpus(request)
+    return [device for kind in KINDS.values() for device in kind.open(request, job, task)]
+
+
+def _cpus(request: DeviceRequest, job: str, task: int) -> list[Device]:
+    specs = specs_of("CPU", request.counts.get("CPU", 1), job, task)
+    return [Device(s, HostExecutor(s.to_string()), num_streams=request.num_streams) for s in specs]
+
+
+def _nulls(request: DeviceRequest, job: str, task: int) -> list[Device]:
+    specs = specs_of("NULL", request.counts.get("NULL", 0), job, task)
+    return [Device(s, NullExecutor(s.to_string()), num_streams=request.num_streams) for s in specs]
+
+
+def _gpu_devices(request: DeviceRequest, job: str, task: int) -> list[Device]:
+    found = _gpus(request)
+    specs = specs_of("GPU", len(found), job, task)
+    return [_gpu(spec, *each, request) for spec, each in zip(specs, found, strict=True)]
+
+
+def specs_of(device_type: str, count: int, job: str, task: int) -> list[DeviceSpec]:
+    """The names of ``count`` devices of one type in a task."""
+    return [DeviceSpec(job, 0, task, device_type, index) for index in range(count)]
 
 
 def _gpu(spec: DeviceSpec, ordinal: int, limit: int | None, request: DeviceRequest) -> Device:
@@ -78,10 +89,11 @@ def _allocate(pool: MemoryPool, nbytes: int, stream: Stream) -> DeviceMemory:
 
 def _gpus(request: DeviceRequest) -> list[tuple[int, int | None]]:
     """(CUDA's ordinal, limit in bytes) of each GPU device."""
-    found = visible_devices() if request.gpus != 0 else []
+    count = request.counts.get("GPU")
+    found = visible_devices() if count != 0 else []
     if not found:
         return []
-    ordinals = _ordinals(request.visible_gpus, len(found))[: request.gpus]
+    ordinals = _ordinals(request.visible_gpus, len(found))[:count]
     if len(request.virtual_gpu_mb) > len(ordinals):
         raise InvalidArgumentError(
             f"virtual_devices: expected one entry for each of {len(ordinals)} GPUs; got "
@@ -118,3 +130,8 @@ def _ordinals(text: str, count: int) -> list[int]:
             f"visible_device_list: expected numbers of different GPUs below {count}; got {text!r}"
         )
     return ordinals
+
+
+register_kind(DeviceKind("CPU", _cpus, rank=1))
+register_kind(DeviceKind("GPU", _gpu_devices, rank=0, is_made_by_count=False, why_none=why_no_gpu))
+register_kind(DeviceKind("NULL", _nulls))

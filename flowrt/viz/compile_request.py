@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from flowrt.device.device_kinds import KINDS
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import DTypeError, FailedPreconditionError
 from flowrt.executor.ends.config import ConfigProto
@@ -175,7 +176,7 @@ def read_plan(
     kinds = [device.device_type or "" for device in asked.options.devices]
     if {(device.job, device.replica, device.task) for device in asked.options.devices} != {THIS_PROCESS}:
         return None, OF_TASKS
-    if set(kinds) - {"CPU", "NULL"}:
+    if not all(kind in KINDS and KINDS[kind].is_made_by_count for kind in kinds):
         return None, "the step needs devices that can only be planned on their own machine"
     config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
     with closing(Session(graph=asked.graph, config=config)) as made:

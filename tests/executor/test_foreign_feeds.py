@@ -90,7 +90,7 @@ def session():
 
 def read(value, dtype=tf.float32):
     """What a program of the host reads for ``value``."""
-    cpus = local_devices(DeviceRequest(gpus=0))
+    cpus = local_devices(DeviceRequest({"GPU": 0}))
     return bring([converter(tf.placeholder(dtype, None))(value)], cpus, cpus)[0]
 
 

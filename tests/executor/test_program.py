@@ -19,7 +19,7 @@ from flowrt.rendezvous import InlineRendezvous
 
 def bind(fetches, feeds=()):
     """The program of one run of the default graph on one device, not optimised."""
-    (device,) = local_devices(DeviceRequest(gpus=0))
+    (device,) = local_devices(DeviceRequest({"GPU": 0}))
     rendezvous, resources = InlineRendezvous(), {}
 
     def resource(node):

@@ -162,7 +162,7 @@ def test_another_threads_work_is_not_captured(machine, monkeypatch):  # noqa: F8
 
 
 def test_nobody_is_alone_beside_another_threads_step():
-    (device,) = local_devices(DeviceRequest(cpus=0, gpus=0, nulls=1))
+    (device,) = local_devices(DeviceRequest({"CPU": 0, "GPU": 0, "NULL": 1}))
     is_inside, may_end = threading.Event(), threading.Event()
 
     def run():

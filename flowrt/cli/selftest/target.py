@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.device import Device
+from flowrt.device.device_kinds import KINDS
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import DeviceSpec
 from flowrt.errors import NotFoundError, OpError
@@ -86,14 +87,11 @@ def _request(wanted: DeviceSpec) -> DeviceRequest:
     count = (wanted.device_index or 0) + 1
     if count > MAX_DEVICES:
         raise NotFoundError(f"expected a device with a number below {MAX_DEVICES}; got {wanted}")
-    match wanted.device_type:
-        case "CPU":
-            return DeviceRequest(cpus=count, gpus=0)
-        case "GPU":
-            return DeviceRequest(gpus=count)
-        case "NULL":
-            return DeviceRequest(gpus=0, nulls=count)
-    raise NotFoundError(f"expected a device of type CPU, GPU or NULL; got {wanted}")
+    kind = wanted.device_type or ""
+    if kind not in KINDS:
+        *types, last = KINDS
+        raise NotFoundError(f"expected a device of type {', '.join(types)} or {last}; got {wanted}")
+    return DeviceRequest({"GPU": 0, kind: count})
 
 
 def describe_error(error: Exception) -> str:

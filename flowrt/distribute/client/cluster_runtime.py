@@ -53,7 +53,7 @@ from flowrt.rendezvous.transport import new_transport
 
 LOGGER = logging.getLogger(__name__)
 
-FEEDING = DeviceRequest(gpus=0)
+FEEDING = DeviceRequest({"GPU": 0})
 """Devices of a cluster session in this process, where feeds are prepared."""
 
 

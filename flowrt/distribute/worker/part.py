@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.device import Device
+from flowrt.device.device_kinds import reasons
 from flowrt.device.spec import parse_device
 from flowrt.distribute.machines.events import Part
 from flowrt.errors import FailedPreconditionError
@@ -49,7 +49,7 @@ def cut_by_task(
         soft_placement=soft_placement,
         optimises=optimises,
         part_of=task_of,
-        why_none={"GPU": why_no_gpu},
+        why_none=reasons(),
     )
     placed = compile_step(subgraph, options)
     handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flowrt.device.device_kinds import KINDS
 from flowrt.device.local_devices import DeviceRequest
 from flowrt.errors import InvalidArgumentError, nearest
 
@@ -215,17 +216,17 @@ class RunOptions(_Record):
 
 def device_request(config: ConfigProto) -> DeviceRequest:
     """The devices requested by ``config``. Raises `InvalidArgumentError` for unknown types."""
-    unknown = set(config.device_count) - {"CPU", "GPU", "NULL"}
+    unknown = config.device_count.keys() - KINDS.keys()
     if unknown:
+        *types, last = KINDS
+        got = ", ".join(sorted(unknown))
         raise InvalidArgumentError(
-            f"device_count: expected the types CPU, GPU and NULL; got {', '.join(sorted(unknown))}"
+            f"device_count: expected the types {', '.join(types)} and {last}; got {got}"
         )
     gpu = config.gpu_options
     virtual = gpu.experimental.virtual_devices
     return DeviceRequest(
-        cpus=config.device_count.get("CPU", 1),
-        gpus=config.device_count.get("GPU"),
-        nulls=config.device_count.get("NULL", 0),
+        counts=dict(config.device_count),
         num_streams=max(1, config.inter_op_parallelism_threads),
         visible_gpus=gpu.visible_device_list,
         gpu_memory_fraction=gpu.per_process_gpu_memory_fraction,

@@ -15,8 +15,8 @@ from typing import Any, Protocol, final
 from weakref import ref
 
 from flowrt.base.progress import Progress
-from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.device import Device
+from flowrt.device.device_kinds import reasons
 from flowrt.device.host.host_blas import limit_blas_threads, shorten_blas_spins
 from flowrt.device.llvm.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
@@ -172,7 +172,7 @@ class LocalRuntime:
             optimises=self._optimises(),
             streams={device.name: device.num_streams for device in self.devices},
             loops={d.name: LOOP_COMPILER for d in self.devices if fuses and d.executor.compiles_loops()},
-            why_none={"GPU": why_no_gpu},
+            why_none=reasons(),
             observer=observer,
         )
 

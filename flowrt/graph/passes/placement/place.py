@@ -21,16 +21,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from flowrt import dtypes
+from flowrt.device.device_kinds import KINDS, rank_of
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.node import COLOCATION, Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, OpDef
-
-TYPE_PRIORITY = ("GPU", "CPU")
-
-MADE_BY_COUNT = ("CPU", "NULL")
-"""Device types with as many devices as the session configures."""
 
 LOCAL_JOB = "localhost"
 """Job name of the devices of a session without a cluster."""
@@ -290,10 +286,10 @@ class _Placer:
                 ' Session("grpc://host:port").'
             )
         task = spec.replace(device_type=None, device_index=None)
-        kind, index = spec.device_type, spec.device_index or 0
+        kind, index = spec.device_type or "", spec.device_index or 0
         near = [device for device in self._devices if task.matches(device)]
         is_there = any((d.device_type, d.device_index) == (kind, index) for d in near)
-        if kind not in MADE_BY_COUNT or is_there or not near:
+        if kind not in KINDS or not KINDS[kind].is_made_by_count or is_there or not near:
             return ""
         is_local = any(device.job == LOCAL_JOB for device in near)
         whose = "of the session, or of its Server," if is_local else "of the task's Server"
@@ -315,10 +311,14 @@ def _built_type(node: Node) -> str | None:
 
 
 def device_rank(device: DeviceSpec, default: DeviceSpec) -> tuple[int, bool, str, int, int]:
-    kind = device.device_type or ""
-    priority = TYPE_PRIORITY.index(kind) if kind in TYPE_PRIORITY else len(TYPE_PRIORITY)
     is_far = (device.job, device.replica, device.task) != (default.job, default.replica, default.task)
-    return priority, is_far, device.job or "", device.task or 0, device.device_index or 0
+    return (
+        rank_of(device.device_type or ""),
+        is_far,
+        device.job or "",
+        device.task or 0,
+        device.device_index or 0,
+    )
 
 
 def is_metadata(node: Node) -> bool:
