@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flowrt.graph.construction.batching_rules import BatchBuilder, Value
     from flowrt.graph.construction.operation import Operation
     from flowrt.graph.node import Node, Ref
+    from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 # --- functions
 
@@ -47,12 +48,13 @@ class Form(Protocol):
 
 class LoopRule(Protocol):
     """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one per output; None if no loop
-    supports these dtypes and attrs. ``b`` is a `flowrt.loops.loop_program.LoopBuilder` and an input
-    its `Value` (a tuple of them for a list, a Python value for a host input); ``attrs`` are its keyword-only
-    parameters.
+    supports these dtypes and attrs. An input is a `LoopValue` of ``b``, a tuple of them for a list, or a
+    Python value for a host input; ``attrs`` are its keyword-only parameters.
     """
 
-    def __call__(self, b: Any, /, *inputs: Any, **attrs: Any) -> Any: ...
+    def __call__(
+        self, b: LoopBuilder, /, *inputs: Any, **attrs: Any
+    ) -> LoopValue | tuple[LoopValue, ...] | None: ...
 
 
 class BatchRule(Protocol):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowrt.loops.loop_formats import FORMATS
-from flowrt.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Value
+from flowrt.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, LoopValue
 
 
 def expand_functions(program: LoopProgram) -> LoopProgram:
@@ -34,7 +34,7 @@ def expand_functions(program: LoopProgram) -> LoopProgram:
     b = LoopBuilder()
     for dtype in program.dtypes:
         b.operand(dtype)
-    values: list[Value] = []
+    values: list[LoopValue] = []
     for instruction in program.instructions:
         arguments = [values[number] for number in instruction.args]
         rule = _RULES.get(instruction.op)
@@ -46,7 +46,7 @@ def expand_functions(program: LoopProgram) -> LoopProgram:
     return program._replace(instructions=built.instructions, outputs=tuple(outputs))
 
 
-def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[Value]) -> Value:
+def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[LoopValue]) -> LoopValue:
     op, _, dtype, data, is_row = instruction
     match op:
         case "load":
@@ -92,7 +92,7 @@ _LARGEST_ANGLE = 2.0**48
 # --- pieces
 
 
-def _polynomial(b: LoopBuilder, x: Value, coefficients: Sequence[float]) -> Value:
+def _polynomial(b: LoopBuilder, x: LoopValue, coefficients: Sequence[float]) -> LoopValue:
     """Horner's rule."""
     value = b.const(coefficients[-1], x.dtype)
     for coefficient in reversed(coefficients[:-1]):
@@ -100,26 +100,26 @@ def _polynomial(b: LoopBuilder, x: Value, coefficients: Sequence[float]) -> Valu
     return value
 
 
-def _clamp(b: LoopBuilder, x: Value, low: float, high: float) -> Value:
+def _clamp(b: LoopBuilder, x: LoopValue, low: float, high: float) -> LoopValue:
     """One instruction a side, and a NaN stays (`min` and `max` need three to keep it)."""
     x = b.select(x > high, high, x)
     return b.select(x < low, low, x)
 
 
-def _two_sum(a: Value, c: Value) -> tuple[Value, Value]:
+def _two_sum(a: LoopValue, c: LoopValue) -> tuple[LoopValue, LoopValue]:
     """``a + c`` and its rounding error (Knuth)."""
     total = a + c
     part = total - a
     return total, (a - (total - part)) + (c - part)
 
 
-def _fast_two_sum(a: Value, c: Value) -> tuple[Value, Value]:
+def _fast_two_sum(a: LoopValue, c: LoopValue) -> tuple[LoopValue, LoopValue]:
     """``a + c`` and its rounding error, for ``|a| >= |c|`` or ``a == 0`` (Dekker)."""
     total = a + c
     return total, (a - total) + c
 
 
-def _nearest(b: LoopBuilder, x: Value, factor: float) -> tuple[Value, Value]:
+def _nearest(b: LoopBuilder, x: LoopValue, factor: float) -> tuple[LoopValue, LoopValue]:
     """``x * factor`` rounded to a whole number: as a float, and as an integer that is correct in its low
     half.
 
@@ -130,19 +130,19 @@ def _nearest(b: LoopBuilder, x: Value, factor: float) -> tuple[Value, Value]:
     return shifted - magic, b.bits(shifted)
 
 
-def _power_of_two(b: LoopBuilder, n: Value) -> Value:
+def _power_of_two(b: LoopBuilder, n: LoopValue) -> LoopValue:
     """``2**n``, normal numbers only; of the integer n the low 9 (float32) or 12 bits count."""
     form = FORMATS["float32" if n.dtype == "int32" else "float64"]
     return b.from_bits((n << form.fraction_bits) + form.one)
 
 
-def _halved_power(b: LoopBuilder, n: Value) -> tuple[Value, Value]:
+def _halved_power(b: LoopBuilder, n: LoopValue) -> tuple[LoopValue, LoopValue]:
     """Two factors of ``2**n``, which may be no normal number itself; ``y * first * second`` rounds once."""
     half = n >> 1
     return _power_of_two(b, half), _power_of_two(b, n - half)
 
 
-def _split(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
+def _split(b: LoopBuilder, x: LoopValue) -> tuple[LoopValue, LoopValue]:
     """m in [√½, √2) and the integer e with ``x = m * 2**e``, for normal x > 0."""
     form = FORMATS[x.dtype]
     bits = b.bits(x)
@@ -150,7 +150,7 @@ def _split(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
     return b.from_bits(bits - (e << form.fraction_bits)), e
 
 
-def _split_any(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
+def _split_any(b: LoopBuilder, x: LoopValue) -> tuple[LoopValue, LoopValue]:
     """The same as `_split`, for subnormal x too; e is a float."""
     form = FORMATS[x.dtype]
     tiny = x < form.least_normal
@@ -161,7 +161,7 @@ def _split_any(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
 # --- exp and its kin
 
 
-def _exp_reduced(b: LoopBuilder, x: Value, low: Value | None = None) -> tuple[Value, Value]:
+def _exp_reduced(b: LoopBuilder, x: LoopValue, low: LoopValue | None = None) -> tuple[LoopValue, LoopValue]:
     """r and the integer n with ``x + low = n ln 2 + r``, |r| <= ln 2 / 2 (Cody and Waite)."""
     ln2_high, ln2_low = FORMATS[x.dtype].ln2
     whole, n = _nearest(b, x, 1 / math.log(2))
@@ -169,18 +169,18 @@ def _exp_reduced(b: LoopBuilder, x: Value, low: Value | None = None) -> tuple[Va
     return (b.fma(whole, -ln2_low, r) if low is None else r + b.fma(whole, -ln2_low, low)), n
 
 
-def _exp_of_reduced(b: LoopBuilder, r: Value) -> Value:
+def _exp_of_reduced(b: LoopBuilder, r: LoopValue) -> LoopValue:
     return _polynomial(b, r, (1.0, 1.0, *FORMATS[r.dtype].exp))
 
 
-def _exp(b: LoopBuilder, x: Value, low: Value | None = None) -> Value:
+def _exp(b: LoopBuilder, x: LoopValue, low: LoopValue | None = None) -> LoopValue:
     """``2**n e**r``. 0.91 and 0.88 ulp. ``low`` is added to x, for `_pow`."""
     r, n = _exp_reduced(b, _clamp(b, x, *FORMATS[x.dtype].exp_range), low)
     first, second = _halved_power(b, n)
     return _exp_of_reduced(b, r) * first * second
 
 
-def _expm1(b: LoopBuilder, x: Value) -> Value:
+def _expm1(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """``2**n ((1 - 2**-n + r) + (e**r - 1 - r))``. 1.28 and 1.55 ulp."""
     form = FORMATS[x.dtype]
     r, n = _exp_reduced(b, _clamp(b, x, -form.saturation, form.exp_range[1]))
@@ -190,7 +190,7 @@ def _expm1(b: LoopBuilder, x: Value) -> Value:
     return b.copysign(value * first * second, x)
 
 
-def _tanh(b: LoopBuilder, x: Value) -> Value:
+def _tanh(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """``(E - 1) / (E + 1)``, from 1/2 on ``1 - 2 / (E + 1)``, of E = e**|2 x|. 1.75 and 1.9 ulp.
 
     E is 2**n (1 + g) / (1 - g) with |2 x| = n ln 2 + 2 h and g = tanh h, which is small, and so is its error;
@@ -211,7 +211,7 @@ def _tanh(b: LoopBuilder, x: Value) -> Value:
     return b.copysign(b.select(is_far, 1.0 - quotient, quotient), x)
 
 
-def _sigmoid(b: LoopBuilder, x: Value) -> Value:
+def _sigmoid(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """``q = 1 / (1 + E)``, above 0 ``1 - q``, of E = e**|x|. 2.0 and 2.0 ulp.
 
     E is 2**n (1 + (e**r - 1)); numerator and denominator are divided by a part of 2**n, so that q underflows
@@ -227,7 +227,7 @@ def _sigmoid(b: LoopBuilder, x: Value) -> Value:
     return b.select(x < 0.0, q, 1.0 - q)
 
 
-def _erf(b: LoopBuilder, x: Value) -> Value:
+def _erf(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """``x + x P(x²)`` near 0, ``1 - e**Q(|x|)`` farther out. 1.39 and 1.15 ulp.
 
     There e**Q is small, and its relative error counts little.
@@ -244,7 +244,7 @@ def _erf(b: LoopBuilder, x: Value) -> Value:
 # --- log and its kin
 
 
-def _log_of_parts(b: LoopBuilder, f: Value, e: Value) -> Value:
+def _log_of_parts(b: LoopBuilder, f: LoopValue, e: LoopValue) -> LoopValue:
     """``ln((1 + f) 2**e)``, f in [√½ - 1, √2 - 1], e a whole number.
 
     With s = f / (2 + f), ln(1 + f) = 2 atanh s = f - (f²/2 - s (f²/2 + s² L(s²))).
@@ -259,19 +259,19 @@ def _log_of_parts(b: LoopBuilder, f: Value, e: Value) -> Value:
     return total - (correction - error)
 
 
-def _log_edges(b: LoopBuilder, value: Value, x: Value, pole: float) -> Value:
+def _log_edges(b: LoopBuilder, value: LoopValue, x: LoopValue, pole: float) -> LoopValue:
     """``value`` with the edge cases of a logarithm with its pole at ``x = pole``."""
     finite = b.select(x < math.inf, value, x)
     return b.select(x > pole, finite, b.select(x.equals(pole), b.const(-math.inf, x.dtype), math.nan))
 
 
-def _log(b: LoopBuilder, x: Value) -> Value:
+def _log(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """`_log_of_parts` of x's fraction and exponent. 0.83 and 0.82 ulp."""
     m, e = _split_any(b, x)
     return _log_edges(b, _log_of_parts(b, m - 1.0, e), x, 0.0)
 
 
-def _log1p(b: LoopBuilder, x: Value) -> Value:
+def _log1p(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """`_log` of ``1 + x``, with the rounding error of the sum added to the fraction. 1.39 and 1.35 ulp."""
     total, error = _two_sum(x, b.const(1.0, x.dtype))
     m, e = _split(b, total)
@@ -284,7 +284,7 @@ def _log1p(b: LoopBuilder, x: Value) -> Value:
 # --- roots and powers
 
 
-def _rsqrt(b: LoopBuilder, x: Value) -> Value:
+def _rsqrt(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """``1 / sqrt(x)`` and a step of Newton's, the residual ``1 - x y²`` in twice the precision. 0.501 ulp."""
     y = 1.0 / b.sqrt(x)
     product = x * y
@@ -293,7 +293,7 @@ def _rsqrt(b: LoopBuilder, x: Value) -> Value:
     return b.select(abs(residual) < 1.0, better, y)  # NaN there for 0, infinity and negative values
 
 
-def _log_in_two(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
+def _log_in_two(b: LoopBuilder, x: LoopValue) -> tuple[LoopValue, LoopValue]:
     """``ln x`` of float64 x >= 0 as high and low part, relative error below 2**-64.
 
     The series of `_log_of_parts` with s and its cube in two parts each.
@@ -319,7 +319,7 @@ def _log_in_two(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
     return high, low
 
 
-def _power_of_size(b: LoopBuilder, size: Value, y: Value) -> Value:
+def _power_of_size(b: LoopBuilder, size: LoopValue, y: LoopValue) -> LoopValue:
     """``size**y`` for size >= 0; NaN for ``1**inf``."""
     if size.dtype == "float32":
         return b.cast(_exp(b, b.cast(y, "float64") * _log(b, b.cast(size, "float64"))), "float32")
@@ -329,7 +329,7 @@ def _power_of_size(b: LoopBuilder, size: Value, y: Value) -> Value:
     return _exp(b, product, b.select(abs(product) < 1e3, low, 0.0))  # an infinite product has a NaN there
 
 
-def _pow(b: LoopBuilder, x: Value, y: Value) -> Value:
+def _pow(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     """``e**(y ln|x|)`` with x's sign where y is odd; the logarithm in twice the precision. 0.501 and
     1.45 ulp. Its edges are those of C and NumPy.
     """
@@ -346,7 +346,7 @@ def _pow(b: LoopBuilder, x: Value, y: Value) -> Value:
 # --- sin and cos
 
 
-def _quarter_turns(b: LoopBuilder, x: Value) -> tuple[Value, Value, Value]:
+def _quarter_turns(b: LoopBuilder, x: LoopValue) -> tuple[LoopValue, LoopValue, LoopValue]:
     """An integer n (its low bits) and r in two parts with ``x = n π/2 + r``, |r| < 1.05 π/4."""
     if x.dtype == "float32":
         wide = b.cast(x, "float64")
@@ -362,7 +362,7 @@ def _quarter_turns(b: LoopBuilder, x: Value) -> tuple[Value, Value, Value]:
     return n, *_fast_two_sum(second, low)
 
 
-def _sine(b: LoopBuilder, x: Value, quarters: int) -> Value:
+def _sine(b: LoopBuilder, x: LoopValue, quarters: int) -> LoopValue:
     """The sine of x and a number of quarter turns: ± sin r or ± cos r of the remainder r."""
     form = FORMATS[x.dtype]
     n, r, low = _quarter_turns(b, b.select(abs(x) <= _LARGEST_ANGLE, x, math.inf))
@@ -375,7 +375,7 @@ def _sine(b: LoopBuilder, x: Value, quarters: int) -> Value:
     return b.from_bits(b.bits(size) ^ ((n & 2) << sign_bit))
 
 
-def _sin(b: LoopBuilder, x: Value) -> Value:
+def _sin(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """1.2 ulp for |x| <= 2**48, the limit of Cody and Waite's reduction; NaN beyond."""
     return b.select(x.equals(0.0), x, _sine(b, x, 0))  # -0 stays
 

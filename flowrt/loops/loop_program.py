@@ -1,6 +1,6 @@
 """Loops as data: a fused group of operations as one scalar program for all elements.
 
-    e = b.exp(x - b.row_max(x)); e / b.row_sum(e)       an op's rule, over `Value`s
+    e = b.exp(x - b.row_max(x)); e / b.row_sum(e)       an op's rule, over `LoopValue`s
       -> LoopProgram                                    load, row_max, sub, exp, row_sum, div, store
       -> machine code for the host (`flowrt.loops.llvm_loops`), CUDA C for a GPU
 
@@ -126,23 +126,23 @@ class LoopProgram(NamedTuple):
         return "\n".join(lines)
 
 
-Number: TypeAlias = "Value | float | int | bool"
+Number: TypeAlias = "LoopValue | float | int | bool"
 
 
-def _unary(op: str) -> Callable[[Value], Value]:
+def _unary(op: str) -> Callable[[LoopValue], LoopValue]:
     return lambda value: value.builder.emit(op, value)
 
 
-def _binary(op: str) -> Callable[[Value, Number], Value]:
+def _binary(op: str) -> Callable[[LoopValue, Number], LoopValue]:
     return lambda value, other: value.builder.emit(op, value, other)
 
 
-def _reflected(op: str) -> Callable[[Value, Number], Value]:
+def _reflected(op: str) -> Callable[[LoopValue, Number], LoopValue]:
     return lambda value, other: value.builder.emit(op, other, value)
 
 
 @final
-class Value:
+class LoopValue:
     """A value of a program under construction. Python numbers in arithmetic are converted to its dtype."""
 
     __slots__ = ("builder", "dtype", "is_row", "number")
@@ -169,7 +169,7 @@ class Matrix(NamedTuple):
     operand: int
     rows: int
 
-    def at(self, row: Value) -> Value:
+    def at(self, row: LoopValue) -> LoopValue:
         """The element of this column in the row of that number, which must be one."""
         return self.builder.load_at(self.operand, row)
 
@@ -191,16 +191,16 @@ class LoopBuilder:
         self._dtypes.append(dtype)
         return len(self._dtypes) - 1
 
-    def load(self, operand: int, is_row: bool = False) -> Value:
+    def load(self, operand: int, is_row: bool = False) -> LoopValue:
         """The operand's element here; ``is_row``: it is the same all along the row."""
         return self._add("load", (), self._dtypes[operand], operand, is_row)
 
-    def load_at(self, operand: int, row: Value) -> Value:
+    def load_at(self, operand: int, row: LoopValue) -> LoopValue:
         """The element of this column in a row of the operand, a matrix indexed by row: see `Matrix`."""
         row = self.cast(row, "int64")
         return self._add("load_at", (row.number,), self._dtypes[operand], operand, False)
 
-    def put(self, value: Value, operand: int, store: Store = Store.PUT) -> None:
+    def put(self, value: LoopValue, operand: int, store: Store = Store.PUT) -> None:
         """Make the operand of ``value``."""
         is_total = store is Store.SUM_ALL and value.dtype.startswith("float")
         expected = "float64" if is_total else value.dtype
@@ -225,87 +225,87 @@ class LoopBuilder:
 
     # --- operations for rules
 
-    def const(self, value: float | int | bool, dtype: str) -> Value:
+    def const(self, value: float | int | bool, dtype: str) -> LoopValue:
         """A number, rounded to ``dtype``."""
         return self._add("const", (), dtype, np.dtype(dtype).type(value).item(), True)
 
-    def column(self) -> Value:
+    def column(self) -> LoopValue:
         """The number of the element in its row, int64."""
         return self._add("column", (), "int64", None, False)
 
-    def spread(self, value: Value) -> Value:
+    def spread(self, value: LoopValue) -> LoopValue:
         """A row's value as one of each of its elements."""
         return self._add("spread", (value.number,), value.dtype, None, False) if value.is_row else value
 
-    def columns(self) -> Value:
+    def columns(self) -> LoopValue:
         """Number of elements of a row, int64."""
         return self._add("columns", (), "int64", None, True)
 
-    def check(self, condition: Value) -> None:
+    def check(self, condition: LoopValue) -> None:
         """Mark all results as invalid if ``condition`` is false for any element."""
         if self._status is None:
             self._status = self.operand("int64")
         self._outputs.append(Output(Store.CHECK, condition.number, self._status))
 
-    def known(self, value: Value) -> float | int | bool | None:
+    def known(self, value: LoopValue) -> float | int | bool | None:
         """The number that ``value`` is, if it is a constant."""
         instruction = self._instructions[value.number]
         return instruction.data if instruction.op == "const" else None
 
-    def cast(self, value: Value, dtype: str) -> Value:
+    def cast(self, value: LoopValue, dtype: str) -> LoopValue:
         """``value`` cast to ``dtype`` as in C. A float out of range gives an arbitrary integer."""
         return (
             value if value.dtype == dtype else self._add("cast", (value.number,), dtype, None, value.is_row)
         )
 
-    def bits(self, value: Value) -> Value:
+    def bits(self, value: LoopValue) -> LoopValue:
         """The float's bits as an integer of its size."""
         dtype = {"float32": "int32", "float64": "int64"}[value.dtype]
         return self._add("bits", (value.number,), dtype, None, value.is_row)
 
-    def from_bits(self, value: Value) -> Value:
+    def from_bits(self, value: LoopValue) -> LoopValue:
         dtype = {"int32": "float32", "int64": "float64"}[value.dtype]
         return self._add("from_bits", (value.number,), dtype, None, value.is_row)
 
-    def select(self, condition: Value, then: Number, otherwise: Number) -> Value:
+    def select(self, condition: LoopValue, then: Number, otherwise: Number) -> LoopValue:
         """``then`` where ``condition``, else ``otherwise``; both are computed."""
         left, right = self._alike(then, otherwise)
         return self._of("select", (condition, left, right), left.dtype)
 
-    def emit(self, op: str, *arguments: Number) -> Value:
+    def emit(self, op: str, *arguments: Number) -> LoopValue:
         """One of `ARITHMETIC`, `COMPARISONS`, `FUNCTIONS` or `ROW_REDUCTIONS`. Numbers become constants of
         the values' dtype.
         """
         values = self._alike(*arguments)
         return self._of(op, values, "bool" if op in COMPARISONS else values[0].dtype)
 
-    def __getattr__(self, op: str) -> Callable[..., Value]:
+    def __getattr__(self, op: str) -> Callable[..., LoopValue]:
         """``b.exp(x)`` is ``b.emit("exp", x)``."""
         if op in _CALLABLE:
             return functools.partial(self.emit, op)
         raise AttributeError(op)
 
-    def _alike(self, *arguments: Number) -> tuple[Value, ...]:
-        dtypes = {a.dtype for a in arguments if isinstance(a, Value)}
+    def _alike(self, *arguments: Number) -> tuple[LoopValue, ...]:
+        dtypes = {a.dtype for a in arguments if isinstance(a, LoopValue)}
         if len(dtypes) != 1:
             raise InternalError(
                 f"expected arguments of the same dtype; got {', '.join(sorted(dtypes)) or 'none'}"
             )
         (dtype,) = dtypes
-        return tuple([a if isinstance(a, Value) else self.const(a, dtype) for a in arguments])
+        return tuple([a if isinstance(a, LoopValue) else self.const(a, dtype) for a in arguments])
 
-    def _of(self, op: str, values: Sequence[Value], dtype: str) -> Value:
+    def _of(self, op: str, values: Sequence[LoopValue], dtype: str) -> LoopValue:
         is_row = op in ROW_REDUCTIONS or all(value.is_row for value in values)
         return self._add(op, tuple([value.number for value in values]), dtype, None, is_row)
 
-    def _add(self, op: str, args: tuple[int, ...], dtype: str, data: Any, is_row: bool) -> Value:
+    def _add(self, op: str, args: tuple[int, ...], dtype: str, data: Any, is_row: bool) -> LoopValue:
         instruction = Instruction(op, args, dtype, data, is_row)
         key = (op, args, dtype, is_row, type(data), str(data))  # 0.0 and -0.0 are equal, NaNs are not
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._instructions)
             self._instructions.append(instruction)
-        return Value(self, number, dtype, is_row)
+        return LoopValue(self, number, dtype, is_row)
 
 
 _CALLABLE = ARITHMETIC | FUNCTIONS | ROW_REDUCTIONS

@@ -10,7 +10,7 @@ import numpy as np
 from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.executor.kernels.loop_layout import layout_of, strides_in, whole_on
 from flowrt.graph.passes.fusion.group import Level
-from flowrt.loops.loop_program import DTYPES, LoopBuilder, Value
+from flowrt.loops.loop_program import DTYPES, LoopBuilder, LoopValue
 
 Array = np.ndarray[Any, Any]
 
@@ -22,7 +22,7 @@ def copy_call(target: Array, source: Array) -> MachineCall:
     return elementwise_call(lambda b, value: b.cast(value, target.dtype.name), [source, target])
 
 
-def elementwise_call(rule: Callable[..., Value], arrays: Sequence[Array]) -> MachineCall:
+def elementwise_call(rule: Callable[..., LoopValue], arrays: Sequence[Array]) -> MachineCall:
     """A call that computes the last of ``arrays`` from the others, which broadcast to its shape, by
     ``rule(builder, *values)``. The arrays must be kept alive.
     """

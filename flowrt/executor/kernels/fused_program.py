@@ -16,7 +16,7 @@ from flowrt.graph.op_def import by_argument
 from flowrt.graph.op_facets import LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.fusion.group import Group, Level, Support
-from flowrt.loops.loop_program import LoopBuilder, LoopProgram, Matrix, Store, Value
+from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue, Matrix, Store
 
 STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 
@@ -43,7 +43,7 @@ def fused_program(group: Group) -> FusedProgram | None:
     return _Tracer(group).run()
 
 
-def by_rule(builder: LoopBuilder, node: Node, arguments: Sequence[Any]) -> tuple[Value, ...] | None:
+def by_rule(builder: LoopBuilder, node: Node, arguments: Sequence[Any]) -> tuple[LoopValue, ...] | None:
     """The outputs of ``node`` by its loop rule, given ``arguments`` as the rule takes them; None if it has
     none for these dtypes or attributes.
     """
@@ -65,7 +65,7 @@ class _Tracer:
         self._builder = LoopBuilder()
         self._inputs = {ref: i for i, ref in enumerate(group.inputs)}
         self._reads: dict[tuple[int, Level], int] = {}
-        self._values: dict[Ref, Value] = {}
+        self._values: dict[Ref, LoopValue] = {}
 
     def run(self) -> FusedProgram | None:
         for member in self._group.members:
@@ -105,7 +105,7 @@ class _Tracer:
             arguments.append(tuple(items) if argument.is_list else items[0])
         return arguments
 
-    def _known(self, ref: Ref) -> Value | None:
+    def _known(self, ref: Ref) -> LoopValue | None:
         """A constant embedded in the loop, or a member's result; None for an input."""
         if ref in self._group.constants:
             array = self._group.constants[ref]
@@ -129,7 +129,7 @@ class _Tracer:
             return Level.ELEMENT if shape == self._group.domain else Level.DROPPED
         return level if level in (Level.ROW, Level.DROPPED) else Level.ELEMENT
 
-    def _load(self, ref: Ref, level: Level) -> Value:
+    def _load(self, ref: Ref, level: Level) -> LoopValue:
         return self._builder.load(self._operand(ref, level), level is not Level.ELEMENT)
 
     def _operand(self, ref: Ref, level: Level) -> int:
@@ -140,7 +140,7 @@ class _Tracer:
             number = self._reads[position, level] = self._builder.operand(self._group.inputs[ref].dtype.name)
         return number
 
-    def _reduced(self, member: Node) -> tuple[Value, ...] | None:
+    def _reduced(self, member: Node) -> tuple[LoopValue, ...] | None:
         """A reduction's output; the value of a total is its summand."""
         b, kind, ref = self._builder, member.op.reduction, member.inputs[0]
         value = self._known(ref) or self._load(ref, Level.ELEMENT)

@@ -18,7 +18,7 @@ from flowrt.graph.op_def import by_argument
 from flowrt.graph.op_facets import LoopPattern
 from flowrt.loops.llvm_iteration import BasicBlock, Choice, Nest, Repetition, Step, llvm_iteration
 from flowrt.loops.loop_math import expand_functions
-from flowrt.loops.loop_program import DTYPES, LoopBuilder, Value
+from flowrt.loops.loop_program import DTYPES, LoopBuilder, LoopValue
 
 MAX_NODES = 200
 """Maximum number of operations of a body: the compiler takes a millisecond for each few."""
@@ -82,7 +82,7 @@ class _Constant(NamedTuple):
     dtype: str
 
 
-Traced: TypeAlias = "Value | _Cell | _Constant"
+Traced: TypeAlias = "LoopValue | _Cell | _Constant"
 
 
 class _NoRule(Exception):
@@ -189,7 +189,7 @@ class _Tracer:
     def _keep(self, values: dict[Ref, Traced], read: set[Ref], function: Subgraph) -> None:
         """End the basic block, with those of ``values`` in cells that are ``read`` afterwards, or fetched."""
         for ref, value in values.items():
-            if isinstance(value, Value) and (ref in read or ref in function.fetches):
+            if isinstance(value, LoopValue) and (ref in read or ref in function.fetches):
                 values[ref] = self._as_cell(value)
         self._end_stretch()
 
@@ -202,9 +202,9 @@ class _Tracer:
         self._is_put = True
         return cell
 
-    def _value(self, traced: Traced) -> Value:
+    def _value(self, traced: Traced) -> LoopValue:
         """The value in the current scalar program."""
-        if isinstance(traced, Value):
+        if isinstance(traced, LoopValue):
             return traced
         if isinstance(traced, _Constant):
             return self._builder.const(traced.value, traced.dtype)

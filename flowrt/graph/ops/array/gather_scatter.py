@@ -38,6 +38,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis, num_elements
+from flowrt.loops.loop_program import LoopBuilder, LoopValue, Matrix
 
 __all__ = [
     "batch_gather", "gather", "gather_nd", "scatter_nd", "tensor_scatter_add", "tensor_scatter_nd_add",
@@ -86,7 +87,9 @@ def _gather(xp: Any, params: Any, indices: Any, axis: int, batch_dims: int, out:
     return delivered(xp, found, params.dtype, out)
 
 
-def _gather_loop(b: Any, params: Any, indices: Any, axis: int, *, batch_dims: int) -> Any:
+def _gather_loop(
+    b: LoopBuilder, params: Matrix, indices: LoopValue, axis: int, *, batch_dims: int
+) -> LoopValue | None:
     """Rows of a matrix; 0 for one that is not there, as on a GPU: where checks are the kernel refuses it."""
     if batch_dims:
         return None

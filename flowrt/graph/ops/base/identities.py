@@ -34,6 +34,7 @@ from flowrt.graph.op_facets import Loop, Traits, Vjp
 from flowrt.graph.ops.base.kernel_output import copies
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
     "cast", "ensure_shape", "identity", "identity_n", "stop_gradient", "to_bfloat16", "to_complex128",
@@ -255,7 +256,7 @@ def _cast_jvp(op: Operation, dx: Tensor) -> list[Tensor | None]:
     return [cast(dx, target) if _is_inexact(target) else None]
 
 
-def _cast_loop(b: Any, x: Any, *, DstT: DType) -> Any:
+def _cast_loop(b: LoopBuilder, x: LoopValue, *, DstT: DType) -> LoopValue:
     if not (x.dtype.startswith("float") and DstT.is_integer):
         return b.cast(x, DstT.name)
     below, above, undefined = _out_of_range(x.dtype, DstT.name)

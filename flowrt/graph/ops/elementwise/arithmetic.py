@@ -47,6 +47,7 @@ from flowrt.graph.ops.elementwise.comparison import (
     zero_of,
 )
 from flowrt.graph.shapes import Shape, is_static, merge
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
     "accumulate_n", "add", "add_n", "clip_by_value", "maximum", "minimum", "multiply", "pow", "saturate_cast",
@@ -351,7 +352,7 @@ def _power(xp: Any, x: Any, y: Any, out: Any = None, workspace: Any = None) -> A
         raise InvalidArgumentError(f"expected powers of at least 0 for integers; got {y.min()}") from None
 
 
-def _power_in_loop(b: Any, x: Any, y: Any) -> Any:
+def _power_in_loop(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     fast = _POWERS.get(b.known(y))
     return b.pow(x, y) if fast is None else fast.in_loop(x)
 

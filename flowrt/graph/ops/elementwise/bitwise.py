@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import OpDef, Ufunc, sample, undoes_itself
 from flowrt.graph.op_facets import Loop, instruction
 from flowrt.graph.ops.elementwise.comparison import elementwise_op
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
 
 
-def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
+def _shift_loop(b: LoopBuilder, x: LoopValue, y: LoopValue, op: str, beyond: LoopValue | int) -> LoopValue:
     """``x`` shifted by ``y``, and ``beyond`` unless y is at least 0 and below the number of bits: the
     processor then uses only some of y's bits.
     """

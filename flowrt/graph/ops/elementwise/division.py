@@ -32,6 +32,7 @@ from flowrt.graph.ops.elementwise.arithmetic import (
     unbroadcast_pair,
 )
 from flowrt.graph.ops.elementwise.comparison import elementwise_op, not_equal, pairs, zero_of
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
     "atan2", "div", "div_no_nan", "divide", "floordiv", "floormod", "mod", "realdiv", "truediv",
@@ -83,33 +84,33 @@ def _by_kind(of_floats: LoopRule, of_integers: LoopRule) -> Loop:
     return Loop(lambda b, x, y: (of_floats if x.dtype.startswith("float") else of_integers)(b, x, y))
 
 
-def _harmless(b: Any, y: Any) -> Any:
+def _harmless(b: LoopBuilder, y: LoopValue) -> LoopValue:
     """The divisor ``y``, or 1 where the processor would stop: at 0, which is checked, and at -1."""
     if not b.known(y):
         b.check(y.differs(0))
     return b.select(y.equals(0) | y.equals(-1), 1, y)
 
 
-def _truncated_quotient(b: Any, x: Any, y: Any) -> Any:
+def _truncated_quotient(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     return b.select(y.equals(-1), -x, b.emit("div", x, _harmless(b, y)))
 
 
-def _truncated_remainder(b: Any, x: Any, y: Any) -> Any:
+def _truncated_remainder(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     return b.emit("rem", x, _harmless(b, y))
 
 
-def _floored_quotient(b: Any, x: Any, y: Any) -> Any:
+def _floored_quotient(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     quotient = _truncated_quotient(b, x, y)
     rest = x - quotient * y
     return b.select(rest.differs(0) & ((rest ^ y) < 0), quotient - 1, quotient)
 
 
-def _floored_remainder(b: Any, x: Any, y: Any) -> Any:
+def _floored_remainder(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     rest = _truncated_remainder(b, x, y)
     return b.select(rest.differs(0) & ((rest ^ y) < 0), rest + y, rest)
 
 
-def _floored_remainder_of_floats(b: Any, x: Any, y: Any) -> Any:
+def _floored_remainder_of_floats(b: LoopBuilder, x: LoopValue, y: LoopValue) -> LoopValue:
     """The remainder with y's sign, even if it is 0."""
     rest = b.emit("rem", x, y)
     return b.select(rest.equals(0), b.copysign(0.0, y), b.select((rest < 0).differs(y < 0), rest + y, rest))

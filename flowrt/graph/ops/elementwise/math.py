@@ -37,6 +37,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply
 from flowrt.graph.ops.elementwise.comparison import elementwise_op
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import merge
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp", "expm1", "floor",
@@ -290,7 +291,7 @@ def _one_plus_square(x: Tensor) -> Tensor:
 def _angle(op: str) -> Loop:
     """Loop of a function of an angle, with range reduction up to 2**48; the kernel handles larger ones."""
 
-    def build(b: Any, x: Any) -> Any:
+    def build(b: LoopBuilder, x: LoopValue) -> LoopValue:
         b.check(~(abs(x) > 2.0**48) | abs(x).equals(math.inf))
         return b.emit(op, x)
 
@@ -363,7 +364,7 @@ abs_op = unary_op(
 )
 
 
-def _sign_loop(b: Any, x: Any) -> Any:
+def _sign_loop(b: LoopBuilder, x: LoopValue) -> LoopValue:
     """NaN of NaN, and 0.0 of -0.0."""
     return b.select(x > 0, 1, b.select(x < 0, -1, b.select(x.equals(0), 0, x)))
 

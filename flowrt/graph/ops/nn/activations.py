@@ -26,6 +26,7 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import abs_op, neg, negative, number, sigmoid, sign, tanh
 from flowrt.graph.ops.elementwise.special import erf
 from flowrt.graph.shapes import merge
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
     "crelu", "elu", "gelu", "leaky_relu", "log_sigmoid", "relu", "relu6", "selu", "silu", "softplus",
@@ -198,7 +199,7 @@ def _elu(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.add(xp.maximum(x, zero), xp.expm1(xp.minimum(x, zero)), out=out)
 
 
-def _elu_loop(b: Any, x: Any) -> Any:
+def _elu_loop(b: LoopBuilder, x: LoopValue) -> LoopValue:
     return b.max(x, 0) + b.expm1(b.min(x, 0))
 
 
@@ -208,7 +209,7 @@ def _selu(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.add(number(SELU_SCALE) * xp.maximum(x, number(0)), below, out=out)
 
 
-def _selu_loop(b: Any, x: Any) -> Any:
+def _selu_loop(b: LoopBuilder, x: LoopValue) -> LoopValue:
     return SELU_SCALE * b.max(x, 0) + SELU_SCALE_ALPHA * b.expm1(b.min(x, 0))
 
 

@@ -30,6 +30,7 @@ from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import Shape, format_shape
 from flowrt.graph.source import misuse
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 
 def _channel_axis(value: Sequence[Any], data_format: str) -> int:
@@ -66,7 +67,9 @@ def _bias_add(xp: Any, value: Any, bias: Any, data_format: str, out: Any = None)
     return xp.add(value, bias.reshape((-1,) + (1,) * trailing) if trailing else bias, out=out)
 
 
-def _bias_add_loop(b: Any, value: Any, bias: Any, *, data_format: str) -> Any:
+def _bias_add_loop(
+    b: LoopBuilder, value: LoopValue, bias: LoopValue, *, data_format: str
+) -> LoopValue | None:
     """Loop with the channels last, where the bias broadcasts directly."""
     return value + bias if data_format == "NHWC" else None
 

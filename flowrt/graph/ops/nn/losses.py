@@ -37,6 +37,7 @@ from flowrt.graph.ops.nn.softmax import log_softmax, shifted, softmax, softmax_d
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
     "in_top_k", "l2_loss", "log_poisson_loss", "sigmoid_cross_entropy_with_logits",
@@ -125,14 +126,14 @@ def _check_classes(labels: Any, classes: int) -> None:
         )
 
 
-def _dense_loop(b: Any, features: Any, labels: Any) -> Any:
+def _dense_loop(b: LoopBuilder, features: LoopValue, labels: LoopValue) -> tuple[LoopValue, LoopValue]:
     exponents = features - b.row_max(features)
     powers = b.exp(exponents)
     total = b.row_sum(powers)
     return b.row_sum(labels * (b.log(total) - exponents)), powers / total - labels
 
 
-def _sparse_loop(b: Any, features: Any, labels: Any) -> Any:
+def _sparse_loop(b: LoopBuilder, features: LoopValue, labels: LoopValue) -> tuple[LoopValue, LoopValue]:
     wanted = b.cast(labels, "int64")
     is_class = (wanted >= 0) & (wanted < b.columns())
     b.check(is_class)

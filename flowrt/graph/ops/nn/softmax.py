@@ -26,6 +26,7 @@ from flowrt.graph.ops.elementwise.math import exp
 from flowrt.graph.ops.nn import sharded_softmax
 from flowrt.graph.shapes import Shape
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 
 def shifted(xp: Any, logits: Any) -> Any:
@@ -51,12 +52,12 @@ def _log_softmax(xp: Any, logits: Any, out: Any = None) -> Any:
     return delivered(xp, xp.subtract(exponents, total, out=exponents), logits.dtype, out)
 
 
-def _softmax_loop(b: Any, logits: Any) -> Any:
+def _softmax_loop(b: LoopBuilder, logits: LoopValue) -> LoopValue:
     powers = b.exp(logits - b.row_max(logits))
     return powers / b.row_sum(powers)
 
 
-def _log_softmax_loop(b: Any, logits: Any) -> Any:
+def _log_softmax_loop(b: LoopBuilder, logits: LoopValue) -> LoopValue:
     exponents = logits - b.row_max(logits)
     return exponents - b.log(b.row_sum(b.exp(exponents)))
 

@@ -9,46 +9,73 @@ except for products and sums that a back end contracts.
 
 from __future__ import annotations
 
-from typing import Any
+from flowrt.loops.loop_program import LoopBuilder
+from flowrt.loops.loop_program import LoopValue as Value
 
 
-def gradient_descent(b: Any, var: Any, alpha: Any, grad: Any) -> Any:
+def gradient_descent(b: LoopBuilder, var: Value, alpha: Value, grad: Value) -> Value:
     return var - grad * alpha
 
 
 def momentum(
-    b: Any, var: Any, accum: Any, lr: Any, grad: Any, momentum: Any, *, use_nesterov: bool
-) -> tuple[Any, ...]:
+    b: LoopBuilder, var: Value, accum: Value, lr: Value, grad: Value, momentum: Value, *, use_nesterov: bool
+) -> tuple[Value, ...]:
     accum = accum * momentum + grad
     ahead = accum * momentum + grad if use_nesterov else accum
     return var - ahead * lr, accum
 
 
-def adagrad(b: Any, var: Any, accum: Any, lr: Any, grad: Any, *, update_slots: bool) -> tuple[Any, ...]:
+def adagrad(
+    b: LoopBuilder, var: Value, accum: Value, lr: Value, grad: Value, *, update_slots: bool
+) -> tuple[Value, ...]:
     if update_slots:
         accum = accum + grad * grad
     return var - grad / b.sqrt(accum) * lr, accum
 
 
 def adadelta(
-    b: Any, var: Any, accum: Any, accum_update: Any, lr: Any, rho: Any, epsilon: Any, grad: Any
-) -> tuple[Any, ...]:
+    b: LoopBuilder,
+    var: Value,
+    accum: Value,
+    accum_update: Value,
+    lr: Value,
+    rho: Value,
+    epsilon: Value,
+    grad: Value,
+) -> tuple[Value, ...]:
     accum = _decayed(accum, grad * grad, rho)
     step = b.sqrt((accum_update + epsilon) / (accum + epsilon)) * grad
     return var - step * lr, accum, _decayed(accum_update, step * step, rho)
 
 
 def rmsprop(
-    b: Any, var: Any, ms: Any, mom: Any, lr: Any, rho: Any, momentum: Any, epsilon: Any, grad: Any
-) -> tuple[Any, ...]:
+    b: LoopBuilder,
+    var: Value,
+    ms: Value,
+    mom: Value,
+    lr: Value,
+    rho: Value,
+    momentum: Value,
+    epsilon: Value,
+    grad: Value,
+) -> tuple[Value, ...]:
     ms = _decayed(ms, grad * grad, rho)
     mom = mom * momentum + grad / b.sqrt(ms + epsilon) * lr
     return var - mom, ms, mom
 
 
 def centered_rmsprop(
-    b: Any, var: Any, mg: Any, ms: Any, mom: Any, lr: Any, rho: Any, momentum: Any, epsilon: Any, grad: Any
-) -> tuple[Any, ...]:
+    b: LoopBuilder,
+    var: Value,
+    mg: Value,
+    ms: Value,
+    mom: Value,
+    lr: Value,
+    rho: Value,
+    momentum: Value,
+    epsilon: Value,
+    grad: Value,
+) -> tuple[Value, ...]:
     ms = _decayed(ms, grad * grad, rho)
     mg = _decayed(mg, grad, rho)
     mom = mom * momentum + grad / b.sqrt(ms - mg * mg + epsilon) * lr
@@ -56,9 +83,9 @@ def centered_rmsprop(
 
 
 def adam(
-    b: Any, var: Any, m: Any, v: Any, beta1_power: Any, beta2_power: Any, lr: Any, beta1: Any, beta2: Any,
-    epsilon: Any, grad: Any, *, use_nesterov: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+    b: LoopBuilder, var: Value, m: Value, v: Value, beta1_power: Value, beta2_power: Value, lr: Value, beta1:
+    Value, beta2: Value, epsilon: Value, grad: Value, *, use_nesterov: bool,
+) -> tuple[Value, ...]:  # fmt: skip
     rate = lr * b.sqrt(1 - beta2_power) / (1 - beta1_power)
     m = _decayed(m, grad, beta1)
     v = _decayed(v, grad * grad, beta2)
@@ -67,9 +94,9 @@ def adam(
 
 
 def ftrl(
-    b: Any, var: Any, accum: Any, linear: Any, grad: Any, lr: Any, l1: Any, l2: Any, lr_power: Any, *,
-    multiply_linear_by_lr: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+    b: LoopBuilder, var: Value, accum: Value, linear: Value, grad: Value, lr: Value, l1: Value, l2: Value,
+    lr_power: Value, *, multiply_linear_by_lr: bool,
+) -> tuple[Value, ...]:  # fmt: skip
     scale = lr if multiply_linear_by_lr else b.const(1, var.dtype)
     new = accum + grad * grad
     root, old_root = b.pow(new, -lr_power), b.pow(accum, -lr_power)
@@ -80,6 +107,6 @@ def ftrl(
     return b.select(abs(linear) > limit, shrunk, 0), new, linear
 
 
-def _decayed(mean: Any, value: Any, rho: Any) -> Any:
+def _decayed(mean: Value, value: Value, rho: Value) -> Value:
     """``rho * mean + (1 - rho) * value``, in the order of the rules over arrays."""
     return mean + (value - mean) * (1 - rho)

@@ -26,6 +26,7 @@ from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
+from flowrt.loops.loop_program import LoopBuilder, LoopValue, Matrix
 
 var_handle_op = define_handle(
     "VarHandleOp",
@@ -171,7 +172,9 @@ def _gather_vjp(op: Any, dy: Any) -> list[Any]:
     return [IndexedSlices(values, indices, convert_to_tensor(shape, dtypes.int32)), None]
 
 
-def _gather_loop(b: Any, params: Any, indices: Any, *, batch_dims: int) -> Any:
+def _gather_loop(
+    b: LoopBuilder, params: Matrix, indices: LoopValue, *, batch_dims: int
+) -> LoopValue | tuple[LoopValue, ...] | None:
     """GatherV2's, of the variable's value."""
     loop = gather_op.loop
     return None if loop is None else loop.build(b, params, indices, 0, batch_dims=batch_dims)
