@@ -143,8 +143,6 @@ def _load_llvm() -> Any:
         raise FailedPreconditionError(f"host JIT: expected LLVM; {reason}")
     import llvmlite.binding as llvm
 
-    for option in _OPTIONS:
-        llvm.set_option("flowrt", option)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
@@ -200,8 +198,7 @@ class _Compiler:
     def _key(self, text: str) -> str:
         """A digest of all that the object code is made of."""
         llvm = self._llvm
-        made_by = llvm.llvm_version_info, self._target.triple, self._cpu, self._features
-        parts = (*made_by, _OPTIONS, _OPTIMISATIONS, text)
+        parts = (llvm.llvm_version_info, self._target.triple, self._cpu, self._features, _OPTIMISATIONS, text)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def _optimised(self, text: str) -> bytes:
@@ -225,11 +222,6 @@ class _Compiler:
             setattr(options, name, value)
         return options
 
-
-_OPTIONS = ("-enable-epilogue-vectorization=false",)
-"""Options of LLVM in this process. Without a second vector loop for what is left of a row, the loops of a
-transformer compile in 0.62 s instead of 0.79, and run as fast.
-"""
 
 _OPTIMISATIONS = {
     "speed_level": 3,
