@@ -52,6 +52,7 @@ class Writer:
         self._lines: list[str] = []
         self._allocas: list[str] = []
         self._declared: dict[str, str] = {}
+        self._metadata: list[str] = []
         self._count = 0
 
     # --- text
@@ -78,8 +79,11 @@ class Writer:
         return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")
 
     @contextmanager
-    def _loop(self, begin: str, end: str, step: int | str = 1) -> Iterator[str]:
-        """Context of a loop body, emitted for each number; yields the counter's name."""
+    def _loop(self, begin: str, end: str, step: int | str = 1, interleaved: int = 0) -> Iterator[str]:
+        """Context of a loop body, emitted for each number; yields the counter's name. ``interleaved``: the
+        number
+        of vectors that are computed side by side; 0 leaves it to LLVM.
+        """
         self._count += 1
         label = self._count
         counter = self._variable("i64", begin)
@@ -92,8 +96,15 @@ class Writer:
         yield now
         following = self._let(f"add nsw i64 {now}, {step}")
         self._say(f"store i64 {following}, ptr {counter}")
-        self._say(f"br label %test{label}")
+        self._say(f"br label %test{label}{self._hint(interleaved) if interleaved else ''}")
         self._lines.append(f"done{label}:")
+
+    def _hint(self, interleaved: int) -> str:
+        """A reference to the metadata of one loop."""
+        n = len(self._metadata)
+        self._metadata.append(f"!{n} = distinct !{{!{n}, !{n + 1}}}")
+        self._metadata.append(f'!{n + 1} = !{{!"llvm.loop.interleave.count", i32 {interleaved}}}')
+        return f", !llvm.loop !{n}"
 
     def _change(self, variable: str, type_: str, change: Callable[[str], str]) -> None:
         """Set it to what ``change`` makes of its value."""
@@ -112,7 +123,7 @@ class Writer:
     # --- the module
 
     def _module(self, *functions: str) -> str:
-        return "\n".join([*self._declared.values(), *functions, ""])
+        return "\n".join([*self._declared.values(), *functions, *self._metadata, ""])
 
     def _function(self, head: str) -> str:
         return "\n".join([f"define {head} {{", "entry:", *self._allocas, *self._lines, "  ret void", "}"])

@@ -165,6 +165,18 @@ def test_softmax_has_three_stages_and_computes_its_powers_once(dtype, shape):
     assert kept == [result], "the powers wait for their sum where the result will be"
 
 
+@pytest.mark.parametrize("columns", [1, 15, 64, 100])
+def test_long_chains_are_computed_two_vectors_at_a_time(columns):
+    b = LoopBuilder()
+    x = y = b.load(b.operand("float32"))
+    for _ in range(30):
+        y = b.sin(y) * x
+    b.put(y, b.operand("float32"))
+    program = expand_functions(b.build())
+    assert "interleave" in llvm_function(program, ["s1", "s1"])
+    check(program, [random(3, columns), None])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_product_less_the_largest_of_its_row_is_not_contracted(dtype):
     """Its rounding error would be left of the largest, and here its power would be infinite."""
