@@ -287,6 +287,18 @@ def gelu_sum_16m(tf: Any) -> Outcome:
     return timed(lambda: session.run(total))
 
 
+def softmax_short_rows(tf: Any) -> Outcome:
+    """The softmax of 10,000 rows of 60 floats, and the sum of its squares."""
+    graph = tf.Graph()
+    with graph.as_default():
+        powers = tf.nn.softmax(tf.identity(tf.Variable(floats(*inputs.ROWS))))
+        total = tf.reduce_sum(powers * powers)
+        init = tf.global_variables_initializer()
+    session = _session(tf, graph)
+    session.run(init)
+    return timed(lambda: session.run(total))
+
+
 def matmul_2048(tf: Any) -> Outcome:
     """A product of two 2048 x 2048 matrices, and its sum."""
     graph = tf.Graph()
@@ -317,6 +329,7 @@ CASES: dict[str, Callable[[Any], Outcome]] = {
         lstm_tensor_array,
         gpt_adam,
         gelu_sum_16m,
+        softmax_short_rows,
         matmul_2048,
     )
 }

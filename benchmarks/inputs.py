@@ -17,6 +17,7 @@ DENSE = ((3136, 256), (256, 10))
 TIME, BATCH, CELLS = 100, 32, 128  # of the LSTM, whose input is as wide as its state
 GELU_SIZE = 16_000_000
 SQUARE = 2048
+ROWS = (10_000, 60)  # of a softmax
 
 
 class Gpt:

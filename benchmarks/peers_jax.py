@@ -188,6 +188,11 @@ def gelu_sum_16m() -> Outcome:
     return timed(lambda: float(call(x)))
 
 
+def softmax_short_rows() -> Outcome:
+    x, call = jnp.array(floats(*inputs.ROWS)), jax.jit(lambda x: (jax.nn.softmax(x) ** 2).sum())
+    return timed(lambda: float(call(x)))
+
+
 def matmul_2048() -> Outcome:
     x, call = jnp.array(floats(inputs.SQUARE, inputs.SQUARE)), jax.jit(lambda x: (x @ x).sum())
     return timed(lambda: float(call(x)))
@@ -206,6 +211,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
         lstm_while_train,
         gpt_adam,
         gelu_sum_16m,
+        softmax_short_rows,
         matmul_2048,
     )
 }

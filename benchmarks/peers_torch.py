@@ -122,6 +122,12 @@ def gelu_sum_16m(compiled: Wrap) -> Outcome:
     return timed(lambda: call(x).item())
 
 
+def softmax_short_rows(compiled: Wrap) -> Outcome:
+    x = torch.tensor(floats(*inputs.ROWS))
+    call = compiled(lambda x: (torch.softmax(x, -1) ** 2).sum())
+    return timed(lambda: call(x).item())
+
+
 def matmul_2048(compiled: Wrap) -> Outcome:
     x = torch.tensor(floats(inputs.SQUARE, inputs.SQUARE))
     call = compiled(lambda x: (x @ x).sum())
@@ -130,5 +136,14 @@ def matmul_2048(compiled: Wrap) -> Outcome:
 
 CASES: dict[str, Callable[[Wrap], Outcome]] = {
     case.__name__: case
-    for case in (add_callable, chain_1000_small_ops, mlp_adam, lenet_sgd, gpt_adam, gelu_sum_16m, matmul_2048)
+    for case in (
+        add_callable,
+        chain_1000_small_ops,
+        mlp_adam,
+        lenet_sgd,
+        gpt_adam,
+        gelu_sum_16m,
+        softmax_short_rows,
+        matmul_2048,
+    )
 }
