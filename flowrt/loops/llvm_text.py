@@ -81,8 +81,7 @@ class Writer:
     @contextmanager
     def _loop(self, begin: str, end: str, step: int | str = 1, interleaved: int = 0) -> Iterator[str]:
         """Context of a loop body, emitted for each number; yields the counter's name. ``interleaved``: the
-        number
-        of vectors that are computed side by side; 0 leaves it to LLVM.
+        number of vectors that are computed side by side; 0 leaves it to LLVM.
         """
         self._count += 1
         label = self._count

@@ -262,8 +262,7 @@ def _in_blocks(program: LoopProgram, loop: ColumnLoop) -> ColumnLoop:
 
 def verify_nest(nest: LoopNest) -> LoopNest:
     """``nest``. Raises `InternalError` if a value is read before it is there, a kept value was overwritten,
-    or an
-    output is not put exactly once.
+    or an output is not put exactly once.
     """
     there: set[int] = set()
     kept: dict[int, int] = {}

@@ -221,8 +221,7 @@ def _normalization_work(x: Layout, channels: Layout, epsilon: float, is_training
 @_primitive(_normalization_work)
 def batch_normalization(x: Layout, channels: Layout, epsilon: float, is_training: bool) -> _Plan:
     """``y`` of ``x`` and its layout, ``scale`` and ``shift``, by channel, with ``mean`` and ``variance``,
-    which
-    are computed if it ``is_training``; call it with x, scale, shift, mean, variance, y.
+    which are computed if it ``is_training``; call it with x, scale, shift, mean, variance, y.
     """
     vectors = [_Operand(SCALE, channels), _Operand(SHIFT, channels)]
     vectors += [_Operand(MEAN, channels, is_training), _Operand(VARIANCE, channels, is_training)]

@@ -49,8 +49,7 @@ class Backend(Protocol):
         self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
     ) -> Action | None:
         """The loop that writes the variables among ``arguments``, which have ``specs``, or None. Arguments
-        that
-        are known when it runs are in ``registers``.
+        that are known when it runs are in ``registers``.
         """
 
 

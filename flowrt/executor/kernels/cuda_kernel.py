@@ -1,8 +1,7 @@
 """`CudaKernel`: the kernels of a group of operations on a GPU, called on arrays of the device.
 
 As `flowrt.executor.kernels.fused_kernel` on the host. To launch a loop is to put one or two kernels on the
-current
-stream, with the addresses of its arrays: a step with loops can be captured as any other.
+current stream, with the addresses of its arrays: a step with loops can be captured as any other.
 """
 
 from __future__ import annotations

@@ -209,8 +209,7 @@ def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Co
 
 class Iterations(NamedTuple):
     """All iterations of a loop: a segment that runs as many as possible without a pause, the table of the
-    call
-    in it, and whether the loop is paused.
+    call in it, and whether the loop is paused.
     """
 
     segment: Segment

@@ -110,8 +110,7 @@ class Instruction(NamedTuple):
 
 def python_calls(instructions: Sequence[Instruction]) -> Iterator[tuple[BoundCall, Node | None]]:
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
-    code,
-    which cannot fail.
+    code, which cannot fail.
     """
     for is_machine_code, run in groupby(instructions, _is_machine_code):
         several = list(run)

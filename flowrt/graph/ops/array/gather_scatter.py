@@ -2,8 +2,7 @@
 
 Rules of this file: gather and scatter are each other's gradients; an index out of range is an error that
 names it, and on a GPU reads 0 or is left out (`flowrt.graph.ops.base.indexing`); the gradient of a gather of
-rows
-(axis 0) is sparse, an `IndexedSlices`.
+rows (axis 0) is sparse, an `IndexedSlices`.
 """
 
 from __future__ import annotations

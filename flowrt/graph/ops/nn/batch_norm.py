@@ -91,8 +91,7 @@ def statistics_given(
     mean: Any, variance: Any, old: Sequence[Any], count: int, attrs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     """The op's outputs ``batch_mean`` and ``batch_variance``: of the statistics of ``count`` elements a
-    channel,
-    mixed into the ``old`` ones.
+    channel, mixed into the ``old`` ones.
     """
     if not attrs["is_training"]:
         return mean, variance
