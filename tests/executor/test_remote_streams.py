@@ -94,6 +94,27 @@ def test_the_host_waits_for_the_stream_that_computes_what_it_asks_for(monkeypatc
             assert found.tolist() == [40.0 * number] * 50
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_loop_waits_for_the_streams_of_its_arguments_and_its_readers_for_it(monkeypatch, spread, seed):
+    plug_in(monkeypatch, seed)
+    x = tf.placeholder(tf.float32, [64])
+
+    def looped(step, start, factor):
+        return tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, step(h, factor)), [0, start])[1]
+
+    with tf.device("/gpu:0"):
+        a, b = tf.sin(tf.sin(x)), tf.cos(x)
+        first, second = looped(tf.multiply, a, b), looped(tf.subtract, b, a)
+        results = [first + tf.exp(b), second * a, first - second]
+    with tf.Session(config=config(3)) as session:
+        for number in range(3):
+            value = np.linspace(0, 1 + number, 64, dtype=np.float32)
+            a, b = np.sin(np.sin(value)), np.cos(value)
+            first, second = a * b**3, b - 3 * a
+            expected = [first + np.exp(b), second * a, first - second]
+            np.testing.assert_allclose(session.run(results, {x: value}), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_views_are_fetched_and_sent_in_the_order_of_their_elements(machine):  # noqa: F811
     x = tf.placeholder(tf.float32, [2, 3])
     value = np.arange(6, dtype=np.float32).reshape(2, 3)

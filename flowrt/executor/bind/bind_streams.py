@@ -2,7 +2,9 @@
 
 On the host a stream is a thread with its own instruction builder: a node that must wait for another stream
 waits for a key, as for a tensor from another device. An asynchronous device has one instruction builder,
-which fills all of its streams in order; there, waits are events, which do not block the program.
+which fills all of its streams in order; there, waits are events, which do not block the program. The segments
+of a loop or branches begin on the device's first stream: it waits for the node's stream before, and the
+node's stream for it afterwards.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.program.edge_keys import event_key
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
+from flowrt.graph.op_def import Effect
 
 
 @final
@@ -69,11 +72,23 @@ class BoundStreams:
                 builder.emit_call(node, self._device.executor.wait_for, awaiting, event)
             else:
                 builder.cut(event_key(self._device, other, stream), self._event_slot)
+        if self._is_moved(node):
+            first, own = self._device.streams[0], self._device.streams[stream]
+            builder.emit_call(node, self._device.executor.wait_for, first, own)
+            builder.use_stream(node, 0)
         return builder
+
+    def _is_moved(self, node: Node) -> bool:
+        """Whether it runs on an asynchronous device's first stream instead of its own."""
+        is_on_side = self._schedule.stream_of(node.name) > 0
+        return self._device.is_asynchronous and is_on_side and node.op.effect is Effect.NESTED
 
     def end(self, node: Node, builder: InstructionBuilder) -> None:
         """Tell the streams that wait for ``node`` that it is done."""
         readers = self._awaited.get(node.name, ())
+        if self._is_moved(node):
+            first, own = self._device.streams[0], self._device.streams[self._schedule.stream_of(node.name)]
+            builder.emit_call(node, self._device.executor.wait_for, own, first)
         if not self._device.is_asynchronous:
             for reader in readers:
                 builder.emit_call(node, self._send, event_key(self._device, node.name, reader), True)
