@@ -4,7 +4,8 @@ bind_streams    the stream of each instruction, and waits between streams
 bind_transfer   feeds, receives and sends
 bind_fetches    outputs that belong to the caller
 bind_control    loops and branches
-verify_program  every read finds the value that the graph says it reads (`memory_contents`: the last writes)
+verify_program  every read finds the value that the graph says it reads: `node_accesses` by the graph,
+                `memory_contents` by the instructions, in an order that `stream_clocks` prove
 bind            `Binder`: a partition -> `Program`
 extend_program  incremental compilation: a larger request reuses a bound program
 """

@@ -27,7 +27,8 @@ from flowrt.executor.bind.bind_control import BoundFunction, ControlBinder
 from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Send, bind_feed, bind_recv, bind_send
-from flowrt.executor.bind.verify_program import Layer, is_checking, verify_program
+from flowrt.executor.bind.node_accesses import Layer
+from flowrt.executor.bind.verify_program import is_checking, verify_function, verify_program
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.buffers.buffer_assignment import (
     BufferAssignment,
@@ -47,7 +48,7 @@ from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.instruction import Call, Free
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.executor.program.program import Program, Segment
+from flowrt.executor.program.program import Program
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -140,7 +141,8 @@ class Binder:
         for builder in self._streams.builders:
             builder.cut(None, 0)
         if is_checking():
-            self._verify([builder.segments for builder in self._streams.builders])
+            blocks = [builder.segments for builder in self._streams.builders]
+            verify_program([Layer(self._subgraph, self.tensors)], self._subgraph.fetches, blocks)
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
         programs = []
@@ -157,13 +159,8 @@ class Binder:
         """The instructions of a function, which end without a wait."""
         self._bind_nodes()
         if is_checking():
-            self._verify([self._builder.segments_so_far()])
+            verify_function(Layer(self._subgraph, self.tensors), self._builder.segments_so_far())
         return self._builder
-
-    def _verify(self, blocks: Sequence[Sequence[Segment]]) -> None:
-        if not self._is_asynchronous:
-            layer = Layer(self._subgraph, self._schedule, self.tensors, {})
-            verify_program([layer], self._subgraph.fetches, blocks)
 
     # --- nodes
 

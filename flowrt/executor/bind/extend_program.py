@@ -34,14 +34,14 @@ from flowrt.device.device import Device
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Ends, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
-from flowrt.executor.bind.verify_program import Layer as Verified
+from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER, BoundTensors
 from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign_buffers, nbytes_of
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
-from flowrt.executor.program.instruction import Call, Instruction
+from flowrt.executor.program.instruction import Call, Instruction, Spilled
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment, segment_of
 from flowrt.graph.construction.graph_extension import Extension, addition
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
@@ -165,7 +165,8 @@ def extend_program(
     known = [line for line in program.lines if line.node.name not in grown.dropped]
     joint = _joined(before, segments)
     if is_checking():
-        _verify(bound, fetched, joint)
+        layers = [_verified(bound, layer, placed) for layer in bound.layers]
+        verify_program(layers, [ref for ref in fetched if ref not in bound.kept], [joint])
     kept = [Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text) for keep in keeps.values()]
     tensors = bound.layers[0].tensors
     feeds = program.feeds
@@ -200,12 +201,10 @@ def _without(bound: Bound, dropped: Collection[str]) -> Bound:
     )
 
 
-def _verify(bound: Bound, fetched: Sequence[Ref], block: Sequence[Segment]) -> None:
-    layers = []
-    for layer in bound.layers:
-        parameters = {name: ref for name, ref in layer.parameters.items() if ref not in bound.kept}
-        layers.append(Verified(layer.subgraph, one_stream(layer.subgraph), layer.tensors, parameters))
-    verify_program(layers, [ref for ref in fetched if ref not in bound.kept], [block])
+def _verified(bound: Bound, layer: Increment, placed: Subgraph) -> Layer:
+    nodes = layer.subgraph.nodes
+    dropped = {name for name in nodes if name not in placed.nodes or bound.layer(name) is not layer}
+    return Layer(layer.subgraph, layer.tensors, layer.parameters, dropped)
 
 
 # --- live-out tensors
@@ -259,7 +258,8 @@ def _keep(bound: Bound, ref: Ref) -> Spill | None:
     else:
         store = Call(_copy_register, (registers, slot, operand.slot, lock))
     node = layer.subgraph.nodes[ref[0]]
-    return Spill(node, Operand(None, slot, f"r{slot}"), operand, Instruction(node, store))
+    instruction = Instruction(node, Spilled(ref, registers, slot, store))
+    return Spill(node, Operand(None, slot, f"r{slot}"), operand, instruction)
 
 
 def _copy(registers: list[Any], slot: int, value: Any, lock: Any) -> None:

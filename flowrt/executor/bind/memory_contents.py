@@ -1,31 +1,53 @@
-"""Contents of memory: the node that wrote each byte last. See `flowrt.executor.bind.verify_program`."""
+"""Contents of memory: the last write to each byte, and the uses since then.
+
+A register counts as one byte at an address below zero. See `flowrt.executor.bind.verify_program`.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import TypeAlias, final
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias, final
 
+import numpy as np
+
+from flowrt.executor.bind.stream_clocks import Moment
 from flowrt.graph.node import Node
-
-
-@final
-class Write:
-    """The node that wrote some bytes; None for values from before the program."""
-
-    __slots__ = ("node", "users", "what")
-
-    def __init__(self, node: Node | None, what: str) -> None:
-        self.node, self.what = node, what
-        self.users: list[str] = [] if node is None else [node.name]
-        """The nodes that write and read the bytes."""
-
 
 Range: TypeAlias = tuple[int, int]
 """Addresses from the first up to the second."""
 
-Content: TypeAlias = Sequence[tuple[int, int, Write]]
-"""Ranges, in order, each with what wrote it."""
+
+@final
+class Write:
+    """A write by ``node`` of ``what``; compared by identity."""
+
+    __slots__ = ("node", "what")
+
+    def __init__(self, node: Node, what: str) -> None:
+        self.node, self.what = node, what
+
+    def __str__(self) -> str:
+        return self.what if self.node.source is None else f"{self.what} ({self.node.source})"
+
+
+class Use(NamedTuple):
+    """A write or read of some bytes."""
+
+    moment: Moment
+    node: Node
+
+
+class Piece(NamedTuple):
+    """Bytes with one content: of ``write``, or, if that is None, from before the program. ``uses`` are the
+    write and all reads since.
+    """
+
+    start: int
+    stop: int
+    write: Write | None
+    uses: list[Use]
 
 
 @final
@@ -34,43 +56,68 @@ class Memory:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._pieces: list[tuple[int, int, Write]] = []
-        self.adopted: list[tuple[Range, Write]] = []
-        """Bytes that were read without having been written: those from before the program."""
+        self._pieces: list[Piece] = []
 
-    def content(self, where: Range) -> Content:
-        """The pieces of ``where`` that have been written."""
+    def at(self, where: Range) -> Sequence[Piece]:
+        """The pieces that together are exactly the bytes of ``where``."""
         start, stop = where
-        return [
-            (max(begin, start), min(end, stop), write)
-            for begin, end, write in self._pieces[self._slice(where)]
-        ]
-
-    def write(self, where: Range, write: Write) -> None:
-        start, stop = where
-        here = self._slice(where)
-        left = [(b, start, w) for b, _, w in self._pieces[here] if b < start]
-        right = [(stop, e, w) for _, e, w in self._pieces[here] if e > stop]
-        pieces = [*left, (start, stop, write), *right]
-        self._pieces[here], self._starts[here] = pieces, [piece[0] for piece in pieces]
-
-    def adopt(self, where: Range, what: str) -> Content:
-        """The content of ``where``; bytes that nothing has written are from before the program."""
-        end = where[0]
-        for begin, stop in [*[piece[:2] for piece in self.content(where)], (where[1], where[1])]:
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        last = bisect_left(self._starts, stop)
+        end, found = start, list[Piece]()
+        for begin, stopped, write, uses in self._pieces[first:last]:
             if end < begin:
-                self.adopted.append(((end, begin), Write(None, what)))
-                self.write(*self.adopted[-1])
-            end = stop
-        return self.content(where)
+                found.append(Piece(end, begin, None, []))
+            cuts = sorted({begin, stopped, *[at for at in where if begin < at < stopped]})
+            found += [Piece(a, b, write, uses[:]) for a, b in pairwise(cuts)]
+            end = max(end, stopped)
+        if end < stop:
+            found.append(Piece(end, stop, None, []))
+        self._replace(first, last, found)
+        return [piece for piece in found if start <= piece.start < stop]
 
-    def _slice(self, where: Range) -> slice:
-        """The pieces that overlap ``where``."""
-        start, stop = where
-        first = bisect_right(self._starts, start)
-        if first and self._pieces[first - 1][1] > start:
-            first -= 1
-        last = first
-        while last < len(self._pieces) and self._pieces[last][0] < stop:
-            last += 1
-        return slice(first, last)
+    def write(self, where: Range, write: Write, use: Use) -> None:
+        length, first = len(self.at(where)), bisect_left(self._starts, where[0])
+        self._replace(first, first + length, [Piece(*where, write, [use])])
+
+    def _replace(self, first: int, last: int, pieces: Sequence[Piece]) -> None:
+        self._pieces[first:last], self._starts[first:last] = pieces, [piece.start for piece in pieces]
+
+
+# --- addresses
+
+
+def bounds(array: Any) -> Range:
+    """The address of the first byte of ``array``, of any device, and of the first byte after it."""
+    reach = [stride * (length - 1) for stride, length in zip(array.strides, array.shape, strict=True)]
+    start = _address(array)
+    below, above = sum([r for r in reach if r < 0]), sum([r for r in reach if r > 0])
+    return start + below, start + above + array.dtype.itemsize
+
+
+def _address(array: Any) -> int:
+    interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
+    address: int = interface["data"][0]
+    return address
+
+
+def are_same_array(a: Any, b: Any) -> bool:
+    """Whether two arrays have each element at one address."""
+    return (_address(a), a.shape, a.strides, a.dtype) == (_address(b), b.shape, b.strides, b.dtype)
+
+
+def register(registers: list[Any], slot: int) -> Range:
+    """The place of a register."""
+    start = slot - (id(registers) << 32)
+    return start, start + 1
+
+
+def is_register(where: Range) -> bool:
+    return where[0] < 0
+
+
+def overlap(a: Range, b: Range) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def contains(outer: Range, inner: Range) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]

@@ -20,6 +20,8 @@ from flowrt.errors import InternalError, OpError, ResourceExhaustedError
 from flowrt.executor.analysis.cost import total_cost, waits_outside
 from flowrt.executor.bind.bind import Binder, Ends, Partition, compile_partition
 from flowrt.executor.bind.extend_program import Bound, bound_from
+from flowrt.executor.bind.node_accesses import Layer
+from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
 from flowrt.executor.kernels.iterated_program import is_scalar_loop
 from flowrt.executor.lower.schedule import schedule_parts
@@ -358,15 +360,19 @@ class Plan:
             ends = rendezvous.send, rendezvous.try_recv, rendezvous.abort
         programs: list[Program] = []
         bound: Bound | None = None
+        layers: list[Layer] = []
         for part in self.partitions.values():
             resource = self._resource_on(part.device)
             binder = Binder(part, resource, *ends)
             programs += binder.bind()
+            layers.append(Layer(part.subgraph, binder.tensors))
             bound = bound_from(part, resource, ends, binder.tensors)
         can_grow = len(programs) == 1 and self._mode.seed is None and not self._mode.is_shared
         bound = bound if can_grow else None
         can_interleave = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
         whole = interleaved(programs) if can_interleave else None
+        if whole is not None and is_checking():
+            verify_program(layers, self.placed.fetches, [whole.segments])
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
 
     @property

@@ -6,6 +6,7 @@
     Guarded       a compiled loop that may not support its inputs, and the function that then recomputes it
     Copy          of one host array to another
     Free          of a register
+    Spilled       a call that stores a tensor in a register that outlasts it
     Update        of variables by compiled loops; adjacent ones are joined (`flowrt.executor.program.updates`)
 
 Binding makes them, passes join them, and printers turn them into what is executed: `bound` into a Python
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, in_sequence
-from flowrt.graph.node import Node
+from flowrt.graph.node import Node, Ref
 
 
 class Action(Protocol):
@@ -99,6 +100,18 @@ class Free(NamedTuple):
 
     def bound(self) -> BoundCall:
         return self.registers.__setitem__, (self.slot, None)
+
+
+class Spilled(NamedTuple):
+    """``call``, which stores the tensor ``ref`` in register ``slot``, where it outlasts its own memory."""
+
+    ref: Ref
+    registers: list[Any]
+    slot: int
+    call: Call
+
+    def bound(self) -> BoundCall:
+        return self.call.bound()
 
 
 class Instruction(NamedTuple):

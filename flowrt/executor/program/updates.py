@@ -121,6 +121,11 @@ class Updates:
     def nodes(self) -> tuple[Node, ...]:
         return tuple([update.node for update in self._updates])
 
+    @property
+    def freed(self) -> Sequence[Free]:
+        """Registers that are freed afterwards."""
+        return [Free(self._registers, slot) for slot in self._freed]
+
     def bound(self) -> BoundCall:
         return self._run, ()
 
@@ -177,6 +182,12 @@ class Updates:
             except FailedPreconditionError as error:
                 raise located(node, error) from None
         self._unsure = []
+
+
+def nodes_of(instruction: Instruction) -> tuple[Node, ...]:
+    """The nodes that an instruction runs: several of joined updates."""
+    node, action = instruction
+    return action.nodes if isinstance(action, Updates) else (node,)
 
 
 # --- where arrays are

@@ -1,0 +1,235 @@
+"""Accesses of a program's nodes: the bytes that each reads and writes, and the write that a read must find.
+
+    output                                  a write of its node
+    view                                    what it is a view of
+    variable                                its last update before the read, in the order of the graph
+    feed, constant, parameter of a function     what was there before the program
+
+They follow from the graph and from the places of its tensors. See `flowrt.executor.bind.verify_program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, final
+
+from flowrt import dtypes
+from flowrt.errors import InternalError
+from flowrt.executor.bind.memory_contents import (
+    Range,
+    Write,
+    are_same_array,
+    bounds,
+    contains,
+    is_register,
+    overlap,
+    register,
+)
+from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.program.instruction import Spilled
+from flowrt.executor.program.program import Segment
+from flowrt.executor.program.updates import nodes_of
+from flowrt.graph.effects import touches
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.transfer import send_op
+from flowrt.graph.resources.variables import VariableResource
+
+
+class Layer(NamedTuple):
+    """Nodes that were bound together, in the order of the graph, and where their tensors are. ``parameters``
+    are the tensors of earlier layers that feeds stand for. Nodes of ``dropped`` need not run.
+    """
+
+    subgraph: Subgraph
+    tensors: BoundTensors
+    parameters: Mapping[str, Ref] = {}
+    dropped: Collection[str] = ()
+
+
+class Part(NamedTuple):
+    """Bytes, and the write that must be there; None for what was there before the program."""
+
+    where: Range
+    write: Write | None
+
+
+class Stored(NamedTuple):
+    """A tensor of ``node``, or a variable, as its readers must find it."""
+
+    node: Node
+    text: str
+    parts: Sequence[Part]
+
+
+class Access(NamedTuple):
+    """The reads of a node, and its writes, which come after them."""
+
+    reads: Sequence[Stored]
+    writes: Sequence[Part]
+
+
+@final
+class NodeAccesses:
+    """The accesses of all nodes of ``layers`` that run in ``segments``. Raises `InternalError` if another
+    should run, or if one would write over what it reads.
+    """
+
+    def __init__(self, layers: Sequence[Layer], segments: Sequence[Segment]) -> None:
+        self.sent: list[Stored] = []
+        """Tensors that other devices may read until the program ends, by the nodes that send them."""
+        self.parameters: list[Stored] = []
+        self._of_node: dict[int, Access] = {}
+        """Accesses by the node's ``id``: nodes of two layers may have one name."""
+        self._stored: list[dict[Ref, Stored]] = []
+        """The tensors of each layer."""
+        self._layer_of: dict[int, dict[Ref, Stored]] = {}
+        self._updates: dict[int, Write] = {}
+        """The last update of each variable, by the ``id`` of its resource."""
+        instructions = [instruction for segment in segments for instruction in segment.instructions]
+        self._executed = {id(node) for instruction in instructions for node in nodes_of(instruction)}
+        self._executed |= {id(segment.control.node) for segment in segments if segment.control is not None}
+        self._executed |= {id(segment.receive) for segment in segments}
+        spills = [(node, action) for node, action in instructions if isinstance(action, Spilled)]
+        self._spills = {
+            action.slot: Write(node, f"the copy of {_name(action.ref)}") for node, action in spills
+        }
+        """Copies that outlast their tensors, by the register."""
+        for layer in layers:
+            self._stored.append({})
+            for node in layer.subgraph:
+                self._layer_of[id(node)] = self._stored[-1]
+                if node.name in layer.subgraph.feeds:
+                    self._begin(layer, node)
+                else:
+                    self._visit(layer, node)
+
+    def of(self, node: Node) -> Access:
+        return self._of_node[id(node)]
+
+    def of_spill(self, node: Node, spilled: Spilled) -> Access:
+        stored = self._layer_of[id(node)][spilled.ref]
+        where = register(spilled.registers, spilled.slot)
+        return Access([stored], [Part(where, self._spills[spilled.slot])])
+
+    def stored(self, refs: Iterable[Ref]) -> list[Stored]:
+        """The tensors, without lists and resources, which are not followed."""
+        found = [self._find(ref) for ref in refs]
+        return [stored for stored in found if stored is not None]
+
+    def _find(self, ref: Ref) -> Stored | None:
+        return next((layer[ref] for layer in reversed(self._stored) if ref in layer), None)
+
+    # --- one node
+
+    def _begin(self, layer: Layer, feed: Node) -> None:
+        """A feed, filled before the program begins, or a parameter."""
+        ref = (feed.name, 0)
+        where, outer = _place(layer.tensors, ref), layer.parameters.get(feed.name)
+        if where is None:
+            return
+        found = None if outer is None else self._find(outer)
+        spill = self._spills.get(layer.tensors[ref].slot or -1)
+        if found is not None:
+            self._stored[-1][ref] = found if spill is None else found._replace(parts=[Part(where, spill)])
+        elif outer is None:
+            self._stored[-1][ref] = stored = _stored(layer, feed, 0, [Part(where, None)])
+            self.parameters.append(stored)
+
+    def _visit(self, layer: Layer, node: Node) -> None:
+        tensors, known = layer.tensors, self._stored[-1]
+        reads = [known[ref] for ref in node.inputs if ref in known]
+        made = {(node.name, i): self._parts(layer, node, i) for i in range(len(node.outputs))}
+        writes = [part for parts in made.values() for part in parts if part.write and part.write.node is node]
+        updates = dict[int, Write]()
+        for handle, is_written in touches(node):
+            variable = _variable(tensors, handle)
+            if variable is not None:
+                where, before = bounds(variable.array), self._updates.get(id(variable))
+                reads.append(Stored(node, f"variable {variable.name!r}", [Part(where, before)]))
+                if is_written:
+                    updates[id(variable)] = Write(node, f"the update by {node.name!r}")
+                    writes.append(Part(where, updates[id(variable)]))
+        scratch = tensors.scratch(node) if node.op.effect is Effect.NESTED else None
+        if scratch is not None:
+            writes.append(Part(bounds(scratch), Write(node, f"the functions of {node.name!r}")))
+        if writes and id(node) not in self._executed:
+            check_dropped(layer, node)
+            return
+        if writes:
+            check_inputs(tensors, node, writes)
+        self._of_node[id(node)] = Access(reads, writes)
+        known.update({ref: _stored(layer, node, ref[1], parts) for ref, parts in made.items() if parts})
+        self._updates.update(updates)
+        if node.op is send_op and node.inputs[0] in known:  # the value of a register is passed on
+            sent = known[node.inputs[0]]
+            parts = [part for part in sent.parts if not is_register(part.where)]
+            self.sent.append(Stored(node, f"{sent.text} for the receiver", parts))
+
+    def _parts(self, layer: Layer, node: Node, index: int) -> list[Part]:
+        """The parts of an output: new bytes, or those of another tensor or a variable."""
+        tensors, op, ref = layer.tensors, node.op, (node.name, index)
+        where = _place(tensors, ref)
+        if where is None:
+            return []
+        if op.name == "Const":
+            return [Part(where, None)]
+        new = Part(where, Write(node, f"output {index} of {node.name!r}"))
+        if not op.alias or not node.inputs:
+            return [new]
+        source = node.inputs[op.aliased]
+        if op.effect is Effect.READ:
+            variable = _variable(tensors, source)
+            is_view = variable is not None and contains(bounds(variable.array), where)
+            return [Part(where, self._updates.get(id(variable)))] if is_view else [new]
+        viewed = self._stored[-1][source].parts if source in self._stored[-1] else []
+        if is_register(where):  # it may be a view
+            return [new, *viewed]
+        return [Part(where, part.write) for part in viewed if contains(part.where, where)] or [new]
+
+
+def check_dropped(layer: Layer, node: Node) -> None:
+    """Raise if a node without an instruction should run."""
+    if node.name not in layer.dropped:
+        raise located(node, InternalError("program: expected an instruction; got none"))
+
+
+def check_inputs(tensors: BoundTensors, node: Node, writes: Sequence[Part]) -> None:
+    """Raise if the node would overwrite an input before it has read it."""
+    for ref in node.inputs:
+        where = _place(tensors, ref)
+        if where is None or is_register(where) or not any(overlap(where, part.where) for part in writes):
+            continue
+        places = [tensors.get((node.name, index)) for index in range(len(node.outputs))]
+        outputs = [place.value for place in places if place is not None and place.slot is None]
+        is_same = any(are_same_array(tensors[ref].value, output) for output in outputs)
+        if not (node.op.elementwise and is_same):
+            message = f"program: writes over its input {_name(ref)} before it has read it"
+            raise located(node, InternalError(message))
+
+
+def _place(tensors: BoundTensors, ref: Ref) -> Range | None:
+    """The bytes of a tensor; None for lists, resources, empty tensors and those internal to a group."""
+    operand = tensors.get(ref)
+    if operand is None or tensors.subgraph.spec(ref).dtype in (dtypes.variant, dtypes.resource):
+        return None
+    if operand.slot is not None:
+        return register(tensors.registers, operand.slot)
+    return bounds(operand.value) if operand.value.size else None
+
+
+def _variable(tensors: BoundTensors, handle: Ref) -> VariableResource | None:
+    """The variable with this handle, if it has memory of its own that is not empty."""
+    operand = tensors.get(handle)
+    value = None if operand is None else operand.value
+    return value if isinstance(value, VariableResource) and value.is_pinned and value.array.size else None
+
+
+def _stored(layer: Layer, node: Node, index: int, parts: Sequence[Part]) -> Stored:
+    ref = (node.name, index)
+    return Stored(node, f"{_name(ref)} at {layer.tensors[ref].text}", parts)
+
+
+def _name(ref: Ref) -> str:
+    return f"{ref[0]}:{ref[1]}"
