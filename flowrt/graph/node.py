@@ -231,3 +231,14 @@ def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
 def site_of(node: Node) -> str:
     """The common name of the parts of a loop partitioned across devices; other nodes return their own."""
     return str(node.attrs.get(SITE, node.name))
+
+
+def parts_by_name(nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """The names of all parts of a loop or branch partitioned across devices, by the name of each part. They
+    exchange tensors, so whatever depends on one of them depends on all.
+    """
+    sites: dict[str, list[str]] = {}
+    for node in nodes:
+        if SITE in node.attrs:
+            sites.setdefault(node.attrs[SITE], []).append(node.name)
+    return {name: names for names in sites.values() for name in names}

@@ -162,6 +162,35 @@ def test_a_control_edge_between_devices_waits_for_its_producer(spread):
         seen.clear()
 
 
+def test_a_receive_comes_after_the_part_of_a_branch_that_it_depends_on(spread):
+    """A branch on two devices: the part on the second sends a tensor to the first, which sends the result
+    back.
+    """
+    x = tf.placeholder(tf.float32, [4])
+    with tf.device("/cpu:1"):
+        v = tf.Variable(np.ones(4, np.float32))
+
+    def doubled():
+        with tf.device("/cpu:1"):
+            twice = v * 2.0
+        with tf.device("/cpu:0"):
+            return twice + x
+
+    with tf.device("/cpu:0"):
+        y = tf.cond(tf.reduce_sum(x) > 0.0, doubled, lambda: x) * 3.0
+    with tf.device("/cpu:1"):
+        z = v.assign_add(y)
+        for _ in range(5):
+            z = z + 1.0
+    with tf.Session(config=config(3, CPU=2)) as session:
+        session.run(tf.global_variables_initializer())
+        options, expected = tf.RunOptions(timeout_in_ms=20_000), 1.0
+        for _ in range(3):
+            expected += (2 * expected + 1) * 3
+            found = session.run(z, {x: np.ones(4)}, options=options)
+            np.testing.assert_array_equal(found, np.full(4, expected + 5, np.float32))
+
+
 def test_random_programs_on_threads(spread):
     for seed in range(30):
         program = RandomProgram(seed)

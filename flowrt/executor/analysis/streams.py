@@ -24,7 +24,7 @@ from typing import final
 
 from flowrt.executor.analysis.cost import node_seconds
 from flowrt.graph.effects import touches
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, parts_by_name
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.group_transfer import group_start_op, group_wait_op
 
@@ -139,8 +139,14 @@ def schedule_streams(subgraph: Subgraph, count: int) -> StreamSchedule:
 def _dependencies(subgraph: Subgraph) -> dict[str, list[str]]:
     """Map from each node that executes something to its predecessors, in the order of ``subgraph``."""
     working = {node.name for node in subgraph if not _is_there(node)}
+    parts = parts_by_name(subgraph)
     return {
-        node.name: [name for name in dict.fromkeys(node.predecessors) if name in working]
+        node.name: [
+            part
+            for name in dict.fromkeys(node.predecessors)
+            for part in parts.get(name, (name,))
+            if part in working
+        ]
         for node in subgraph
         if node.name in working
     }

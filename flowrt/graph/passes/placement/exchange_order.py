@@ -15,7 +15,7 @@ from functools import reduce
 from operator import or_
 from typing import final
 
-from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs, parts_by_name
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
 
@@ -25,7 +25,8 @@ class ExchangeOrder:
     """Dependencies through other devices in ``whole``, all nodes of which have a device."""
 
     def __init__(self, whole: Subgraph) -> None:
-        leaving = _leaving(whole)
+        self._parts = parts_by_name(whole)
+        leaving = _leaving(whole) | self._parts.keys()
         self._whole = whole
         self._names: list[str] = []
         """The nodes that give something to another device or another graph: bit i of a mask is the i-th."""
@@ -36,7 +37,7 @@ class ExchangeOrder:
         self._bits: dict[str, int] = {}
         started = 0
         for node in whole:
-            before = reduce(or_, map(self._until, node.predecessors), 0)
+            before = reduce(or_, map(self._until, self._predecessors(node)), 0)
             in_group = is_in_group(node)
             if in_group:
                 before |= started
@@ -55,7 +56,7 @@ class ExchangeOrder:
         node, nodes = self._whole.nodes[name], self._whole.nodes
         wanted = self._before[name] & self._of_device.get(device, 0)
         if node.device == device:
-            own = [self._until(other) for other in node.predecessors if nodes[other].device == device]
+            own = [self._until(o) for o in self._predecessors(node) if nodes[o].device == device]
             wanted &= ~reduce(or_, own, 0)
         found: list[str] = []
         while wanted:
@@ -63,6 +64,9 @@ class ExchangeOrder:
             wanted &= ~self._until(last)
             found.append(last)
         return tuple(found)
+
+    def _predecessors(self, node: Node) -> list[str]:
+        return [part for name in node.predecessors for part in self._parts.get(name, (name,))]
 
     def _until(self, name: str) -> int:
         return self._before[name] | self._bits.get(name, 0)
