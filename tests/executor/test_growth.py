@@ -57,8 +57,8 @@ class Growing(RandomProgram):
     most of its memory is used again.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, calls=30)
+    def __init__(self, seed: int, devices: int = 1, kind: str = "cpu") -> None:
+        super().__init__(seed, calls=30, devices=devices, kind=kind)
         self._resources: dict[str, Any] = {}
         few = int(self.rng.integers(1, 4))
         self._asked = [(self.fetches[:few], self.targets)]
@@ -67,7 +67,7 @@ class Growing(RandomProgram):
         """Fetches, targets and feeds: an earlier step's again, or with a few fetches more and less."""
         fetches, targets = self._choose(self._asked) if self.rng.random() < 0.5 else self._asked[-1]
         if self.rng.random() < 0.8:
-            with self.graph.as_default():
+            with self.graph.as_default(), self._somewhere():
                 calls = self.rng.choice([self.binary, self.unary, self.reshape, self.product, self.view], 2)
                 self.tensors += [call() for call in calls]
             fetches = [f for f in fetches if self.rng.random() < 0.85]
@@ -120,17 +120,21 @@ class Growing(RandomProgram):
         return [np.array(value) for value in self._interpret(subgraph, fed)]
 
     def _interpret(self, subgraph: Subgraph, feeds: dict[str, Any]) -> list[Any]:
-        """Like `evaluate`, with loops."""
+        """Like `evaluate`, with loops and branches."""
         values: dict[Ref, Any] = {(name, 0): value for name, value in feeds.items()}
         for node in subgraph:
             if node.name in feeds:
                 continue
             inputs = [values[ref] for ref in node.inputs]
-            outputs = self._iterated(node, inputs) if node.op.name == "While" else self._once(node, inputs)
+            is_owner = node.op.effect is Effect.NESTED
+            outputs = self._nested(node, inputs) if is_owner else self._once(node, inputs)
             values |= {(node.name, index): value for index, value in enumerate(outputs)}
         return [values[ref] for ref in subgraph.fetches]
 
-    def _iterated(self, node: Node, values: list[Any]) -> list[Any]:
+    def _nested(self, node: Node, values: list[Any]) -> list[Any]:
+        if node.op.name == "If":
+            branch = node.attrs["then_branch" if values[0] else "else_branch"]
+            return self._interpret(branch, dict(zip(branch.feeds, values[1:], strict=True)))
         condition, body = node.attrs["cond"], node.attrs["body"]
         while self._interpret(condition, dict(zip(condition.feeds, values, strict=True)))[0]:
             values = self._interpret(body, dict(zip(body.feeds, values, strict=True)))

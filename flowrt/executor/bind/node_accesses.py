@@ -92,7 +92,7 @@ class NodeAccesses:
         self._executed |= {id(segment.control.node) for segment in segments if segment.control is not None}
         self._executed |= {id(segment.receive) for segment in segments}
         spills = [(node, action) for node, action in instructions if isinstance(action, Spilled)]
-        self._spills = {
+        self._spills: dict[int | None, Write] = {
             action.slot: Write(node, f"the copy of {_name(action.ref)}") for node, action in spills
         }
         """Copies that outlast their tensors, by the register."""
@@ -130,9 +130,12 @@ class NodeAccesses:
         if where is None:
             return
         found = None if outer is None else self._find(outer)
-        spill = self._spills.get(layer.tensors[ref].slot or -1)
-        if found is not None:
-            self._stored[-1][ref] = found if spill is None else found._replace(parts=[Part(where, spill)])
+        spill = self._spills.get(layer.tensors[ref].slot)
+        if found is not None and spill is not None:
+            text = f"{found.text} from {layer.tensors[ref].text}"
+            self._stored[-1][ref] = Stored(feed, text, [Part(where, spill)])
+        elif found is not None:
+            self._stored[-1][ref] = found
         elif outer is None:
             self._stored[-1][ref] = stored = _stored(layer, feed, 0, [Part(where, None)])
             self.parameters.append(stored)

@@ -257,11 +257,9 @@ class _Replay:
 def _signal(instruction: Instruction) -> str | None:
     """The key of what it sends to another stream or device."""
     node, action = instruction
-    if node.op is send_op:
-        return tensor_key(node, None)
     if isinstance(action, Call) and len(action.arguments) == 2 and isinstance(action.arguments[0], str):
         return action.arguments[0]  # an event
-    return None
+    return tensor_key(node, None) if node.op is send_op else None
 
 
 def check_calls(segment: Segment) -> None:
