@@ -151,6 +151,14 @@ def wide_on_gpu() -> None:
         run(tf.matmul(lanes[0], tf.matmul(lanes[1], lanes[2])), gpus(3))
 
 
+def wide_on_null() -> None:
+    x = matrix()
+    with tf.device("/device:NULL:0"):
+        lanes = [tf.matmul(x, x * float(i), name=f"lane{i}") for i in range(3)]
+        last = tf.matmul(lanes[0], tf.matmul(lanes[1], lanes[2]))
+    run(last, tf.ConfigProto(inter_op_parallelism_threads=3, device_count={"NULL": 1}))
+
+
 def lanes_on_gpu() -> None:
     x = matrix()
     with tf.device("/gpu:0"):
@@ -306,6 +314,11 @@ def no_spill(patch: Patch) -> None:
     patch.setattr(extend_program, "_is_lasting", lambda *_: True)
 
 
+def lost_spill(patch: Patch) -> None:
+    """A tensor is read from the register to which nothing has copied it."""
+    patch.setattr(extend_program, "_with_kept", lambda segments, *_: segments)
+
+
 def early_spill(patch: Patch) -> None:
     """A spill is inserted before its node."""
     patch.setattr(extend_program, "bisect_right", lambda *_, **__: 0)
@@ -438,6 +451,8 @@ FAULTS = [
           "program: expected parameter while/x-captured:0 at b. to stay; got " + output("while/Maximum")),
     Fault(no_spill, grown, [CONTENT],
           wrong("MatMul 'added'", "first:0 at b.", output("first"), output("MatMul_11"))),
+    Fault(lost_spill, grown, [CONTENT],
+          wrong("MatMul 'added'", "first:0 at b., spilled", "a copy of it @", BEFORE)),
     Fault(early_spill, grown, [CONTENT],
           wrong("MatMul 'first'", "first:0 at b.", output("first"), BEFORE)),
     Fault(swapped_instructions, chain, [CONTENT],
@@ -456,6 +471,8 @@ FAULTS = [
           wrong("MatMul 'MatMul'", "lane2:0 at b.", output("lane2"), BEFORE)),
     Fault(missing_waits, wide_on_gpu, [WAIT, WRITE],
           "MatMul 'MatMul' @: program: reads Tanh_2:0 at b. without a wait for " + output("Tanh_2")),
+    Fault(missing_waits, wide_on_null, [WAIT, WRITE],
+          "MatMul 'MatMul' @: program: reads lane2:0 at b. without a wait for " + output("lane2")),
     Fault(shared_by_streams, wide, [CONTENT, WAIT, WRITE],
           "MatMul 'lane1' @: program: " + output("lane1") + " overwrites what Mul 'mul' @ uses, "
           "without a wait for it"),

@@ -34,6 +34,7 @@ from flowrt.device.device import Device
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Ends, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
+from flowrt.executor.bind.memory_contents import register
 from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER, BoundTensors
@@ -166,7 +167,9 @@ def extend_program(
     joint = _joined(before, segments)
     if is_checking():
         layers = [_verified(bound, layer, placed) for layer in bound.layers]
-        verify_program(layers, [ref for ref in fetched if ref not in bound.kept], [joint])
+        registers = layers[0].tensors.registers
+        kept_at = {ref: register(registers, o.slot) for ref, o in bound.kept.items() if o.slot is not None}
+        verify_program(layers, fetched, [joint], kept_at)
     kept = [Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text) for keep in keeps.values()]
     tensors = bound.layers[0].tensors
     feeds = program.feeds

@@ -49,6 +49,11 @@ class Piece(NamedTuple):
     write: Write | None
     uses: list[Use]
 
+    def split(self, cuts: Sequence[int]) -> list[Piece]:
+        """The pieces between the addresses ``cuts``, which are inside."""
+        ends = pairwise([self.start, *cuts, self.stop])
+        return [Piece(start, stop, self.write, self.uses[:]) for start, stop in ends]
+
 
 @final
 class Memory:
@@ -64,12 +69,12 @@ class Memory:
         first = max(bisect_right(self._starts, start) - 1, 0)
         last = bisect_left(self._starts, stop)
         end, found = start, list[Piece]()
-        for begin, stopped, write, uses in self._pieces[first:last]:
-            if end < begin:
-                found.append(Piece(end, begin, None, []))
-            cuts = sorted({begin, stopped, *[at for at in where if begin < at < stopped]})
-            found += [Piece(a, b, write, uses[:]) for a, b in pairwise(cuts)]
-            end = max(end, stopped)
+        for piece in self._pieces[first:last]:
+            if end < piece.start:
+                found.append(Piece(end, piece.start, None, []))
+            cuts = [at for at in where if piece.start < at < piece.stop]
+            found += piece.split(cuts) if cuts else [piece]
+            end = max(end, piece.stop)
         if end < stop:
             found.append(Piece(end, stop, None, []))
         self._replace(first, last, found)

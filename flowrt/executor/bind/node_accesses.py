@@ -92,10 +92,11 @@ class NodeAccesses:
         self._executed |= {id(segment.control.node) for segment in segments if segment.control is not None}
         self._executed |= {id(segment.receive) for segment in segments}
         spills = [(node, action) for node, action in instructions if isinstance(action, Spilled)]
-        self._spills: dict[int | None, Write] = {
-            action.slot: Write(node, f"the copy of {_name(action.ref)}") for node, action in spills
+        self._spills = {
+            register(action.registers, action.slot): Write(node, f"the copy of {_name(action.ref)}")
+            for node, action in spills
         }
-        """Copies that outlast their tensors, by the register."""
+        """Copies that outlast their tensors, by the place of the register."""
         for layer in layers:
             self._stored.append({})
             for node in layer.subgraph:
@@ -109,14 +110,18 @@ class NodeAccesses:
         return self._of_node[id(node)]
 
     def of_spill(self, node: Node, spilled: Spilled) -> Access:
-        stored = self._layer_of[id(node)][spilled.ref]
         where = register(spilled.registers, spilled.slot)
-        return Access([stored], [Part(where, self._spills[spilled.slot])])
+        return Access([self._layer_of[id(node)][spilled.ref]], [Part(where, self._spills[where])])
 
-    def stored(self, refs: Iterable[Ref]) -> list[Stored]:
-        """The tensors, without lists and resources, which are not followed."""
-        found = [self._find(ref) for ref in refs]
-        return [stored for stored in found if stored is not None]
+    def stored(self, refs: Iterable[Ref], kept: Mapping[Ref, Range] = {}) -> list[Stored]:
+        """The tensors, without lists and resources, which are not followed; ``kept`` in their registers."""
+        found = [(ref, stored) for ref in refs if (stored := self._find(ref)) is not None]
+        return [self._spilled(stored, kept[ref]) if ref in kept else stored for ref, stored in found]
+
+    def _spilled(self, stored: Stored, where: Range) -> Stored:
+        """The tensor as it must be in the register at ``where``."""
+        write = self._spills.get(where) or Write(stored.node, "a copy of it")
+        return stored._replace(text=f"{stored.text}, spilled", parts=[Part(where, write)])
 
     def _find(self, ref: Ref) -> Stored | None:
         return next((layer[ref] for layer in reversed(self._stored) if ref in layer), None)
@@ -129,20 +134,16 @@ class NodeAccesses:
         where, outer = _place(layer.tensors, ref), layer.parameters.get(feed.name)
         if where is None:
             return
-        found = None if outer is None else self._find(outer)
-        spill = self._spills.get(layer.tensors[ref].slot)
-        if found is not None and spill is not None:
-            text = f"{found.text} from {layer.tensors[ref].text}"
-            self._stored[-1][ref] = Stored(feed, text, [Part(where, spill)])
-        elif found is not None:
-            self._stored[-1][ref] = found
-        elif outer is None:
+        if outer is None:
             self._stored[-1][ref] = stored = _stored(layer, feed, 0, [Part(where, None)])
             self.parameters.append(stored)
+        elif (found := self._find(outer)) is not None:  # otherwise its node was dropped
+            is_there = any(part.where == where for part in found.parts)
+            self._stored[-1][ref] = found if is_there else self._spilled(found, where)
 
     def _visit(self, layer: Layer, node: Node) -> None:
         tensors, known = layer.tensors, self._stored[-1]
-        reads = [known[ref] for ref in node.inputs if ref in known]
+        reads = [read for ref in node.inputs if (read := self._read(layer, ref)) is not None]
         made = {(node.name, i): self._parts(layer, node, i) for i in range(len(node.outputs))}
         writes = [part for parts in made.values() for part in parts if part.write and part.write.node is node]
         updates = dict[int, Write]()
@@ -170,6 +171,14 @@ class NodeAccesses:
             parts = [part for part in sent.parts if not is_register(part.where)]
             self.sent.append(Stored(node, f"{sent.text} for the receiver", parts))
 
+    def _read(self, layer: Layer, ref: Ref) -> Stored | None:
+        """The tensor. If its node does not run, it expects a write that does not come."""
+        stored, where = self._stored[-1].get(ref), _place(layer.tensors, ref)
+        if stored is not None or where is None:
+            return stored
+        node = layer.subgraph.nodes[ref[0]]
+        return _stored(layer, node, ref[1], [Part(where, _output(node, ref[1]))])
+
     def _parts(self, layer: Layer, node: Node, index: int) -> list[Part]:
         """The parts of an output: new bytes, or those of another tensor or a variable."""
         tensors, op, ref = layer.tensors, node.op, (node.name, index)
@@ -178,7 +187,7 @@ class NodeAccesses:
             return []
         if op.name == "Const":
             return [Part(where, None)]
-        new = Part(where, Write(node, f"output {index} of {node.name!r}"))
+        new = Part(where, _output(node, index))
         if not op.alias or not node.inputs:
             return [new]
         source = node.inputs[op.aliased]
@@ -232,6 +241,10 @@ def _variable(tensors: BoundTensors, handle: Ref) -> VariableResource | None:
 def _stored(layer: Layer, node: Node, index: int, parts: Sequence[Part]) -> Stored:
     ref = (node.name, index)
     return Stored(node, f"{_name(ref)} at {layer.tensors[ref].text}", parts)
+
+
+def _output(node: Node, index: int) -> Write:
+    return Write(node, f"output {index} of {node.name!r}")
 
 
 def _name(ref: Ref) -> str:

@@ -18,14 +18,14 @@ With ``FLOWRT_CHECK=1`` every program is verified when it is bound, extended or 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, final
 
 from flowrt.device.device import Device
 from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.errors import InternalError
-from flowrt.executor.bind.memory_contents import Memory, Piece, Use, Write, register
+from flowrt.executor.bind.memory_contents import Memory, Piece, Range, Use, Write, register
 from flowrt.executor.bind.node_accesses import Access, Layer, NodeAccesses, Part, Stored
 from flowrt.executor.bind.stream_clocks import Moment, StreamClocks
 from flowrt.executor.program.edge_keys import tensor_key
@@ -61,14 +61,17 @@ def checking() -> Iterator[None]:
 Block: TypeAlias = Sequence[Segment]
 
 
-def verify_program(layers: Sequence[Layer], fetches: Iterable[Ref], blocks: Sequence[Block]) -> None:
+def verify_program(
+    layers: Sequence[Layer], fetches: Iterable[Ref], blocks: Sequence[Block], kept: Mapping[Ref, Range] = {}
+) -> None:
     """Raise `InternalError` if a node of ``layers`` reads another value than it should, or if one of
     ``fetches`` or of the tensors that are sent is not there when the program ends. ``blocks`` are the
-    instructions of each host stream; an asynchronous device has one for all of its streams.
+    instructions of each host stream; an asynchronous device has one for all of its streams. ``kept``: the
+    registers to which tensors were spilled.
     """
     replay = _Replay(layers, blocks)
     replay.run()
-    replay.check_end(replay.accesses.stored(fetches))
+    replay.check_end(replay.accesses.stored(fetches, kept))
 
 
 def verify_function(layer: Layer, block: Block) -> None:
@@ -119,10 +122,9 @@ class _Replay:
         """Raise unless all streams have ended, and ``fetched`` and what was sent is there."""
         for moment in self._clocks.steps():
             self.check_joined(moment)
-        for node, text, parts in fetched:
-            self.check_reads(node, 0, [Stored(node, f"{text} for the fetch", parts)])
-        for sent in self.accesses.sent:
-            self.check_reads(sent.node, 0, [sent])
+        ends = [Stored(node, f"{text} for the fetch", parts) for node, text, parts in fetched]
+        for stored in [*ends, *self.accesses.sent]:
+            self._access(0, [(stored.node, Access([stored], []))])
 
     def check_joined(self, moment: Moment) -> None:
         """Raise unless the first stream of a device waits for the others. The host waits for its own."""
@@ -210,26 +212,18 @@ class _Replay:
         """The accesses of one instruction: its nodes may run in any order, so all read before one writes."""
         moment = self._clocks.step(stream)
         for node, access in accesses:
-            for piece in self.check_reads(node, stream, access.reads):
-                piece.uses.append(Use(moment, node))
+            for _, text, parts in access.reads:
+                for where, expected in parts:
+                    for piece in self._memory.at(where):
+                        self.check_content(node, text, expected, piece.write)
+                        self.check_wait(node, stream, text, piece)
+                        piece.uses.append(Use(moment, node))
         for node, access in accesses:
             for where, write in access.writes:
                 assert write is not None
-                self.check_write(
-                    node, stream, write, [u for p in self._memory.at(where) for u in p.uses], moment
-                )
-                self._memory.write(where, write, Use(moment, node))
-
-    def check_reads(self, node: Node, stream: int, reads: Sequence[Stored]) -> list[Piece]:
-        """The bytes that ``node`` reads. Raise unless they hold what they should."""
-        found = list[Piece]()
-        for _, text, parts in reads:
-            for where, expected in parts:
                 for piece in self._memory.at(where):
-                    self.check_content(node, text, expected, piece.write)
-                    self.check_wait(node, stream, text, piece)
-                    found.append(piece)
-        return found
+                    self.check_write(node, write, piece, moment)
+                self._memory.write(where, write, Use(moment, node))
 
     def check_sent(self, node: Node, key: str) -> None:
         if not self._clocks.is_sent(key):
@@ -245,10 +239,10 @@ class _Replay:
         if piece.write is not None and not self._clocks.is_over(piece.uses[0].moment, stream):
             raise located(node, InternalError(f"program: reads {text} without a wait for {piece.write}"))
 
-    def check_write(self, node: Node, stream: int, write: Write, uses: Iterable[Use], moment: Moment) -> None:
-        for use in uses:
+    def check_write(self, node: Node, write: Write, piece: Piece, moment: Moment) -> None:
+        for use in piece.uses:
             is_joined = use.moment == moment and use.node is not node
-            if is_joined or not self._clocks.is_over(use.moment, stream):
+            if is_joined or not self._clocks.is_over(use.moment, moment[0]):
                 user = f"{use.node.op.name} {use.node.name!r} ({use.node.source})"
                 message = f"program: {write} overwrites what {user} uses, without a wait for it"
                 raise located(node, InternalError(message))
