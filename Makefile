@@ -31,8 +31,8 @@ demo: $(READY)  ## train a network on real data on two CPU devices, then on a cl
 test: $(READY)  ## run the tests, except the slow ones
 	@$(PY) -m pytest -n 3 --dist loadfile -m "not slow"  # on 2 cores: a test that waits leaves one idle
 
-test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples
-	@$(PY) -m pytest -n 2 --dist loadfile --timeout 1800 --hypothesis-profile nightly
+test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, and verify programs
+	@FLOWRT_CHECK=1 $(PY) -m pytest -n 2 --dist loadfile --timeout 1800 --hypothesis-profile nightly
 
 lint: $(READY)  ## ruff: rules and format
 	@$(PY) -m ruff check --quiet .

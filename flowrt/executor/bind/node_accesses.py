@@ -208,17 +208,21 @@ def check_dropped(layer: Layer, node: Node) -> None:
 
 
 def check_inputs(tensors: BoundTensors, node: Node, writes: Sequence[Part]) -> None:
-    """Raise if the node would overwrite an input before it has read it."""
+    """Raise if the node would overwrite an input before it has read it: an elementwise one may write each
+    element where it read it.
+    """
+    places = [tensors.get((node.name, index)) for index in range(len(node.outputs))]
+    arrays = [place.value for place in places if place is not None and place.slot is None]
+    outputs = {bounds(array): array for array in arrays if getattr(array, "size", 0)}
     for ref in node.inputs:
         where = _place(tensors, ref)
-        if where is None or is_register(where) or not any(overlap(where, part.where) for part in writes):
+        if where is None or is_register(where):
             continue
-        places = [tensors.get((node.name, index)) for index in range(len(node.outputs))]
-        outputs = [place.value for place in places if place is not None and place.slot is None]
-        is_same = any(are_same_array(tensors[ref].value, output) for output in outputs)
-        if not (node.op.elementwise and is_same):
-            message = f"program: writes over its input {_name(ref)} before it has read it"
-            raise located(node, InternalError(message))
+        for written, _ in writes:
+            is_same = written in outputs and are_same_array(tensors[ref].value, outputs[written])
+            if overlap(where, written) and not (node.op.elementwise and is_same):
+                message = f"program: writes over its input {_name(ref)} before it has read it"
+                raise located(node, InternalError(message))
 
 
 def _place(tensors: BoundTensors, ref: Ref) -> Range | None:
