@@ -224,9 +224,7 @@ class _Walk:
         if operand is None or where is None:
             return
         op = node.op
-        if op.name == "Const" or (
-            op.alias and op.effect is Effect.READ and self._is_variable(node, operand.value)
-        ):
+        if op.name == "Const" or (op.reads_variable and self._is_variable(node, operand.value)):
             self._contents[ref] = self._memory.adopt(where, f"{op.name} {node.name!r}")
             return
         if op.alias and any(_contains(self._where(source), where) for source in node.inputs):
