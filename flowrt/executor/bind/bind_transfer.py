@@ -28,8 +28,8 @@ from flowrt.graph.resources.tensor_list import TensorList
 
 
 class Ends(NamedTuple):
-    """The step's rendezvous: ``send(key, value)``, ``take(key, default)``, and ``fail(error)``, which ends the
-    step when a copy from a device fails after its instruction.
+    """The step's rendezvous: ``send(key, value)``, ``take(key, default)``, and ``fail(error)`` to end a step
+    when a copy from a device fails after its instruction.
     """
 
     send: Callable[[str, Any], None]
