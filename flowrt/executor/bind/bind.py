@@ -102,6 +102,7 @@ class Binder:
         self._subgraph, device, self._schedule, lifetimes, places, self._has_loops = partition
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
+        self._put = device.put if device.is_asynchronous else None
         if outer is None:
             outer = Outer(BoundTensors(device, self._subgraph, lifetimes, places), 0, None, {})
         self.tensors, self._depth, self._frame, self._lists = outer
@@ -185,14 +186,14 @@ class Binder:
     def _bind_known(self, node: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
         if storage is Storage.CONSTANT:
-            operands = [constant(node, self._device)]
+            operands = [constant(node, self._put)]
         elif storage is Storage.RESOURCE:
             operands = [Operand(self._resource(node), None, f"%{node.name}")]
         else:
             reads = self.tensors.inputs(node)
             if node.op.effect is Effect.READ and not reads[0].value.is_initialized:
                 self._builder.emit(node, self._kernels.initialization_check(node, reads[0].value))
-            operands = views(node, reads, self._device)
+            operands = views(node, reads, self._device.xp)
         for index, operand in enumerate(operands):
             self.tensors.place(node, index, operand)
 

@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt.device.device import Device
-from flowrt.executor.analysis.cost import node_seconds
-from flowrt.executor.buffers.bound_tensors import owner_of
-from flowrt.executor.buffers.buffer_assignment import stand_ins
-from flowrt.executor.kernels.backend import backend_of
+from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
-from flowrt.executor.kernels.sized_call import is_pooled, sized_call
+from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.node import Node, Subgraph
@@ -40,8 +37,7 @@ class KernelBinder:
     ) -> None:
         self._device, self._subgraph, self._registers = device, subgraph, registers
         self._resource, self._has_loops = resource, has_loops
-        self._xp, self._computes = device.xp, device.executor.computes
-        self._backend = backend_of(device)
+        self._xp, self._backend = device.xp, backend_of(device)
         self.compiles_control = has_loops and self._backend.compiles_control
         """Whether loops and branches over small tensors become machine code."""
 
@@ -67,7 +63,7 @@ class KernelBinder:
                 return make(read(*arguments))
 
         slots = [] if target.slot is None else [target.slot]
-        return self._call(self._timed(node, copy), arguments, slots)
+        return self._call(node, copy, arguments, slots)
 
     def initialization_check(self, node: Node, variable: Any) -> Action:
         """A check that ``variable`` has a value. It never loses it again."""
@@ -100,7 +96,7 @@ class KernelBinder:
             arguments = *arguments, out
         else:
             function = functools.partial(function, out=out)
-        return self._call(self._timed(node, function), arguments, ())
+        return self._call(node, function, arguments, ())
 
     def _into_registers(
         self, node: Node, function: Any, arguments: tuple[Any, ...], slots: Sequence[Any]
@@ -110,29 +106,27 @@ class KernelBinder:
             update = self._backend.update(node, arguments, specs, self._registers)
             if update is not None:
                 return update
-        if not self._device.is_asynchronous and is_pooled(node):  # 64 MB of new pages cost 10 ms
-            function = sized_call(node, function, functools.partial(self._device.empty, owner=owner_of(node)))
-        function = self._timed(node, function)
-        if not self._computes:
-            function = functools.partial(function, out=stand_ins(node))
-        return self._call(function, arguments, slots, is_list=bool(slots) and node.op.outputs[0].is_list)
-
-    def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function to run for a kernel: itself, or a simulated one on a device that does not compute."""
-        if self._computes:
-            return function
-        return self._device.executor.kernel(node.name, function, node_seconds(self._subgraph, node))
+        if not self._device.is_asynchronous:
+            function = sized_call(node, function, self._device.empty)
+        return self._call(node, function, arguments, slots, allocates=True)
 
     def _call(
-        self, function: Any, arguments: tuple[Any, ...], slots: Sequence[int], is_list: bool = False
+        self,
+        node: Node,
+        function: Any,
+        arguments: tuple[Any, ...],
+        slots: Sequence[int],
+        allocates: bool = False,
     ) -> Call:
         """``function(*arguments)``, with its results stored in registers ``slots``. Arguments that are not
         known yet are read from registers.
         """
+        function = self._backend.launched(self._subgraph, node, function, allocates)
         if any(isinstance(argument, Later) for argument in arguments):
             function, arguments = late_call(self._registers, function, arguments), ()
         if not slots:
             return Call(function, arguments)
+        is_list = allocates and node.op.outputs[0].is_list
         return Call(_stored(self._registers, slots, is_list, function, arguments))
 
 
