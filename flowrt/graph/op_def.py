@@ -369,6 +369,11 @@ class OpDef(Generic[Result_co]):
     def is_pure(self) -> bool:
         return self.effect is Effect.PURE
 
+    @property
+    def reads_variable(self) -> bool:
+        """Whether its output is the memory of a variable."""
+        return self.alias and self.effect is Effect.READ
+
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Result_co:
         """Add one operation. Returns its output, a list of outputs, or the operation when it has none."""
         if len(args) > len(self.inputs):

@@ -17,7 +17,8 @@ from flowrt.device.device import Device
 from flowrt.device.device_kinds import DeviceKind, register_kind
 from flowrt.device.host.host import HostExecutor
 from flowrt.device.local_devices import DeviceRequest, specs_of
-from flowrt.executor.kernels.backend import BACKENDS, PlainBackend
+from flowrt.executor.kernels.backend import PlainBackend
+from flowrt.executor.kernels.device_backends import BACKENDS
 from flowrt.graph.node import Node, Subgraph
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"

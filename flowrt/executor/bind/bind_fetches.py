@@ -11,6 +11,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.kernels.sized_call import is_pooled
 from flowrt.graph.node import Ref
 from flowrt.graph.op_def import Effect
 
@@ -28,7 +29,7 @@ def bind_fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], A
     take = _taker(tensors, ref, is_once)
     if slot is not None:
         return lambda: take(registers[slot])
-    if source.op.effect is Effect.READ and source.op.alias:
+    if source.op.reads_variable:
         lock = tensors[source.inputs[0]].value.lock  # another step may be updating the variable
 
         def take_locked() -> Any:
@@ -53,7 +54,7 @@ def _taker(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[Any], An
         return copied
     is_new = tensors.subgraph.nodes[ref[0]].op.effect in (Effect.PURE, Effect.RANDOM)
     if is_new and is_once and not tensors.is_alias(ref):
-        return scalar_or_array if ref in tensors.pooled else _own
+        return scalar_or_array if is_pooled(tensors.subgraph.nodes[ref[0]]) else _own
     return copied
 
 

@@ -9,156 +9,140 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.device.memory_pool import Owner
 from flowrt.device.spec import parse_device
+from flowrt.device.stream_executor import Stream
 from flowrt.errors import InvalidArgumentError, OpError
-from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
+from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
-from flowrt.executor.program.instruction import Call
-from flowrt.executor.program.instruction_builder import InstructionBuilder
+from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.node import Node
 from flowrt.graph.resources.tensor_list import TensorList
 
-Send: TypeAlias = Callable[[str, Any], None]
+
+class Ends(NamedTuple):
+    """The step's rendezvous: ``send(key, value)``, ``take(key, default)``, and ``fail(error)`` to end a step
+    when a copy from a device fails after its instruction.
+    """
+
+    send: Callable[[str, Any], None]
+    take: Callable[[str, Any], Any]
+    fail: Callable[[OpError], object]
+
 
 MAX_KEPT_BYTES = 65536
 """A tensor sent to another task may be read after the step: up to this size it is in a buffer of the plan;
 larger ones are in separate memory, or a variable's, which a step does not change before its sends are done.
 """
 
-
-def bind_feed(node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool) -> Feed:
-    """Binds a feed to the location where the program reads it."""
-    device, registers = builder.device, tensors.registers
-    if is_buffer:
-        array = tensors.new_buffer(node, 0)
-        if not device.is_asynchronous:
-            return Feed(functools.partial(array.__setitem__, ...), array)
-        return Feed(functools.partial(device.feed, device.executor.memory_of(array)))
-    slot = tensors.new_register(node, 0)
-    if not device.is_asynchronous:
-        return Feed(functools.partial(registers.__setitem__, slot))
-    builder.is_fixed = False
-    put, owner = device.put, owner_of(node)
-    return Feed(lambda value: registers.__setitem__(slot, put(value, owner)))
+Read: TypeAlias = Callable[[], Any]
+Key: TypeAlias = str | Callable[[], str]
 
 
-def bind_recv(
-    node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool, frame: Frame | None
-) -> None:
-    """Wait for the tensor, and copy it to an asynchronous device. ``frame``: the innermost loop."""
-    key = tensor_key(node, frame)
-    if not builder.device.is_asynchronous:
-        builder.cut(key, tensors.new_register(node, 0), receive=node)
-    else:
-        builder.is_fixed = False
-        stream, arrived = builder.stream, tensors.new_slot()
-        builder.cut(key, arrived, receive=node)
-        builder.use_stream(node, stream)
-        _copy_in(node, builder, tensors, is_buffer, arrived)
-    builder.line(node, (node.attrs["send_device"],), tensors.text(node))
-
-
-def _copy_in(
-    node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool, arrived: int
-) -> None:
-    device, registers = builder.device, tensors.registers
-    if is_buffer:
-        memory = device.executor.memory_of(tensors.new_buffer(node, 0))
-        builder.emit_call(node, lambda: device.feed(memory, registers[arrived]))
-    else:
-        slot, owner = tensors.new_register(node, 0), owner_of(node)
-        put: Callable[..., Any] = device.put
-        if node.outputs[0].dtype is dtypes.variant:
-            put = functools.partial(list_to_device, device)
-        builder.emit_call(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
-    if parse_device(node.attrs["send_device"]).device_type != device.device_type:
-        tensors.place(node, 0, tensors[node.name, 0]._replace(host_slot=arrived))
-
-
-def bind_send(
-    node: Node,
-    builder: InstructionBuilder,
-    tensors: BoundTensors,
-    frame: Frame | None,
-    is_inside: bool,
-    send: Send,
-    fail: Callable[[OpError], object],
-) -> None:
-    """Send the tensor by ``send(key, value)``. ``frame``: the innermost loop; ``is_inside``: the node is in a
-    function. ``fail(error)`` ends the step when a copy from the device fails after its instruction.
+@final
+class TransferBinder:
+    """Binds the transfers of a program on ``device`` with ``registers``, or of a function in the innermost
+    loop ``frame``; ``is_inside``: in a function.
     """
-    operand, device, key = tensors[node.inputs[0]], builder.device, tensor_key(node, frame)
-    builder.is_fixed = False
-    leaves_task = is_remote(node)
-    is_kept = (
-        operand.slot is None
-        and (  # the next iteration, what follows a branch, or the next step writes there
-            is_inside or (leaves_task and operand.value.nbytes <= MAX_KEPT_BYTES)
-        )
-    )
-    if not device.is_asynchronous or operand.is_host:
-        call = _send_value(operand, tensors, _sender(key, send), is_kept)
-    elif tensors.subgraph.spec(node.inputs[0]).dtype is dtypes.variant:
-        call = _send_list(operand, tensors, _sender(key, send))
-    else:
-        read, stream = _reader(operand, tensors, is_kept), device.streams[builder.stream]
-        if not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
+
+    def __init__(
+        self, device: Device, registers: list[Any], ends: Ends, frame: Frame | None, is_inside: bool
+    ) -> None:
+        self._device, self._registers, self._ends = device, registers, ends
+        self._frame, self._is_inside = frame, is_inside
+
+    def feed(self, node: Node, place: Operand) -> Feed:
+        """The feed that puts a value into ``place``."""
+        device, array = self._device, place.value
+        if place.slot is None:
+            if device.is_asynchronous:
+                return Feed(functools.partial(device.feed, device.executor.memory_of(array)))
+            return Feed(functools.partial(array.__setitem__, ...), array)
+        store = functools.partial(self._registers.__setitem__, place.slot)
+        if not device.is_asynchronous:
+            return Feed(store)
+        put, owner = device.put, owner_of(node)
+        return Feed(lambda value: store(put(value, owner)))
+
+    def key(self, node: Node) -> Key:
+        """The key of a send or receive; in a loop, a function that computes it."""
+        return tensor_key(node, self._frame)
+
+    def copy_in(self, node: Node, place: Operand, arrived: int) -> Action:
+        """The copy of a received value from register ``arrived`` to ``place``, of an asynchronous device."""
+        device, registers = self._device, self._registers
+        if place.slot is None:
+            memory = device.executor.memory_of(place.value)
+            return Call(lambda: device.feed(memory, registers[arrived]))
+        slot, owner = place.slot, owner_of(node)
+        is_list = node.outputs[0].dtype is dtypes.variant
+        put: Callable[..., Any] = functools.partial(list_to_device, device) if is_list else device.put
+        return Call(lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
+
+    def send(self, node: Node, operand: Operand, is_list: bool, stream: Stream | None) -> Action:
+        """The action that sends ``operand``, a list or a tensor, computed on ``stream``."""
+        device, key, (send, _, fail) = self._device, self.key(node), self._ends
+        if not device.is_asynchronous or operand.is_host:
+            return self._send_value(operand, _sender(key, send), self._is_copied(node, operand))
+        if is_list:
+            return self._send_list(operand, _sender(key, send))
+        assert stream is not None
+        read = self._reader(operand, self._is_copied(node, operand))
+        if not is_remote(node) and not is_other_type(node, device):
             share, send_now = device.share, _sender(key, send)
-            call = Call(lambda: send_now(share(stream, read())))
-        else:  # the copy to the host is sent when it is there, which is after the instruction
-            copy_out, sender = device.send, _later_sender(key, send)
-            call = Call(lambda: copy_out(stream, read(), sender(), fail))
-    builder.emit_line(node, call, (operand,), "")
+            return Call(lambda: send_now(share(stream, read())))
+        copy_out, sender = device.send, _later_sender(key, send)
+        return Call(lambda: copy_out(stream, read(), sender(), fail))  # sent when the copy is complete
+
+    def _is_copied(self, node: Node, operand: Operand) -> bool:
+        """Whether the next iteration, what follows a branch, or the next step writes its memory."""
+        is_small = is_remote(node) and operand.slot is None and operand.value.nbytes <= MAX_KEPT_BYTES
+        return operand.slot is None and (self._is_inside or is_small)
+
+    def _send_value(self, operand: Operand, send: Callable[[Any], None], is_copied: bool) -> Action:
+        if operand.slot is None and not is_copied:
+            return Call(send, (operand.value,))
+        read = self._reader(operand, is_copied)
+        return Call(lambda: send(read()))
+
+    def _send_list(self, operand: Operand, send: Callable[[Any], None]) -> Action:
+        device = self._device
+        if not device.executor.computes:
+            raise InvalidArgumentError(
+                f"{device.name} computes nothing: expected a list that stays on this device"
+            )
+        read = self._reader(operand, False)
+        return Call(lambda: send(list_to_host(device, read())))
+
+    def _reader(self, operand: Operand, is_copied: bool) -> Read:
+        """Function that returns the array to send, which leaves a device some time after its instruction."""
+        registers, slot, value = self._registers, operand.slot, operand.value
+        if slot is not None:
+            return lambda: registers[slot]
+        return functools.partial(self._device.xp.array, value) if is_copied else lambda: value
 
 
-def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], is_kept: bool) -> Call:
-    """Send a value; ``is_kept`` means that the sent value is already a copy."""
-    registers, slot, value = tensors.registers, operand.slot, operand.value
-    if slot is not None:
-        return Call(lambda: send(registers[slot]))
-    if is_kept:
-        copy = tensors.device.xp.array
-        return Call(lambda: send(copy(value)))
-    return Call(send, (value,))
+def is_other_type(node: Node, device: Device) -> bool:
+    """Whether the other end of a send or receive on ``device`` is a device of another type."""
+    ends = (parse_device(node.attrs[end]).device_type for end in ("send_device", "recv_device"))
+    return any(end != device.device_type for end in ends)
 
 
-def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None]) -> Call:
-    registers, slot, device = tensors.registers, operand.slot, tensors.device
-    if not device.executor.computes:
-        raise InvalidArgumentError(
-            f"{device.name} computes nothing: expected a list that stays on this device"
-        )
-    assert slot is not None  # a list is in no buffer
-    return Call(lambda: send(list_to_host(device, registers[slot])))
-
-
-def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[[], Any]:
-    """Function that returns the array to send, which leaves the device some time after its instruction."""
-    registers, slot, value = tensors.registers, operand.slot, operand.value
-    if slot is not None:
-        return lambda: registers[slot]
-    if is_kept:
-        copy = tensors.device.xp.array
-        return lambda: copy(value)
-    return lambda: value
-
-
-def _sender(key: str | Callable[[], str], send: Send) -> Callable[[Any], None]:
+def _sender(key: Key, send: Callable[[str, Any], None]) -> Callable[[Any], None]:
     """Function that sends a value."""
     if isinstance(key, str):
         return functools.partial(send, key)
     return lambda value: send(key(), value)
 
 
-def _later_sender(key: str | Callable[[], str], send: Send) -> Callable[[], Callable[[Any], None]]:
+def _later_sender(key: Key, send: Callable[[str, Any], None]) -> Callable[[], Callable[[Any], None]]:
     """Function that creates, when its instruction runs, the function that sends a value later: by then a
     loop's frame may be in another iteration.
     """

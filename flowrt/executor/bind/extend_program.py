@@ -32,8 +32,9 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.executor.analysis.streams import one_stream
-from flowrt.executor.bind.bind import Binder, Ends, Outer, Partition
+from flowrt.executor.bind.bind import Binder, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
+from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.bind.memory_contents import register
 from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
@@ -221,7 +222,7 @@ def _is_lasting(bound: Bound, ref: Ref) -> bool:
         return True
     root = layer.lifetimes.root(ref)
     source = layer.subgraph.nodes[root[0]]
-    is_read = _is_variable(source)
+    is_read = source.op.reads_variable
     is_still = (
         source.op.name == "Const"
         or root[0] in layer.parameters
@@ -232,11 +233,6 @@ def _is_lasting(bound: Bound, ref: Ref) -> bool:
     spec = layer.subgraph.spec(ref)
     is_cleared = not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER
     return not is_cleared and (is_still or (root == ref and not is_read))
-
-
-def _is_variable(source: Node) -> bool:
-    """Whether its output is the memory of a variable: of a read it is, the rows of a gather are a copy."""
-    return source.op.effect is Effect.READ and source.op.alias
 
 
 def _keep(bound: Bound, ref: Ref) -> Spill | None:
@@ -251,7 +247,7 @@ def _keep(bound: Bound, ref: Ref) -> Spill | None:
         return None
     root = layer.lifetimes.root(ref)
     source = layer.subgraph.nodes[root[0]]
-    is_read = _is_variable(source)
+    is_read = source.op.reads_variable
     registers, slot = layer.tensors.registers, layer.tensors.new_slot()
     lock = layer.tensors[source.inputs[0]].value.lock if is_read else None
     if operand.slot is None:
@@ -295,9 +291,9 @@ def _bind_layer(
     there = {(n, 0): o.value for n, o in zip(parameters, arguments, strict=True) if o.slot is None}
     enclosing = Enclosing(storage, there, {})
     places = assign_buffers(inner, schedule, lifetimes, bound.resource, bound.device, enclosing)
-    tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places.memory, arguments)
+    tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places, arguments)
     partition = Partition(inner, bound.device, schedule, lifetimes, places, False)
-    builder = Binder(partition, bound.resource, *bound.ends, Outer(tensors, 0, None, {})).bind_function()
+    builder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {})).bind_function()
     builder.cut(None, 0)
     return Increment(inner, lifetimes, tensors, parameters), builder.segments, builder.lines
 
@@ -334,7 +330,7 @@ def _is_of_variable(bound: Bound, ref: Ref) -> bool:
             return False
         layer = bound.layer(outer[0])
         root = layer.lifetimes.root(outer)
-    return _is_variable(layer.subgraph.nodes[root[0]])
+    return layer.subgraph.nodes[root[0]].op.reads_variable
 
 
 # --- segments

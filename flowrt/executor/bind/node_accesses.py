@@ -191,7 +191,7 @@ class NodeAccesses:
         if not op.alias or not node.inputs:
             return [new]
         source = node.inputs[op.aliased]
-        if op.effect is Effect.READ:
+        if op.reads_variable:
             variable = _variable(tensors, source)
             is_view = variable is not None and contains(bounds(variable.array), where)
             return [Part(where, self._updates.get(id(variable)))] if is_view else [new]

@@ -17,7 +17,14 @@ from flowrt.device.device import Device
 from flowrt.device.memory_pool import LiveTensor, Owner
 from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
-from flowrt.executor.buffers.buffer_assignment import SCRATCH, FunctionBuffers, is_output_on_host, nbytes_of
+from flowrt.executor.buffers.buffer_assignment import (
+    SCRATCH,
+    BufferAssignment,
+    FunctionBuffers,
+    Storage,
+    is_output_on_host,
+    nbytes_of,
+)
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.program.arguments import Operand
@@ -41,18 +48,18 @@ class BoundTensors:
         device: Device,
         subgraph: Subgraph,
         lifetimes: Lifetimes,
-        memory: MemoryPlan,
+        places: BufferAssignment,
         owner: BoundTensors | None = None,
         base: int = 0,
     ) -> None:
         self.device, self.subgraph = device, subgraph
-        self._lifetimes, self._memory, self._base = lifetimes, memory, base
+        self._lifetimes, self._places, self._memory, self._base = lifetimes, places, places.memory, base
         self._arena: DeviceMemory | None
         self.registers: list[Any]
         self._names: dict[tuple[int, int], str]
         """Names of the buffers, by arena and offset."""
         if owner is None:
-            self._arena, self.registers, self._names = _take_arena(device, subgraph, memory), [], {}
+            self._arena, self.registers, self._names = _take_arena(device, subgraph, places.memory), [], {}
         else:
             self._arena, self.registers, self._names = owner._arena, owner.registers, owner._names
         self._operands: dict[Ref, Operand] = {}
@@ -61,8 +68,6 @@ class BoundTensors:
         self._in_place: Mapping[Ref, Operand] = {}
         """Outputs of a function's owner that are written by the function's own kernels."""
         self._large_slots: dict[Ref, list[int]] = {}
-        self.pooled: set[Ref] = set()
-        """Fetched tensors allocated directly from the pool: new memory that the caller owns."""
 
     def of_function(
         self, node: Node, places: FunctionBuffers, arguments: Sequence[Operand], outputs: Sequence[Operand]
@@ -72,18 +77,18 @@ class BoundTensors:
         """
         function, lifetimes = places.subgraph, places.lifetimes
         base = self._base + self._memory.offsets[node.name, SCRATCH]
-        inner = BoundTensors(self.device, function, lifetimes, places.buffers.memory, self, base)
+        inner = BoundTensors(self.device, function, lifetimes, places.buffers, self, base)
         inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
         return inner
 
     def of_addition(
-        self, subgraph: Subgraph, lifetimes: Lifetimes, memory: MemoryPlan, arguments: Sequence[Operand]
+        self, subgraph: Subgraph, lifetimes: Lifetimes, places: BufferAssignment, arguments: Sequence[Operand]
     ) -> BoundTensors:
         """The tensors of nodes that are bound later, with a separate arena: the parameters of ``subgraph``
         are at ``arguments``.
         """
-        more = BoundTensors(self.device, subgraph, lifetimes, memory)
+        more = BoundTensors(self.device, subgraph, lifetimes, places)
         more.registers, more._names = self.registers, self._names
         more._operands.update({(name, 0): o for name, o in zip(subgraph.feeds, arguments, strict=True)})
         return more
@@ -120,6 +125,15 @@ class BoundTensors:
 
     def place(self, node: Node, index: int, operand: Operand) -> None:
         self._operands[node.name, index] = operand
+
+    def create(self, node: Node) -> list[Operand]:
+        """New places for the outputs of ``node``, as assigned: buffers or registers."""
+        for index in range(len(node.outputs)):
+            if self._places.storage_of((node.name, index)) is Storage.BUFFER:
+                self.new_buffer(node, index)
+            else:
+                self.new_register(node, index)
+        return self.outputs(node)
 
     def new_slot(self) -> int:
         """A register of no tensor."""

@@ -77,12 +77,18 @@ class Storage(Enum):
 class BufferAssignment(NamedTuple):
     """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node
     that owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
+    ``copied``: the reads of variables that are copies, by rule 2.
     """
 
     storage: dict[str, Storage]
     memory: MemoryPlan
     outputs: dict[Ref, Storage]
     functions: dict[str, tuple[FunctionBuffers, ...]]
+    copied: frozenset[str]
+
+    def storage_of(self, ref: Ref) -> Storage:
+        """Storage class of one output."""
+        return self.outputs.get(ref) or self.storage[ref[0]]
 
 
 class FunctionBuffers(NamedTuple):
@@ -153,6 +159,7 @@ class _Assigner:
         self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
         self._outputs: dict[Ref, Storage] = {}
         self._functions: dict[str, tuple[FunctionBuffers, ...]] = {}
+        self._copied: set[str] = set()
         self._of_lists: set[str] = set()
         """Nodes that depend on all elements of a list, on a device that does not compute."""
         self._surroundings = enclosing
@@ -175,7 +182,9 @@ class _Assigner:
             if node.name not in self._storage:
                 self._storage[node.name] = self._assign(node, position)
             self._release(position)
-        return BufferAssignment(self._storage, self._arena.plan(), self._outputs, self._functions)
+        return BufferAssignment(
+            self._storage, self._arena.plan(), self._outputs, self._functions, frozenset(self._copied)
+        )
 
     # --- one node
 
@@ -188,9 +197,11 @@ class _Assigner:
             return self._storage_of_feed(node)
         if node.op.effect is Effect.NESTED:
             return self._assign_functions(node)
-        if node.op.alias and self._try_view(node, position):
+        if node.op.reads_variable and self._lifetimes.is_overwritten(node, position):
+            self._copied.add(node.name)
+        elif node.op.alias and self._try_view(node):
             return Storage.VIEW
-        if not self._fits_buffers(node, position):
+        if not self._fits_buffers(node):
             return Storage.REGISTER
         inherited = self._inheritable(node, position) if node.op.elementwise else []
         for index, spec in enumerate(node.outputs):
@@ -214,7 +225,7 @@ class _Assigner:
         small = nbytes_of(spec) <= MAX_COPIED_FEED and (node.name, 0) not in self._fetched
         return Storage.BUFFER if self._is_asynchronous or small else Storage.REGISTER
 
-    def _fits_buffers(self, node: Node, position: int) -> bool:
+    def _fits_buffers(self, node: Node) -> bool:
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         if not outputs:
             return False
@@ -226,16 +237,14 @@ class _Assigner:
             return True
         if node.op.name == "_Recv":
             return self._is_asynchronous
-        copied = (
-            node.op.alias and node.op.effect is Effect.READ and self._lifetimes.is_overwritten(node, position)
-        )
-        if not copied and not node.op.takes_out:
+        is_copied = node.name in self._copied
+        if not is_copied and not node.op.takes_out:
             return False
         if self._is_asynchronous:
             return not is_on_host(node)
         if self._surroundings is None and self._fetched_bytes(outputs) > _copied_bytes(node):
             return False
-        is_sent = not copied and self._lifetimes.is_sent(outputs)
+        is_sent = not is_copied and self._lifetimes.is_sent(outputs)
         return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
 
     def _fetched_bytes(self, refs: list[Ref]) -> int:
@@ -255,7 +264,7 @@ class _Assigner:
 
     # --- views
 
-    def _try_view(self, node: Node, position: int) -> bool:
+    def _try_view(self, node: Node) -> bool:
         """Whether the outputs can be views that are made when the program is bound."""
         viewed = node.inputs[node.op.aliased]
         source = self._operand(viewed)
@@ -266,7 +275,7 @@ class _Assigner:
             self._stand_ins[ref] = source.value
             return True
         if node.op.effect is Effect.READ:
-            if not source.value.is_pinned or self._lifetimes.is_overwritten(node, position):
+            if not source.value.is_pinned:
                 return False
             self._stand_ins[ref] = _stand_in(node.outputs[0])
             return True

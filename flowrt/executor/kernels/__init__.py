@@ -12,4 +12,5 @@ random_kernels                 uniform random numbers by compiled loops
 onednn_kernels                 convolution, pooling, normalization and matrix products by oneDNN
 host_kernels                   choice among these for a node on the host
 backend                        `Backend`: what a kind of device does better than the operations' kernels
+device_backends                the backends of the host, CUDA and the null device
 """

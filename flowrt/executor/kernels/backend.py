@@ -4,26 +4,21 @@
     call      a compiled call of a small operation
     group     the compiled loop of a fusion group
     update    the compiled loop of an operation that writes variables
+    launched  what a step calls for a kernel: the kernel, or its simulation
 
-A backend is registered for a device type; binding asks it for each node. What it has not, the operations' own
-kernels do, with the device's array module.
+A backend is registered for a device type (`flowrt.executor.kernels.device_backends`); binding asks it for
+each node. For the rest, the operations' own kernels are called with the device's array module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 from flowrt.device.device import Device
-from flowrt.executor.kernels.cuda_kernel import CudaKernel
-from flowrt.executor.kernels.cuda_update import cuda_update
-from flowrt.executor.kernels.fused_kernel import FusedKernel
-from flowrt.executor.kernels.host_kernels import host_kernel
 from flowrt.executor.kernels.loop_operands import GroupKernel
-from flowrt.executor.kernels.small_calls import small_call
-from flowrt.executor.kernels.update_kernel import late_array, update_of
-from flowrt.executor.program.instruction import Action, Call
+from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.passes.fusion.group import plain_kernel
 
@@ -52,6 +47,13 @@ class Backend(Protocol):
         that are known when it runs are in ``registers``.
         """
 
+    def launched(
+        self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
+    ) -> Callable[..., Any]:
+        """The function that a step calls for a kernel of ``node`` that is bound to ``function``: itself, or a
+        simulation of it. ``allocates``: it returns new memory, instead of writing into buffers.
+        """
+
 
 class PlainBackend:
     """The backend of a device that has only the operations' kernels: others override what they do better."""
@@ -75,56 +77,7 @@ class PlainBackend:
     ) -> Action | None:
         return None
 
-
-@final
-class HostBackend(PlainBackend):
-    """oneDNN, BLAS, and loops by LLVM."""
-
-    compiles_control = True
-
-    def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
-        own = host_kernel(subgraph, node, has_loops)
-        if not node.op.takes_workspace:
-            return own
-        return partial(own or node.op.kernel, workspace=self.device.workspace)
-
-    def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
-        return small_call(node, arguments, out)
-
-    def group(self, node: Node) -> GroupKernel:
-        kernel = FusedKernel(node)
-        kernel.prepare()
-        return kernel
-
-    def update(
-        self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
-    ) -> Action | None:
-        late = [late_array(argument, spec) for argument, spec in zip(arguments, specs, strict=True)]
-        return update_of(node, late, registers)
-
-
-@final
-class CudaBackend(PlainBackend):
-    """CuPy, and loops in CUDA C."""
-
-    def group(self, node: Node) -> GroupKernel:
-        return CudaKernel(node, self.device)
-
-    def update(
-        self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
-    ) -> Action | None:
-        call = cuda_update(self.device, node, arguments)
-        return None if call is None else Call(call)
-
-
-BACKENDS: dict[str, Callable[[Device], Backend]] = {
-    "CPU": HostBackend,
-    "GPU": CudaBackend,
-    "NULL": PlainBackend,
-}
-"""Backends by device type."""
-
-
-def backend_of(device: Device) -> Backend:
-    """The backend of ``device``."""
-    return BACKENDS[device.device_type](device)
+    def launched(
+        self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
+    ) -> Callable[..., Any]:
+        return function

@@ -1,7 +1,7 @@
 """Traces of steps, and the recent steps of a process.
 
 step_stats      kernel times and memory, as ``StepStats`` and ``RunMetadata``
-stream_times    times of an asynchronous device, by its own clock
+stream_times    times of a program's work, by the host's clock or the device's own
 recent_steps    the last steps of the process, for a post-mortem
 compile_times   phases of a compile, as one log line
 gc_pause        Python's garbage collector, paused while a plan is compiled

@@ -1,4 +1,4 @@
-"""Times of work on an asynchronous device, by its own clock.
+"""Times of a program's work: on an asynchronous device by its own clock, else by the host's.
 
     mark(stream) -> an event at the current end of the stream --settle--> the times of all marks --> records
 
@@ -9,7 +9,7 @@ takes to notice it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, final
 
 from flowrt.device.deadline import finish
@@ -30,7 +30,10 @@ class _Timed(NamedTuple):
 
 
 class Watch(Protocol):
-    """Observer of a device's streams during one step. Marks are opaque."""
+    """Observer of a program during one step. Marks are opaque."""
+
+    waited: Record
+    """Records the wait of a receive."""
 
     def mark(self, stream: Stream | None) -> Any:
         """Here is the work on ``stream`` now; on the first where none was used."""
@@ -42,32 +45,40 @@ class Watch(Protocol):
         """The step's work was given to the streams."""
 
 
-def watch_streams(device: Device, clock: Callable[[], int], recorder: StepRecorder) -> Watch:
-    """The device's own times where it has them and ``recorder`` is thorough, else those of launches.
-    ``clock`` is the host's, in nanoseconds.
+def watch_program(device: Device, number: int, clock: Callable[[], int], recorder: StepRecorder) -> Watch:
+    """The times of instructions of the host stream ``number``, or of an asynchronous device: its own where it
+    has them and ``recorder`` is thorough, else those of launches. ``clock`` is the host's, in nanoseconds.
     """
+    if not device.is_asynchronous:
+        record = recorder.on(device, number, f"stream {number}")
+        return HostTimes(clock, {}, record, record)
+    waited = recorder.on(device, len(device.streams), "host")
     if recorder.is_thorough and device.executor.create_timed_event() is not None:
-        return StreamTimes(device, clock, recorder)
-    return LaunchTimes(device, clock, recorder)
+        return StreamTimes(device, clock, recorder, waited)
+    records = {
+        stream: recorder.on(device, number, f"stream {number}, launches")
+        for number, stream in enumerate(device.streams)
+    }
+    return HostTimes(clock, records, records[device.streams[0]], waited)
 
 
 @final
-class LaunchTimes:
-    """Times that the host takes to submit each node's work to a stream."""
+class HostTimes:
+    """Times that the host takes to compute each node, or to submit its work to a stream: ``records`` of the
+    streams, by default the ``first``.
+    """
 
-    def __init__(self, device: Device, clock: Callable[[], int], recorder: StepRecorder) -> None:
-        self._clock = clock
-        records = [
-            recorder.on(device, number, f"stream {number}, launches") for number in range(len(device.streams))
-        ]
-        self._records: dict[Stream | None, Record] = dict(zip(device.streams, records, strict=True))
-        self._records[None] = records[0]
+    def __init__(
+        self, clock: Callable[[], int], records: Mapping[Stream, Record], first: Record, waited: Record
+    ) -> None:
+        self._clock, self._records, self._first, self.waited = clock, records, first, waited
 
     def mark(self, stream: Stream | None) -> int:
         return self._clock()
 
     def record(self, stream: Stream | None, node: Node, first: int) -> None:
-        self._records[stream](node, first, self._clock())
+        record = self._first if stream is None else self._records.get(stream, self._first)
+        record(node, first, self._clock())
 
     def settle(self) -> None:
         """All is recorded."""
@@ -77,8 +88,10 @@ class LaunchTimes:
 class StreamTimes:
     """Execution times on the device, by timed events after each node's work."""
 
-    def __init__(self, device: Device, clock: Callable[[], int], recorder: StepRecorder) -> None:
-        self._device = device
+    def __init__(
+        self, device: Device, clock: Callable[[], int], recorder: StepRecorder, waited: Record
+    ) -> None:
+        self._device, self.waited = device, waited
         self._records = {
             stream: recorder.on(device, number, f"stream {number}")
             for number, stream in enumerate(device.streams)

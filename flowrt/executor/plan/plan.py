@@ -18,7 +18,8 @@ from weakref import ref
 from flowrt.device.device import Device
 from flowrt.errors import InternalError, OpError, ResourceExhaustedError
 from flowrt.executor.analysis.cost import total_cost, waits_outside
-from flowrt.executor.bind.bind import Binder, Ends, Partition, compile_partition
+from flowrt.executor.bind.bind import Binder, Partition, compile_partition
+from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.bind.extend_program import Bound, bound_from
 from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
@@ -351,19 +352,19 @@ class Plan:
         rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous
         if self._mode.is_shared:
             rendezvous = StepRendezvous()
-            ends: Ends = rendezvous.send, rendezvous.take, rendezvous.fail
+            ends = Ends(rendezvous.send, rendezvous.take, rendezvous.fail)
         elif self._inline:
             rendezvous = InlineRendezvous()
-            ends = rendezvous.send, rendezvous.take, raise_error
+            ends = Ends(rendezvous.send, rendezvous.take, raise_error)
         else:
             rendezvous = LocalRendezvous()
-            ends = rendezvous.send, rendezvous.try_recv, rendezvous.abort
+            ends = Ends(rendezvous.send, rendezvous.try_recv, rendezvous.abort)
         programs: list[Program] = []
         bound: Bound | None = None
         layers: list[Layer] = []
         for part in self.partitions.values():
             resource = self._resource_on(part.device)
-            binder = Binder(part, resource, *ends)
+            binder = Binder(part, resource, ends)
             programs += binder.bind()
             layers.append(Layer(part.subgraph, binder.tensors))
             bound = bound_from(part, resource, ends, binder.tensors)

@@ -84,7 +84,7 @@ class Loop:
         self._iterations_a_pause = iterations_a_pause
 
     def run(
-        self, run_block: RunBlock, run_instructions: Callable[[Segment], None] | None
+        self, run_block: RunBlock, run_instructions: Callable[[Segment], object] | None
     ) -> Generator[str, Any, None]:
         """Run all iterations. ``run_instructions``, if given, runs a basic block without interruption."""
         if not self._begins():
@@ -105,7 +105,7 @@ class Loop:
                 count = 0
                 yield from self._pause()
 
-    def _run_straight(self, run_instructions: Callable[[Segment], None]) -> Generator[str, Any, None]:
+    def _run_straight(self, run_instructions: Callable[[Segment], object]) -> Generator[str, Any, None]:
         """The iterations of a body in which nothing waits."""
         goes_on, (segment,), frame = self._goes_on, self.body, self._frame
         while True:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt.device.device import Device
+from flowrt.device.stream_executor import Stream
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE, Control
 from flowrt.executor.program.instruction import Action, Call, Instruction
@@ -25,12 +26,15 @@ class InstructionBuilder:
         self.segments: list[Segment] = []
         self.lines: list[Line] = []
         self.depth = depth
-        self.is_fixed = device.is_asynchronous
-        """Whether every step makes the same calls on the same memory, independent of the host."""
         self.stream = 0
         """Current stream of an asynchronous device."""
         self._instructions: list[Instruction] = []
         self._cost = self.total_cost = 0.0
+
+    @property
+    def current_stream(self) -> Stream | None:
+        """The current stream of an asynchronous device."""
+        return self.device.streams[self.stream] if self.device.is_asynchronous else None
 
     def emit(self, node: Node, action: Action) -> None:
         self._instructions.append(Instruction(node, action))

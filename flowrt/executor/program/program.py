@@ -8,8 +8,9 @@ to wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple, final
 
@@ -22,7 +23,7 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import OpError
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.observe.step_stats import StepRecorder
-from flowrt.executor.observe.stream_times import watch_streams
+from flowrt.executor.observe.stream_times import watch_program
 from flowrt.executor.program.control_flow import PAUSE, Block, Control
 from flowrt.executor.program.instruction import Instruction, python_calls
 from flowrt.executor.program.updates import join_updates
@@ -166,49 +167,51 @@ class Program:
         if self.launch is not None or (self._runs_to_capture == 0 and self._capture()):
             return self._run_captured()
         self._runs_to_capture -= 1
-        return self._run_block(self.segments)
+        return self._walk(self.segments, self._run_calls, self._wait)
 
-    def _run_captured(self) -> Generator[str, Any, None]:
-        with self._enter():
-            self.launch()  # type: ignore[misc]  # it was captured
-        self.registers[:] = self._results
-        yield from ()
+    def run_stepwise(self) -> Generator[str, Any, None]:
+        """Run like `run`, with a pause after every instruction: for schedulers that interleave programs."""
+        return self._walk(self.segments, self._run_stepwise, self._wait)
 
-    def _run_block(self, block: Block) -> Generator[str, Any, None]:
-        registers, take, is_asynchronous = self.registers, self.take, self.device.is_asynchronous
+    def run_traced(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
+        """`run` with ``recorder`` called for each node, and for each receive's wait, with nanoseconds of
+        ``clock``.
+        """
+        watch = watch_program(self.device, self.stream, clock, recorder)
+
+        def run(segment: Segment) -> Sequence[str]:
+            stream, first = None, watch.mark(None)
+            for instruction, following in _with_following(segment.instructions):
+                stream = self._execute(instruction, stream)
+                if following is not instruction.node:  # otherwise it frees values that the node has read
+                    watch.record(stream, instruction.node, first)
+                    first = watch.mark(stream)
+            return ()
+
+        def wait(segment: Segment) -> Generator[str, Any, None]:
+            start = clock()
+            yield from self._wait(segment)
+            if segment.receive is not None:
+                watch.waited(segment.receive, start, clock(), is_wait=True)
+
+        yield from self._walk(self.segments, run, wait)
+        watch.settle()
+
+    def _walk(
+        self, block: Block, run: Callable[[Segment], Iterable[str]], wait: Callable[[Segment], Iterable[str]]
+    ) -> Generator[str, Any, None]:
+        """Each segment of ``block``: its instructions by ``run``, then a loop, branches, or ``wait``."""
+        is_plain = run == self._run_calls
         for segment in block:
-            calls, key, slot, control, _, _, self._nodes = segment
-            position = self._position = iter(calls)
-            try:
-                if is_asynchronous:
-                    with self._enter():
-                        for function, arguments in position:
-                            function(*arguments)
-                else:  # no context: entering an empty one costs 0.1 us
-                    for function, arguments in position:
-                        function(*arguments)
-            except Exception as error:  # noqa: BLE001 (raised with a type)
-                raise blame(segment, position, error) from cause(error)
-            self._position = None
-            if control is not None:
-                yield from control.run(self._run_block, self._run_stretch)
-                continue
-            if key is None:
-                return
-            if key is PAUSE:
-                yield PAUSE
-                continue
-            if not isinstance(key, str):
-                key = key()
-            value = take(key, None)
-            while value is None:
-                value = yield key
-                if value is None:
-                    value = take(key, None)
-            registers[slot] = value
+            yield from run(segment)
+            if segment.control is not None:
+                inner = partial(self._walk, run=run, wait=wait)
+                yield from segment.control.run(inner, self._run_calls if is_plain else None)
+            elif segment.key is not None:
+                yield from wait(segment)
 
-    def _run_stretch(self, segment: Segment) -> None:
-        """A segment without a wait."""
+    def _run_calls(self, segment: Segment) -> Sequence[str]:
+        """The instructions of ``segment``, without an observer."""
         self._nodes = segment.nodes
         position = self._position = iter(segment.calls)
         try:
@@ -218,93 +221,16 @@ class Program:
         except Exception as error:  # noqa: BLE001 (raised with a type)
             raise blame(segment, position, error) from cause(error)
         self._position = None
+        return ()
 
-    def _capture(self) -> bool:
-        """Make `launch`; False if the device cannot, or not now."""
-        executor, stream = self.device.executor, self.device.streams[0]
-
-        def run() -> None:
-            for segment in self.segments:
-                executor.use(stream)
-                for function, arguments in segment.calls:
-                    function(*arguments)
-
-        with self.device.alone() as is_alone:
-            if not is_alone:
-                self._runs_to_capture += 1  # the next run tries again
-                return False
-            self.launch = executor.capture(stream, run)
-        self._results = list(self.registers)
-        return self.launch is not None
-
-    def run_stepwise(self) -> Generator[str, Any, None]:
-        """Run like `run`, with a pause after every instruction: for schedulers that interleave programs."""
-        return self._step_block(self.segments)
-
-    def _step_block(self, block: Block) -> Generator[str, Any, None]:
-        for segment in block:
-            stream = None
-            for instruction in segment.instructions:
-                stream = self._execute(instruction, stream)
-                try:
-                    yield PAUSE
-                except OpError as error:  # the driver of the program ends it here
-                    raise located(instruction.node, error) from None
-            if segment.control is not None:
-                yield from segment.control.run(self._step_block, None)
-            elif segment.key is not PAUSE:
-                yield from self._wait(segment)
-
-    def run_traced(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
-        """`run` with ``recorder`` called for each node and receive's wait, with nanoseconds of ``clock``."""
-        if self.device.is_asynchronous:
-            return self._run_watched(clock, recorder)
-        record = recorder.on(self.device, self.stream, f"stream {self.stream}")
-
-        def trace_block(block: Block) -> Generator[str, Any, None]:
-            for segment in block:
-                start = clock()
-                for instruction, following in _with_following(segment.instructions):
-                    self._execute(instruction, None)
-                    if following is not instruction.node:  # otherwise it frees values that the node has read
-                        record(instruction.node, start, clock())
-                        start = clock()
-                if segment.control is not None:
-                    yield from segment.control.run(trace_block, None)
-                    continue
-                start = clock()
-                yield from self._wait(segment)
-                if segment.receive is not None:
-                    record(segment.receive, start, clock(), is_wait=True)
-
-        return trace_block(self.segments)
-
-    def _run_watched(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
-        """`run_traced` on an asynchronous device: ``recorder`` gets its streams' times, if it is thorough and
-        the device supports them, else those of launches; and the host's waits.
-        """
-        device = self.device
-        waited = recorder.on(device, len(device.streams), "host")
-        watch = watch_streams(device, clock, recorder)
-
-        def watch_block(block: Block) -> Generator[str, Any, None]:
-            for segment in block:
-                stream, first = None, watch.mark(None)
-                for instruction, following in _with_following(segment.instructions):
-                    stream = self._execute(instruction, stream)
-                    if following is not instruction.node:
-                        watch.record(stream, instruction.node, first)
-                        first = watch.mark(stream)
-                if segment.control is not None:
-                    yield from segment.control.run(watch_block, None)
-                    continue
-                start = clock()
-                yield from self._wait(segment)
-                if segment.receive is not None:
-                    waited(segment.receive, start, clock(), is_wait=True)
-
-        yield from watch_block(self.segments)
-        watch.settle()
+    def _run_stepwise(self, segment: Segment) -> Generator[str, Any, None]:
+        stream = None
+        for instruction in segment.instructions:
+            stream = self._execute(instruction, stream)
+            try:
+                yield PAUSE
+            except OpError as error:  # the driver of the program ends it here
+                raise located(instruction.node, error) from None
 
     def _execute(self, instruction: Instruction, stream: Stream | None) -> Stream | None:
         """Execute one instruction, with ``stream`` as the current one; returns the stream after it."""
@@ -327,12 +253,11 @@ class Program:
 
     def _wait(self, segment: Segment) -> Generator[str, Any, None]:
         key = segment.key
-        if key is None:
-            return
         if key is PAUSE:
             yield PAUSE
             return
         if not isinstance(key, str):
+            assert key is not None
             key = key()
         value = self.take(key, None)
         while value is None:
@@ -340,6 +265,32 @@ class Program:
             if value is None:
                 value = self.take(key, None)
         self.registers[segment.slot] = value
+
+    # --- as one unit
+
+    def _capture(self) -> bool:
+        """Make `launch`; False if the device cannot, or not now."""
+        executor, stream = self.device.executor, self.device.streams[0]
+
+        def run() -> None:
+            for segment in self.segments:
+                executor.use(stream)
+                for function, arguments in segment.calls:
+                    function(*arguments)
+
+        with self.device.alone() as is_alone:
+            if not is_alone:
+                self._runs_to_capture += 1  # the next run tries again
+                return False
+            self.launch = executor.capture(stream, run)
+        self._results = list(self.registers)
+        return self.launch is not None
+
+    def _run_captured(self) -> Generator[str, Any, None]:
+        with self._enter():
+            self.launch()  # type: ignore[misc]  # it was captured
+        self.registers[:] = self._results
+        yield from ()
 
     def __str__(self) -> str:
         """The program as text, one line per instruction: result, op, operands, shape and the user's line."""

@@ -1,0 +1,86 @@
+"""The backends of the device types: host, CUDA, and the null device, which only simulates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
+
+from flowrt.device.device import Device
+from flowrt.executor.analysis.cost import node_seconds
+from flowrt.executor.buffers.buffer_assignment import stand_ins
+from flowrt.executor.kernels.backend import Backend, PlainBackend
+from flowrt.executor.kernels.cuda_kernel import CudaKernel
+from flowrt.executor.kernels.cuda_update import cuda_update
+from flowrt.executor.kernels.fused_kernel import FusedKernel
+from flowrt.executor.kernels.host_kernels import host_kernel
+from flowrt.executor.kernels.loop_operands import GroupKernel
+from flowrt.executor.kernels.small_calls import small_call
+from flowrt.executor.kernels.update_kernel import late_array, update_of
+from flowrt.executor.program.instruction import Action, Call
+from flowrt.graph.node import Node, Subgraph, TensorSpec
+
+
+@final
+class HostBackend(PlainBackend):
+    """oneDNN, BLAS, and loops by LLVM."""
+
+    compiles_control = True
+
+    def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
+        own = host_kernel(subgraph, node, has_loops)
+        if not node.op.takes_workspace:
+            return own
+        return partial(own or node.op.kernel, workspace=self.device.workspace)
+
+    def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
+        return small_call(node, arguments, out)
+
+    def group(self, node: Node) -> GroupKernel:
+        kernel = FusedKernel(node)
+        kernel.prepare()
+        return kernel
+
+    def update(
+        self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
+    ) -> Action | None:
+        late = [late_array(argument, spec) for argument, spec in zip(arguments, specs, strict=True)]
+        return update_of(node, late, registers)
+
+
+@final
+class CudaBackend(PlainBackend):
+    """CuPy, and loops in CUDA C."""
+
+    def group(self, node: Node) -> GroupKernel:
+        return CudaKernel(node, self.device)
+
+    def update(
+        self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
+    ) -> Action | None:
+        call = cuda_update(self.device, node, arguments)
+        return None if call is None else Call(call)
+
+
+@final
+class NullBackend(PlainBackend):
+    """Kernels take their time on the device's clock, and compute nothing: new results are stand-ins."""
+
+    def launched(
+        self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
+    ) -> Callable[..., Any]:
+        simulated = self.device.executor.kernel(node.name, function, node_seconds(subgraph, node))
+        return partial(simulated, out=stand_ins(node)) if allocates else simulated
+
+
+BACKENDS: dict[str, Callable[[Device], Backend]] = {
+    "CPU": HostBackend,
+    "GPU": CudaBackend,
+    "NULL": NullBackend,
+}
+"""Backends by device type."""
+
+
+def backend_of(device: Device) -> Backend:
+    """The backend of ``device``."""
+    return BACKENDS[device.device_type](device)
