@@ -17,9 +17,11 @@ of 16; 8 by 2 take 44, 4 by 4 47. OpenBLAS takes 98 on two cores: it copies b fi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, final
 
-from flowrt.loops.llvm_text import TYPES, TileWriter
+from flowrt.loops.llvm_text import TYPES, Writer
 
 
 class Matrix(NamedTuple):
@@ -83,10 +85,11 @@ def llvm_product(product: Product) -> str:
 
 
 @final
-class _Emitter(TileWriter):
+class _Emitter(Writer):
     def __init__(self, product: Product) -> None:
-        super().__init__(TYPES[product.dtype])
-        self._product = product
+        super().__init__(())
+        self._product, self._type = product, TYPES[product.dtype]
+        self._alignment = 8 if product.dtype == "float64" else 4
 
     def run(self) -> str:
         if self._product.is_along:
@@ -146,3 +149,53 @@ class _Emitter(TileWriter):
             numbers, vectors = self._at(a, (number, p.a.column_step)), self._at(b, (number, p.b.row_step))
             self._add_products(sums, numbers, p.a.row_step, vectors, widths)
         self._put(sums, [self._at(c, (str(i), p.c.row_step)) for i in range(height)], widths)
+
+    # --- vectors
+
+    def _at(self, base: str, *steps: tuple[str, str | int]) -> str:
+        """``base`` and for each (number, step) so many elements more."""
+        for number, step in steps:
+            offset = number if step in (1, "1") else self._let(f"mul nsw i64 {number}, {step}")
+            base = self._let(f"getelementptr inbounds {self._type}, ptr {base}, i64 {offset}")
+        return base
+
+    def _vector(self, width: int) -> str:
+        return f"<{width} x {self._type}>"
+
+    def _places(self, base: str, widths: Sequence[int]) -> list[tuple[str, str]]:
+        """The type and address of each vector of a row."""
+        return [(self._vector(w), self._at(base, (str(i * widths[0]), 1))) for i, w in enumerate(widths)]
+
+    def _vectors(self, base: str, widths: Sequence[int]) -> list[str]:
+        places = self._places(base, widths)
+        return [self._let(f"load {type_}, ptr {place}, align {self._alignment}") for type_, place in places]
+
+    def _zeros(self, height: int, widths: Sequence[int]) -> list[list[str]]:
+        return [[self._variable(self._vector(w), "zeroinitializer") for w in widths] for _ in range(height)]
+
+    def _put(self, sums: Sequence[Sequence[str]], bases: Sequence[str], widths: Sequence[int]) -> None:
+        for row, base in zip(sums, bases, strict=True):
+            for variable, (type_, place) in zip(row, self._places(base, widths), strict=True):
+                total = self._let(f"load {type_}, ptr {variable}")
+                self._say(f"store {type_} {total}, ptr {place}, align {self._alignment}")
+
+    def _add_products(
+        self, sums: Sequence[Sequence[str]], first: str, step: int, vectors: str, widths: Sequence[int]
+    ) -> None:
+        """Add to each row its number, which are ``step`` elements apart from ``first`` on, times the vectors
+        at ``vectors``.
+        """
+        factors = self._vectors(vectors, widths)
+        for i, row in enumerate(sums):
+            number = self._let(f"load {self._type}, ptr {self._at(first, (str(i), step))}")
+            for width, variable, factor in zip(widths, row, factors, strict=True):
+                name = f"llvm.fmuladd.v{width}f{8 * self._alignment}"
+                fma = partial(self._call, name, self._vector(width), self._spread(number, width), factor)
+                self._change(variable, self._vector(width), fma)
+
+    def _spread(self, number: str, width: int) -> str:
+        """A vector of the number."""
+        type_ = self._vector(width)
+        first = self._let(f"insertelement {type_} poison, {self._type} {number}, i64 0")
+        mask = f"<{width} x i32> zeroinitializer"
+        return self._let(f"shufflevector {type_} {first}, {type_} poison, {mask}")
