@@ -78,9 +78,9 @@ class Writer:
         return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")
 
     @contextmanager
-    def _loop(self, begin: str, end: str, step: int | str = 1, interleaved: int = 0) -> Iterator[str]:
-        """Context of a loop body, emitted for each number; yields the counter's name. ``interleaved``: the
-        number of vectors that are computed side by side; 0 leaves it to LLVM.
+    def _loop(self, begin: str, end: str, step: int | str = 1, hint: str = "") -> Iterator[str]:
+        """Context of a loop body, emitted for each number; yields the counter's name. ``hint``: a property of
+        the loop for LLVM's vectoriser.
         """
         self._count += 1
         label = self._count
@@ -94,14 +94,14 @@ class Writer:
         yield now
         following = self._let(f"add nsw i64 {now}, {step}")
         self._say(f"store i64 {following}, ptr {counter}")
-        self._say(f"br label %test{label}{self._hint(interleaved) if interleaved else ''}")
+        self._say(f"br label %test{label}{self._hint(hint) if hint else ''}")
         self._lines.append(f"done{label}:")
 
-    def _hint(self, interleaved: int) -> str:
+    def _hint(self, hint: str) -> str:
         """A reference to the metadata of one loop."""
         n = len(self._metadata)
         self._metadata.append(f"!{n} = distinct !{{!{n}, !{n + 1}}}")
-        self._metadata.append(f'!{n + 1} = !{{!"llvm.loop.interleave.count", i32 {interleaved}}}')
+        self._metadata.append(f"!{n + 1} = !{{{hint}}}")
         return f", !llvm.loop !{n}"
 
     def _change(self, variable: str, type_: str, change: Callable[[str], str]) -> None:

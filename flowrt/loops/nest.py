@@ -16,12 +16,14 @@ one: softmax has three, for the maximum, the sum and the quotients. A value that
 computed again, unless that is expensive: then it is kept meanwhile in the memory of a later loop's result.
 
 `loop_nest` makes the nest in passes, `verify_nest` verifies it, and the printers of LLVM IR and CUDA C print
-it statement by statement. `block_sums` is a pass for the host.
+it statement by statement. `block_sums` and `choose_vectors` are passes for the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from flowrt.errors import InternalError
@@ -31,6 +33,11 @@ KEPT_COST = 8
 """Instructions from which on a value is kept for a later loop."""
 
 NOT_KEPT = frozenset({"load", "column", "const"})
+
+LONG = 256
+"""Statements of a body that fills a processor's reorder buffer: it does not begin the next vector before it
+has ended this one. So two are computed side by side: 1,000 operations in a chain take 45 us instead of 63.
+"""
 
 
 class Compute(NamedTuple):
@@ -84,6 +91,16 @@ class Accumulate(NamedTuple):
 Statement: TypeAlias = Compute | Keep | Reload | Put | Accumulate
 
 
+class Vectors(Enum):
+    """How the host computes the columns of a loop."""
+
+    FREE = ""
+    """In vectors as its compiler likes, and what is left of them in shorter ones or one by one."""
+    PAIRED = " in pairs of vectors"
+    MASKED = " in masked vectors"
+    """The last vector of a row is masked, and nothing is left."""
+
+
 class ColumnLoop(NamedTuple):
     """A loop over the columns of a row, after which its ``reductions`` are values of the row. The sums of
     statements that are ``in_blocks`` are added up in blocks of columns first.
@@ -91,6 +108,7 @@ class ColumnLoop(NamedTuple):
 
     body: tuple[Statement, ...]
     in_blocks: frozenset[Accumulate | Put] = frozenset()
+    vectors: Vectors = Vectors.FREE
 
     @property
     def reductions(self) -> list[int]:
@@ -238,8 +256,7 @@ def block_sums(nest: LoopNest) -> LoopNest:
     """``nest`` with float32 sums added up in blocks, and the blocks in float64: the error of a sum is that of
     a block, for any length, as with NumPy's pairwise sums.
     """
-    row = [_in_blocks(nest.program, step) if isinstance(step, ColumnLoop) else step for step in nest.row]
-    return nest._replace(row=tuple(row))
+    return _with_loops(nest, partial(_in_blocks, nest.program))
 
 
 def _in_blocks(program: LoopProgram, loop: ColumnLoop) -> ColumnLoop:
@@ -255,6 +272,23 @@ def _in_blocks(program: LoopProgram, loop: ColumnLoop) -> ColumnLoop:
         if dtype == "float32":
             found.add(statement)
     return loop._replace(in_blocks=frozenset(found))
+
+
+def choose_vectors(nest: LoopNest, is_ragged: bool) -> LoopNest:
+    """``nest`` with loops in masked vectors if rows are ragged, and long ones otherwise in pairs of them."""
+
+    def chosen(loop: ColumnLoop) -> ColumnLoop:
+        is_long = len(loop.body) > LONG and not loop.in_blocks
+        return loop._replace(vectors=Vectors.PAIRED if is_long else Vectors.FREE)
+
+    def masked(loop: ColumnLoop) -> ColumnLoop:
+        return loop._replace(vectors=Vectors.MASKED)
+
+    return _with_loops(nest, masked if is_ragged else chosen)
+
+
+def _with_loops(nest: LoopNest, change: Callable[[ColumnLoop], ColumnLoop]) -> LoopNest:
+    return nest._replace(row=tuple([change(s) if isinstance(s, ColumnLoop) else s for s in nest.row]))
 
 
 # --- verification
@@ -315,7 +349,7 @@ def _lines(nest: LoopNest) -> Iterator[str]:
         if not isinstance(step, ColumnLoop):
             yield f"  {step}"
             continue
-        yield "  columns"
+        yield f"  columns{step.vectors.value}"
         yield from [f"    {s}{' in blocks' if s in step.in_blocks else ''}" for s in step.body]
     yield from [f"{Put(output)}" for output in nest.totals]
 
