@@ -279,6 +279,11 @@ class LoopBuilder:
         values = self._alike(*arguments)
         return self._of(op, values, "bool" if op in COMPARISONS else values[0].dtype)
 
+    def again(self, instruction: Instruction, arguments: Sequence[LoopValue]) -> LoopValue:
+        """The ``instruction`` of another program, with these arguments."""
+        op, _, dtype, data, is_row = instruction
+        return self._add(op, tuple([value.number for value in arguments]), dtype, data, is_row)
+
     def __getattr__(self, op: str) -> Callable[..., LoopValue]:
         """``b.exp(x)`` is ``b.emit("exp", x)``."""
         if op in _CALLABLE:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.executor.kernels.copy_kernels import is_fit
-from flowrt.executor.kernels.fused_program import by_rule
+from flowrt.executor.kernels.fused_program import by_rule, program_of
 from flowrt.executor.kernels.loop_layout import expanded, layout_of, parts_on, strides_in
 from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.updates import LateArray, Update, are_apart, extents
@@ -20,7 +20,7 @@ from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import is_static
-from flowrt.loops.loop_program import LoopBuilder, LoopProgram
+from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue
 
 
 def late_array(argument: Any, spec: TensorSpec) -> Any:
@@ -63,12 +63,10 @@ def update_program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) 
     """The program that applies ``node`` to ``arrays``, those of its arguments: each is the operand of its
     index. None if the operation has no rule for that.
     """
-    builder = LoopBuilder()
-    values = [builder.load(builder.operand(array.dtype.name), array.shape == ()) for array in arrays]
-    results = by_rule(builder, node, values)
-    if results is None:
-        return None
     written = [i for i, argument in enumerate(arguments) if isinstance(argument, VariableResource)]
-    for number, value in zip(written, results, strict=True):
-        builder.put(builder.spread(value), number)
-    return builder.build()
+
+    def rule(b: LoopBuilder, *values: LoopValue) -> list[LoopValue] | None:
+        results = by_rule(b, node, values)
+        return None if results is None else [b.spread(value) for value in results]
+
+    return program_of(rule, [(array.dtype.name, array.shape == ()) for array in arrays], written)
