@@ -8,8 +8,10 @@ loop_program              `LoopProgram`: typed scalar SSA
 loop_formats              float32 and float64: bits, limits, polynomials
 loop_math                 exp, tanh etc., expanded to arithmetic
 nest                      `LoopNest`: the loops over rows and columns, and the place of each value in them
+nest_printer              `NestPrinter`: the walk through a nest that its printers share
 llvm_text, cuda_text      text of one value
 llvm_loops, cuda_loops    text of a loop nest
+cuda_grid                 `Grid`: the threads of a GPU that compute a nest
 llvm_iteration            IR of a nest of scalar loops
 llvm_product              IR of matrix products
 llvm_rows                 IR that copies rows by index

@@ -32,6 +32,9 @@ from flowrt.loops.loop_program import ROW_REDUCTIONS, LoopProgram, Output, Store
 KEPT_COST = 8
 """Instructions from which on a value is kept for a later loop."""
 
+BLOCK = 4096
+"""Columns of a block: see `block_sums`."""
+
 NOT_KEPT = frozenset({"load", "column", "const"})
 
 LONG = 256
@@ -107,25 +110,22 @@ class ColumnLoop(NamedTuple):
     """
 
     body: tuple[Statement, ...]
-    in_blocks: frozenset[Accumulate | Put] = frozenset()
+    in_blocks: tuple[Accumulate | Put, ...] = ()
     vectors: Vectors = Vectors.FREE
 
     @property
-    def reductions(self) -> list[int]:
-        return [statement.number for statement in self.body if isinstance(statement, Accumulate)]
-
-    @property
-    def puts(self) -> list[Output]:
-        return [statement.output for statement in self.body if isinstance(statement, Put)]
+    def reductions(self) -> list[Accumulate]:
+        return [statement for statement in self.body if isinstance(statement, Accumulate)]
 
 
 class LoopNest(NamedTuple):
-    """The loop over the rows of ``program``, with the statements for each row, which are values of the row,
-    loops over its columns, and puts. ``totals`` are put at the end.
+    """The loop over the rows of ``program``, with the statements for each ``row``, which are its values and
+    loops over its columns, followed by ``puts``. ``totals`` are put at the end.
     """
 
     program: LoopProgram
-    row: tuple[Compute | Put | ColumnLoop, ...]
+    row: tuple[Compute | ColumnLoop, ...]
+    puts: tuple[Output, ...]
     totals: tuple[Output, ...]
 
     @property
@@ -141,14 +141,14 @@ def loop_nest(program: LoopProgram) -> LoopNest:
     stages = _stages_of(program)
     needed = _needed(program, stages)
     kept = _kept_values(program, stages, needed)
-    row: list[Compute | Put | ColumnLoop] = []
+    row: list[Compute | ColumnLoop] = []
     for stage in range(max(stages, default=0) + 1):
         row += [Compute(n) for n in _row_values(program) if stages[n] == stage]
         if stage in needed:
             row.append(_column_loop(program, stages, stage, needed[stage], kept))
-    row += [Put(o) for o in program.outputs if program.instructions[o.value].is_row]
+    puts = tuple([o for o in program.outputs if program.instructions[o.value].is_row])
     totals = tuple([o for o in program.outputs if o.store in (Store.SUM_ALL, Store.CHECK)])
-    return verify_nest(LoopNest(program, tuple(row), totals))
+    return verify_nest(LoopNest(program, tuple(row), puts, totals))
 
 
 # --- passes
@@ -211,12 +211,12 @@ def _kept_values(
     program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]]
 ) -> dict[int, int]:
     """Values of earlier loops that later ones reload from an operand, and the operand."""
-    loaded = {data for op, _, _, data, _ in program.instructions if op == "load"}
+    read = program.read
     puts = [
         output
         for output in program.outputs
         if output.store is Store.PUT
-        and output.operand not in loaded
+        and output.operand not in read
         and not program.instructions[output.value].is_row
     ]
     kept: dict[int, int] = {}
@@ -260,7 +260,7 @@ def block_sums(nest: LoopNest) -> LoopNest:
 
 
 def _in_blocks(program: LoopProgram, loop: ColumnLoop) -> ColumnLoop:
-    found: set[Accumulate | Put] = set()
+    found: list[Accumulate | Put] = []
     for statement in loop.body:
         match statement:
             case Accumulate(number) if program.instructions[number].op == "row_sum":
@@ -270,8 +270,8 @@ def _in_blocks(program: LoopProgram, loop: ColumnLoop) -> ColumnLoop:
             case _:
                 continue
         if dtype == "float32":
-            found.add(statement)
-    return loop._replace(in_blocks=frozenset(found))
+            found.append(statement)
+    return loop._replace(in_blocks=tuple(found))
 
 
 def choose_vectors(nest: LoopNest, is_ragged: bool) -> LoopNest:
@@ -307,9 +307,11 @@ def verify_nest(nest: LoopNest) -> LoopNest:
             inside = set(there)
             for statement in step.body:
                 _verify(nest, statement, inside, kept, puts)
-            there.update(step.reductions)
+            there.update(statement.number for statement in step.reductions)
         else:
             _verify(nest, step, there, kept, puts)
+    for output in nest.puts:
+        _verify(nest, Put(output), there, kept, puts)
     if sorted(puts, key=str) != sorted(nest.program.outputs, key=str):
         raise InternalError(f"loop nest: expected each output once; got {_named(puts)}\n{nest}")
     return nest
@@ -351,6 +353,7 @@ def _lines(nest: LoopNest) -> Iterator[str]:
             continue
         yield f"  columns{step.vectors.value}"
         yield from [f"    {s}{' in blocks' if s in step.in_blocks else ''}" for s in step.body]
+    yield from [f"  {Put(output)}" for output in nest.puts]
     yield from [f"{Put(output)}" for output in nest.totals]
 
 

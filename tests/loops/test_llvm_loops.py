@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from flowrt.device.llvm import host_jit
 from flowrt.device.llvm.host_jit import compile_loop
-from flowrt.loops.llvm_loops import BLOCK, llvm_function
+from flowrt.loops.llvm_loops import llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopBuilder, Store
-from flowrt.loops.nest import Keep, loop_nest
+from flowrt.loops.nest import BLOCK, Keep, loop_nest
 from tests.loops.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
