@@ -87,7 +87,8 @@ def compile_functions(text: str, names: Sequence[str]) -> dict[str, CompiledLoop
 
 def is_available() -> bool:
     """Whether this process can compile. The first call loads LLVM, 60 ms, or logs why it cannot:
-    as a warning where llvmlite is installed."""
+    as a warning where llvmlite is installed.
+    """
     return why_unavailable() is None
 
 

@@ -58,20 +58,14 @@ class Layout(NamedTuple):
     """Estimated time on one thread."""
 
 
-_expanded: dict[str, LoopProgram] = {}
-_texts: dict[tuple[str, tuple[str, ...], bool], str] = {}
-"""Loops by the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a
-network have equal groups.
+_printed: dict[tuple[str, tuple[str, ...], bool], tuple[str, int]] = {}
+"""The text of loops, and their number of instructions, by the text of a program: 0.0 and -0.0 are equal, and
+so are programs with them. The layers of a network have equal groups.
 """
 _compiled: dict[str, CompiledLoop] = {}
 """Compiled loops, kept when failed steps discard their instances; the next step reuses them."""
 
 MAX_KEPT = 512
-
-
-def expanded(program: LoopProgram) -> LoopProgram:
-    """`expand_functions`, once for equal programs."""
-    return _once(_expanded, str(program), lambda: expand_functions(program))
 
 
 def compiled(text: str) -> CompiledLoop:
@@ -96,15 +90,20 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     accesses = tuple([_letters(steps) for steps in lies])
     is_ragged = len(dims) > 1 and _is_ragged(dims[-1])
     key = str(program), accesses, is_ragged
-    loop = compiled(_once(_texts, key, lambda: llvm_function(program, accesses, is_ragged)))
-    count = sum(op not in ("load", "const") for op, *_ in program.instructions)
+    text, count = _once(_printed, key, lambda: _print(program, accesses, is_ragged))
     is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
     per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
     nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))
     is_long = nanoseconds > PARALLEL_NS and dims[0] > 1
     grain = max(1, math.ceil(dims[0] / MAX_PARTS)) if is_long else max(1, dims[0])
     numbers = (*dims, *[stride for steps in lies for stride in steps], grain)
-    return Layout(loop, numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
+    return Layout(compiled(text), numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
+
+
+def _print(program: LoopProgram, accesses: Sequence[str], is_ragged: bool) -> tuple[str, int]:
+    program = expand_functions(program)
+    count = sum(op not in ("load", "const") for op, *_ in program.instructions)
+    return llvm_function(program, accesses, is_ragged), count
 
 
 def _is_ragged(columns: int) -> bool:
