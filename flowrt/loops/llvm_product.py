@@ -24,11 +24,11 @@ from typing import NamedTuple, final
 from flowrt.loops.llvm_text import TYPES, Writer
 
 
-class Matrix(NamedTuple):
-    """Layout of a matrix: distance in elements between rows and between columns."""
+class Strides(NamedTuple):
+    """Distances in elements between rows and between columns of a matrix."""
 
-    row_step: int
-    column_step: int
+    row: int
+    column: int
 
 
 class Registers(NamedTuple):
@@ -46,20 +46,20 @@ class Product(NamedTuple):
     m: int
     n: int
     k: int
-    a: Matrix
-    b: Matrix
-    c: Matrix
+    a: Strides
+    b: Strides
+    c: Strides
     registers: Registers
 
     @property
     def is_along(self) -> bool:
         """Whether a vector is better taken along a sum than along a row of c."""
-        return self.n == 1 or (self.b.column_step != 1 and self.b.row_step == 1 == self.a.column_step)
+        return self.n == 1 or (self.b.column != 1 and self.b.row == 1 == self.a.column)
 
     @property
     def is_scattered(self) -> bool:
         """Whether there are vectors in neither way."""
-        return not self.is_along and (self.b.column_step != 1 or self.c.column_step != 1)
+        return not self.is_along and (self.b.column != 1 or self.c.column != 1)
 
     @property
     def extent(self) -> int:
@@ -104,18 +104,18 @@ class _Emitter(Writer):
     def _sum_up(self, row: str) -> None:
         """A row of c, element by element."""
         p, type_ = self._product, self._type
-        a, c = self._at("%a", (row, p.a.row_step)), self._at("%c", (row, p.c.row_step))
+        a, c = self._at("%a", (row, p.a.row)), self._at("%c", (row, p.c.row))
         with self._loop("0", str(p.n)) as column:
-            b = self._at("%b", (column, p.b.column_step))
+            b = self._at("%b", (column, p.b.column))
             total = self._variable(type_, "0.0")
             with self._loop("0", str(p.k)) as number:
-                one = self._let(f"load {type_}, ptr {self._at(a, (number, p.a.column_step))}")
-                other = self._let(f"load {type_}, ptr {self._at(b, (number, p.b.row_step))}")
+                one = self._let(f"load {type_}, ptr {self._at(a, (number, p.a.column))}")
+                other = self._let(f"load {type_}, ptr {self._at(b, (number, p.b.row))}")
                 term = self._let(f"fmul contract {type_} {one}, {other}")
                 add = f"fadd reassoc contract {type_} {term}, "
                 self._change(total, type_, lambda before: self._let(add + before))
             value = self._let(f"load {type_}, ptr {total}")
-            self._say(f"store {type_} {value}, ptr {self._at(c, (column, p.c.column_step))}")
+            self._say(f"store {type_} {value}, ptr {self._at(c, (column, p.c.column))}")
 
     # --- in tiles
 
@@ -143,12 +143,12 @@ class _Emitter(Writer):
         p = self._product
         whole, rest = divmod(columns, p.registers.lanes)
         widths = [p.registers.lanes] * whole + [rest] * bool(rest)
-        a, c = self._at("%a", (row, p.a.row_step)), self._at(c, (row, p.c.row_step))
+        a, c = self._at("%a", (row, p.a.row)), self._at(c, (row, p.c.row))
         sums = self._zeros(height, widths)
         with self._loop("0", str(p.k)) as number:
-            numbers, vectors = self._at(a, (number, p.a.column_step)), self._at(b, (number, p.b.row_step))
-            self._add_products(sums, numbers, p.a.row_step, vectors, widths)
-        self._put(sums, [self._at(c, (str(i), p.c.row_step)) for i in range(height)], widths)
+            numbers, vectors = self._at(a, (number, p.a.column)), self._at(b, (number, p.b.row))
+            self._add_products(sums, numbers, p.a.row, vectors, widths)
+        self._put(sums, [self._at(c, (str(i), p.c.row)) for i in range(height)], widths)
 
     # --- vectors
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, static_shape
@@ -17,6 +17,9 @@ from flowrt.graph.op_facets import LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.fusion.group import Group, Level, Support
 from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue, Matrix, Store
+
+Rule: TypeAlias = Callable[..., LoopValue | Sequence[LoopValue] | None]
+"""``rule(builder, *values)`` computes elements from others, or none if it has not their dtypes."""
 
 STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 
@@ -39,10 +42,7 @@ class FusedProgram(NamedTuple):
 
 
 def program_of(
-    rule: Callable[..., LoopValue | Sequence[LoopValue] | None],
-    reads: Sequence[tuple[str, bool]],
-    written: Sequence[int] = (),
-    store: Store = Store.PUT,
+    rule: Rule, reads: Sequence[tuple[str, bool]], written: Sequence[int] = (), store: Store = Store.PUT
 ) -> LoopProgram | None:
     """The program of ``rule(builder, *values)``, given an element of each operand that it ``reads``: its
     dtype, and whether it is the same all along a row. The results go to the operands ``written``, or to new

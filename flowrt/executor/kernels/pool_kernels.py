@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from flowrt.executor.kernels.fused_program import Rule, program_of
 from flowrt.executor.kernels.loop_layout import Layout, call_on, layout_of
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.nn.pooling import (
@@ -26,7 +27,7 @@ from flowrt.graph.ops.nn.pooling import (
     pool_axes,
 )
 from flowrt.graph.ops.nn.windows import Axis, taps_of
-from flowrt.loops.loop_program import LoopBuilder, LoopProgram
+from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -41,7 +42,7 @@ def _max_pool(op: OpDef, xp: Any, input: Array, out: Any = None, workspace: Any 
     out = np.empty([a.outputs for a in axes], input.dtype) if out is None else out
     if not _is_for_loops(axes, input, out):
         return op.kernel(xp, input, out=out, workspace=workspace, **attrs)
-    _run(_maximum, [*_taps(input, axes), out])
+    _run(_maximum, _taps(input, axes), [out])
     return out
 
 
@@ -56,7 +57,7 @@ def _max_pool_grad(
         return op.kernel(xp, x, y, dy, out=out, workspace=workspace, **attrs)
     if any(a.outputs * a.taps < a.length for a in axes):
         out[...] = 0  # some elements are in no window
-    _run(_gradients, [y, dy, *_taps(x, axes), *_taps(out, axes)])
+    _run(_gradients, [y, dy, *_taps(x, axes)], _taps(out, axes))
     return out
 
 
@@ -74,51 +75,43 @@ def _taps(array: Array, axes: Sequence[Axis]) -> list[Array]:
     return [array[where] for _, where in taps_of(axes)]
 
 
-def _run(program: Callable[[str, int], LoopProgram], arrays: Sequence[Array]) -> None:
-    """Run the loop of an elementwise program over ``arrays``, all of one shape."""
+def _run(rule: Rule, inputs: Sequence[Array], results: Sequence[Array]) -> None:
+    """Run the loop of ``rule``, which makes ``results`` from ``inputs``, all of one shape."""
+    arrays = [*inputs, *results]
     strides = tuple([tuple([stride // a.itemsize for stride in a.strides]) for a in arrays])
-    layout = _layout(program, arrays[0].dtype.name, arrays[0].shape, strides)
+    layout = _layout(rule, inputs[0].dtype.name, len(inputs), inputs[0].shape, strides)
     function, arguments = call_on(layout, arrays).bound()
     function(*arguments)
 
 
 @lru_cache(maxsize=1024)
 def _layout(
-    program: Callable[[str, int], LoopProgram], dtype: str, shape: tuple[int, ...],
-    strides: tuple[tuple[int, ...], ...],
-) -> Layout:  # fmt: skip
-    return layout_of(program(dtype, len(strides)), shape, strides)
+    rule: Rule, dtype: str, n_inputs: int, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]
+) -> Layout:
+    program = program_of(rule, [(dtype, False)] * n_inputs)
+    assert program is not None
+    return layout_of(program, shape, strides)
 
 
-# --- programs
-
-
-def _maximum(dtype: str, n_operands: int) -> LoopProgram:
-    """Program with operands: the taps, and the result. Checking for NaNs separately takes 0.7 to 0.9 of the
-    time of maxima that propagate them.
+def _maximum(b: LoopBuilder, first: LoopValue, *rest: LoopValue) -> LoopValue:
+    """The largest tap; NaN if one is. Checking for NaNs separately takes 0.7 to 0.9 of the time of maxima
+    that propagate them.
     """
-    b = LoopBuilder()
-    first, *rest = [b.load(b.operand(dtype)) for _ in range(n_operands - 1)]
     total, has_nan = first, first.differs(first)
     for value in rest:
         total = b.select(value > total, value, total)
         has_nan = has_nan | value.differs(value)
-    b.put(b.select(has_nan, np.nan, total), b.operand(dtype))
-    return b.build()
+    return b.select(has_nan, np.nan, total)
 
 
-def _gradients(dtype: str, n_operands: int) -> LoopProgram:
-    """Program with operands: maximum, its gradient, the taps, and their gradients: the first tap that is the
-    maximum gets it. NaN equals none.
-    """
-    b = LoopBuilder()
-    maximum, gradient, *taps = [b.load(b.operand(dtype)) for _ in range(n_operands // 2 + 1)]
-    is_free = b.const(True, "bool")
+def _gradients(b: LoopBuilder, maximum: LoopValue, gradient: LoopValue, *taps: LoopValue) -> list[LoopValue]:
+    """The gradient of each tap: the first that is the maximum gets the window's. NaN equals none."""
+    found, is_free = [], b.const(True, "bool")
     for tap in taps:
         is_it = tap.equals(maximum)
-        b.put(b.select(is_it & is_free, gradient, 0), b.operand(dtype))
+        found.append(b.select(is_it & is_free, gradient, 0))
         is_free = is_free & ~is_it
-    return b.build()
+    return found
 
 
 POOL_KERNELS: Mapping[OpDef, Callable[..., Any]] = {

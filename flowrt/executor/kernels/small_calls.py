@@ -31,7 +31,7 @@ from flowrt.graph.ops.elementwise.comparison import select
 from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.ops.nn.bias import bias_add_grad
 from flowrt.graph.shapes import is_static
-from flowrt.loops.llvm_product import Matrix, Product, Registers, llvm_product
+from flowrt.loops.llvm_product import Product, Registers, Strides, llvm_product
 from flowrt.loops.llvm_rows import NUMBER, REFUSED, gather
 from flowrt.loops.loop_program import LoopBuilder, Store
 
@@ -89,7 +89,7 @@ def _product(
         return None
     lanes, registers = vector_registers()
     held = Registers(lanes * 4 // c.itemsize, registers)
-    product = Product(name, m, n, k, _lie(a), _lie(b), _lie(c), held)
+    product = Product(name, m, n, k, _strides(a), _strides(b), _strides(c), held)
     most = MAX_ALONG if product.is_along else MAX_PRODUCT
     if not 0 < m * n * k <= most or product.is_scattered:
         return None
@@ -98,9 +98,9 @@ def _product(
     return MachineCall(compiled(text), table, 0, product.extent)
 
 
-def _lie(array: Array) -> Matrix:
+def _strides(array: Array) -> Strides:
     row, column = array.strides
-    return Matrix(row // array.itemsize, column // array.itemsize)
+    return Strides(row // array.itemsize, column // array.itemsize)
 
 
 def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> MachineCall | None:
