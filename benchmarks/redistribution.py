@@ -31,7 +31,8 @@ PAIRS = {
     "whole_to_rows": ("whole", "rows"),
 }
 """The layouts before and after. A sum is of one matrix of each rank. The last needs no message, and in flowrt
-no copy: rows of a whole matrix are read where they are."""
+no copy: rows of a whole matrix are read where they are.
+"""
 WARM_CALLS, CALLS = 40, 40
 
 

@@ -87,7 +87,8 @@ def compute_gradient(
     ``delta``.
 
     For a list of xs a list of such pairs. Needs a default session. ``x_init_value`` is where (random if
-    None)."""
+    None).
+    """
     feeds = dict(extra_feed_dict or {})
     if init_targets is not None:
         for target in init_targets if isinstance(init_targets, (list, tuple)) else [init_targets]:

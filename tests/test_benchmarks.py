@@ -115,7 +115,7 @@ def test_bars_are_of_cases_and_peers_that_there_are() -> None:
     assert {peer for many in BARS.values() for bar in many for peer in bar.peers} <= set(sides.PEERS)
 
 
-@pytest.mark.parametrize(("is_installed", "limit"), [(True, 1.05), (False, 1.4)])
+@pytest.mark.parametrize(("is_installed", "limit"), [(True, 1.05), (False, 2.4)])
 def test_lenets_bar_is_stricter_with_onednn(
     is_installed: bool, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,7 +242,8 @@ def batch_norm(
     """See `layers.batch_normalization`. With ``updates_collections=None`` the output waits for the updates.
 
     Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not
-    supported."""
+    supported.
+    """
     if batch_weights is not None or zero_debias_moving_mean:
         raise misuse("batch_norm: expected no batch_weights and no zero_debias_moving_mean")
     inputs = convert_to_tensor(inputs)

@@ -4,11 +4,9 @@ nothing here needs CUDA.
     void flowrt_loop(const float *p0, float *p1, ...)         one pointer per operand
     void flowrt_sums(const double *s0, float *r0, ...)        partial sums and result, per sum
 
-A block's threads form groups of neighbours, called lanes. A lane processes a row, with its threads striding
-over the columns, then another row. A program without rows has rows of one column: each thread is a lane. A
-row's loops over its columns are those of the nest (`flowrt.loops.nest`); a reduction along it is a tree in
-shared memory. A lane's sum over its rows, column by column, is a partial sum over all
-rows; a block's sum over all elements is a partial total.
+A lane of threads computes a row, then another (`flowrt.loops.cuda_grid`). A row's loops over its columns are
+those of the nest (`flowrt.loops.nest`); a reduction along it is a tree in shared memory. A lane's sum over
+its rows, column by column, is a partial sum over all rows; a block's sum over all elements a partial total.
 
 Rules of this file:
 
@@ -29,25 +27,23 @@ from contextlib import contextmanager
 from typing import NamedTuple, final
 
 from flowrt.loops import cuda_text
-from flowrt.loops.loop_program import LoopProgram, Output, Store, neutral
-from flowrt.loops.nest import Accumulate, ColumnLoop, Compute, Keep, LoopNest, Put, Reload, loop_nest
+from flowrt.loops.cuda_grid import THREADS, grid_of, power_of_two
+from flowrt.loops.loop_program import (
+    COMBINES,
+    ROW_REDUCTIONS,
+    Instruction,
+    LoopProgram,
+    Output,
+    Store,
+    neutral,
+)
+from flowrt.loops.nest import Accumulate, ColumnLoop, LoopNest, loop_nest
+from flowrt.loops.nest_printer import NestPrinter
 
 LOOP, SUMS = "flowrt_loop", "flowrt_sums"
 """The names of the kernels."""
 
-THREADS, MAX_THREADS = 256, 1024
-"""Threads of a block: the default, and for rows of at least that length."""
-
-COLUMNS_A_THREAD = 4
-"""Minimum columns for several threads per lane: a level of a tree costs as much as an element or two."""
-
-MAX_BLOCKS, MAX_SUMMING_BLOCKS = 4096, 256
-"""Grid-size cap, for full occupancy of the largest GPU; each lane writes a partial sum that is read again."""
-
-INT_ELEMENTS = 1 << 30
-"""A domain below this size is indexed in 32 bits, where a division takes a quarter of the time of 64."""
-
-_OPERATIONS = cuda_text.OPERATIONS | {"load", "load_at", "column", "columns"}
+_OPERATIONS = cuda_text.OPERATIONS | ROW_REDUCTIONS | {"load", "load_at", "column", "columns"}
 
 
 class Sum(NamedTuple):
@@ -84,45 +80,40 @@ def cuda_loop(
     if any(op not in _OPERATIONS for op, *_ in program.instructions):
         return None
     outputs = tuple([output for output in program.outputs if output.store is not Store.CHECK])
-    return _Emitter(loop_nest(program._replace(outputs=outputs)), dims, strides, dtypes).run()
+    return _Printer(loop_nest(program._replace(outputs=outputs)), dims, strides, dtypes).run()
 
 
 @final
-class _Emitter:
+class _Printer(NestPrinter):
     def __init__(
         self, nest: LoopNest, dims: Sequence[int], strides: Sequence[Sequence[int]], dtypes: Sequence[str]
     ) -> None:
+        super().__init__(nest)
         program = nest.program
-        self._nest, self._program, self._instructions = nest, program, program.instructions
         self._strides, self._dtypes = strides, dtypes
-        self._dims, self._columns, self._rows = dims[:-1], dims[-1], math.prod(dims[:-1])
-        loaded = {data for op, _, _, data, _ in program.instructions if op in ("load", "load_at")}
+        self._dims, self._length, self._rows = dims[:-1], dims[-1], math.prod(dims[:-1])
+        self._columns = str(self._length)
         self._written = {output.operand for output in program.outputs}
-        self._operands = tuple(sorted(loaded | self._written))
+        self._operands = tuple(sorted(program.read | self._written))
         self._sums = {o.operand: o for o in program.outputs if o.store in (Store.SUM_ROWS, Store.SUM_ALL)}
         self._totals = {i: output for i, output in self._sums.items() if output.store is Store.SUM_ALL}
         self._lines: list[str] = []
         self._depth = 0
-        self._width = min(_power_of_two(-(-self._columns // COLUMNS_A_THREAD)), MAX_THREADS)
-        self._threads = max(THREADS, self._width)
-        self._lanes = self._threads // self._width
-        most = MAX_SUMMING_BLOCKS if len(self._sums) > len(self._totals) else MAX_BLOCKS
-        self._blocks = min(-(-self._rows // self._lanes), most)
+        self._grid = grid_of(self._rows, self._length, len(self._sums) > len(self._totals))
 
     def run(self) -> CudaLoop:
         sums = tuple([self._sum(output) for output in self._sums.values()])
-        elements = self._rows * self._columns
-        self._say(f"typedef {'int' if elements < INT_ELEMENTS else 'long long'} Index;")
-        self._emit_loop()
-        sum_blocks = self._emit_sums(sums) if sums else 0
+        self._say(f"typedef {self._grid.index_type} Index;")
+        self._print_loop()
+        sum_blocks = self._print_sums(sums) if sums else 0
         text = "\n".join([cuda_text.PRELUDE, _ACROSS, *([_ADD_PARTS] if sums else []), *self._lines, ""])
-        return CudaLoop(text, self._operands, self._blocks, self._threads, sums, sum_blocks)
+        return CudaLoop(text, self._operands, self._grid.blocks, self._grid.threads, sums, sum_blocks)
 
     def _sum(self, output: Output) -> Sum:
         dtype = self._program.dtypes[output.operand]
         if output.store is Store.SUM_ALL:
-            return Sum(output.operand, self._blocks, 1, dtype)
-        return Sum(output.operand, min(self._rows, self._blocks * self._lanes), self._columns, dtype)
+            return Sum(output.operand, self._grid.blocks, 1, dtype)
+        return Sum(output.operand, min(self._rows, self._grid.all_lanes), self._length, dtype)
 
     # --- text
 
@@ -144,19 +135,20 @@ class _Emitter:
 
     # --- the kernel of the elements
 
-    def _emit_loop(self) -> None:
-        with self._braces(self._kernel(LOOP, self._threads, self._parameters())):
+    def _print_loop(self) -> None:
+        with self._braces(self._kernel(LOOP, self._grid.threads, self._parameters())):
             if any(loop.reductions for loop in self._nest.column_loops) or self._totals:
-                self._say(f"__shared__ double shared[{self._threads}];")
-            self._say(f"const Index lane = threadIdx.x / {self._width}, place = threadIdx.x % {self._width};")
-            self._say(f"const Index first = (Index)blockIdx.x * {self._lanes};")
+                self._say(f"__shared__ double shared[{self._grid.threads}];")
+            width = self._grid.width
+            self._say(f"const Index lane = threadIdx.x / {width}, place = threadIdx.x % {width};")
+            self._say(f"const Index first = (Index)blockIdx.x * {self._grid.lanes};")
             for operand, output in self._sums.items():
-                self._emit_start_of_sum(operand, output)
-            step = self._blocks * self._lanes
+                self._print_start_of_sum(operand, output)
+            step = self._grid.all_lanes
             with self._braces(f"for (Index begin = first; begin < {self._rows}; begin += {step})"):
-                self._emit_row()
+                self._print_row_of_lane()
             for operand, output in self._totals.items():
-                self._emit_end_of_total(operand, output)
+                self._print_end_of_total(operand, output)
 
     def _parameters(self) -> list[str]:
         return [f"{self._pointer(operand)}__restrict__ p{operand}" for operand in self._operands]
@@ -165,7 +157,7 @@ class _Emitter:
         const = "" if operand in self._written else "const "
         return f"{const}{cuda_text.STORED[self._program.dtypes[operand]]} *"
 
-    def _emit_start_of_sum(self, operand: int, output: Output) -> None:
+    def _print_start_of_sum(self, operand: int, output: Output) -> None:
         dtype = self._instructions[output.value].dtype
         if output.store is Store.SUM_ALL:
             self._say(f"{cuda_text.TYPES[dtype]} t{operand} = 0;")
@@ -175,36 +167,29 @@ class _Emitter:
                 f"{type_} *const a{operand} = p{operand} + (long long)(first + lane) * {self._columns};"
             )
 
-    def _emit_end_of_total(self, operand: int, output: Output) -> None:
+    def _print_end_of_total(self, operand: int, output: Output) -> None:
         type_ = cuda_text.WIDE[self._instructions[output.value].dtype]
-        total = f"across<{self._threads}, 1>(({type_})t{operand}, Add(), ({type_} *)shared)"
+        total = f"across<{self._grid.threads}, 1>(({type_})t{operand}, Add(), ({type_} *)shared)"
         with self._braces(""):
             self._say(f"const {type_} total = {total};")
             self._say(f"if (threadIdx.x == 0) p{operand}[blockIdx.x] = total;")
 
     # --- one row
 
-    def _emit_row(self) -> None:
+    def _print_row_of_lane(self) -> None:
         self._say(f"const bool is_here = begin + lane < {self._rows};")
         self._say(f"const Index row = is_here ? begin + lane : {self._rows - 1};")
         self._say(f"const Index end = is_here ? {self._columns} : 0;")
-        self._emit_addresses()
-        of_rows: list[Output] = []
-        for step in self._nest.row:
-            if isinstance(step, ColumnLoop):
-                self._emit_columns(step)
-            elif isinstance(step, Compute):
-                self._let(step.number, self._value(step.number, "0"))
-            else:
-                of_rows.append(step.output)
-        if of_rows:
+        self._print_addresses()
+        self._print_row()
+        if self._nest.puts:
             self._say("__syncthreads();  // all have read what may be written over")
             with self._braces("if (is_here && place == 0)"):
-                for output in of_rows:
-                    self._put(output, "0")
+                for output in self._nest.puts:
+                    self._put(output, None)
 
-    def _emit_addresses(self) -> None:
-        """Emit the address of each operand in this row."""
+    def _print_addresses(self) -> None:
+        """Print the address of each operand in this row."""
         rest, inner = "row", self._rows
         for i, size in enumerate(self._dims):
             inner //= size
@@ -216,80 +201,76 @@ class _Emitter:
                 offsets = "".join([f" + (long long)i{i} * {stride}" for i, stride in steps if stride])
                 self._say(f"{self._pointer(operand)}const a{operand} = p{operand}{offsets};")
 
-    def _let(self, number: int, value: str) -> None:
-        self._say(f"const {cuda_text.TYPES[self._instructions[number].dtype]} v{number} = {value};")
-
     # --- a loop over the columns
 
-    def _emit_columns(self, loop: ColumnLoop) -> None:
-        for number in loop.reductions:
+    def _print_columns(self, loop: ColumnLoop) -> None:
+        for number, *_ in loop.reductions:
             instruction = self._instructions[number]
             start = cuda_text.literal(neutral(instruction.op, instruction.dtype), instruction.dtype)
             self._say(f"{cuda_text.TYPES[instruction.dtype]} r{number} = {start};")
-        with self._braces(f"for (Index column = place; column < end; column += {self._width})"):
+        with self._braces(f"for (Index column = place; column < end; column += {self._grid.width})"):
             for statement in loop.body:
-                match statement:
-                    case Compute(number):
-                        self._let(number, self._value(number, "column"))
-                    case Keep(number, operand):
-                        self._say(f"{self._element(operand, 'column')} = v{number};")
-                    case Reload(number, operand):
-                        self._let(number, self._element(operand, "column"))
-                    case Put(output):
-                        self._put(output, "column")
-                    case Accumulate(number):
-                        op, (argument,), *_ = self._instructions[number]
-                        self._say(f"r{number} = {cuda_text.functor(op)}(r{number}, v{argument});")
-        for number in loop.reductions:
-            self._emit_reduction(number)
+                self._print_statement(statement, "column")
+        for number, *_ in loop.reductions:
+            self._print_reduction(number)
 
-    def _emit_reduction(self, number: int) -> None:
-        """Emit a reduction of the shares of the lane's threads."""
+    def _print_reduction(self, number: int) -> None:
+        """Print a reduction of the shares of the lane's threads."""
         op, _, dtype, *_ = self._instructions[number]
         type_ = cuda_text.WIDE[dtype] if op == "row_sum" else cuda_text.TYPES[dtype]
-        shares = f"({type_})r{number}, {cuda_text.functor(op)}, ({type_} *)shared"
-        self._let(number, f"({cuda_text.TYPES[dtype]})across<{self._width}, 1>({shares})")
+        shares = f"({type_})r{number}, {cuda_text.functor(COMBINES[op])}, ({type_} *)shared"
+        value = f"({cuda_text.TYPES[dtype]})across<{self._grid.width}, 1>({shares})"
+        self._names[number] = self._let_value(number, value)
 
-    def _value(self, number: int, column: str) -> str:
-        instruction = self._instructions[number]
-        op, args, _, data, _ = instruction
-        match op:
-            case "load":
-                return self._loaded(self._element(data, column), instruction.dtype)
-            case "load_at":
-                element = f"a{data}[v{args[0]} * {self._columns} + {column}]"
-                return self._loaded(element, instruction.dtype)
-            case "column":
-                return "column"
-            case "columns":
-                return str(self._columns)
-        source = self._instructions[args[0]].dtype if args else ""
-        return cuda_text.expression(instruction, source, [f"v{a}" for a in args])
+    # --- values
+
+    def _expression(self, instruction: Instruction, arguments: list[str]) -> str:
+        source = self._instructions[instruction.args[0]].dtype if instruction.args else ""
+        return cuda_text.expression(instruction, source, arguments)
+
+    def _let_value(self, number: int, value: str) -> str:
+        self._say(f"const {cuda_text.TYPES[self._instructions[number].dtype]} v{number} = {value};")
+        return f"v{number}"
+
+    def _accumulate(self, statement: Accumulate) -> None:
+        op, (argument,), *_ = self._instructions[statement.number]
+        share, functor = f"r{statement.number}", cuda_text.functor(COMBINES[op])
+        self._say(f"{share} = {functor}({share}, {self._names[argument]});")
+
+    def _put(self, output: Output, column: str | None) -> None:
+        store, number, operand = output
+        value = self._names[number]
+        if store is Store.PUT:
+            self._store(value, operand, column)
+        elif store is Store.SUM_ROWS:
+            place = f"a{operand}[column]"
+            self._say(f"{place} = begin == first ? {value} : Add()({place}, {value});")
+        else:  # the sum of a row value counts it once
+            self._say(f"t{operand} = Add()(t{operand}, {value});")
 
     # --- memory
 
-    def _element(self, operand: int, column: str) -> str:
-        stride = self._strides[operand][-1]
+    def _element(self, operand: int, column: str | None) -> str:
+        stride = self._strides[operand][-1] if column else 0
         place = {0: "0", 1: column}.get(stride, f"(long long){column} * {stride}")
         return f"a{operand}[{place}]"
 
-    def _loaded(self, element: str, dtype: str) -> str:
-        return f"{element} != 0" if dtype == "bool" else element
+    def _load(self, operand: int, column: str | None) -> str:
+        return self._loaded(self._element(operand, column), operand)
 
-    def _put(self, output: Output, column: str) -> None:
-        store, value, operand = output
-        if store is Store.PUT:
-            self._say(f"{self._element(operand, column)} = v{value};")
-        elif store is Store.SUM_ROWS:
-            place = f"a{operand}[column]"
-            self._say(f"{place} = begin == first ? v{value} : Add()({place}, v{value});")
-        else:  # the sum of a row value counts it once
-            self._say(f"t{operand} = Add()(t{operand}, v{value});")
+    def _load_at(self, operand: int, row: str, column: str) -> str:
+        return self._loaded(f"a{operand}[{row} * {self._columns} + {column}]", operand)
+
+    def _loaded(self, element: str, operand: int) -> str:
+        return f"{element} != 0" if self._program.dtypes[operand] == "bool" else element
+
+    def _store(self, value: str, operand: int, column: str | None) -> None:
+        self._say(f"{self._element(operand, column)} = {value};")
 
     # --- the kernel of the sums
 
-    def _emit_sums(self, sums: Sequence[Sum]) -> int:
-        """Emit the kernel; returns its number of blocks."""
+    def _print_sums(self, sums: Sequence[Sum]) -> int:
+        """Print the kernel; returns its number of blocks."""
         parameters, begin = [], 0
         for i, each in enumerate(sums):
             result = cuda_text.STORED[self._dtypes[each.operand]]
@@ -297,7 +278,7 @@ class _Emitter:
         with self._braces(self._kernel(SUMS, THREADS, parameters)):
             self._say(f"__shared__ double shared[{THREADS}];")
             for i, each in enumerate(sums):
-                width = min(_power_of_two(each.columns), _WARP)
+                width = min(power_of_two(each.columns), _WARP)
                 end = begin + -(-each.columns // width)
                 call = f"add_parts<{each.parts}, {each.columns}, {width}, {cuda_text.WIDE[each.dtype]}>"
                 with self._braces(f"{'else ' * (i > 0)}if (blockIdx.x < {end})"):
@@ -341,8 +322,3 @@ __device__ void add_parts(const From *parts, To *result, int block, double *shar
   if (threadIdx.x < WIDTH && column < COLUMNS) result[column] = (To)total;
 }}
 """
-
-
-def _power_of_two(number: int) -> int:
-    """The least that is not below ``number``."""
-    return 1 << (number - 1).bit_length()

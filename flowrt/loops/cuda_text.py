@@ -25,7 +25,6 @@ _INTEGER_INFIX = {"rem": "%"}
 _FUNCTORS = {
     "add": "Add", "sub": "Subtract", "mul": "Multiply", "shl": "ShiftLeft",
     "min": "Minimum", "max": "Maximum",
-    "row_sum": "Add", "row_prod": "Multiply", "row_min": "Minimum", "row_max": "Maximum",
 }  # fmt: skip
 _MATH = {
     **{name: name for name in FUNCTIONS - {"sigmoid"}},
@@ -110,11 +109,11 @@ OPERATIONS = (
     frozenset(_INFIX) | frozenset(_FUNCTORS) | frozenset(_MATH) | COMPARISONS
     | {"const", "spread", "select", "cast", "bits", "from_bits", "sigmoid", "not", "neg", "abs"}
 )  # fmt: skip
-"""Operations supported by `expression`; reductions are functors of two values."""
+"""Operations supported by `expression`."""
 
 
 def functor(op: str) -> str:
-    """Functor that combines two values, for an instruction or a reduction along the row."""
+    """Functor of an instruction of two values."""
     return f"{_FUNCTORS[op]}()"
 
 

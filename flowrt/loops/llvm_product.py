@@ -17,16 +17,18 @@ of 16; 8 by 2 take 44, 4 by 4 47. OpenBLAS takes 98 on two cores: it copies b fi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, final
 
-from flowrt.loops.llvm_text import TYPES, TileWriter
+from flowrt.loops.llvm_text import TYPES, Writer
 
 
-class Matrix(NamedTuple):
-    """Layout of a matrix: distance in elements between rows and between columns."""
+class Strides(NamedTuple):
+    """Distances in elements between rows and between columns of a matrix."""
 
-    row_step: int
-    column_step: int
+    row: int
+    column: int
 
 
 class Registers(NamedTuple):
@@ -44,20 +46,20 @@ class Product(NamedTuple):
     m: int
     n: int
     k: int
-    a: Matrix
-    b: Matrix
-    c: Matrix
+    a: Strides
+    b: Strides
+    c: Strides
     registers: Registers
 
     @property
     def is_along(self) -> bool:
         """Whether a vector is better taken along a sum than along a row of c."""
-        return self.n == 1 or (self.b.column_step != 1 and self.b.row_step == 1 == self.a.column_step)
+        return self.n == 1 or (self.b.column != 1 and self.b.row == 1 == self.a.column)
 
     @property
     def is_scattered(self) -> bool:
         """Whether there are vectors in neither way."""
-        return not self.is_along and (self.b.column_step != 1 or self.c.column_step != 1)
+        return not self.is_along and (self.b.column != 1 or self.c.column != 1)
 
     @property
     def extent(self) -> int:
@@ -83,10 +85,11 @@ def llvm_product(product: Product) -> str:
 
 
 @final
-class _Emitter(TileWriter):
+class _Emitter(Writer):
     def __init__(self, product: Product) -> None:
-        super().__init__(TYPES[product.dtype])
-        self._product = product
+        super().__init__(())
+        self._product, self._type = product, TYPES[product.dtype]
+        self._alignment = 8 if product.dtype == "float64" else 4
 
     def run(self) -> str:
         if self._product.is_along:
@@ -101,18 +104,18 @@ class _Emitter(TileWriter):
     def _sum_up(self, row: str) -> None:
         """A row of c, element by element."""
         p, type_ = self._product, self._type
-        a, c = self._at("%a", (row, p.a.row_step)), self._at("%c", (row, p.c.row_step))
+        a, c = self._at("%a", (row, p.a.row)), self._at("%c", (row, p.c.row))
         with self._loop("0", str(p.n)) as column:
-            b = self._at("%b", (column, p.b.column_step))
+            b = self._at("%b", (column, p.b.column))
             total = self._variable(type_, "0.0")
             with self._loop("0", str(p.k)) as number:
-                one = self._let(f"load {type_}, ptr {self._at(a, (number, p.a.column_step))}")
-                other = self._let(f"load {type_}, ptr {self._at(b, (number, p.b.row_step))}")
+                one = self._let(f"load {type_}, ptr {self._at(a, (number, p.a.column))}")
+                other = self._let(f"load {type_}, ptr {self._at(b, (number, p.b.row))}")
                 term = self._let(f"fmul contract {type_} {one}, {other}")
                 add = f"fadd reassoc contract {type_} {term}, "
                 self._change(total, type_, lambda before: self._let(add + before))
             value = self._let(f"load {type_}, ptr {total}")
-            self._say(f"store {type_} {value}, ptr {self._at(c, (column, p.c.column_step))}")
+            self._say(f"store {type_} {value}, ptr {self._at(c, (column, p.c.column))}")
 
     # --- in tiles
 
@@ -140,9 +143,59 @@ class _Emitter(TileWriter):
         p = self._product
         whole, rest = divmod(columns, p.registers.lanes)
         widths = [p.registers.lanes] * whole + [rest] * bool(rest)
-        a, c = self._at("%a", (row, p.a.row_step)), self._at(c, (row, p.c.row_step))
+        a, c = self._at("%a", (row, p.a.row)), self._at(c, (row, p.c.row))
         sums = self._zeros(height, widths)
         with self._loop("0", str(p.k)) as number:
-            numbers, vectors = self._at(a, (number, p.a.column_step)), self._at(b, (number, p.b.row_step))
-            self._add_products(sums, numbers, p.a.row_step, vectors, widths)
-        self._put(sums, [self._at(c, (str(i), p.c.row_step)) for i in range(height)], widths)
+            numbers, vectors = self._at(a, (number, p.a.column)), self._at(b, (number, p.b.row))
+            self._add_products(sums, numbers, p.a.row, vectors, widths)
+        self._put(sums, [self._at(c, (str(i), p.c.row)) for i in range(height)], widths)
+
+    # --- vectors
+
+    def _at(self, base: str, *steps: tuple[str, str | int]) -> str:
+        """``base`` and for each (number, step) so many elements more."""
+        for number, step in steps:
+            offset = number if step in (1, "1") else self._let(f"mul nsw i64 {number}, {step}")
+            base = self._let(f"getelementptr inbounds {self._type}, ptr {base}, i64 {offset}")
+        return base
+
+    def _vector(self, width: int) -> str:
+        return f"<{width} x {self._type}>"
+
+    def _places(self, base: str, widths: Sequence[int]) -> list[tuple[str, str]]:
+        """The type and address of each vector of a row."""
+        return [(self._vector(w), self._at(base, (str(i * widths[0]), 1))) for i, w in enumerate(widths)]
+
+    def _vectors(self, base: str, widths: Sequence[int]) -> list[str]:
+        places = self._places(base, widths)
+        return [self._let(f"load {type_}, ptr {place}, align {self._alignment}") for type_, place in places]
+
+    def _zeros(self, height: int, widths: Sequence[int]) -> list[list[str]]:
+        return [[self._variable(self._vector(w), "zeroinitializer") for w in widths] for _ in range(height)]
+
+    def _put(self, sums: Sequence[Sequence[str]], bases: Sequence[str], widths: Sequence[int]) -> None:
+        for row, base in zip(sums, bases, strict=True):
+            for variable, (type_, place) in zip(row, self._places(base, widths), strict=True):
+                total = self._let(f"load {type_}, ptr {variable}")
+                self._say(f"store {type_} {total}, ptr {place}, align {self._alignment}")
+
+    def _add_products(
+        self, sums: Sequence[Sequence[str]], first: str, step: int, vectors: str, widths: Sequence[int]
+    ) -> None:
+        """Add to each row its number, which are ``step`` elements apart from ``first`` on, times the vectors
+        at ``vectors``.
+        """
+        factors = self._vectors(vectors, widths)
+        for i, row in enumerate(sums):
+            number = self._let(f"load {self._type}, ptr {self._at(first, (str(i), step))}")
+            for width, variable, factor in zip(widths, row, factors, strict=True):
+                name = f"llvm.fmuladd.v{width}f{8 * self._alignment}"
+                fma = partial(self._call, name, self._vector(width), self._spread(number, width), factor)
+                self._change(variable, self._vector(width), fma)
+
+    def _spread(self, number: str, width: int) -> str:
+        """A vector of the number."""
+        type_ = self._vector(width)
+        first = self._let(f"insertelement {type_} poison, {self._type} {number}, i64 0")
+        mask = f"<{width} x i32> zeroinitializer"
+        return self._let(f"shufflevector {type_} {first}, {type_} poison, {mask}")

@@ -10,7 +10,6 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from flowrt.loops.loop_program import COMPARISONS, EXTREMES, Instruction, is_float
 
@@ -79,9 +78,9 @@ class Writer:
         return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")
 
     @contextmanager
-    def _loop(self, begin: str, end: str, step: int | str = 1, interleaved: int = 0) -> Iterator[str]:
-        """Context of a loop body, emitted for each number; yields the counter's name. ``interleaved``: the
-        number of vectors that are computed side by side; 0 leaves it to LLVM.
+    def _loop(self, begin: str, end: str, step: int | str = 1, hint: str = "") -> Iterator[str]:
+        """Context of a loop body, emitted for each number; yields the counter's name. ``hint``: a property of
+        the loop for LLVM's vectoriser.
         """
         self._count += 1
         label = self._count
@@ -95,14 +94,14 @@ class Writer:
         yield now
         following = self._let(f"add nsw i64 {now}, {step}")
         self._say(f"store i64 {following}, ptr {counter}")
-        self._say(f"br label %test{label}{self._hint(interleaved) if interleaved else ''}")
+        self._say(f"br label %test{label}{self._hint(hint) if hint else ''}")
         self._lines.append(f"done{label}:")
 
-    def _hint(self, interleaved: int) -> str:
+    def _hint(self, hint: str) -> str:
         """A reference to the metadata of one loop."""
         n = len(self._metadata)
         self._metadata.append(f"!{n} = distinct !{{!{n}, !{n + 1}}}")
-        self._metadata.append(f'!{n + 1} = !{{!"llvm.loop.interleave.count", i32 {interleaved}}}')
+        self._metadata.append(f"!{n + 1} = !{{{hint}}}")
         return f", !llvm.loop !{n}"
 
     def _change(self, variable: str, type_: str, change: Callable[[str], str]) -> None:
@@ -214,64 +213,6 @@ class Writer:
             return self._let(f"{'fptosi' if is_float(source) else 'sitofp'} {from_} {value} to {to}")
         kinds = ("fpext", "fptrunc") if is_float(source) else ("sext", "trunc")
         return self._let(f"{kinds[0] if target.endswith('64') else kinds[1]} {from_} {value} to {to}")
-
-
-class TileWriter(Writer):
-    """Writes functions of the float type ``type_`` that add up tiles in vector registers: rows of variables,
-    vectors of ``widths``, which are equal except for the last.
-    """
-
-    def __init__(self, type_: str) -> None:
-        super().__init__(())
-        self._type, self._alignment = type_, 8 if type_ == "double" else 4
-
-    def _at(self, base: str, *steps: tuple[str, str | int]) -> str:
-        """``base`` and for each (number, step) so many elements more."""
-        for number, step in steps:
-            offset = number if step in (1, "1") else self._let(f"mul nsw i64 {number}, {step}")
-            base = self._let(f"getelementptr inbounds {self._type}, ptr {base}, i64 {offset}")
-        return base
-
-    def _vector(self, width: int) -> str:
-        return f"<{width} x {self._type}>"
-
-    def _places(self, base: str, widths: Sequence[int]) -> list[tuple[str, str]]:
-        """The type and address of each vector of a row."""
-        return [(self._vector(w), self._at(base, (str(i * widths[0]), 1))) for i, w in enumerate(widths)]
-
-    def _vectors(self, base: str, widths: Sequence[int]) -> list[str]:
-        places = self._places(base, widths)
-        return [self._let(f"load {type_}, ptr {place}, align {self._alignment}") for type_, place in places]
-
-    def _zeros(self, height: int, widths: Sequence[int]) -> list[list[str]]:
-        return [[self._variable(self._vector(w), "zeroinitializer") for w in widths] for _ in range(height)]
-
-    def _put(self, sums: Sequence[Sequence[str]], bases: Sequence[str], widths: Sequence[int]) -> None:
-        for row, base in zip(sums, bases, strict=True):
-            for variable, (type_, place) in zip(row, self._places(base, widths), strict=True):
-                total = self._let(f"load {type_}, ptr {variable}")
-                self._say(f"store {type_} {total}, ptr {place}, align {self._alignment}")
-
-    def _add_products(
-        self, sums: Sequence[Sequence[str]], first: str, step: int, vectors: str, widths: Sequence[int]
-    ) -> None:
-        """Add to each row its number, which are ``step`` elements apart from ``first`` on, times the vectors
-        at ``vectors``.
-        """
-        factors = self._vectors(vectors, widths)
-        for i, row in enumerate(sums):
-            number = self._let(f"load {self._type}, ptr {self._at(first, (str(i), step))}")
-            for width, variable, factor in zip(widths, row, factors, strict=True):
-                name = f"llvm.fmuladd.v{width}f{8 * self._alignment}"
-                fma = partial(self._call, name, self._vector(width), self._spread(number, width), factor)
-                self._change(variable, self._vector(width), fma)
-
-    def _spread(self, number: str, width: int) -> str:
-        """A vector of the number."""
-        type_ = self._vector(width)
-        first = self._let(f"insertelement {type_} poison, {self._type} {number}, i64 0")
-        mask = f"<{width} x i32> zeroinitializer"
-        return self._let(f"shufflevector {type_} {first}, {type_} poison, {mask}")
 
 
 def literal(value: float | int | bool, dtype: str) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowrt.loops.loop_formats import FORMATS
-from flowrt.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, LoopValue
+from flowrt.loops.loop_program import FUNCTIONS, LoopBuilder, LoopProgram, LoopValue
 
 
 def expand_functions(program: LoopProgram) -> LoopProgram:
@@ -38,38 +38,12 @@ def expand_functions(program: LoopProgram) -> LoopProgram:
     for instruction in program.instructions:
         arguments = [values[number] for number in instruction.args]
         rule = _RULES.get(instruction.op)
-        values.append(rule(b, *arguments) if rule else _copy(b, instruction, arguments))
+        values.append(rule(b, *arguments) if rule else b.again(instruction, arguments))
     for output in program.outputs:  # stand-ins: they keep the names and dependencies of outputs
         b.put(values[output.value], b.operand(values[output.value].dtype))
     built = b.build()
     outputs = [old._replace(value=new.value) for old, new in zip(program.outputs, built.outputs, strict=True)]
     return program._replace(instructions=built.instructions, outputs=tuple(outputs))
-
-
-def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[LoopValue]) -> LoopValue:
-    op, _, dtype, data, is_row = instruction
-    match op:
-        case "load":
-            return b.load(data, is_row)
-        case "load_at":
-            return b.load_at(data, arguments[0])
-        case "const":
-            return b.const(data, dtype)
-        case "column":
-            return b.column()
-        case "columns":
-            return b.columns()
-        case "spread":
-            return b.spread(arguments[0])
-        case "cast":
-            return b.cast(arguments[0], dtype)
-        case "bits":
-            return b.bits(arguments[0])
-        case "from_bits":
-            return b.from_bits(arguments[0])
-        case "select":
-            return b.select(*arguments)
-    return b.emit(op, *arguments)
 
 
 # --- coefficients of float64 alone

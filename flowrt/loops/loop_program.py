@@ -53,7 +53,10 @@ FUNCTIONS = frozenset(
 
 EXTREMES = frozenset({"row_max", "row_min"})
 
-ROW_REDUCTIONS = EXTREMES | {"row_sum", "row_prod"}
+COMBINES = {"row_sum": "add", "row_prod": "mul", "row_max": "max", "row_min": "min"}
+"""The operation of two values that each reduction along a row repeats."""
+
+ROW_REDUCTIONS = frozenset(COMBINES)
 
 
 def is_float(dtype: str) -> bool:
@@ -115,6 +118,11 @@ class LoopProgram(NamedTuple):
     outputs: tuple[Output, ...]
     status: int | None = None
     """The operand of the checks, if there are any."""
+
+    @property
+    def read(self) -> set[int]:
+        """The operands that are read."""
+        return {i.data for i in self.instructions if i.op in ("load", "load_at")}
 
     def __str__(self) -> str:
         """Equal for programs that do the same on the same operands, and only for those."""
@@ -278,6 +286,11 @@ class LoopBuilder:
         """
         values = self._alike(*arguments)
         return self._of(op, values, "bool" if op in COMPARISONS else values[0].dtype)
+
+    def again(self, instruction: Instruction, arguments: Sequence[LoopValue]) -> LoopValue:
+        """The ``instruction`` of another program, with these arguments."""
+        op, _, dtype, data, is_row = instruction
+        return self._add(op, tuple([value.number for value in arguments]), dtype, data, is_row)
 
     def __getattr__(self, op: str) -> Callable[..., LoopValue]:
         """``b.exp(x)`` is ``b.emit("exp", x)``."""

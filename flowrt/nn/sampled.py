@@ -77,7 +77,8 @@ def log_uniform_candidate_sampler(
     seed: int | None = None, name: str | None = None,
 ) -> Sample:  # fmt: skip
     """Draws class i with the probability ``log((i + 2) / (i + 1)) / log(range_max + 1)``: for classes
-    sorted by falling frequency, which is nearly that of words (Zipf)."""
+    sorted by falling frequency, which is nearly that of words (Zipf).
+    """
     classes = np.arange(range_max, dtype=float)
     chances = np.log((classes + 2) / (classes + 1)) / np.log(range_max + 1)
     return _draw(true_classes, num_sampled, unique, chances, seed, name or "LogUniformCandidateSampler")

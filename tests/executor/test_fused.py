@@ -13,6 +13,7 @@ import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.device.llvm.host_pool import num_threads, set_num_threads
 from flowrt.executor.kernels import loop_layout
+from flowrt.executor.kernels.fused_program import program_of
 from flowrt.executor.kernels.loop_layout import coalesced
 from flowrt.executor.plan import tiers
 from tests.executor.fused_sessions import both, fused_of
@@ -365,3 +366,16 @@ def test_a_plan_that_cannot_be_compiled_leaves_the_first_one_and_is_not_tried_ag
         tier.count_run(lambda plan: (taken.append(plan), is_done.set()))
     assert is_done.wait(WAIT_S)
     assert (tried, taken) == ([1], [None])
+
+
+@pytest.mark.parametrize("has_masks", [True, False])
+@pytest.mark.parametrize(("columns", "is_ragged"), [(60, True), (64, False), (66, False), (500, False)])
+def test_rows_that_end_within_a_vector_are_computed_in_masked_vectors(
+    monkeypatch, columns, is_ragged, has_masks
+):
+    texts = []
+    monkeypatch.setattr(loop_layout, "has_masks", lambda: has_masks)
+    monkeypatch.setattr(loop_layout, "compiled", texts.append)
+    program = program_of(lambda b, x: x / b.row_sum(x), [("float32", False)])
+    loop_layout.layout_of(program, (7, columns), [(columns, 1), (columns, 1)])
+    assert ("predicate" in texts[0]) == (is_ragged and has_masks)

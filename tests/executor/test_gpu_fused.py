@@ -10,7 +10,8 @@ from hypothesis import given, settings
 
 import flowrt as tf
 from flowrt.device.cuda.cuda import CudaExecutor
-from flowrt.loops.cuda_loops import LOOP, SUMS, THREADS
+from flowrt.loops.cuda_grid import THREADS
+from flowrt.loops.cuda_loops import LOOP, SUMS
 from tests.executor.fused_sessions import fused_of, plans_of
 from tests.executor.random_programs import RandomProgram, assert_same
 from tests.executor.test_cuda_fused import assert_close, batch, convolutions, layer_norm, mlp

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrt.loops.cuda_loops import INT_ELEMENTS, LOOP, MAX_THREADS, SUMS, THREADS, cuda_loop
+from flowrt.loops.cuda_grid import INT_ELEMENTS, MAX_THREADS, THREADS
+from flowrt.loops.cuda_loops import LOOP, SUMS, cuda_loop
 from flowrt.loops.loop_program import FUNCTIONS, LoopBuilder, Store
 from tests.loops import cuda_on_host
 from tests.loops.cuda_on_host import load_kernels

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from flowrt.device.llvm import host_jit
 from flowrt.device.llvm.host_jit import compile_loop
-from flowrt.loops.llvm_loops import BLOCK, llvm_function
+from flowrt.loops.llvm_loops import llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopBuilder, Store
-from flowrt.loops.nest import Keep, loop_nest
+from flowrt.loops.nest import BLOCK, Keep, loop_nest
 from tests.loops.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -25,8 +25,8 @@ EPS = {"float32": 2**-23, "float64": 2**-52}
 class Compiled:
     """A program's results by compiled code. Operands are what broadcasts to ``[rows, columns]``."""
 
-    def __init__(self, program, operands, parts=1, transposed=()):
-        self.program, self.parts = program, parts
+    def __init__(self, program, operands, parts=1, transposed=(), is_ragged=False):
+        self.program, self.parts, self.is_ragged = program, parts, is_ragged
         self.shape = domain_of(program, operands)
         transposed = set(transposed) - matrices_of(program)
         self.arrays = [self._memory(a, i in transposed) for i, a in enumerate(operands)]
@@ -66,7 +66,7 @@ class Compiled:
             ]  # fmt: skip
             strides.append((across, 0 if array.shape[1] == 1 else along))
         accesses = [("s" if across else "0") + {0: "0", 1: "1"}.get(along, "s") for across, along in strides]
-        loop = compile_loop(llvm_function(self.program, accesses))
+        loop = compile_loop(llvm_function(self.program, accesses, self.is_ragged))
         grain = max(1, -(-rows // self.parts))
         flat = [number for pair in strides for number in pair]
         table = np.array([*[a.ctypes.data for a in self.arrays], rows, columns, *flat, grain], np.int64)
@@ -137,10 +137,10 @@ def programs(draw):
     return program, [*operands, *[None] * (len(program.dtypes) - len(operands))]
 
 
-@given(programs(), st.integers(1, 3), st.sets(st.integers(0, 3)))
-def test_random_programs(made, parts, transposed):
+@given(programs(), st.integers(1, 3), st.sets(st.integers(0, 3)), st.booleans())
+def test_random_programs(made, parts, transposed, is_ragged):
     program, operands = made
-    check(program, operands, rtol=0, parts=parts, transposed=transposed)
+    check(program, operands, rtol=0, parts=parts, transposed=transposed, is_ragged=is_ragged)
 
 
 def random(*shape, dtype="float32", seed=0):
@@ -163,6 +163,20 @@ def test_softmax_has_three_stages_and_computes_its_powers_once(dtype, shape):
     loops = loop_nest(program).column_loops
     kept = [s.operand for loop in loops for s in loop.body if isinstance(s, Keep)]
     assert kept == [result], "the powers wait for their sum where the result will be"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [1, 6, 15, 60, 100])
+def test_ragged_rows_are_computed_in_masked_vectors(dtype, columns):
+    b = LoopBuilder()
+    x = b.load(b.operand(dtype))
+    powers = b.exp(x - b.row_max(x))
+    y = powers / b.row_sum(powers)
+    b.put(y, b.operand(dtype))
+    b.put(y * y, b.operand("float64"), Store.SUM_ALL)
+    program = expand_functions(b.build())
+    assert "predicate" in llvm_function(program, ["s1", "s1", "00"], is_ragged=True)
+    check(program, [random(7, columns, dtype=dtype), None, None], is_ragged=True)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 64, 100])

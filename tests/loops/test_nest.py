@@ -14,13 +14,16 @@ from flowrt.loops.llvm_loops import llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopBuilder, LoopProgram, Store
 from flowrt.loops.nest import (
+    LONG,
     Accumulate,
     ColumnLoop,
     Compute,
     Keep,
     LoopNest,
     Reload,
+    Vectors,
     block_sums,
+    choose_vectors,
     loop_nest,
     verify_nest,
 )
@@ -99,6 +102,18 @@ def printed(program: LoopProgram) -> str:
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_the_texts_are_those_of_the_golden_file(build: Callable[[LoopBuilder], None]) -> None:
     assert printed(built(build)) == (GOLDEN / f"{build.__name__}.txt").read_text("utf-8")
+
+
+def test_vectors_are_masked_where_rows_are_ragged_and_paired_where_a_body_is_long() -> None:
+    nest = loop_nest(built(softmax))
+    assert [loop.vectors for loop in choose_vectors(nest, True).column_loops] == [Vectors.MASKED] * 3
+    assert [loop.vectors for loop in choose_vectors(nest, False).column_loops] == [Vectors.FREE] * 3
+    b = LoopBuilder()
+    x = y = b.load(b.operand("float32"))
+    for _ in range(LONG):
+        y = y * x
+    b.put(y, b.operand("float32"))
+    assert choose_vectors(loop_nest(b.build()), False).column_loops[0].vectors is Vectors.PAIRED
 
 
 # --- verification

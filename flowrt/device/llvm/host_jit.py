@@ -87,7 +87,8 @@ def compile_functions(text: str, names: Sequence[str]) -> dict[str, CompiledLoop
 
 def is_available() -> bool:
     """Whether this process can compile. The first call loads LLVM, 60 ms, or logs why it cannot:
-    as a warning where llvmlite is installed."""
+    as a warning where llvmlite is installed.
+    """
     return why_unavailable() is None
 
 
@@ -130,11 +131,25 @@ def vector_registers() -> tuple[int, int]:
     """Vector registers of this processor: the number of float32 in one, and of registers. Raises
     `FailedPreconditionError` if `is_available` is false.
     """
-    with _lock:
-        features = _load_llvm().get_host_cpu_features()
+    features = _processor()
     if features.get("avx512f"):
         return 16, 32
     return (8, 16) if features.get("avx") else (4, 32 if features.get("neon") else 16)
+
+
+@cache
+def has_masks() -> bool:
+    """Whether vector instructions of this processor have masks, for elements of every size. Raises as
+    `vector_registers`.
+    """
+    features = _processor()
+    return bool(features.get("avx512bw") and features.get("avx512vl"))
+
+
+def _processor() -> Any:
+    """The features of this processor, under LLVM's names."""
+    with _lock:
+        return _load_llvm().get_host_cpu_features()
 
 
 def _load_llvm() -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import MachineCall
+from flowrt.executor.kernels.fused_program import program_of
 from flowrt.executor.kernels.loop_layout import layout_of, strides_in, whole_on
 from flowrt.graph.passes.fusion.group import Level
-from flowrt.loops.loop_program import DTYPES, LoopBuilder, LoopValue
+from flowrt.loops.loop_program import DTYPES, LoopValue, Store
 
 Array = np.ndarray[Any, Any]
 
@@ -26,12 +27,19 @@ def elementwise_call(rule: Callable[..., LoopValue], arrays: Sequence[Array]) ->
     """A call that computes the last of ``arrays`` from the others, which broadcast to its shape, by
     ``rule(builder, *values)``. The arrays must be kept alive.
     """
-    *inputs, target = arrays
-    builder = LoopBuilder()
-    values = [builder.load(builder.operand(array.dtype.name)) for array in inputs]
-    builder.put(rule(builder, *values), builder.operand(target.dtype.name))
-    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in arrays]
-    return whole_on(layout_of(builder.build(), target.shape, strides), arrays)
+    return rule_call(rule, arrays, arrays[-1].shape)
+
+
+def rule_call(
+    rule: Callable[..., LoopValue], arrays: Sequence[Array], domain: tuple[int, ...], store: Store = Store.PUT
+) -> MachineCall:
+    """`elementwise_call` where the last of ``arrays`` also broadcasts to the ``domain``: a reduction, by the
+    rule or by ``store``.
+    """
+    program = program_of(rule, [(array.dtype.name, False) for array in arrays[:-1]], store=store)
+    assert program is not None
+    strides = [strides_in(array, Level.ELEMENT, domain) for array in arrays]
+    return whole_on(layout_of(program, domain, strides), arrays)
 
 
 def clear_call(array: Array) -> MachineCall:

@@ -15,11 +15,11 @@ from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.loop_layout import coalesced, has_rows
 from flowrt.executor.kernels.loop_operands import GroupKernel, arrays_of
-from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.instruction import Call
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import plain_kernel
-from flowrt.loops.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
+from flowrt.loops.cuda_grid import THREADS
+from flowrt.loops.cuda_loops import LOOP, SUMS, CudaLoop, cuda_loop
 from flowrt.loops.loop_program import LoopProgram
 
 
@@ -37,10 +37,6 @@ class CudaKernel(GroupKernel):
         if loop is None:
             return Call(plain_kernel, (self._device.xp, tuple(inputs), self._group, results))
         return loop.bind(arrays)
-
-    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
-        self.prepare()
-        return Call(lambda: self(late.read(registers), results))
 
     def _empty(self, spec: TensorSpec) -> Any:
         return self._device.empty(static_shape(spec), spec.dtype.np, self._owner)

@@ -14,10 +14,8 @@ from typing import Any
 from flowrt.device.device import Device
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.cuda_kernel import bound_loop
-from flowrt.executor.kernels.loop_layout import strides_in
-from flowrt.executor.kernels.update_kernel import update_program
+from flowrt.executor.kernels.update_kernel import array_of, update_loop
 from flowrt.graph.node import Node
-from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.loops.loop_program import DTYPES
 
@@ -26,34 +24,19 @@ def cuda_update(device: Device, node: Node, arguments: Sequence[Any]) -> Callabl
     """The call for ``node``, with variables and arrays of ``device`` as inputs; None if no loop supports it.
     Raises errors of the compiler.
     """
+    xp = device.xp
     variables = [a for a in arguments if isinstance(a, VariableResource)]
-    arrays = [a.array if isinstance(a, VariableResource) else a for a in arguments]
-    if not _are_fit(device, variables, arrays):
+    arrays = [array_of(a) for a in arguments]
+    if not all(isinstance(a, xp.ndarray) and a.dtype.name in DTYPES for a in arrays):
         return None
     rest = [a for a in arguments if not isinstance(a, VariableResource)]
-    if any(device.xp.may_share_memory(a, v.array) for a in rest for v in variables):
+    if any(xp.may_share_memory(a, v.array) for a in rest for v in variables):
         return None  # a gradient that is the variable, read in another order perhaps
-    program = update_program(node, arguments, arrays)
-    if program is None:
+    update = update_loop(node, arguments, arrays)
+    if update is None:
         return None
-    domain = variables[0].array.shape
-    strides = [strides_in(array, Level.ELEMENT, domain) for array in arrays]
-    loop = bound_loop(device, owner_of(node), program, domain, strides, arrays)
-    if loop is None:
-        return None
-    read = {data for op, _, _, data, _ in program.instructions if op == "load"}
-    needed = [a for i, a in enumerate(arguments) if isinstance(a, VariableResource) and i in read]
-    return _update(variables, needed, *loop.bind(arrays))
-
-
-def _are_fit(device: Device, variables: Sequence[VariableResource], arrays: Sequence[Any]) -> bool:
-    """Whether one kernel can process all of ``arrays``, including those of the variables."""
-    if not variables or len(set(variables)) < len(variables):
-        return False
-    if not all(isinstance(a, device.xp.ndarray) and a.dtype.name in DTYPES for a in arrays):
-        return False
-    domain = variables[0].array.shape
-    return bool(variables[0].array.size) and all(array.shape in (domain, ()) for array in arrays)
+    loop = bound_loop(device, owner_of(node), update.program, update.domain, update.strides, arrays)
+    return None if loop is None else _update(variables, update.needed, *loop.bind(arrays))
 
 
 def _update(

@@ -11,14 +11,14 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table, in_sequence
+from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
 from flowrt.executor.kernels.copy_kernels import clear_call, copy_call
 from flowrt.executor.kernels.fused_program import OperandOf
-from flowrt.executor.kernels.loop_layout import Layout, call_on, expanded, layout_of
+from flowrt.executor.kernels.loop_layout import Layout, call_on, layout_of
 from flowrt.executor.kernels.loop_operands import SUMS, GroupKernel, arrays_of
 from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.instruction import Action, Call, Guarded
-from flowrt.graph.node import Node, TensorSpec, static_shape
+from flowrt.graph.node import TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level, plain_kernel
 from flowrt.loops.loop_program import LoopProgram
 
@@ -28,10 +28,6 @@ Array = np.ndarray[Any, Any]
 @final
 class FusedKernel(GroupKernel):
     """The kernel of a fused node on the host."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self._program = None if self._program is None else expanded(self._program)
 
     def bind(self, inputs: Sequence[Any], results: Sequence[Array]) -> Action:
         return self._bind([np.asarray(value) for value in inputs], results)[0]
@@ -52,13 +48,12 @@ class FusedKernel(GroupKernel):
         call = call_on(layout, [sums.get(position, array) for position, array in enumerate(operands)])
         if not sums:
             return call, call.table
-        if isinstance(call, ParallelCall):
-            return Call(self._call_with_sums, (*call.bound(), sums, inputs, results)), None
         status = None if self._program is None else self._program.status
-        if status is None:
-            return self._with_sums(call, sums, results), call.table
-        if len(sums) == 1:
-            return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
+        if isinstance(call, MachineCall):
+            if status is None:
+                return self._with_sums(call, sums, results), call.table
+            if len(sums) == 1:
+                return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
         return Call(self._call_with_sums, (*call.bound(), sums, inputs, results)), None
 
     def _with_sums(self, call: MachineCall, sums: dict[int, Array], results: Sequence[Array]) -> MachineCall:
@@ -73,8 +68,8 @@ class FusedKernel(GroupKernel):
         return in_sequence([*before, call, *after])
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Array]) -> Action:
-        """`bind` for inputs that are partly in registers when the call is made. Their addresses are then
-        stored in the loop's table: 0.7 us each, while rebinding takes 60.
+        """The addresses of inputs in registers are stored in the loop's table in each call: 0.7 us each,
+        while to bind it takes 60.
         """
         stand_ins = [
             np.empty(static_shape(spec), spec.dtype.np) if item.slot is not None else item.value
@@ -83,7 +78,7 @@ class FusedKernel(GroupKernel):
         slots = [item.slot for item in late.items]
         action, table = self._bind(stand_ins, results)
         if table is None:
-            return Call(lambda: self(late.read(registers), results))
+            return super().bind_late(late, registers, results)
         (function, arguments), words = action.bound(), table.words
         places = [
             (position, slot)

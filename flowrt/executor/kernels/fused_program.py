@@ -1,14 +1,14 @@
-"""Conversion of a group of operations to the scalar program of its loop.
+"""Tracing: from the loop rules of operations to scalar programs, of one rule or of a group of operations.
 
-Each input becomes one operand per way in which members read it, for each element or once per row; each output
-becomes an operand that is written.
+Each input of a group becomes one operand per way in which members read it, for each element or once per row;
+each output becomes an operand that is written.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, static_shape
@@ -17,6 +17,9 @@ from flowrt.graph.op_facets import LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.fusion.group import Group, Level, Support
 from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue, Matrix, Store
+
+Rule: TypeAlias = Callable[..., LoopValue | Sequence[LoopValue] | None]
+"""``rule(builder, *values)`` computes elements from others, or none if it has not their dtypes."""
 
 STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 
@@ -36,6 +39,25 @@ class FusedProgram(NamedTuple):
 
     program: LoopProgram
     operands: tuple[OperandOf, ...]
+
+
+def program_of(
+    rule: Rule, reads: Sequence[tuple[str, bool]], written: Sequence[int] = (), store: Store = Store.PUT
+) -> LoopProgram | None:
+    """The program of ``rule(builder, *values)``, given an element of each operand that it ``reads``: its
+    dtype, and whether it is the same all along a row. The results go to the operands ``written``, or to new
+    ones behind the others. None if the rule returns None.
+    """
+    builder = LoopBuilder()
+    values = [builder.load(builder.operand(dtype), is_row) for dtype, is_row in reads]
+    found = rule(builder, *values)
+    if found is None:
+        return None
+    results = [found] if isinstance(found, LoopValue) else found
+    into = written or [builder.operand(value.dtype) for value in results]
+    for value, operand in zip(results, into, strict=True):
+        builder.put(value, operand, store)
+    return builder.build()
 
 
 def fused_program(group: Group) -> FusedProgram | None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from flowrt.device.onednn import onednn
 from flowrt.executor.analysis.cost import node_cost
-from flowrt.executor.kernels.conv_kernels import CONV_KERNELS
 from flowrt.executor.kernels.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.executor.kernels.pool_kernels import POOL_KERNELS
 from flowrt.executor.kernels.random_kernels import RANDOM_KERNELS
@@ -26,7 +25,7 @@ from flowrt.graph.shapes import is_static
 
 Kernel: TypeAlias = Callable[..., Any]
 
-LOOP_KERNELS: Mapping[OpDef, Kernel] = {**CONV_KERNELS, **POOL_KERNELS, **RANDOM_KERNELS}
+LOOP_KERNELS: Mapping[OpDef, Kernel] = {**POOL_KERNELS, **RANDOM_KERNELS}
 
 PRODUCTS = frozenset({matmul_op, batch_matmul})
 

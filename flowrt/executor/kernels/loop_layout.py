@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table
-from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop
+from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop, has_masks
 from flowrt.device.llvm.host_pool import PARALLEL_NS
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.loops.llvm_loops import llvm_function
@@ -37,6 +37,13 @@ MAX_CACHED = 1 << 18
 """Elements of all operands of a loop that finds them in the cache: of float32 1 MiB, half of a core's."""
 
 
+MAX_RAGGED, MIN_LEFT = 256, 4
+"""Rows of fewer columns, of which at least so many would be computed one by one, are computed in masked
+vectors: softmax of 60 columns takes 2.0 ns per element instead of 4.5, of 100 2.0 instead of 3.5; of 500 as
+long, and of 130 1.8 instead of 1.5.
+"""
+
+
 class Layout(NamedTuple):
     """Layout of a group's arrays: the loop for it, and the words after the addresses in its table."""
 
@@ -51,20 +58,14 @@ class Layout(NamedTuple):
     """Estimated time on one thread."""
 
 
-_expanded: dict[str, LoopProgram] = {}
-_texts: dict[tuple[str, tuple[str, ...]], str] = {}
-"""Loops by the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a
-network have equal groups.
+_printed: dict[tuple[str, tuple[str, ...], bool], tuple[str, int]] = {}
+"""The text of loops, and their number of instructions, by the text of a program: 0.0 and -0.0 are equal, and
+so are programs with them. The layers of a network have equal groups.
 """
 _compiled: dict[str, CompiledLoop] = {}
 """Compiled loops, kept when failed steps discard their instances; the next step reuses them."""
 
 MAX_KEPT = 512
-
-
-def expanded(program: LoopProgram) -> LoopProgram:
-    """`expand_functions`, once for equal programs."""
-    return _once(_expanded, str(program), lambda: expand_functions(program))
 
 
 def compiled(text: str) -> CompiledLoop:
@@ -87,15 +88,29 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
         domain, strides = (1,), [(0,)] * len(strides)
     dims, lies = coalesced(domain, strides, keeps_rows=has_rows(program, strides))
     accesses = tuple([_letters(steps) for steps in lies])
-    loop = compiled(_once(_texts, (str(program), accesses), lambda: llvm_function(program, accesses)))
-    count = sum(op not in ("load", "const") for op, *_ in program.instructions)
+    is_ragged = len(dims) > 1 and _is_ragged(dims[-1])
+    key = str(program), accesses, is_ragged
+    text, count = _once(_printed, key, lambda: _print(program, accesses, is_ragged))
     is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
     per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
     nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))
     is_long = nanoseconds > PARALLEL_NS and dims[0] > 1
     grain = max(1, math.ceil(dims[0] / MAX_PARTS)) if is_long else max(1, dims[0])
     numbers = (*dims, *[stride for steps in lies for stride in steps], grain)
-    return Layout(loop, numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
+    return Layout(compiled(text), numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
+
+
+def _print(program: LoopProgram, accesses: Sequence[str], is_ragged: bool) -> tuple[str, int]:
+    program = expand_functions(program)
+    count = sum(op not in ("load", "const") for op, *_ in program.instructions)
+    return llvm_function(program, accesses, is_ragged), count
+
+
+def _is_ragged(columns: int) -> bool:
+    """Whether masked vectors compute a row of so many columns faster: LLVM computes what is left of groups of
+    64 in vectors of 8, and what is left of these one by one.
+    """
+    return columns < MAX_RAGGED and columns % 8 >= MIN_LEFT and has_masks()
 
 
 def call_on(layout: Layout, arrays: Sequence[Array]) -> MachineCall | ParallelCall:

@@ -15,7 +15,7 @@ import numpy as np
 from flowrt.executor.kernels.fused_program import OperandOf, fused_program
 from flowrt.executor.kernels.loop_layout import strides_in
 from flowrt.executor.program.arguments import Later
-from flowrt.executor.program.instruction import Action
+from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Group, Level
 from flowrt.loops.loop_program import LoopProgram
@@ -48,9 +48,12 @@ class GroupKernel(ABC):
     def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Action:
         """The action that computes ``results`` from ``inputs``, reusable when their elements change."""
 
-    @abstractmethod
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Action:
-        """The action of `bind`, for inputs that are partly in registers when it is made."""
+        """The action of `bind`, for inputs that are partly in registers when it is made: it is bound in each
+        call.
+        """
+        self.prepare()
+        return Call(lambda: self(late.read(registers), results))
 
     @abstractmethod
     def _empty(self, spec: TensorSpec) -> Any:

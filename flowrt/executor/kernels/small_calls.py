@@ -16,8 +16,9 @@ import numpy as np
 
 from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
 from flowrt.device.llvm.host_jit import vector_registers
-from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, elementwise_call, is_fit
-from flowrt.executor.kernels.loop_layout import compiled, layout_of, strides_in, whole_on
+from flowrt.device.llvm.host_pool import PARALLEL_NS
+from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, elementwise_call, is_fit, rule_call
+from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.instruction import Checked
 from flowrt.graph.node import Node, Subgraph
@@ -29,9 +30,8 @@ from flowrt.graph.ops.base.indexing import check_range
 from flowrt.graph.ops.elementwise.comparison import select
 from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.ops.nn.bias import bias_add_grad
-from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.shapes import is_static
-from flowrt.loops.llvm_product import Matrix, Product, Registers, llvm_product
+from flowrt.loops.llvm_product import Product, Registers, Strides, llvm_product
 from flowrt.loops.llvm_rows import NUMBER, REFUSED, gather
 from flowrt.loops.loop_program import LoopBuilder, Store
 
@@ -89,7 +89,7 @@ def _product(
         return None
     lanes, registers = vector_registers()
     held = Registers(lanes * 4 // c.itemsize, registers)
-    product = Product(name, m, n, k, _lie(a), _lie(b), _lie(c), held)
+    product = Product(name, m, n, k, _strides(a), _strides(b), _strides(c), held)
     most = MAX_ALONG if product.is_along else MAX_PRODUCT
     if not 0 < m * n * k <= most or product.is_scattered:
         return None
@@ -98,9 +98,9 @@ def _product(
     return MachineCall(compiled(text), table, 0, product.extent)
 
 
-def _lie(array: Array) -> Matrix:
+def _strides(array: Array) -> Strides:
     row, column = array.strides
-    return Matrix(row // array.itemsize, column // array.itemsize)
+    return Strides(row // array.itemsize, column // array.itemsize)
 
 
 def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> MachineCall | None:
@@ -156,11 +156,8 @@ def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) 
     if data_format != "NHWC" or not (is_plain and out_backprop.size):
         return None
     rows = out_backprop.reshape(-1, target.size)
-    builder = LoopBuilder()
-    value = builder.load(builder.operand(rows.dtype.name))
-    builder.put(value, builder.operand(target.dtype.name), Store.SUM_ROWS)
-    layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (0, 1)])
-    return in_sequence([clear_call(target), whole_on(layout, [rows, target])]) if layout.parts == 1 else None
+    call = rule_call(lambda b, value: value, [rows, target], rows.shape, Store.SUM_ROWS)
+    return in_sequence([clear_call(target), call]) if call.table.nanoseconds <= PARALLEL_NS else None
 
 
 def _reduction(
@@ -176,11 +173,7 @@ def _reduction(
     if not 0 < input.size <= MAX_SMALL:
         return None
     rows = input.reshape(target.size, -1)
-    builder = LoopBuilder()
-    value = builder.load(builder.operand(rows.dtype.name))
-    builder.put(builder.emit(op, value), builder.operand(target.dtype.name))
-    layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (1, 0)])
-    return whole_on(layout, [rows, target])
+    return rule_call(lambda b, value: b.emit(op, value), [rows, target.reshape(-1, 1)], rows.shape)
 
 
 def _unreduced(

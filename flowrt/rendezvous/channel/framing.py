@@ -34,7 +34,8 @@ MAX_ARRAY = 1 << 40
 """Maximum size of an array in bytes; a larger length indicates corruption."""
 JOINED = 64 << 10
 """Bytes of arrays up to which a frame is copied into one piece: 64 KiB take 5 us to copy, and one piece is
-written by one plain call."""
+written by one plain call.
+"""
 
 _HEAD = struct.Struct("<4sBBHI")
 _CRC = struct.Struct("<I")
