@@ -20,6 +20,9 @@ from tests.executor.test_remote_device import config as gpus
 from tests.executor.test_remote_device import plug_in
 
 PROGRAMS, MANY_PROGRAMS = 25, 5000
+ONCE_WRONG = (32, 266)
+"""Seeds of programs that found a step that hung, and a fetch that was verified at another output's place."""
+
 GPU_PROGRAMS, MANY_GPU_PROGRAMS = 3, 200
 STEPS = 7
 ROWS = 5_000
@@ -111,7 +114,7 @@ def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_random_programs_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(PROGRAMS):
+    for seed in (*range(PROGRAMS), *ONCE_WRONG):
         check(monkeypatch, seed)
 
 

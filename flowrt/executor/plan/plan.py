@@ -373,7 +373,8 @@ class Plan:
         can_interleave = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
         whole = interleaved(programs) if can_interleave else None
         if whole is not None and is_checking():
-            verify_program(layers, self.placed.fetches, [whole.segments])
+            fetches = [ref for layer in layers for ref in layer.subgraph.fetches]
+            verify_program(layers, fetches, [whole.segments])
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
 
     @property
