@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 MIN_CALLS = 7
 WARM_S = 2.0  # code that is compiled beside the first steps is there by then
+TIMED_S = 1.0
 MEMORY = "peak_memory"
 """Largest resident memory of the side's process, in bytes."""
 
@@ -29,12 +30,12 @@ class Outcome(NamedTuple):
     value: float | None = None
 
 
-def median_s(call: Callable[[], Any], at_least_s: float = 1.0, warm_s: float = WARM_S) -> float:
-    """The median seconds of `MIN_CALLS` calls or more, for ``at_least_s``, after as many for ``warm_s`` that
-    do not count.
+def median_s(call: Callable[[], Any], at_least_s: float | None = None, warm_s: float | None = None) -> float:
+    """The median seconds of `MIN_CALLS` calls or more, for ``at_least_s`` (default `TIMED_S`), after as many
+    for ``warm_s`` (default `WARM_S`) that do not count.
     """
-    _call_for(warm_s, call)
-    return median(_call_for(at_least_s, call))
+    _call_for(WARM_S if warm_s is None else warm_s, call)
+    return median(_call_for(TIMED_S if at_least_s is None else at_least_s, call))
 
 
 def _call_for(seconds: float, call: Callable[[], Any]) -> list[float]:

@@ -50,6 +50,20 @@ def no_thread_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_gpu_unless_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide GPUs from tests that are not marked `gpu`, and from what they start: with a GPU, sessions place
+    operations there, where indices are not checked and results differ in the last bits.
+    """
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if request.node.get_closest_marker("gpu") is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # flowrt asks for it each time, CUDA only once per process
+    yield
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if before is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+@pytest.fixture(autouse=True)
 def fresh_default_graph() -> None:
     """Reset flowrt's default graph. All examples of a hypothesis test share it: such a test makes its own.
 

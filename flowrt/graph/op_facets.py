@@ -82,6 +82,8 @@ class Traits(NamedTuple):
     """Whether it never fails, whatever the values of its inputs, if their shapes are compatible."""
     linear_in: tuple[int, ...] = ()
     """The inputs in each of which it is linear while the others are fixed, as a product is in both."""
+    up_to_phase: bool = False
+    """Whether vectors among its outputs have a free sign or phase, which each library chooses differently."""
 
 
 NO_TRAITS = Traits()

@@ -248,7 +248,13 @@ class Cupy:
         return partial(self._make, function) if function in MAKERS else function
 
     def _make(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """An array of what may be on the device or on the host, which is copied at once."""
+        """An array of what may be on the device or on the host, which is copied at once; not in a capture."""
+        if (
+            arguments
+            and type(arguments[0]) is np.ndarray
+            and self.cuda.get_current_stream().graph is not None
+        ):
+            raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")
         hosts, options = as_numpys(arguments), {k: as_numpys(v) for k, v in options.items()}
         hosts = [
             as_numpy(a).copy() if type(a) is np.ndarray else h for a, h in zip(arguments, hosts, strict=True)

@@ -463,6 +463,10 @@ def waiting_in_cupy(executor: CudaExecutor, stream: Stream) -> None:
     stream.native.synchronize()  # type: ignore[attr-defined]
 
 
+def copying_from_the_host(executor: CudaExecutor, stream: Stream) -> None:
+    executor.xp.asarray(np.ones(3))  # by pinned memory that CuPy uses again
+
+
 def waiting_for_what_was_before(executor: CudaExecutor, stream: Stream) -> None:
     executor.wait_for(stream, executor.create_stream("before"))
 
@@ -485,6 +489,7 @@ def capturing(executor: CudaExecutor, stream: Stream) -> None:
         calling_back,
         waiting,
         waiting_in_cupy,
+        copying_from_the_host,
         waiting_for_what_was_before,
         leaving_a_stream_behind,
         capturing,

@@ -19,6 +19,7 @@ from flowrt.executor.analysis import streams as schedule
 from flowrt.executor.session import session as session_module
 from flowrt.graph.op_def import op_def
 from tests.device.pretend_cupy import ILLEGAL_ADDRESS, Cupy
+from tests.executor.fused_sessions import plans_of
 
 DESCRIPTIONS = [GpuDescription(i, "Pretended GPU", 1 << 26, (9, 0), f"0000:0{i}") for i in range(2)]
 
@@ -102,11 +103,13 @@ def test_convolutions_train_as_on_the_cpu(monkeypatch, seed, captured):
             step = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
             with tf.Session(config=where) as session:
                 session.run([v.initializer for v in variables])
-                return [session.run([loss, step], {x: images})[0] for _ in range(6)]
+                losses = [session.run([loss, step], {x: images})[0] for _ in range(6)]
+                return losses, any(p.launch for plan in plans_of(session) for p in plan.programs)
 
-    expected = train_convolutions("/cpu:0", tf.ConfigProto(device_count={"GPU": 0}))
+    expected, _ = train_convolutions("/cpu:0", tf.ConfigProto(device_count={"GPU": 0}))
     plug_in(monkeypatch, seed)
-    losses = train_convolutions("/gpu:0", config(capture_steps=captured))
+    losses, is_captured = train_convolutions("/gpu:0", config(capture_steps=captured))
+    assert is_captured == captured
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses[-1] < losses[0]
 

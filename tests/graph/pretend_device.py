@@ -9,7 +9,9 @@ What it holds kernels to, with `cupy_names.txt` for names, parameters and ufunc 
   3. ``out`` has exactly the result's shape, and its dtype up to ``same_kind``.
   4. What needs a value on the host (``int(x)``, ``if x``, a result whose shape depends on values) makes the
      host wait for the device: its name goes into `waits`.
-  5. There are no arrays of objects, strings or bfloat16 (which CuPy has, without ``where`` and sorting).
+  5. Where CuPy 14.2 is wrong, an error: ``min`` takes ``out`` for the dtype; ``maximum.at`` and
+     ``minimum.at`` of floats drop NaN and round float64 to float32. ``linalg.solve`` does not broadcast.
+  6. There are no arrays of objects, strings or bfloat16 (which CuPy has, without ``where`` and sorting).
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ waits: list[str] = []
 """For what the host waited for the device, in order; a test clears it."""
 
 _WAITING = {"argwhere", "bincount", "flatnonzero", "nonzero", "unique", "get", "item", "tolist", "asnumpy"}
-_ATOMIC = {  # the dtypes of CuPy's ufunc.at
+_ATOMIC = {  # the dtypes of CuPy's ufunc.at, by rule 5
     "add": "ilqILQefd",
     "subtract": "iI",
-    "maximum": "ilqILQfd",
-    "minimum": "ilqILQfd",
+    "maximum": "ilqILQ",
+    "minimum": "ilqILQ",
 }
 
 
@@ -196,6 +198,10 @@ def _call(name: str, parameters: tuple[str, ...], function: Any, *args: Any, **o
     if name in _WAITING:
         waits.append(name)
     out = options.pop("out", None)
+    if name in ("min", "amin") and out is not None:
+        raise TypeError("pretend: CuPy's min takes an out for the dtype")
+    if name == "solve" and args[0].shape[:-2] != args[1].shape[:-2]:
+        raise ValueError("pretend: CuPy's solve takes as many matrices as right sides")
     hosts = [_on_host(a) for a in args]
     result = function(*hosts, **{key: _on_host(value) for key, value in options.items()})
     return _on_device(result) if out is None else _into(out, np.asarray(result))

@@ -313,6 +313,7 @@ def test_every_module_of_ops_is_loaded_by_all() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(900)  # the first time, CuPy compiles more than a thousand kernels
 def test_kernels_give_on_cupy_what_they_give_on_numpy() -> None:
     cupy = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
     wrong = []
@@ -330,13 +331,17 @@ def test_kernels_give_on_cupy_what_they_give_on_numpy() -> None:
             if not supports(operation.node, "GPU"):
                 continue
             attrs = {k: operation.node.attrs[k] for k in op.kernel_attrs}
-            here = op.kernel(np, *kernel_arguments(op, arrays, operation.node.attrs), **attrs)
+            with np.errstate(all="ignore"):
+                here = op.kernel(np, *kernel_arguments(op, arrays, operation.node.attrs), **attrs)
             pairs = zip(op.inputs, sample.inputs, strict=True)
             on_host = [a.on_host for a, v in pairs for _ in (v if a.is_list else (v,))]
             moved = [a if h else cupy.asarray(a) for a, h in zip(arrays, on_host, strict=True)]
             there = op.kernel(cupy, *kernel_arguments(op, moved, operation.node.attrs), **attrs)
             several = isinstance(here, (list, tuple))
             for a, b in zip(here if several else [here], there if several else [there], strict=True):
-                if not np.allclose(np.asarray(a), cupy.asnumpy(b), rtol=1e-4, atol=1e-5, equal_nan=True):
+                a, b = np.asarray(a), cupy.asnumpy(b)
+                if op.up_to_phase:
+                    a, b = np.abs(a), np.abs(b)
+                if not np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
                     wrong.append(operation)
     assert wrong == []

@@ -8,6 +8,7 @@ import pytest
 import flowrt as tf
 from tests.contracts.check_transport import wait_until
 from tests.distribute.parameter_server.cluster import cluster, run_workers
+from tests.executor.test_remote_device import plug_in
 
 SPARSE_ROWS = 4
 
@@ -67,6 +68,12 @@ def test_an_update_is_the_mean_of_two_workers():
             mean = (1.0 + 3.0) * 1.5
             np.testing.assert_allclose(dense, [-mean, -2 * mean])
             np.testing.assert_allclose(sparse.ravel(), [-2.0, -2.0, 0.0, -2.0])
+
+
+def test_an_update_on_gpus_is_the_mean_of_two_workers(monkeypatch):
+    """What a GPU sends to another task has left when its part of the step ends; indices are on the GPU."""
+    plug_in(monkeypatch, 0)
+    test_an_update_is_the_mean_of_two_workers()
 
 
 def test_with_tokens_to_begin_with_the_second_gradient_is_too_old():

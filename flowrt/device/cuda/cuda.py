@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
 import threading
 import time
@@ -29,7 +30,7 @@ import numpy as np
 from flowrt.device.cuda.cuda_blas import ArrayModule, CudaBlas
 from flowrt.device.cuda.cuda_graph import CudaGraph, capture
 from flowrt.device.cuda.cuda_stream import NOT_READY, Callback, CudaEvent, CudaStream, as_op_error
-from flowrt.device.event_manager import EventManager, pauses
+from flowrt.device.event_manager import MANY_POLLS, EventManager, pauses, rest
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InternalError, InvalidArgumentError
 
@@ -191,7 +192,7 @@ class CudaExecutor(StreamExecutor):
         """
         self._check_open()
         dtype = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         try:
             with self._device:
                 memory = self.xp.cuda.alloc_pinned_memory(max(nbytes, 1))
@@ -332,7 +333,7 @@ class CudaExecutor(StreamExecutor):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         event = self.create_event()
         event.record(stream)
-        for pause in pauses():
+        for pause in pauses(MANY_POLLS):
             if event.poll() is not EventStatus.PENDING or stream.error is not None:
                 break
             if deadline is not None and time.monotonic() >= deadline:
@@ -340,7 +341,7 @@ class CudaExecutor(StreamExecutor):
                     f"{self.name}: {stream.name}: expected its work to be done within {timeout_s} s; it is "
                     "still running"
                 )
-            time.sleep(pause)
+            rest(pause)
         event.settle(stream)
 
     def _check_not_captured(self, action: str, stream: CudaStream) -> None:

@@ -94,8 +94,11 @@ class TransferBinder:
         if is_list:
             return self._send_list(operand, _sender(key, send))
         assert stream is not None
+        if is_remote(node):  # waited for: when its programs end, the step is over here, and its memory reused
+            fetch, send_now, read = device.fetch, _sender(key, send), self._reader(operand, is_copied=False)
+            return Call(lambda: send_now(fetch(read())))
         read = self._reader(operand, self._is_copied(node, operand))
-        if not is_remote(node) and not is_other_type(node, device):
+        if not is_other_type(node, device):
             share, send_now = device.share, _sender(key, send)
             return Call(lambda: send_now(share(stream, read())))
         copy_out, sender = device.send, _later_sender(key, send)

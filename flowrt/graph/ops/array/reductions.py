@@ -127,8 +127,11 @@ def _mean(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any
 
 def _extreme(method: str) -> Kernel:
     def kernel(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
-        if input.size:
+        if input.size and (method == "max" or xp is np):
             return getattr(input, method)(axis=reduction_indices, out=out, keepdims=keep_dims)
+        if input.size:  # CuPy's ``min`` takes ``out`` for the dtype (seen in 14.2)
+            least = input.min(axis=reduction_indices, keepdims=keep_dims)
+            return delivered(xp, least, input.dtype, out)
         result = xp.zeros(input.shape, bool).any(axis=reduction_indices, keepdims=keep_dims)
         sign = -1 if method == "max" else 1
         limits = np.iinfo(input.dtype) if input.dtype.kind in "iu" else None

@@ -14,8 +14,10 @@ import numpy as np
 
 from flowrt.graph.ops.base.indexing import along_rows, is_within, put_rows, take
 
-_ATOMIC = {"add": "ilqILQefd", "maximum": "ilqILQfd", "minimum": "ilqILQfd"}
-"""The dtypes of CuPy's ``ufunc.at``, by ufunc."""
+_ATOMIC = {"add": "ilqILQefd", "maximum": "ilqILQ", "minimum": "ilqILQ"}
+"""The dtypes of CuPy's ``ufunc.at``, by ufunc. Its extrema of floats are left out: they drop NaN, and round
+float64 to float32 (CuPy 14.2).
+"""
 
 _TOGETHER = {"subtract": "add", "divide": "multiply"}
 """Operation that combines rows with each other, if it differs from that with the table: t - a - b is t - (a +

@@ -245,6 +245,9 @@ def _solve_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _solve(xp: Any, matrix: Any, rhs: Any, adjoint: bool, out: Any = None) -> Any:
+    if matrix.shape[:-2] != rhs.shape[:-2]:  # NumPy would broadcast them, CuPy does not
+        batch = np.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
+        matrix, rhs = (xp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (matrix, rhs))
     x = _lapack(xp.linalg.solve, _INVERTIBLE)(conjugate_transposed(xp, matrix) if adjoint else matrix, rhs)
     return delivered(xp, x, rhs.dtype, out)
 

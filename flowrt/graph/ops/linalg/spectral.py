@@ -17,6 +17,7 @@ from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.base.filling import ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import all_delivered
@@ -134,6 +135,7 @@ svd_op: OpDef[list[Tensor]] = define_op(
     ),
     cost=lambda inputs, outputs: 20.0 * float(np.prod([d or 1 for d in inputs[0].shape or (1,)])) ** 1.5,
     batch=_batch_decomposition,
+    traits=Traits(up_to_phase=True),
     doc="Singular values (largest first), left and right singular vectors (columns): input = u diag(s) v**H.",
 )
 
@@ -190,6 +192,7 @@ self_adjoint_eig_op: OpDef[list[Tensor]] = define_op(
     ),
     cost=lambda inputs, outputs: 9.0 * float(np.prod([d or 1 for d in inputs[0].shape or (1,)])) ** 1.5,
     batch=_batch_decomposition,
+    traits=Traits(up_to_phase=True),
     doc="Eigenvalues (smallest first) and eigenvectors (columns) of Hermitian matrices (lower triangle).",
 )
 

@@ -148,12 +148,19 @@ def _max_pool_grad(
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
     axes = pool_axes(orig_input.shape, orig_output.shape, grad.shape, **attrs)
     out, new = xp.empty(orig_input.shape, grad.dtype) if out is None else out, begin(xp, workspace)
-    ranks = _ranks(xp, orig_input, orig_output, taps_inside(axes), new)
-    total, gradient = new((orig_input.size + 1,), grad.dtype), new(grad.shape, grad.dtype)
-    total[...] = 0
-    gradient[...] = grad
-    xp.add.at(total, ranked_elements(xp, ranks, axes, new).reshape(-1), gradient.reshape(-1))
-    out[...] = total[:-1].reshape(orig_input.shape)
+    taps = taps_inside(axes)
+    ranks = _ranks(xp, orig_input, orig_output, taps, new)
+    if xp is np:
+        total, gradient = new((orig_input.size + 1,), grad.dtype), new(grad.shape, grad.dtype)
+        total[...] = 0
+        gradient[...] = grad
+        np.add.at(total, ranked_elements(ranks, axes, new).reshape(-1), gradient.reshape(-1))
+        out[...] = total[:-1].reshape(orig_input.shape)
+        return out
+    # On a device each tap is a pass: NumPy takes twice as long so, but atomic additions have no fixed order.
+    out[...] = 0
+    for rank, (windows, elements) in enumerate(reversed(taps), 1):  # reversed: in the order of the windows
+        out[elements] += xp.where(ranks[windows] == rank, grad[windows], grad.dtype.type(0))
     return out
 
 

@@ -287,26 +287,23 @@ def taps_inside(axes: Sequence[Axis]) -> list[Tap]:
     return list(zip(windows, elements, strict=True))
 
 
-def ranked_elements(xp: Any, ranks: Any, axes: Sequence[Axis], new: New) -> Any:
-    """Row-major index of the element that is the window's tap of a rank (the last has 1, the one before 2),
-    for each window; the number of elements for rank 0. The windows have no dilation.
+def ranked_elements(ranks: Any, axes: Sequence[Axis], new: New) -> Any:
+    """Row-major index of the element that is a window's tap of its rank (the last has 1, the one before 2),
+    for each window, on the host; the number of elements for rank 0. The windows have no dilation.
     """
     steps = [math.prod([a.length for a in axes[d + 1 :]]) for d in range(len(axes))]
     offsets = reduce(np.add.outer, [np.arange(a.taps) * step for a, step in zip(axes, steps, strict=True)])
-    by_rank = xp.asarray(np.append(offsets.reshape(-1), 0)[::-1])
+    by_rank = np.append(offsets.reshape(-1), 0)[::-1]
     index, elements = new(ranks.shape, np.intp), new(ranks.shape, np.intp)
     index[...] = ranks
-    if xp is np:
-        np.take(by_rank, index, 0, elements, mode="clip")  # in range; "raise" would copy the output
-    else:
-        elements[...] = by_rank[index]
+    np.take(by_rank, index, 0, elements, mode="clip")  # in range; "raise" would copy the output
     for d, (a, step) in enumerate(zip(axes, steps, strict=True)):
         starts = (np.arange(a.outputs) * a.stride - a.before) * step
-        elements += xp.asarray(starts.reshape((-1,) + (1,) * (len(axes) - d - 1)))
-    xp.copyto(
+        elements += starts.reshape((-1,) + (1,) * (len(axes) - d - 1))
+    np.copyto(
         elements,
         math.prod([a.length for a in axes]),
-        where=xp.equal(ranks, 0, out=new(ranks.shape, np.bool_)),
+        where=np.equal(ranks, 0, out=new(ranks.shape, np.bool_)),
     )
     return elements
 

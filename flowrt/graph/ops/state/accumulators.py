@@ -102,7 +102,7 @@ def _take_sparse(
 ) -> tuple[Any, ...]:
     indices, rows, shape = handle.take(xp, num_required)
     values = xp.stack(rows) if rows else xp.zeros((0, *shape[1:]), dtype.np)
-    return np.array(indices, np.int64), values, np.array(shape, np.int64)
+    return xp.asarray(np.array(indices, np.int64)), values, xp.asarray(np.array(shape, np.int64))
 
 
 def _sparse_shapes(s: ShapeContext) -> list[Shape]:
@@ -135,7 +135,7 @@ accumulator_num_accumulated_op = define_op(
     "ResourceAccumulatorNumAccumulated",
     "handle: resource -> num_accumulated: int32",
     shape=lambda s: [()],
-    kernel=lambda xp, handle: np.array(handle.count, np.int32),
+    kernel=lambda xp, handle: xp.asarray(np.array(handle.count, np.int32)),
     effects=Effects(Effect.READ),
     doc="The number of gradients added to an accumulator since the last take.",
 )

@@ -331,7 +331,7 @@ staleness_histogram_op = define_op(
     "ParameterShardStaleness",
     "shard: resource -> int64",
     shape=lambda s: [(None,)],
-    kernel=lambda xp, shard: np.array(shard.staleness(), np.int64),
+    kernel=lambda xp, shard: xp.asarray(np.array(shard.staleness(), np.int64)),
     effects=Effects(Effect.READ),
     doc="The number of gradients that were 0, 1, 2, ... versions old when they were applied.",
 )

@@ -237,7 +237,7 @@ def _define_question(name: str, answer: str, ask: Callable[[ElementQueue], Any],
         name,
         f"handle: resource -> {answer}",
         shape=lambda s: [()],
-        kernel=lambda xp, handle: np.array(ask(handle), dtypes.as_dtype(answer.split()[-1]).np),
+        kernel=lambda xp, handle: xp.asarray(np.array(ask(handle), dtypes.as_dtype(answer.split()[-1]).np)),
         effects=Effects(Effect.READ),
         doc=doc,
     )
