@@ -28,7 +28,7 @@ class Grid(NamedTuple):
     threads: int
     width: int
     index_type: str
-    """In C, of numbers of rows, columns and elements."""
+    """The C type of rows, columns and elements."""
 
     @property
     def lanes(self) -> int:

@@ -21,6 +21,7 @@ from flowrt.loops.llvm_text import STORED, TYPES, Writer, literal
 from flowrt.loops.loop_program import COMBINES, Instruction, LoopProgram, Output, Store, is_float, neutral
 from flowrt.loops.nest import (
     BLOCK,
+    BUFFER,
     Accumulate,
     ColumnLoop,
     LoopNest,
@@ -40,12 +41,15 @@ _HINTS = {
 }
 
 
-def llvm_function(program: LoopProgram, accesses: Sequence[str], is_ragged: bool = False) -> str:
+def llvm_function(
+    program: LoopProgram, accesses: Sequence[str], is_ragged: bool = False, is_short: bool = False
+) -> str:
     """The text of a module with `FUNCTION`. ``accesses[i]`` is the access pattern of operand i, a letter per
     dimension: ``0`` broadcast, ``1`` contiguous (in the last dimension only), ``s`` any stride.
-    ``is_ragged``: rows end within a vector, in a part of them that matters.
+    ``is_ragged``: rows end within a vector, in a part of them that matters. ``is_short``: they have at most
+    `BUFFER` elements.
     """
-    return _Printer(choose_vectors(block_sums(loop_nest(program)), is_ragged), accesses).run()
+    return _Printer(choose_vectors(block_sums(loop_nest(program, is_short)), is_ragged), accesses).run()
 
 
 @final
@@ -55,6 +59,7 @@ class _Printer(NestPrinter, Writer):
         Writer.__init__(self, nest.program.instructions)
         self._accesses, self._rank = accesses, len(accesses[0])
         self._columns = f"%d{self._rank - 1}"
+        self._dtypes = (*nest.program.dtypes, *nest.buffers)
         self._bases: dict[int, str] = {}
         """Start of each operand for this part."""
         self._addresses: dict[int, str] = {}
@@ -62,7 +67,7 @@ class _Printer(NestPrinter, Writer):
         self._accumulators: dict[Statement, str] = {}
         """The variables of sums over everything, of checks, and of reductions along the row."""
         self._narrow: dict[Statement, str] = {}
-        """The variables of those whose block is being summed."""
+        """The variables of sums in the current block."""
 
     def run(self) -> str:
         self._print_body()
@@ -84,6 +89,8 @@ class _Printer(NestPrinter, Writer):
                 offset = self._let(f"mul nsw i64 {part}, {width}")
                 type_ = STORED[self._program.dtypes[operand]]
                 self._bases[operand] = self._let(f"getelementptr {type_}, ptr %p{operand}, i64 {offset}")
+        for operand, dtype in enumerate(self._nest.buffers, len(self._accesses)):
+            self._addresses[operand] = self._buffer(STORED[dtype], BUFFER)
         for output in self._nest.totals:
             self._accumulators[Put(output)] = self._variable(*_total_start(self._program, output))
         self._print_dimension(0, ())
@@ -96,7 +103,7 @@ class _Printer(NestPrinter, Writer):
             with self._loop(*ends) as index:
                 self._print_dimension(dimension + 1, (*indices, index))
             return
-        self._addresses = {operand: self._row_address(operand, indices) for operand in self._bases}
+        self._addresses |= {operand: self._row_address(operand, indices) for operand in self._bases}
         self._print_row()
         for output in self._nest.puts:
             self._put(output, None)
@@ -208,23 +215,24 @@ class _Printer(NestPrinter, Writer):
     # --- memory
 
     def _address(self, operand: int, column: str | None) -> str:
-        address, letter = self._addresses[operand], self._accesses[operand][-1]
+        address = self._addresses[operand]
+        letter = self._accesses[operand][-1] if operand in self._bases else "1"
         if column is None or letter == "0":
             return address
         if letter == "s":
             column = self._let(f"mul nsw i64 {column}, %s{operand}_{self._rank - 1}")
-        type_ = STORED[self._program.dtypes[operand]]
+        type_ = STORED[self._dtypes[operand]]
         return self._let(f"getelementptr inbounds {type_}, ptr {address}, i64 {column}")
 
     def _load(self, operand: int, column: str | None) -> str:
-        return self._read(self._address(operand, column), self._program.dtypes[operand])
+        return self._read(self._address(operand, column), self._dtypes[operand])
 
     def _load_at(self, operand: int, row: str, column: str) -> str:
         before = self._let(f"mul nsw i64 {row}, {self._columns}")
         return self._load(operand, self._let(f"add nsw i64 {before}, {column}"))
 
     def _store(self, value: str, operand: int, column: str | None) -> None:
-        self._write(value, self._address(operand, column), self._program.dtypes[operand])
+        self._write(value, self._address(operand, column), self._dtypes[operand])
 
 
 def _total_start(program: LoopProgram, output: Output) -> tuple[str, str]:

@@ -73,6 +73,13 @@ class Writer:
         self._say(f"store {type_} {start}, ptr {name}")
         return name
 
+    def _buffer(self, type_: str, elements: int) -> str:
+        """The address of new memory on the stack, for cache lines as vectors are."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._allocas.append(f"  {name} = alloca {type_}, i64 {elements}, align 64")
+        return name
+
     def _call(self, intrinsic: str, type_: str, *arguments: str) -> str:
         self._declared[intrinsic] = f"declare {type_} @{intrinsic}({', '.join([type_] * len(arguments))})"
         return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")

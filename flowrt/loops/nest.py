@@ -13,7 +13,8 @@
 
 A reduction along the row ends a loop over columns, and values that depend on its result belong to a later
 one: softmax has three, for the maximum, the sum and the quotients. A value that several of them need is
-computed again, unless that is expensive: then it is kept meanwhile in the memory of a later loop's result.
+computed again, unless that is expensive: then it is kept meanwhile in the memory of a later loop's result,
+or, if there is none and rows are short, in a buffer.
 
 `loop_nest` makes the nest in passes, `verify_nest` verifies it, and the printers of LLVM IR and CUDA C print
 it statement by statement. `block_sums` and `choose_vectors` are passes for the host.
@@ -21,7 +22,7 @@ it statement by statement. `block_sums` and `choose_vectors` are passes for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -31,6 +32,9 @@ from flowrt.loops.loop_program import ROW_REDUCTIONS, LoopProgram, Output, Store
 
 KEPT_COST = 8
 """Instructions from which on a value is kept for a later loop."""
+
+BUFFER, MAX_BUFFERS = 1024, 2
+"""Elements of a buffer for a row's kept values, and how many a nest may have: they share the first cache."""
 
 BLOCK = 4096
 """Columns of a block: see `block_sums`."""
@@ -53,7 +57,7 @@ class Compute(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Store the value in ``operand``, a later loop's result."""
+    """Store the value in ``operand``, a later loop's result or a buffer."""
 
     number: int
     operand: int
@@ -95,10 +99,10 @@ Statement: TypeAlias = Compute | Keep | Reload | Put | Accumulate
 
 
 class Vectors(Enum):
-    """How the host computes the columns of a loop."""
+    """Ways in which the host computes the columns of a loop."""
 
     FREE = ""
-    """In vectors as its compiler likes, and what is left of them in shorter ones or one by one."""
+    """Vectors as its compiler likes; the rest in shorter ones or one by one."""
     PAIRED = " in pairs of vectors"
     MASKED = " in masked vectors"
     """The last vector of a row is masked, and nothing is left."""
@@ -127,6 +131,8 @@ class LoopNest(NamedTuple):
     row: tuple[Compute | ColumnLoop, ...]
     puts: tuple[Output, ...]
     totals: tuple[Output, ...]
+    buffers: tuple[str, ...] = ()
+    """The dtypes of buffers for the columns of a row: operands behind the program's."""
 
     @property
     def column_loops(self) -> list[ColumnLoop]:
@@ -136,11 +142,14 @@ class LoopNest(NamedTuple):
         return "\n".join([str(self.program), *_lines(self)])
 
 
-def loop_nest(program: LoopProgram) -> LoopNest:
-    """The nest of ``program``. Raises `InternalError` for one that is not valid."""
+def loop_nest(program: LoopProgram, has_buffers: bool = False) -> LoopNest:
+    """The nest of ``program``. ``has_buffers``: values may be kept in buffers as long as a row. Raises
+    `InternalError` for a nest that is not valid.
+    """
     stages = _stages_of(program)
     needed = _needed(program, stages)
-    kept = _kept_values(program, stages, needed)
+    kept = _kept_values(program, stages, needed, has_buffers)
+    needed = _needed(program, stages, kept)
     row: list[Compute | ColumnLoop] = []
     for stage in range(max(stages, default=0) + 1):
         row += [Compute(n) for n in _row_values(program) if stages[n] == stage]
@@ -148,7 +157,9 @@ def loop_nest(program: LoopProgram) -> LoopNest:
             row.append(_column_loop(program, stages, stage, needed[stage], kept))
     puts = tuple([o for o in program.outputs if program.instructions[o.value].is_row])
     totals = tuple([o for o in program.outputs if o.store in (Store.SUM_ALL, Store.CHECK)])
-    return verify_nest(LoopNest(program, tuple(row), puts, totals))
+    held = {operand: program.instructions[number].dtype for number, operand in kept.items()}
+    buffers = tuple([dtype for operand, dtype in sorted(held.items()) if operand >= len(program.dtypes)])
+    return verify_nest(LoopNest(program, tuple(row), puts, totals, buffers))
 
 
 # --- passes
@@ -180,9 +191,9 @@ def _element_outputs(program: LoopProgram, stages: Sequence[int], stage: int) ->
     return [o for o in outputs if not program.instructions[o.value].is_row and stages[o.value] == stage]
 
 
-def _needed(program: LoopProgram, stages: Sequence[int]) -> dict[int, list[int]]:
-    """The element values that each stage's loop needs, in order. A stage that only prepares row values has no
-    loop.
+def _needed(program: LoopProgram, stages: Sequence[int], kept: Collection[int] = ()) -> dict[int, list[int]]:
+    """The element values that each stage's loop needs, in order, but for those of which values that an
+    earlier loop has ``kept`` are made. A stage that only prepares row values has no loop.
     """
     needed: dict[int, list[int]] = {}
     for stage in range(max(stages, default=0) + 1):
@@ -191,26 +202,26 @@ def _needed(program: LoopProgram, stages: Sequence[int]) -> dict[int, list[int]]
         if reductions or outputs:
             ends = [output.value for output in outputs]
             ends += [a for number in reductions for a in program.instructions[number].args]
-            needed[stage] = _closure(program, ends)
+            needed[stage] = _closure(program, ends, [number for number in kept if stages[number] < stage])
     return needed
 
 
-def _closure(program: LoopProgram, ends: Iterable[int]) -> list[int]:
-    """The element values that ``ends`` depend on, and themselves, in order."""
+def _closure(program: LoopProgram, ends: Iterable[int], kept: Collection[int] = ()) -> list[int]:
+    """The element values that ``ends`` depend on, and themselves, in order; not what ``kept`` ones do."""
     found: set[int] = set()
     pending = list(ends)
     while pending:
         number = pending.pop()
         if number not in found and not program.instructions[number].is_row:
             found.add(number)
-            pending += program.instructions[number].args
+            pending += () if number in kept else program.instructions[number].args
     return sorted(found)
 
 
 def _kept_values(
-    program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]]
+    program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]], has_buffers: bool
 ) -> dict[int, int]:
-    """Values of earlier loops that later ones reload from an operand, and the operand."""
+    """Values of earlier loops that later ones reload, and the result or buffer that holds each."""
     read = program.read
     puts = [
         output
@@ -220,20 +231,39 @@ def _kept_values(
         and not program.instructions[output.value].is_row
     ]
     kept: dict[int, int] = {}
-    for number, instruction in enumerate(program.instructions):
-        stage = stages[number]
-        users = [s for s, values in needed.items() if s > stage and number in values]
-        if instruction.is_row or instruction.op in NOT_KEPT or not users:
+    buffers = iter(range(len(program.dtypes), len(program.dtypes) + MAX_BUFFERS * has_buffers))
+    for number, last in _last_uses(program, stages, needed).items():
+        instruction = program.instructions[number]
+        if instruction.op in NOT_KEPT or len(_closure(program, [number])) < KEPT_COST:
             continue
-        if number not in needed.get(stage, ()) or len(_closure(program, [number])) < KEPT_COST:
-            continue
-        for output in puts:
-            is_itself = output.value == number
-            is_free = output.operand not in kept.values() and stages[output.value] >= max(users)
-            if program.dtypes[output.operand] == instruction.dtype and (is_itself or is_free):
-                kept[number] = output.operand
-                break
+        results = [
+            output.operand
+            for output in puts
+            if program.dtypes[output.operand] == instruction.dtype
+            and (
+                output.value == number
+                or (output.operand not in kept.values() and stages[output.value] >= last)
+            )
+        ]
+        operand = results[0] if results else next(buffers, None)
+        if operand is not None:
+            kept[number] = operand
     return kept
+
+
+def _last_uses(
+    program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]]
+) -> dict[int, int]:
+    """The last loop in which an instruction reads each element value of an earlier one, in order."""
+    uses = {
+        argument: stage
+        for stage, values in sorted(needed.items())
+        for user in values
+        if stages[user] == stage
+        for argument in program.instructions[user].args
+        if stages[argument] < stage and not program.instructions[argument].is_row
+    }
+    return dict(sorted(uses.items()))
 
 
 def _column_loop(

@@ -14,7 +14,7 @@ from flowrt.device.llvm.host_jit import compile_loop
 from flowrt.loops.llvm_loops import llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopBuilder, Store
-from flowrt.loops.nest import BLOCK, Keep, loop_nest
+from flowrt.loops.nest import BLOCK, BUFFER, Keep, loop_nest
 from tests.loops.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -25,8 +25,8 @@ EPS = {"float32": 2**-23, "float64": 2**-52}
 class Compiled:
     """A program's results by compiled code. Operands are what broadcasts to ``[rows, columns]``."""
 
-    def __init__(self, program, operands, parts=1, transposed=(), is_ragged=False):
-        self.program, self.parts, self.is_ragged = program, parts, is_ragged
+    def __init__(self, program, operands, parts=1, transposed=(), is_ragged=False, is_short=False):
+        self.program, self.parts, self.rows = program, parts, (is_ragged, is_short)
         self.shape = domain_of(program, operands)
         transposed = set(transposed) - matrices_of(program)
         self.arrays = [self._memory(a, i in transposed) for i, a in enumerate(operands)]
@@ -66,7 +66,7 @@ class Compiled:
             ]  # fmt: skip
             strides.append((across, 0 if array.shape[1] == 1 else along))
         accesses = [("s" if across else "0") + {0: "0", 1: "1"}.get(along, "s") for across, along in strides]
-        loop = compile_loop(llvm_function(self.program, accesses, self.is_ragged))
+        loop = compile_loop(llvm_function(self.program, accesses, *self.rows))
         grain = max(1, -(-rows // self.parts))
         flat = [number for pair in strides for number in pair]
         table = np.array([*[a.ctypes.data for a in self.arrays], rows, columns, *flat, grain], np.int64)
@@ -137,10 +137,13 @@ def programs(draw):
     return program, [*operands, *[None] * (len(program.dtypes) - len(operands))]
 
 
-@given(programs(), st.integers(1, 3), st.sets(st.integers(0, 3)), st.booleans())
-def test_random_programs(made, parts, transposed, is_ragged):
+@given(programs(), st.integers(1, 3), st.sets(st.integers(0, 3)), st.booleans(), st.booleans())
+def test_random_programs(made, parts, transposed, is_ragged, is_short):
     program, operands = made
-    check(program, operands, rtol=0, parts=parts, transposed=transposed, is_ragged=is_ragged)
+    rows = dict(is_ragged=is_ragged, is_short=is_short)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flowrt.loops.nest.KEPT_COST", 3)
+        check(program, operands, rtol=0, parts=parts, transposed=transposed, **rows)
 
 
 def random(*shape, dtype="float32", seed=0):
@@ -177,6 +180,23 @@ def test_ragged_rows_are_computed_in_masked_vectors(dtype, columns):
     program = expand_functions(b.build())
     assert "predicate" in llvm_function(program, ["s1", "s1", "00"], is_ragged=True)
     check(program, [random(7, columns, dtype=dtype), None, None], is_ragged=True)
+
+
+@pytest.mark.parametrize("is_ragged", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_without_a_result_wait_for_their_sum_in_a_buffer(dtype, is_ragged):
+    b = LoopBuilder()
+    x = b.load(b.operand(dtype))
+    powers = b.exp(x - b.row_max(x))
+    y = powers / b.row_sum(powers)
+    b.put(y * y, b.operand("float64"), Store.SUM_ALL)
+    program = expand_functions(b.build())
+    assert loop_nest(program).buffers == ()
+    nest = loop_nest(program, has_buffers=True)
+    assert nest.buffers == (dtype,)
+    assert [type(s).__name__ for s in nest.column_loops[2].body] == ["Reload", "Compute", "Compute", "Put"]
+    for columns in (1, 60, BUFFER):
+        check(program, [random(5, columns, dtype=dtype), None], is_ragged=is_ragged, is_short=True)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 64, 100])

@@ -19,6 +19,7 @@ from flowrt.graph.passes.fusion.group import Level
 from flowrt.loops.llvm_loops import llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopProgram, Store
+from flowrt.loops.nest import BUFFER
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +59,7 @@ class Layout(NamedTuple):
     """Estimated time on one thread."""
 
 
-_printed: dict[tuple[str, tuple[str, ...], bool], tuple[str, int]] = {}
+_printed: dict[tuple[str, tuple[str, ...], bool, bool], tuple[str, int]] = {}
 """The text of loops, and their number of instructions, by the text of a program: 0.0 and -0.0 are equal, and
 so are programs with them. The layers of a network have equal groups.
 """
@@ -88,9 +89,9 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
         domain, strides = (1,), [(0,)] * len(strides)
     dims, lies = coalesced(domain, strides, keeps_rows=has_rows(program, strides))
     accesses = tuple([_letters(steps) for steps in lies])
-    is_ragged = len(dims) > 1 and _is_ragged(dims[-1])
-    key = str(program), accesses, is_ragged
-    text, count = _once(_printed, key, lambda: _print(program, accesses, is_ragged))
+    is_ragged, is_short = len(dims) > 1 and _is_ragged(dims[-1]), dims[-1] <= BUFFER
+    key = str(program), accesses, is_ragged, is_short
+    text, count = _once(_printed, key, lambda: _print(program, accesses, is_ragged, is_short))
     is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
     per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
     nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))
@@ -100,10 +101,10 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     return Layout(compiled(text), numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
 
 
-def _print(program: LoopProgram, accesses: Sequence[str], is_ragged: bool) -> tuple[str, int]:
+def _print(program: LoopProgram, accesses: Sequence[str], is_ragged: bool, is_short: bool) -> tuple[str, int]:
     program = expand_functions(program)
     count = sum(op not in ("load", "const") for op, *_ in program.instructions)
-    return llvm_function(program, accesses, is_ragged), count
+    return llvm_function(program, accesses, is_ragged, is_short), count
 
 
 def _is_ragged(columns: int) -> bool:
