@@ -25,8 +25,7 @@ import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
 from flowrt.executor.analysis.streams import one_stream
-from flowrt.executor.bind.bind import Binder, compile_partition
-from flowrt.executor.bind.bind_transfer import Ends
+from flowrt.executor.bind.bind import Binder, Ends, compile_partition
 from flowrt.executor.plan.plan import raise_error
 from flowrt.executor.program.program import PAUSE, Program
 from flowrt.graph.derivatives.jvp import apply_jvp
