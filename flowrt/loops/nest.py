@@ -148,13 +148,15 @@ def loop_nest(program: LoopProgram, has_buffers: bool = False) -> LoopNest:
     """
     stages = _stages_of(program)
     needed = _needed(program, stages)
-    kept = _kept_values(program, stages, needed, has_buffers)
-    needed = _needed(program, stages, kept)
+    first = {number: stage for stage in sorted(needed, reverse=True) for number in needed[stage]}
+    kept = _kept_values(program, stages, _last_uses(program, needed, first), has_buffers)
+    needed = _needed(program, stages, {number: first[number] for number in kept})
     row: list[Compute | ColumnLoop] = []
     for stage in range(max(stages, default=0) + 1):
         row += [Compute(n) for n in _row_values(program) if stages[n] == stage]
         if stage in needed:
-            row.append(_column_loop(program, stages, stage, needed[stage], kept))
+            reloaded = {n: operand for n, operand in kept.items() if first[n] < stage}
+            row.append(_column_loop(program, stages, stage, needed[stage], kept, reloaded))
     puts = tuple([o for o in program.outputs if program.instructions[o.value].is_row])
     totals = tuple([o for o in program.outputs if o.store in (Store.SUM_ALL, Store.CHECK)])
     held = {operand: program.instructions[number].dtype for number, operand in kept.items()}
@@ -191,10 +193,13 @@ def _element_outputs(program: LoopProgram, stages: Sequence[int], stage: int) ->
     return [o for o in outputs if not program.instructions[o.value].is_row and stages[o.value] == stage]
 
 
-def _needed(program: LoopProgram, stages: Sequence[int], kept: Collection[int] = ()) -> dict[int, list[int]]:
-    """The element values that each stage's loop needs, in order, but for those of which values that an
-    earlier loop has ``kept`` are made. A stage that only prepares row values has no loop.
+def _needed(
+    program: LoopProgram, stages: Sequence[int], kept_since: Mapping[int, int] | None = None
+) -> dict[int, list[int]]:
+    """The element values that each stage's loop needs, in order; not those of which only values are made that
+    an earlier stage has kept. A stage that only prepares row values has no loop.
     """
+    kept_since = kept_since or {}
     needed: dict[int, list[int]] = {}
     for stage in range(max(stages, default=0) + 1):
         reductions = _reductions(program, stages, stage)
@@ -202,7 +207,7 @@ def _needed(program: LoopProgram, stages: Sequence[int], kept: Collection[int] =
         if reductions or outputs:
             ends = [output.value for output in outputs]
             ends += [a for number in reductions for a in program.instructions[number].args]
-            needed[stage] = _closure(program, ends, [number for number in kept if stages[number] < stage])
+            needed[stage] = _closure(program, ends, [n for n, since in kept_since.items() if since < stage])
     return needed
 
 
@@ -219,7 +224,7 @@ def _closure(program: LoopProgram, ends: Iterable[int], kept: Collection[int] = 
 
 
 def _kept_values(
-    program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]], has_buffers: bool
+    program: LoopProgram, stages: Sequence[int], last_uses: Mapping[int, int], has_buffers: bool
 ) -> dict[int, int]:
     """Values of earlier loops that later ones reload, and the result or buffer that holds each."""
     read = program.read
@@ -232,7 +237,7 @@ def _kept_values(
     ]
     kept: dict[int, int] = {}
     buffers = iter(range(len(program.dtypes), len(program.dtypes) + MAX_BUFFERS * has_buffers))
-    for number, last in _last_uses(program, stages, needed).items():
+    for number, last in last_uses.items():
         instruction = program.instructions[number]
         if instruction.op in NOT_KEPT or len(_closure(program, [number])) < KEPT_COST:
             continue
@@ -252,27 +257,33 @@ def _kept_values(
 
 
 def _last_uses(
-    program: LoopProgram, stages: Sequence[int], needed: Mapping[int, Sequence[int]]
+    program: LoopProgram, needed: Mapping[int, Sequence[int]], first: Mapping[int, int]
 ) -> dict[int, int]:
-    """The last loop in which an instruction reads each element value of an earlier one, in order."""
-    uses = {
-        argument: stage
-        for stage, values in sorted(needed.items())
-        for user in values
-        if stages[user] == stage
+    """The last loop that needs each element value, in order, of those that an instruction reads which is
+    computed ``first`` in a later loop than the value.
+    """
+    read_later = {
+        argument
+        for user, stage in first.items()
         for argument in program.instructions[user].args
-        if stages[argument] < stage and not program.instructions[argument].is_row
+        if first.get(argument, stage) < stage
     }
-    return dict(sorted(uses.items()))
+    last = {number: stage for stage in sorted(needed) for number in needed[stage]}
+    return {number: last[number] for number in sorted(read_later)}
 
 
 def _column_loop(
-    program: LoopProgram, stages: Sequence[int], stage: int, needed: Sequence[int], kept: Mapping[int, int]
+    program: LoopProgram,
+    stages: Sequence[int],
+    stage: int,
+    needed: Sequence[int],
+    kept: Mapping[int, int],
+    reloaded: Mapping[int, int],
 ) -> ColumnLoop:
     body: list[Statement] = []
     for number in needed:
-        if number in kept and stages[number] < stage:
-            body.append(Reload(number, kept[number]))
+        if number in reloaded:
+            body.append(Reload(number, reloaded[number]))
             continue
         body.append(Compute(number))
         if number in kept and Output(Store.PUT, number, kept[number]) not in program.outputs:

@@ -369,7 +369,7 @@ def test_a_plan_that_cannot_be_compiled_leaves_the_first_one_and_is_not_tried_ag
 
 
 @pytest.mark.parametrize("has_masks", [True, False])
-@pytest.mark.parametrize(("columns", "is_ragged"), [(60, True), (64, False), (66, False), (500, False)])
+@pytest.mark.parametrize(("columns", "is_ragged"), [(60, True), (64, False), (66, False), (700, False)])
 def test_rows_that_end_within_a_vector_are_computed_in_masked_vectors(
     monkeypatch, columns, is_ragged, has_masks
 ):
