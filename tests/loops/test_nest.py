@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from flowrt.errors import InternalError
 from flowrt.loops.cuda_loops import cuda_loop
@@ -119,9 +120,34 @@ def test_vectors_are_masked_where_rows_are_ragged_and_paired_where_a_body_is_lon
 # --- verification
 
 
-@given(programs())
-def test_nests_of_random_programs_are_valid(made: tuple[LoopProgram, object]) -> None:
-    verify_nest(block_sums(loop_nest(made[0])))
+@given(programs(), st.booleans())
+def test_nests_of_random_programs_are_valid(made: tuple[LoopProgram, object], has_buffers: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flowrt.loops.nest.KEPT_COST", 1)
+        verify_nest(block_sums(loop_nest(made[0], has_buffers)))
+
+
+def doubled_later(b: LoopBuilder) -> None:
+    """The double of a power is only computed in the second loop, although it could be in the first."""
+    power = b.exp(b.load(b.operand("float32")))
+    b.put((power + power) * b.row_sum(power), b.operand("float32"))
+
+
+def computed_again(b: LoopBuilder) -> None:
+    """The difference is computed again in the last loop; the memory of the power is then overwritten."""
+    power = b.exp(b.load(b.operand("float32")))
+    difference = power - b.row_max(power)
+    b.put(power * b.row_max(power), b.operand("float32"))
+    b.put(difference * b.row_sum(difference), b.operand("float64"), Store.SUM_ALL)
+
+
+@pytest.mark.parametrize("build", [doubled_later, computed_again])
+def test_a_value_is_kept_where_it_is_computed_and_as_long_as_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, build: Callable[[LoopBuilder], None]
+) -> None:
+    monkeypatch.setattr("flowrt.loops.nest.KEPT_COST", 1)
+    for has_buffers in (False, True):
+        verify_nest(loop_nest(built(build), has_buffers))
 
 
 def changed(nest: LoopNest, number: int, change: Callable[[ColumnLoop], ColumnLoop]) -> LoopNest:
