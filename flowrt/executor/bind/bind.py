@@ -41,6 +41,7 @@ from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.kernels.backend import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
+from flowrt.executor.kernels.scalar_code import scalar_code
 from flowrt.executor.kernels.sized_call import is_pooled, sized_call
 from flowrt.executor.lists.open_lists import ListBinder
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
@@ -95,6 +96,8 @@ class Outer(NamedTuple):
     """The innermost loop."""
     lists: Mapping[str, ListBinder]
     """Open lists by the name of the operation that changes them."""
+    in_nest: bool = False
+    """Whether the function may become machine code."""
 
 
 @final
@@ -121,7 +124,7 @@ class Binder:
         if outer is None:
             tensors = BoundTensors(self._device, self._subgraph, self._lifetimes, memory)
             outer = Outer(tensors, 0, None, {})
-        self.tensors, self._depth, self._frame, self._lists = outer
+        self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
         self._streams = BoundStreams(self._device, self._schedule, self.tensors, send, self._depth)
         self._builder: InstructionBuilder = self._streams.builders[0]
         """Instruction builder of the node being bound."""
@@ -265,7 +268,7 @@ class Binder:
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
         has_loops = self._has_loops and self._backend.compiles_control
         trips = self._trips.get(node.name)
-        control = (node, self._builder, self.tensors, functions, self._frame, has_loops, trips)
+        control = (node, self._builder, self.tensors, functions, self._frame, has_loops, self._in_nest, trips)
         ControlBinder(*control).bind()
 
     def _bind_function(
@@ -276,12 +279,13 @@ class Binder:
         outputs: Sequence[Operand],
         frame: Frame | None,
         lists: Mapping[str, ListBinder],
+        in_nest: bool,
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, in_place = function
         partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
-        outer = Outer(tensors, self._depth + 1, frame, lists)
+        outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         builder = Binder(partition, self._resource, self._send, self._take, self._fail, outer).bind_function()
         self._builder.lines += builder.lines
         is_variable = [tensors.source(ref).op.effect is Effect.READ for ref in subgraph.fetches]
@@ -331,6 +335,10 @@ class Binder:
         arrays = [self.tensors.new_buffer(node, index) for index in range(len(node.outputs))]
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
+        code = scalar_code(node, operands, arrays) if self._in_nest else None
+        if code is not None:
+            self._builder.emit_line(node, code, operands, self.tensors.text(node))
+            return
         function, arguments = self._kernel(node, operands)
         if isinstance(function, GroupKernel):
             (inputs,) = arguments
