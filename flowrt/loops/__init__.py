@@ -12,7 +12,7 @@ nest_printer              `NestPrinter`: the walk through a nest that its printe
 llvm_text, cuda_text      text of one value
 llvm_loops, cuda_loops    text of a loop nest
 cuda_grid                 `Grid`: the threads of a GPU that compute a nest
-llvm_iteration            IR of a nest of scalar loops
+control_nest, llvm_nest   loops and branches around scalars, compiled loops and rows of lists; their IR
 llvm_product              IR of matrix products
 llvm_rows                 IR that copies rows by index
 llvm_philox               IR that draws uniform numbers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.executor.bind import bind_control
-from flowrt.executor.lists import list_rows
+from flowrt.executor.lists import compiled_body, list_rows
 from flowrt.executor.lists.list_rows import FIRST_ROWS
 from flowrt.graph.ops.lists import stacked_lists
 from flowrt.graph.ops.lists import tensor_lists as lists
@@ -198,11 +198,18 @@ def test_a_loop_in_a_loop(monkeypatch):
     assert_equal(*both(monkeypatch, build, {"x": np.linspace(-2, 2, 6).astype("f")}))
 
 
-def test_a_body_that_turns_out_to_be_more_is_bound_anew(monkeypatch):
-    x, feeds = np.ones(5, "f"), {"steps": 70}
-    expected = run(recurrence, {"x": x, **feeds})
-    monkeypatch.setattr(bind_control, "compiled_block", lambda *_: None)
-    assert_equal(run(recurrence, {"x": x, **feeds}, is_whole=False), expected)
+def refuse(*_):
+    raise compiled_body.NotMachineCode
+
+
+@pytest.mark.parametrize("size", [5, 20_000])  # less than 64 KiB, and more, which is read where it is
+def test_a_body_that_turns_out_to_be_more_runs_one_by_one(monkeypatch, size):
+    """With the same rows of lists, and its large operands copied."""
+    feeds = {"x": np.linspace(-1, 1, size).astype("f"), "steps": 70}
+    build = lambda: recurrence((size,))  # noqa: E731
+    expected = run(build, feeds)
+    monkeypatch.setattr(compiled_body.Lowering, "block", refuse)
+    assert_equal(run(build, feeds, is_whole=False), expected)
 
 
 def test_steps_that_fail_link_nothing_anew():

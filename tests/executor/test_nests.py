@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.executor.bind import bind_control
-from flowrt.executor.kernels.iterated_program import iterated_program
 from flowrt.executor.lists import compiled_body
 from flowrt.executor.program import time_slice
 from flowrt.executor.program.time_slice import TimeSlice
@@ -55,7 +53,6 @@ def assert_one_call(segments):
 
 def pausing_after(patch, iterations):
     """Have machine code make so many iterations between two pauses."""
-    patch.setattr(bind_control, "FIRST_ITERATIONS", iterations)
     patch.setattr(compiled_body, "FIRST_NS", 1e-9 if iterations == 1 else 1e5)
     patch.setattr(time_slice, "MAX_ITERATIONS", iterations)
     patch.setattr(time_slice, "LONG_S", 1e9)
@@ -172,20 +169,6 @@ def test_a_loop_over_scalars_in_one_over_tensors():
         return counted(6, step, start([4]), x), {}
 
     check(build)
-
-
-def test_it_is_one_function():
-    """Of loops over scalars, with a branch in the inner one."""
-    with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default(), tf.Session() as session:
-        patch.setenv("FLOWRT_JIT", "eager")
-        inner = lambda j, a: [tf.cond(a > 3.0, lambda: a - 3.0, lambda: a + 1.5)]  # noqa: E731
-        (last,) = counted(5, lambda i, a: counted(i, inner, a), start([]))
-        session.run(last)
-        parts = [part.subgraph for plan in plans_of(session) for part in plan.partitions.values()]
-        (loop,) = [node for part in parts for node in part if node.op.name == "_Loop"]
-    program = iterated_program(loop)
-    assert program.text.count("define ") == 1
-    assert program.text.count("and i1") == 2  # one back edge a loop
 
 
 def test_branches_outside_of_loops_are_a_call():

@@ -9,28 +9,23 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.executor.kernels.iterated_program import MAX_NODES, is_scalar_loop, iterated_program
-from tests.executor.fused_sessions import plans_of
+from flowrt.executor.kernels import scalar_code
+from flowrt.loops import llvm_nest
+from tests.executor.test_compiled_body import loops_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
 
-def loops_of(session):
-    """The loops of a session's plans."""
-    subgraphs = [part.subgraph for plan in plans_of(session) for part in plan.partitions.values()]
-    return [node for subgraph in subgraphs for node in subgraph if node.op.name == "_Loop"]
-
-
 def both(monkeypatch, build, feeds=()):
-    """What a loop's kernels give, what its machine code gives, and the loops of the latter's session."""
+    """What a loop's kernels give, what its machine code gives, and whether that is one call."""
     found = []
     for mode in ("off", "eager"):
         monkeypatch.setenv("FLOWRT_JIT", mode)
         with tf.Graph().as_default(), tf.Session() as session:
             fed = [tf.placeholder(value.dtype, value.shape) for value in feeds]
             found.append(session.run(build(*fed), dict(zip(fed, feeds, strict=True))))
-            loops = loops_of(session)
-    return *found, loops
+            are_whole = loops_of(session)
+    return *found, are_whole
 
 
 def repeated(step, *first, count=20):
@@ -72,8 +67,8 @@ def test_a_loop_with_branches_is_one_function(monkeypatch, step, dtype, first):
     def build(x):
         return repeated(lambda i, x: [tf.cast(v, dtype) for v in step(i, tf.cast(x, tf.float32))], x)
 
-    plain, compiled, (loop,) = both(monkeypatch, build, [np.array(first, dtype)])
-    assert iterated_program(loop) is not None
+    plain, compiled, is_whole = both(monkeypatch, build, [np.array(first, dtype)])
+    assert is_whole == [True]
     for one, other in zip(plain, compiled, strict=True):
         np.testing.assert_array_max_ulp(np.asarray(one), np.asarray(other), 4)
 
@@ -98,8 +93,8 @@ def test_integers_and_booleans_are_exact(kinds, first):
 
     with pytest.MonkeyPatch.context() as patch:
         start = [np.array(first, np.int32), np.array(2, np.int32), np.array(True)]
-        plain, compiled, (loop,) = both(patch, lambda *v: repeated(step, *v, count=9), start)
-    assert iterated_program(loop) is not None
+        plain, compiled, is_whole = both(patch, lambda *v: repeated(step, *v, count=9), start)
+    assert is_whole == [True]
     assert plain == compiled
 
 
@@ -119,22 +114,23 @@ def test_a_branch_that_calls_python_does_so_as_often_as_it_is_taken(monkeypatch)
         step = lambda i, x: (tf.cond(i < 3, lambda: noted(x + 1.0), lambda: x * 2.0),)  # noqa: E731
         return repeated(step, tf.constant(0.0), count=5)
 
-    plain, compiled, (loop,) = both(monkeypatch, build)
-    assert iterated_program(loop) is None
+    plain, compiled, is_whole = both(monkeypatch, build)
+    assert is_whole == [False]
     assert plain == compiled == [5, 12.0]
     assert seen == [1.0, 2.0, 3.0] * 2
 
 
-def test_branches_count_as_operations_of_the_loop(monkeypatch):
-    def chain(x, count):
-        for n in range(count):
-            x = x * 0.5 + n
-        return x
+@pytest.mark.parametrize("limit", [(scalar_code, "MAX_INSTRUCTIONS"), (llvm_nest, "MAX_SELECTED")])
+def test_long_branches_are_calls_and_jumps(monkeypatch, limit):
+    """The results do not depend on it."""
 
     def build():
-        step = lambda i, x: (tf.cond(x > 1.0, lambda: chain(x, MAX_NODES), lambda: x + 1.0),)  # noqa: E731
-        return repeated(step, tf.constant(0.0))
+        long = lambda x: tf.sqrt(x * 0.5 + 3.0) * x - 1.0  # noqa: E731
+        return repeated(lambda i, x: (tf.cond(x > 1.0, lambda: long(x), lambda: x + 1.0),), tf.constant(0.0))
 
-    plain, compiled, (loop,) = both(monkeypatch, build)
-    assert not is_scalar_loop(loop)
+    plain, compiled, is_whole = both(monkeypatch, build)
+    monkeypatch.setattr(*limit, 3)
+    _, called, _ = both(monkeypatch, build)
+    assert is_whole == [True]
+    assert called == compiled
     np.testing.assert_allclose(compiled, plain, rtol=1e-6)

@@ -4,6 +4,5 @@ code_cache                    machine code on disk, by content
 host_jit                      IR -> machine code (the only module that imports llvmlite)
 host_call                     machine code as built-in functions of Python
 work_stealing, host_pool      a thread pool with work stealing
-call_sequence, call_program   sequences of compiled calls; with loops and branches
-row_stacks                    stacks of rows
+call_sequence                 sequences of compiled calls
 """

@@ -6,7 +6,7 @@ takes as long as their arithmetic. A sequence is called like a loop, and may be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, final
@@ -75,6 +75,16 @@ class Table(int):
         table = cls(array.ctypes.data)
         table.words, table.nanoseconds, table.pointers = array, nanoseconds, pointers
         return table
+
+    def arrays(self) -> Iterator[tuple[Array, int, Array]]:
+        """The words that are addresses of arrays, here and in the tables that it refers to: the words of the
+        table, the position, and the array.
+        """
+        for position, target in self.pointers.items():
+            if isinstance(target, Table):
+                yield from target.arrays()
+            elif isinstance(target, np.ndarray):
+                yield self.words, position, target
 
 
 _Pointer = np.ndarray | CompiledLoop | Table

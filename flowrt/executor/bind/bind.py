@@ -89,6 +89,8 @@ class Outer(NamedTuple):
     """The innermost loop."""
     lists: Mapping[str, ListBinder]
     """Open lists by the name of the operation that changes them."""
+    in_nest: bool = False
+    """Whether the function may become machine code."""
 
 
 @final
@@ -106,7 +108,7 @@ class Binder:
         self._put = device.put if device.is_asynchronous else None
         if outer is None:
             outer = Outer(BoundTensors(device, self._subgraph, lifetimes, places), 0, None, {})
-        self.tensors, self._depth, self._frame, self._lists = outer
+        self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
@@ -220,7 +222,7 @@ class Binder:
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         else:
-            action = self._kernels.action(node, reads, writes)
+            action = self._kernels.action(node, reads, writes, self._in_nest)
         self._builder.emit_line(node, action, reads, ", ".join([place.text for place in writes]))
 
     def _free_registers(self, node: Node, position: int) -> None:
@@ -239,8 +241,9 @@ class Binder:
         """Bind the node's outputs, and its functions as a loop or branches after the instructions so far."""
         self.tensors.create(node)
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
-        control = (node, self._builder, self.tensors, functions, self._frame)
-        ControlBinder(*control, self._kernels.compiles_control, self._trips.get(node.name)).bind()
+        compiles, trips = self._kernels.compiles_control, self._trips.get(node.name)
+        control = (node, self._builder, self.tensors, functions, self._frame, compiles, self._in_nest, trips)
+        ControlBinder(*control).bind()
 
     def _bind_function(
         self,
@@ -250,14 +253,14 @@ class Binder:
         outputs: Sequence[Operand],
         frame: Frame | None,
         lists: Mapping[str, ListBinder],
+        in_nest: bool,
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, in_place = function
         partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
-        builder = Binder(
-            partition, self._resource, self._ends, Outer(tensors, self._depth + 1, frame, lists)
-        ).bind_function()
+        outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
+        builder = Binder(partition, self._resource, self._ends, outer).bind_function()
         self._builder.lines += builder.lines
         is_variable = [tensors.source(ref).op.effect is Effect.READ for ref in subgraph.fetches]
         return BoundFunction(builder, [tensors[ref] for ref in subgraph.fetches], is_variable, set(in_place))

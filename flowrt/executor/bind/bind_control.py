@@ -7,57 +7,47 @@ results are moved to the outputs at its end.
 
 Moves are parallel: a result may be another variable's old value, as in ``a, b = b, a``. So a buffer is
 written only after its old contents have been moved, and a cycle is broken by copying one value.
+
+If a function may become machine code, which its operations and shapes tell before it is bound, lists are
+rows, large operands have stand-ins, and scalar operations are code. The outermost function that may is
+compiled, with all that is in it, after it was bound (`flowrt.executor.lists.compiled_body`). Should something
+in it turn out to be more than machine code, the same instructions run one by one, and the loops in it are
+compiled on their own.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_program import LEFT, PAUSED_AT, Repeat, Resumable, as_call, may_pause
-from flowrt.device.llvm.call_sequence import MachineCall, Table
 from flowrt.executor.analysis.cost import CALL_SECONDS
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.kernels.copy_kernels import clear_call
-from flowrt.executor.kernels.iterated_program import IteratedProgram, iterated_program
-from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.lists.compiled_body import (
-    Block,
-    Compiled,
-    DeferredChecks,
-    compiled_block,
     compiled_branches,
-    iterations_of,
+    compiled_loop,
     list_of_lists,
     may_be_compiled,
     row_list,
 )
 from flowrt.executor.lists.indexed_rows import indexed_lists
-from flowrt.executor.lists.list_rows import PushedRows, StackedRows, poison
+from flowrt.executor.lists.list_rows import ZERO, PushedRows, StackedRows
 from flowrt.executor.lists.nested_lists import nested_lists
 from flowrt.executor.lists.nested_rows import NoElements, TakenLists, is_inner_list
-from flowrt.executor.lists.open_lists import ListBinder, OpenList, OpenListBinder, open_lists
+from flowrt.executor.lists.open_lists import ListBinder, OpenListBinder, open_lists
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.control_flow import Branches, Control, Frame, Loop, has_loop
-from flowrt.executor.program.instruction import Action, Call, Checked, Copy, Instruction
+from flowrt.executor.program.control_flow import Branches, Frame, Loop, loops_in
+from flowrt.executor.program.instruction import Action, Call, Copy
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.executor.program.program import Segment, segment_of
-from flowrt.executor.program.time_slice import TimeSlice
-from flowrt.graph.node import Node, Subgraph, site_of
+from flowrt.executor.program.program import Segment
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs, site_of
 
 MAX_ITERATION_COST = 1e6
 """Estimated work between two pauses of a loop: half a millisecond, or 65 times that on subnormal numbers."""
-
-FIRST_ITERATIONS = 1_000
-"""Iterations in the first call of a loop over scalars: 5 us for an addition, 7 ms for a body of 60 powers."""
-
-ITERATION_NS = 50.0
-"""Estimated time per iteration of a scalar loop inside a loop over small tensors."""
 
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations. Around another loop it is one: the
@@ -76,18 +66,35 @@ class BoundFunction(NamedTuple):
     in_place: set[Any]
 
 
-Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, ListBinder]], BoundFunction]
-"""Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open."""
+Bind = Callable[
+    [Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, ListBinder], bool], BoundFunction
+]
+"""Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open; whether
+it may become machine code.
+"""
 
-BindBody = Callable[[Sequence[Operand], Mapping[str, ListBinder]], BoundFunction]
-"""Binds a loop's body for given invariant arguments, with lists that are open."""
+
+class _Lists(NamedTuple):
+    """The lists of a loop, by the operations in its body that change them: those that are opened before the
+    loop and closed after it; the rows of those that are elements of other lists, by their registers; and the
+    empty lists as which such lists begin.
+    """
+
+    opened: Mapping[str, OpenListBinder]
+    inner: Mapping[int, tuple[str, StackedRows]]
+    empty: Mapping[str, NoElements]
+
+    @property
+    def binders(self) -> dict[str, ListBinder]:
+        return {**self.opened, **dict(self.inner.values()), **self.empty}
 
 
 @final
 class ControlBinder:
     """Appends the loop or the branches of ``node``, inside ``frame``, to ``builder``. The node's outputs are
-    already in ``tensors``. ``compiles``: arithmetic on scalars is compiled to machine code. ``trips``: the
-    trip count, regardless of the predicate.
+    already in ``tensors``. ``compiles``: loops and branches over small tensors become machine code;
+    ``in_nest``: with the function that this is in, if that does. ``trips``: the trip count, regardless of the
+    predicate.
     """
 
     def __init__(
@@ -98,10 +105,11 @@ class ControlBinder:
         functions: Sequence[Bind],
         frame: Frame | None,
         compiles: bool,
+        in_nest: bool,
         trips: int | None,
     ) -> None:
         self._node, self._builder, self._tensors, self._functions = node, builder, tensors, functions
-        self._frame, self._compiles, self._trips = frame, compiles, trips
+        self._frame, self._compiles, self._in_nest, self._trips = frame, compiles, in_nest, trips
         self._outputs = tensors.outputs(node)
         (self._first, *self._arguments) = tensors.inputs(node)  # a predicate or an index, and the others
         self._mover = _Mover(node, builder.device, tensors.registers)
@@ -109,154 +117,132 @@ class ControlBinder:
     def bind(self) -> None:
         inputs = [self._first, *self._arguments] if self._node.op.name == "_Loop" else [self._first]
         self._builder.line(self._node, [o.text for o in inputs], ", ".join(o.text for o in self._outputs))
-        if self._compiles and all(output.slot is None for output in self._outputs):
-            program = iterated_program(self._node)
-            if program is not None:
-                self._bind_iterated(program)
-                return
         if self._node.op.name == "_Loop":
             self._bind_loop()
         else:
             self._bind_branches()
 
-    def _cut(self, control: Control) -> None:
-        self._builder.cut(None, 0, control)
-
-    def _bind_iterated(self, program: IteratedProgram) -> None:
-        """A loop over scalars as one function, which is called again while the predicate holds."""
-        node, pred, outputs = self._node, self._first, self._outputs
-        held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # including inner cells
-        copies = [Operand(array, None, "") for array in held[: len(self._arguments) - len(outputs)]]
-        are_read = [False] * len(self._arguments)
-        self._mover.move(self._builder, self._arguments, [*outputs, *copies], are_read)
-        arrays = [*[output.value for output in outputs], *held]
-        table = Table.of([0, 0, *arrays], ITERATION_NS)
-        loop, words = compiled(program.text), table.words.data
-        function = loop.call
-        goes_on = functools.partial(words.__getitem__, PAUSED_AT)
-
-        def iterate(count: int) -> int:
-            function(table, 0, count)
-            return count - words[LEFT]
-
-        segment = segment_of([Instruction(node, Call(TimeSlice(iterate, goes_on, FIRST_ITERATIONS)))])
-        inner = None
-        if pred.slot is None and isinstance(pred.value, np.ndarray):
-            whole = MachineCall(loop, table, 0, FIRST_ITERATIONS)
-            inner = Compiled(Resumable(pred.value, whole), DeferredChecks())
-        frame = Frame(None, node.name)
-        self._cut(Loop(node, self._mover.reader(pred), goes_on, (segment,), frame, 1, inner))
-
     def _bind_branches(self) -> None:
+        functions = owned_subgraphs(self._node.attrs)
+        may_be = self._compiles and all(may_be_compiled(function, {}) for function in functions)
         blocks = []
         for bind in self._functions:
-            function = bind(self._arguments, self._outputs, self._frame, {})
+            function = bind(self._arguments, self._outputs, self._frame, {}, may_be)
             self._mover.move(function.builder, function.results, self._outputs, function.is_read)
             function.builder.cut(None, 0)
             blocks.append(tuple(function.builder.segments))
-        compiled = compiled_branches(self._first, blocks) if self._compiles else None
-        if compiled is None or may_pause((compiled.part,)):
-            self._cut(Branches(self._node, self._mover.reader(self._first), blocks, compiled))
-            return
-        call = as_call(compiled.part)
-        action: Action = Checked(call, compiled.deferred.look) if any(compiled.deferred) else call
-        self._builder.emit(self._node, action)
+        branches = Branches(self._node, self._mover.reader(self._first), blocks, self._first.value)
+        if may_be and not self._in_nest:
+            action = compiled_branches(branches, [output.value for output in self._outputs])
+            if action is not None:
+                self._builder.emit(self._node, action)
+                return
+            for block in blocks:
+                _compile_loops(block)
+        self._builder.cut(None, 0, branches)
 
     def _bind_loop(self) -> None:
-        node, pred, outputs, mover = self._node, self._first, self._outputs, self._mover
+        node, outputs, mover = self._node, self._outputs, self._mover
+        body: Subgraph = node.attrs["body"]
+        invariant = self._arguments[len(outputs) :]
         pairs = list(zip(self._arguments, outputs, strict=False))
         begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
         moved = [(i, o) for i, o in pairs if o.slot not in begun]
         mover.move(self._builder, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
-        slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
-        lists = open_lists(node, slots) if mover.device.executor.computes else {}
-        own_frame = Frame(self._frame, site_of(node))
-
-        def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
-            return self._functions[0]([*outputs, *invariant], outputs, own_frame, lists)
-
-        body = self._compiled_body(bind, lists, begun) if self._compiles else None
-        if begun and (body is None or body.block is None):
-            self._builder.emit_call(node, poison)
-            return
-        if body is not None:
-            self._place_inner(body.inner)
-        else:
-            body = self._body(bind(self._arguments[len(outputs) :], lists), list(lists.values()))
-        for opened in body.lists:
+        rows = self._rows(begun) if self._compiles else None
+        specs = [body.nodes[name].outputs[0] for name in body.feeds[len(outputs) :]]
+        relocation = Relocation([], []) if rows is None else Relocation(invariant, specs)
+        lists = self._open_lists() if rows is None else rows
+        frame = Frame(self._frame, site_of(node))
+        arguments = [*outputs, *(relocation.operands or invariant)]
+        function = self._functions[0](arguments, outputs, frame, lists.binders, rows is not None)
+        loop = self._loop(function, frame)
+        if rows is not None:
+            loop.compile = partial(self._compile, loop, relocation)
+            if not self._in_nest:
+                loop.compile()
+        for opened in lists.opened.values():
             self._builder.emit_call(node, opened.open, mover.registers)
-        readers = mover.reader(pred), body.goes_on
-        if self._trips is not None:
-            counter = _Counter(self._trips)
-            readers = counter.begins, counter.goes_on
-        compiled = None
-        if body.block is not None and pred.slot is None:
-            part = Repeat(pred.value, body.predicate.value, body.block.parts)
-            compiled = Compiled(part, body.block.deferred)
-        self._cut(Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
-        for opened in body.lists:
+        if relocation:
+            self._builder.emit_call(node, relocation.prepare, mover.registers)
+        self._place_inner(lists.inner)
+        self._builder.cut(None, 0, loop)
+        for opened in lists.opened.values():
             self._builder.emit_call(node, opened.close, mover.registers)
 
-    def _place_inner(self, inner: Mapping[int, StackedRows]) -> None:
-        """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
-        for k, output in enumerate(self._outputs):
-            rows = None if output.slot is None else inner.get(output.slot)
-            if rows is not None:
-                self._tensors.place(self._node, k, Operand(rows, None, output.text))
-            if isinstance(rows, PushedRows):
-                self._builder.emit(self._node, clear_call(rows.length))
-
-    def _body(self, function: BoundFunction, lists: Sequence[OpenListBinder]) -> _Body:
-        builder, (again, *results) = function.builder, function.results
-        self._mover.move(builder, results, self._outputs, function.is_read[1:])
+    def _loop(self, function: BoundFunction, frame: Frame) -> Loop:
+        """The loop, with its variables moved at the end of its body."""
+        builder, mover, pred, (again, *results) = function.builder, self._mover, self._first, function.results
+        mover.move(builder, results, self._outputs, function.is_read[1:])
         cost = max(builder.total_cost, 1.0)
         builder.cut(None, 0)
         segments = tuple(builder.segments)
-        most = 1 if has_loop(segments) else MAX_ITERATIONS
+        most = 1 if any(loops_in(segments)) else MAX_ITERATIONS
         iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
-        return _Body(segments, again, self._mover.reader(again), lists, iterations)
+        readers = mover.reader(pred), mover.reader(again)
+        if self._trips is not None:
+            counter = _Counter(self._trips)
+            readers = counter.begins, counter.goes_on
+        loop = Loop(self._node, *readers, segments, frame, iterations)
+        loop.begins, loop.again = pred.value, again.value
+        return loop
 
-    def _compiled_body(
-        self, bind: BindBody, lists: Mapping[str, OpenList], begun: Mapping[int, NoElements | TakenLists]
-    ) -> _Body | None:
-        """The body that runs all iterations in machine code; None if it contains anything else. ``begun``:
+    def _compile(self, loop: Loop, relocation: Relocation) -> None:
+        """Compile the loop; if that cannot be, those in it."""
+        prepare = partial(relocation.fill, self._mover.registers)
+        made = compiled_loop(loop, [output.value for output in self._outputs], prepare)
+        if made is None:
+            _compile_loops(loop.body)
+        else:
+            relocation.bind(made.table)
+            loop.replace(made.segment, made.goes_on)
+
+    # --- lists
+
+    def _open_lists(self) -> _Lists:
+        """The lists that are Python lists meanwhile."""
+        slots = {k: o.slot for k, o in enumerate(self._outputs) if o.slot is not None}
+        computes = self._mover.device.executor.computes
+        return _Lists(open_lists(self._node, slots) if computes else {}, {}, {})
+
+    def _rows(self, begun: Mapping[int, NoElements | TakenLists]) -> _Lists | None:
+        """The lists that are rows, of a loop that may become machine code; None if it may not. ``begun``:
         initial values of lists that are elements of others, by their registers.
         """
-        node, device, builder, count = self._node, self._mover.device, self._builder, len(self._outputs)
-        invariant = self._arguments[count:]
-        slots = {k: o.slot for k, o in enumerate([*self._outputs, *invariant]) if o.slot is not None}
-        lists = {**lists, **indexed_lists(node, slots)}
-        nested = nested_lists(node, {k: slot for k, slot in slots.items() if k < count})
-        function: Subgraph = node.attrs["body"]
-        if not may_be_compiled(function, lists, nested):
+        node, device, count = self._node, self._mover.device, len(self._outputs)
+        operands = [*self._outputs, *self._arguments[count:]]
+        slots = {k: o.slot for k, o in enumerate(operands) if o.slot is not None}
+        variables = {k: slot for k, slot in slots.items() if k < count}
+        lists = {**open_lists(node, variables), **indexed_lists(node, slots)}
+        nested = nested_lists(node, variables)
+        if not may_be_compiled(node.attrs["body"], lists, nested):
             return None
         rows = {name: row_list(opened, device) for name, opened in lists.items()}
         rows.update({name: list_of_lists(opened, device) for name, opened in nested.changed.items()})
-        inner = {one.slot: one for one in rows.values() if isinstance(one, StackedRows) and one.slot in begun}
-        for slot, one in inner.items():
-            begun[slot].hand_to(one)
-        around = [one for one in rows.values() if one.slot not in inner]
-        empty = {name: NoElements(source) for name, source in nested.empty.items()}
-        n_lines = len(builder.lines)
-        moved = Relocation(invariant, [function.nodes[name].outputs[0] for name in function.feeds[count:]])
-        body = self._body(bind(moved.operands, {**rows, **empty}), around)
-        block = None if body.predicate.slot is not None else compiled_block(body.segments)
-        if block is None or not block.parts:
-            del builder.lines[n_lines:]  # rebound below
-            return None
-        deferred = block.deferred.behind(functools.partial(moved.fill, self._mover.registers))
-        made = iterations_of(node, block._replace(deferred=deferred), body.predicate.value)
-        relocate = moved.bind(made.table, self._mover.registers)
-        if relocate is not None:
-            builder.emit_call(node, relocate)
-        is_whole = relocate is None and not around
-        return body._replace(
-            segments=(made.segment,),
-            goes_on=made.goes_on,
-            iterations=1,
-            block=block if is_whole else None,
-            inner=inner,
-        )
+        inner: dict[int, tuple[str, StackedRows]] = {}
+        for name, one in list(rows.items()):
+            if isinstance(one, StackedRows) and one.slot in begun:
+                begun[one.slot].hand_to(one)
+                inner[one.slot] = name, one
+                del rows[name]
+        return _Lists(rows, inner, {name: NoElements(source) for name, source in nested.empty.items()})
+
+    def _place_inner(self, inner: Mapping[int, tuple[str, StackedRows]]) -> None:
+        """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
+        for k, output in enumerate(self._outputs):
+            if output.slot is None or output.slot not in inner:
+                continue
+            _, rows = inner[output.slot]
+            self._tensors.place(self._node, k, Operand(rows, None, output.text))
+            if isinstance(rows, PushedRows):
+                self._builder.emit(self._node, Copy(rows.length, ZERO))
+
+
+def _compile_loops(block: Sequence[Segment]) -> None:
+    """Compile the loops in a block that is not machine code."""
+    for loop in loops_in(tuple(block)):
+        if loop.compile is not None:
+            loop.compile()
 
 
 class _Counter:
@@ -272,21 +258,6 @@ class _Counter:
     def goes_on(self) -> bool:
         self._left -= 1
         return self._left > 0
-
-
-class _Body(NamedTuple):
-    """A loop's body, bound: where its predicate is and how it is read, the lists that are open, and how often
-    it runs between two pauses; as machine code, where nothing else has to be done around the loop; and by
-    their registers the lists that are parts of open ones.
-    """
-
-    segments: tuple[Segment, ...]
-    predicate: Operand
-    goes_on: Callable[[], Any]
-    lists: Sequence[OpenListBinder]
-    iterations: int
-    block: Block | None = None
-    inner: Mapping[int, StackedRows] = {}
 
 
 class _Mover:

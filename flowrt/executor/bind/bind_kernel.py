@@ -14,6 +14,7 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
+from flowrt.executor.kernels.scalar_code import scalar_code
 from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
@@ -41,13 +42,21 @@ class KernelBinder:
         self.compiles_control = has_loops and self._backend.compiles_control
         """Whether loops and branches over small tensors become machine code."""
 
-    def action(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
+    def action(
+        self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand], in_nest: bool = False
+    ) -> Action:
         """The action that computes ``writes``, all of them in buffers or all in registers, from ``reads``.
-        Raises errors of compilers and of kernels that cannot be bound.
+        ``in_nest``: it may become part of a control nest. Raises errors of compilers and of kernels that
+        cannot be bound.
         """
+        is_buffer = bool(writes) and writes[0].slot is None
+        arrays = [operand.value for operand in writes]
+        code = scalar_code(node, reads, arrays) if in_nest and is_buffer else None
+        if code is not None:
+            return code
         function, arguments = self._kernel(node, reads)
-        if writes and writes[0].slot is None:
-            return self._into_buffers(node, function, arguments, [operand.value for operand in writes])
+        if is_buffer:
+            return self._into_buffers(node, function, arguments, arrays)
         return self._into_registers(node, function, arguments, [operand.slot for operand in writes])
 
     def copied_read(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:

@@ -6,7 +6,7 @@ fused_program, fused_kernel    a fusion group -> scalar program -> callable
 update_kernel                  variable updates: one pass over memory for all of an optimizer's
 cuda_kernel, cuda_update       the same on a GPU
 copy_kernels, small_calls      copies and small matrix products for use in compiled sequences
-iterated_program               a nest of scalar loops -> one machine-code function
+scalar_code                    scalar operations as code of a control nest
 pool_kernels                   max pooling over separate windows as compiled loops
 random_kernels                 uniform random numbers by compiled loops
 onednn_kernels                 convolution, pooling, normalization and matrix products by oneDNN

@@ -3,9 +3,10 @@
 swapping        ``while_loop(swap_memory=True)``: elements swapped out to host memory
 open_lists      lists that a loop only pushes to or pops from: plain Python lists
 relocation      operands with an address that changes per step
+row_access      accesses to rows of lists, as steps of machine code
 list_rows       lists as rows of one array, read or written in order
 indexed_rows    the same, at computed positions
 nested_lists    detection of lists of lists that can be stored as rows
 nested_rows     their storage
-compiled_body   loops and branches that consist of compiled calls only
+compiled_body   loops and branches that consist of machine code only, as one function
 """

@@ -1,33 +1,37 @@
-"""Loops and branches consisting only of calls of compiled loops, including nested loops and branches, as
-machine code.
+"""Loops and branches that consist only of machine code: compiled to one function per nest.
 
-A small step then costs only its computation, including the values saved for a gradient. Bound instructions
-are inspected: a block with only compiled calls becomes part of a program of calls
-(`flowrt.device.llvm.call_program`), and the enclosing block can become one in turn.
+A small step then costs only its computation, including the values saved for a gradient. Binding gives a body
+the same instructions whether they become machine code or not: if all of them are compiled loops, scalar code
+and rows of lists, a `Lowering` makes a control nest of them (`flowrt.loops.control_nest`) and the table of
+its function. Otherwise they are called from Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_program import LEFT, PAUSED_AT, Choose, Part, Parts, Repeat, program_of, walker
-from flowrt.device.llvm.call_program import Guarded as GuardedPart
-from flowrt.device.llvm.call_sequence import Array, MachineCall, Table
+from flowrt.device.llvm.call_sequence import CALL_NS, Array, MachineCall, Table
+from flowrt.device.llvm.host_jit import CompiledLoop
 from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import nbytes_of
 from flowrt.executor.kernels.copy_kernels import copy_call, is_fit
-from flowrt.executor.kernels.iterated_program import is_scalar_loop
+from flowrt.executor.kernels.loop_layout import compiled
+from flowrt.executor.kernels.scalar_code import ScalarCode, scalar_copy
 from flowrt.executor.kernels.small_calls import may_be_small
 from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, SetRows
 from flowrt.executor.lists.list_rows import PushedRows, RowList, StackedRows, TakenRows
 from flowrt.executor.lists.nested_lists import NO_LISTS, NestedLists
 from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
 from flowrt.executor.lists.open_lists import OpenList
-from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction import Call, Checked, Copy, Guarded, Instruction
+from flowrt.executor.lists.row_access import RowAccess
+from flowrt.executor.program.control_flow import Branches, Control, Loop
+from flowrt.executor.program.instruction import Action, Call, Checked, Copy, Guarded, Instruction
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.evaluate import located
@@ -35,16 +39,35 @@ from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.shapes import is_static
+from flowrt.loops.control_nest import (
+    LEFT,
+    POSITION,
+    BasicBlock,
+    Cell,
+    Choice,
+    ControlNest,
+    Invoke,
+    Push,
+    Repetition,
+    Step,
+    Steps,
+    Take,
+    steps_in,
+)
+from flowrt.loops.llvm_nest import llvm_nest
 from flowrt.loops.loop_program import DTYPES
-
-Check: TypeAlias = tuple[Node, Callable[[], None]]
-"""A node, and a function that raises its error if it rejected its inputs."""
 
 MAX_ROW_BYTES = 1 << 17
 """Maximum size in bytes of a list element: copying it takes 5 us."""
 
 FIRST_NS = 1e5
 """Estimated time of the first call."""
+
+INSTRUCTION_NS = 1.0
+"""Estimated time of a scalar instruction."""
+
+
+# --- before binding
 
 
 def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList], nested: NestedLists = NO_LISTS) -> bool:
@@ -62,8 +85,7 @@ def _may_be_call(body: Subgraph, node: Node, nested: NestedLists) -> bool:
     if node.name in nested.inner:
         return may_be_compiled(node.attrs["body"], *nested.inner[node.name])
     if node.op.effect is Effect.NESTED:
-        functions = owned_subgraphs(node.attrs)
-        return is_scalar_loop(node) or all(may_be_compiled(function, {}) for function in functions)
+        return all(may_be_compiled(function, {}) for function in owned_subgraphs(node.attrs))
     return node.op.name in ("_Feed", "Const") or node.op.alias or may_be_small(body, node)
 
 
@@ -97,114 +119,198 @@ def list_of_lists(opened: OpenList, device: Device) -> StackedRows:
     return (PushedLists if opened.is_pushed else TakenLists)(opened, device)
 
 
-class Fallback(NamedTuple):
-    """Fallback of ``node``: recomputed in Python if ``status`` is set, during a pause of the machine code."""
+# --- what is left to Python
+
+
+class DeferredCheck(NamedTuple):
+    """A call of ``run()``, which may raise, for ``node`` after machine code has paused or ended; with a
+    ``status`` only if that is set.
+    """
 
     node: Node
-    status: Array
-    fallback: Callable[[], None]
-
-
-class DeferredChecks(NamedTuple):
-    """Deferred checks after machine code returns."""
-
-    fallbacks: Sequence[Fallback] = ()
-    checks: Sequence[Check] = ()
-
-    @staticmethod
-    def of_all(several: Iterable[DeferredChecks]) -> DeferredChecks:
-        items = list(several)
-        fallbacks = [fallback for item in items for fallback in item.fallbacks]
-        return DeferredChecks(fallbacks, [check for item in items for check in item.checks])
-
-    def behind(self, prepare: Callable[[], None]) -> DeferredChecks:
-        """The same with ``prepare()`` before each fallback."""
-
-        def prepared(fallback: Callable[[], None]) -> None:
-            prepare()
-            fallback()
-
-        fallbacks = [item._replace(fallback=partial(prepared, item.fallback)) for item in self.fallbacks]
-        return self._replace(fallbacks=fallbacks)
+    run: Callable[[], None]
+    status: memoryview | None = None  # a look-up takes 40 ns, an array element's 100
 
     def look(self) -> None:
-        """Run the fallbacks; raise deferred errors, naming their nodes."""
-        for node, status, fallback in self.fallbacks:
-            if status[0]:
-                status[0] = 0
-                _named(node, fallback)
-        for node, check in self.checks:
-            _named(node, check)
+        """Raises errors that name the node."""
+        if self.status is not None:
+            if not self.status[0]:
+                return
+            self.status[0] = 0
+        try:
+            self.run()
+        except OpError as error:
+            raise located(self.node, error) from None
 
 
-def _named(node: Node, function: Callable[[], None]) -> None:
-    try:
-        function()
-    except OpError as error:
-        raise located(node, error) from None
+# --- lowering
 
 
-class Compiled(NamedTuple):
-    """A loop or branches as machine code."""
-
-    part: Part
-    deferred: DeferredChecks
+class NotMachineCode(Exception):
+    """An instruction that is more than machine code."""
 
 
-class Block(NamedTuple):
-    """A bound function as machine code."""
+class CompiledNest(NamedTuple):
+    """The function of a nest, its table, and what is left to Python when it pauses or ends."""
 
-    parts: Parts
-    deferred: DeferredChecks
-
-
-def compiled_block(segments: Sequence[Segment]) -> Block | None:
-    """``segments`` as machine code; None if something is more than that."""
-    parts: list[Part] = []
-    found: list[DeferredChecks] = []
-    for segment in segments:
-        for instruction in segment.instructions:
-            compiled = _compiled_instruction(instruction)
-            if compiled is None:
-                return None
-            parts.append(compiled.part)
-            found.append(compiled.deferred)
-        if segment.control is not None:
-            if segment.control.compiled is None:
-                return None
-            parts.append(segment.control.compiled.part)
-            found.append(segment.control.compiled.deferred)
-        elif segment.key is not None:
-            return None
-    return Block(tuple(parts), DeferredChecks.of_all(found))
+    loop: CompiledLoop
+    table: Table
+    checks: Sequence[DeferredCheck]
 
 
-def _compiled_instruction(instruction: Instruction) -> Compiled | None:
-    node, action = instruction
-    match action:
-        case MachineCall():
-            return Compiled(action, DeferredChecks())
-        case Copy(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
-            return Compiled(copy_call(target, source), DeferredChecks())
-        case Checked(call, check):
-            return Compiled(call, DeferredChecks(checks=[(node, check)]))
-        case Guarded(call, status, fallback):
-            return Compiled(GuardedPart(call, status), DeferredChecks([Fallback(node, status, fallback)]))
-    return None
+@final
+class Lowering:
+    """Makes a nest of bound instructions, step by step, and the table of its function. ``prepare`` is called
+    before a fallback.
+    """
+
+    def __init__(self, prepare: Callable[[], None] = lambda: None) -> None:
+        self._prepare = prepare
+        self._words: list[Any] = [0, 0]
+        self._cells: dict[tuple[int, str], int] = {}
+        """Numbers of the cells by address and dtype."""
+        self._arrays: list[Array] = []
+        """Their arrays."""
+        self._places: list[int] = []
+        """The words of their addresses."""
+        self._called: list[Table] = []
+        """The tables of calls and lists."""
+        self._checks: list[DeferredCheck] = []
+        self._nanoseconds = 0.0
+
+    def compile(self, steps: Steps, results: Sequence[Array] = ()) -> CompiledNest:
+        """The function of ``steps``. Those of ``results`` that are cells are in memory at its end."""
+        spans = _merged([_span(array) for table in self._called for _, _, array in table.arrays()])
+        dtypes = [array.dtype.name for array in self._arrays]
+        shared = [_overlaps(spans, _span(array)) for array in self._arrays]
+        cells = tuple(map(Cell, dtypes, self._places, shared))
+        wanted = [self._cells.get(_key(array)) for array in results if is_fit(array)]
+        kept = frozenset([cell for cell in wanted if cell is not None and not shared[cell]])
+        text = llvm_nest(ControlNest(steps, cells, kept))
+        table = Table.of(self._words, max(1.0, self._nanoseconds))
+        return CompiledNest(compiled(text), table, self._checks)
+
+    def block(self, segments: Sequence[Segment]) -> Steps:
+        """The steps of a bound function. Raises `NotMachineCode`."""
+        steps: list[Step] = []
+        for segment in segments:
+            for node, action in segment.instructions:
+                steps.append(self._instruction(node, action))
+            if segment.control is not None:
+                steps.append(self._control(segment.control))
+            elif segment.key is not None:
+                raise NotMachineCode
+        return tuple(steps)
+
+    def iterations(self, loop: Loop) -> Repetition:
+        """The iterations of a loop that begins. Raises `NotMachineCode`."""
+        return Repetition(None, self._cell(loop.again), self.block(loop.body))
+
+    def choice(self, branches: Branches) -> Choice:
+        """Raises `NotMachineCode`."""
+        return Choice(self._cell(branches.number), tuple([self.block(block) for block in branches.blocks]))
+
+    def _control(self, control: Control) -> Step:
+        match control:
+            case Loop():
+                return self.iterations(control)._replace(begins=self._cell(control.begins))
+            case Branches():
+                return self.choice(control)
+
+    def _instruction(self, node: Node, action: Action) -> Step:
+        match action:
+            case MachineCall():
+                return self._invoke(action)
+            case ScalarCode():
+                return self._scalars(action)
+            case Copy(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
+                is_scalar = target.shape == ()
+                return (
+                    self._scalars(scalar_copy(target, source))
+                    if is_scalar
+                    else self._invoke(copy_call(target, source))
+                )
+            case Checked(call, check):
+                self._checks.append(DeferredCheck(node, check))
+                return self._invoke(call)
+            case Guarded(call, status, fallback):
+                self._checks.append(DeferredCheck(node, partial(self._fall_back, fallback), status.data))
+                return self._invoke(call)._replace(status=self._word(status))
+            case RowAccess(step, table, status, run):
+                self._checks.append(DeferredCheck(node, run, status.data))
+                self._nanoseconds += table.nanoseconds
+                self._called.append(table)
+                return step._replace(word=self._word(table))
+        raise NotMachineCode
+
+    def _fall_back(self, fallback: Callable[[], None]) -> None:
+        self._prepare()
+        fallback()
+
+    def _invoke(self, call: MachineCall) -> Invoke:
+        self._nanoseconds += CALL_NS + call.table.nanoseconds
+        self._called.append(call.table)
+        return Invoke(self._word(*call))
+
+    def _scalars(self, code: ScalarCode) -> BasicBlock:
+        self._nanoseconds += INSTRUCTION_NS * len(code.program.instructions)
+        return BasicBlock(code.program, tuple(map(self._cell, code.arrays)))
+
+    def _cell(self, array: Any) -> int:
+        """The number of the cell in ``array``, of one element. Raises `NotMachineCode` for other values."""
+        if not is_fit(array) or array.size != 1:
+            raise NotMachineCode
+        key = _key(array)
+        if key not in self._cells:
+            self._cells[key] = len(self._cells)
+            self._arrays.append(array)
+            self._places.append(self._word(array, 0))
+        return self._cells[key]
+
+    def _word(self, *words: Any) -> int:
+        """Append ``words`` to the table; returns the position of the first."""
+        self._words += words
+        return len(self._words) - len(words)
 
 
-def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Compiled | None:
-    """The choice between ``blocks`` as machine code; None if something is more than that."""
-    if index.slot is not None:
-        return None
-    found: list[Block] = []
-    for segments in blocks:
-        block = compiled_block(segments)
-        if block is None:
-            return None
-        found.append(block)
-    part = Choose(index.value, tuple([block.parts for block in found]))
-    return Compiled(part, DeferredChecks.of_all([block.deferred for block in found]))
+def _key(array: Array) -> tuple[int, str]:
+    return array.ctypes.data, array.dtype.name
+
+
+Span = tuple[int, int]
+"""The addresses at which an array begins and ends."""
+
+
+def _span(array: Array) -> Span:
+    return np.lib.array_utils.byte_bounds(array)
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    """``spans`` in order, with those that overlap as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _overlaps(spans: Sequence[Span], span: Span) -> bool:
+    """Whether one of ``spans``, which are in order, overlaps ``span``."""
+    before = bisect_left(spans, (span[1], 0))
+    return before > 0 and spans[before - 1][1] > span[0]
+
+
+def may_pause(steps: Steps) -> bool:
+    """Whether the function of ``steps`` may return before its end."""
+    return any(
+        isinstance(step, Push | Take | Repetition) or (isinstance(step, Invoke) and step.status is not None)
+        for step in steps_in(steps)
+    )
+
+
+# --- compiled controls
 
 
 class Iterations(NamedTuple):
@@ -217,24 +323,52 @@ class Iterations(NamedTuple):
     goes_on: Callable[[], int]
 
 
-def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
-    """The iterations of the loop ``node`` with the body ``block``, while ``again``, a bool, is true."""
-    table = program_of((Repeat(None, again, block.parts),))
-    function = walker().call
-    words = table.words.data  # a look-up takes 40 ns, an array element's 100
-    goes_on = partial(words.__getitem__, PAUSED_AT)
+def compiled_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None]) -> Iterations | None:
+    """The iterations of ``loop``, with its ``results``; None if its body is more than machine code. See
+    `Lowering` for ``prepare``.
+    """
+    lowering = Lowering(prepare)
+    try:
+        steps = (lowering.iterations(loop),)
+    except NotMachineCode:
+        return None
+    function, table, checks = lowering.compile(steps, results)
+    call, words = function.call, table.words.data  # a look-up takes 40 ns, an array element's 100
+    goes_on = partial(words.__getitem__, POSITION)
 
     def iterate(count: int) -> int:
         """Returns how many were made, 1 where the first of them was not finished."""
-        function(table, 0, count)
+        call(table, 0, count)
         return max(1, count - words[LEFT])
 
     def iterate_and_look(count: int) -> int:
         """A body affects only the loop's variables, so continuing after an error is harmless."""
         made = iterate(count)
-        block.deferred.look()
+        for check in checks:
+            check.look()
         return made
 
     first = max(1, int(FIRST_NS / table.nanoseconds))
-    time_slice = TimeSlice(iterate_and_look if any(block.deferred) else iterate, goes_on, first)
-    return Iterations(segment_of([Instruction(node, Call(time_slice))]), table, goes_on)
+    time_slice = TimeSlice(iterate_and_look if checks else iterate, goes_on, first)
+    return Iterations(segment_of([Instruction(loop.node, Call(time_slice))]), table, goes_on)
+
+
+def compiled_branches(branches: Branches, results: Sequence[Any]) -> Action | None:
+    """The branches, with their ``results``, as one call; None if they are more than machine code, or may
+    pause.
+    """
+    lowering = Lowering()
+    try:
+        choice = lowering.choice(branches)
+    except NotMachineCode:
+        return None
+    if may_pause((choice,)):
+        return None
+    function, table, checks = lowering.compile((choice,), results)
+    call = MachineCall(function, table, 0, 1)
+
+    def look() -> None:
+        for check in checks:
+            check.look()
+
+    return Checked(call, look) if checks else call

@@ -9,27 +9,26 @@ call.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
+from flowrt.device.llvm.call_sequence import Table
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import elementwise_call
-from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW
-from flowrt.executor.lists.list_rows import Array, RowList, poison, rows_of
+from flowrt.executor.lists.list_rows import Array, RowList, rows_of
 from flowrt.executor.lists.open_lists import OpenList, changed_by
+from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction import Checked
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import check_unset, writes_once
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
-from flowrt.loops.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
+from flowrt.loops.control_nest import FLAGS, MATRIX, NUMBER, REFUSED, ROWS, WRITTEN, ReadRow, WriteRow
 
 
 def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
@@ -71,27 +70,26 @@ class IndexedRows(RowList):
     _value: TensorList
     """The list, before the loop."""
     _words: Array
-    """The table of the copy from or to a row."""
+    """The table of the access to a row."""
 
-    def _copy(self, make: Callable[[str], str], index: Array, row: Array, *more: int) -> MachineCall:
+    def _access(self, step: ReadRow | WriteRow, index: Array, row: Array) -> RowAccess:
         """The copy of a row; `open` sets where the rows are, and how many."""
-        words: list[int | Array] = [0, index, row, 0, row.nbytes, 0, 0, *more]
-        table = Table.of(words, NS_PER_ROW + NS_PER_BYTE * row.nbytes)
-        self._words = table.words
-        return MachineCall(compiled(make(index.dtype.name)), table, 0, 1)
+        table = Table.of([0, index, row, 0, 0, 0, 0], NS_PER_ROW + NS_PER_BYTE * row.nbytes)
+        words = self._words = table.words
+        status = words[REFUSED : REFUSED + 1]
+        return RowAccess(step, table, status, lambda: self._refuse(int(words[NUMBER])))
 
-    def _emit(self, builder: InstructionBuilder, operands: Sequence[Operand], *calls: MachineCall) -> None:
-        """Emit ``calls``, followed by a check for rejected indices."""
-        text = f"{operands[0].text}[{operands[1].text}]"
-        builder.emit_line(self._opened.node, Checked(in_sequence(calls), self._check), operands, text)
+    def _operands(self, tensors: BoundTensors) -> tuple[list[Operand], str]:
+        """The operands, and the text of the element."""
+        operands = [tensors[ref] for ref in self._opened.node.inputs]
+        return operands, f"{operands[0].text}[{operands[1].text}]"
+
+    def _place(self, rows: Array) -> None:
+        """Access ``rows``."""
+        self._words[MATRIX], self._words[ROWS] = rows.ctypes.data, len(rows)
 
     def close(self, registers: list[Any]) -> None:
         self._rows, self._value = self._like[None], NO_LIST
-
-    def _check(self) -> None:
-        if self._words[REFUSED]:
-            self._words[REFUSED] = 0
-            self._refuse(int(self._words[NUMBER]))
 
     @abstractmethod
     def _refuse(self, number: int) -> None:
@@ -104,18 +102,17 @@ class ReadRows(IndexedRows):
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node, spec = self._opened.node, self._opened.node.outputs[0]
-        handle, index = [tensors[ref] for ref in node.inputs[:2]]
+        operands, text = self._operands(tensors)
         self._like = np.empty(static_shape(spec), spec.dtype.np)
-        tensors.place(node, 0, Operand(self._like, None, f"{handle.text}[{index.text}]"))
-        if index.slot is not None:
-            builder.emit_call(node, poison)
-            return
-        self._emit(builder, [handle, index], self._copy(gather, index.value, self._like))
+        tensors.place(node, 0, Operand(self._like, None, text))
+        index = self._in_memory(builder, tensors, node.inputs[1])
+        step = ReadRow(0, self._like.nbytes, index.dtype.name)
+        builder.emit_line(node, self._access(step, index, self._like), operands[:2], text)
 
     def open(self, registers: list[Any]) -> None:
         self._value = registers[self.slot]
-        rows = self._rows = rows_of(self._value, self._like)
-        self._words[0], self._words[3] = rows.ctypes.data, len(rows)
+        self._rows = rows_of(self._value, self._like)
+        self._place(self._rows)
 
     def _refuse(self, number: int) -> None:
         self._value.get(number)
@@ -126,17 +123,17 @@ class WrittenRows(IndexedRows):
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node = self._opened.node
-        handle, index, item = operands = [tensors[ref] for ref in node.inputs]
-        tensors.place(node, 0, handle)
-        if index.slot is not None or item.slot is not None:
-            builder.emit_call(node, poison)
-            return
-        self._like = item.value
-        self._emit(builder, operands, *self._writing(index.value))
+        operands, text = self._operands(tensors)
+        tensors.place(node, 0, operands[0])
+        index, self._like = [self._in_memory(builder, tensors, ref) for ref in node.inputs[1:]]
+        row = self._prepare(builder, index)
+        is_once = node.op.uses_list(ListUse.SET) and writes_once(node)
+        step = WriteRow(0, row.nbytes, index.dtype.name, is_once)
+        builder.emit_line(node, self._access(step, index, row), operands, text)
 
-    @abstractmethod
-    def _writing(self, index: Array) -> Sequence[MachineCall]:
-        """The calls that write the element at ``index``."""
+    def _prepare(self, builder: InstructionBuilder, index: Array) -> Array:
+        """Emit what makes the row that is written at ``index``, and return it."""
+        return self._like
 
     def open(self, registers: list[Any]) -> None:
         value = self._value = registers[self.slot]
@@ -144,8 +141,8 @@ class WrittenRows(IndexedRows):
         elements = value.kept()
         self._flags = np.array([element is not None for element in elements], np.uint8)
         self._fill(elements)
-        self._words[0], self._words[3] = self._rows.ctypes.data, value.length
-        self._words[NUMBER + 1] = self._flags.ctypes.data
+        self._place(self._rows)
+        self._words[FLAGS] = self._flags.ctypes.data
 
     def _fill(self, elements: Sequence[Any]) -> None:
         """Set the rows of ``elements`` that are read."""
@@ -172,23 +169,20 @@ class WrittenRows(IndexedRows):
 class SetRows(WrittenRows):
     """A list with elements set by the loop."""
 
-    def _writing(self, index: Array) -> Sequence[MachineCall]:
-        is_once = int(writes_once(self._opened.node))
-        return [self._copy(scatter, index, self._like, 0, is_once)]
-
 
 @final
 class AddedRows(WrittenRows):
     """A list with elements added to: an element that is not set counts as zeros."""
 
-    def _writing(self, index: Array) -> Sequence[MachineCall]:
-        total = np.empty_like(self._like, order="C")
-        read = self._copy(gather, index, total)
+    def _prepare(self, builder: InstructionBuilder, index: Array) -> Array:
+        total, node = np.empty_like(self._like), self._opened.node
+        read = self._access(ReadRow(0, total.nbytes, index.dtype.name), index, total)
         self._read_words = self._words
-        add = elementwise_call(lambda _, one, other: one + other, (total, self._like, total))
-        return [read, add, self._copy(scatter, index, total, 0, 0)]
+        builder.emit(node, read)
+        builder.emit(node, elementwise_call(lambda _, one, other: one + other, (total, self._like, total)))
+        return total
 
     def _fill(self, elements: Sequence[Any]) -> None:
         for i, element in enumerate(elements):
             self._rows[i] = 0 if element is None else element
-        self._read_words[0], self._read_words[3] = self._rows.ctypes.data, len(self._rows)
+        self._read_words[MATRIX], self._read_words[ROWS] = self._rows.ctypes.data, len(self._rows)

@@ -9,38 +9,35 @@ When the memory for rows is full, machine code pauses until there is more. For l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import MachineCall
-from flowrt.device.llvm.row_stacks import END, STATUS, TOP, pushing, taking
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.kernels.copy_kernels import copy_call
 from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
+from flowrt.executor.lists.row_access import RowAccess, stack_access
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction import Guarded
+from flowrt.executor.program.instruction import Copy
 from flowrt.executor.program.instruction_builder import InstructionBuilder
-from flowrt.graph.node import static_shape
+from flowrt.graph.node import Ref, static_shape
 from flowrt.graph.ops.lists.tensor_lists import check_dtype
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 from flowrt.graph.shapes import format_shape
+from flowrt.loops.control_nest import END, TOP, Push, Take
 
 Array = np.ndarray[Any, Any]
 
 FIRST_ROWS = 64
 """Initial number of rows of a list; doubled when full, and the next run starts with the number needed."""
 
+ZERO: Array = np.zeros((), np.int64)
+
 MAX_PIECE = 1 << 24
 """Maximum size in bytes of rows in one array. Several pieces up to this size are copied to one: 2 ms."""
-
-
-def poison() -> None:
-    """Poison instruction in place of a copy from a register, which cannot be compiled: forces rebinding."""
 
 
 class RowList(ABC):
@@ -64,6 +61,19 @@ class RowList(ABC):
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         """Emit the copy from or to a row, as the loop's body has it."""
 
+    def _in_memory(self, builder: InstructionBuilder, tensors: BoundTensors, ref: Ref) -> Array:
+        """The array of an operand, in C order: a copy if the value is in a register or in another order."""
+        value, slot, *_ = tensors[ref]
+        if slot is None and value.flags.c_contiguous:
+            return value
+        spec, node, registers = tensors.subgraph.spec(ref), self._opened.node, tensors.registers
+        array = np.empty(static_shape(spec), spec.dtype.np)
+        if slot is None:
+            builder.emit(node, Copy(array, value))
+        else:
+            builder.emit_call(node, lambda: np.copyto(array, registers[slot]))
+        return array
+
     @abstractmethod
     def open(self, registers: list[Any]) -> None:
         """Take over the list from its register, before the loop."""
@@ -76,10 +86,8 @@ class RowList(ABC):
 class StackedRows(RowList):
     """A list that changes at its end."""
 
-    _call: MachineCall
-    """Pushes or pops a row."""
     _words: Array
-    """Words of the call's table."""
+    """Words of the stack's table."""
 
     def __init__(self, opened: OpenList, device: Device) -> None:
         super().__init__(opened, device)
@@ -87,22 +95,10 @@ class StackedRows(RowList):
         """Elements of the list, as machine code counts them."""
 
     def _emit(
-        self,
-        builder: InstructionBuilder,
-        call: MachineCall,
-        fallback: Callable[[], None],
-        operands: Sequence[Operand],
-        text: str,
+        self, builder: InstructionBuilder, access: RowAccess, operands: Sequence[Operand], text: str
     ) -> None:
-        """Emit ``call``, with ``fallback()`` for unsupported cases."""
-        self._call, self._words = call, call.table.words
-        guarded = Guarded(call, self._words[STATUS : STATUS + 1], fallback)
-        builder.emit_line(self._opened.node, guarded, operands, text)
-
-    def _repeat(self) -> None:
-        """Perform the call."""
-        function, arguments = self._call.bound()
-        function(*arguments)
+        self._words = access.table.words
+        builder.emit_line(self._opened.node, access, operands, text)
 
 
 class PushedRows(StackedRows):
@@ -115,20 +111,17 @@ class PushedRows(StackedRows):
         self._pieces: list[Array] = []
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
-        operands = [tensors[ref] for ref in self._opened.node.inputs[:2]]
-        tensors.place(self._opened.node, 0, operands[0])
-        if operands[1].slot is not None:
-            builder.emit_call(self._opened.node, poison)
-        else:
-            self._bind_push(builder, operands, operands[1].value)
+        node = self._opened.node
+        tensors.place(node, 0, tensors[node.inputs[0]])
+        value = self._like = self._pushed(builder, tensors)
+        self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // value.nbytes))
+        access = stack_access(Push(0, value.nbytes), value, self.length, ZERO, self._grow)
+        operands = [tensors[ref] for ref in node.inputs[:2]]
+        self._emit(builder, access, operands, operands[0].text)
 
-    def _bind_push(self, builder: InstructionBuilder, operands: Sequence[Operand], value: Array) -> None:
-        self._like = np.empty_like(value, order="C")
-        self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
-        if not value.flags.c_contiguous:
-            builder.emit(self._opened.node, copy_call(self._like, value))
-            value = self._like
-        self._emit(builder, pushing(value, self.length), self._grow_and_push, operands, operands[0].text)
+    def _pushed(self, builder: InstructionBuilder, tensors: BoundTensors) -> Array:
+        """The array that is pushed."""
+        return self._in_memory(builder, tensors, self._opened.node.inputs[1])
 
     def begin(self) -> None:
         """Have no elements."""
@@ -143,10 +136,6 @@ class PushedRows(StackedRows):
         self._words[TOP] = rows.ctypes.data
         self._words[END] = rows.ctypes.data + rows.nbytes
         self._size = max(1, min(2 * self._size, self._most))
-
-    def _grow_and_push(self) -> None:
-        self._grow()
-        self._repeat()
 
     def open(self, registers: list[Any]) -> None:
         self.begin()
@@ -187,9 +176,6 @@ class PushedRows(StackedRows):
         return MAX_PIECE // self._like.nbytes
 
 
-_NOTHING: Array = np.zeros((), np.int64)
-
-
 class TakenRows(StackedRows):
     """A list from which the last element is taken again and again."""
 
@@ -199,18 +185,18 @@ class TakenRows(StackedRows):
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node, spec = self._opened.node, self._opened.node.outputs[1]
-        element = np.empty(static_shape(spec), spec.dtype.np)
-        text = f"{tensors[node.inputs[0]].text}[-1]"
-        tensors.place(node, 1, Operand(element, None, text))
-        self._bind_take(builder, tensors, taking(element, self.length, _NOTHING), element)
+        handle = tensors[node.inputs[0]]
+        tensors.place(node, 0, handle)
+        element = self._like = np.empty(static_shape(spec), spec.dtype.np)
+        tensors.place(node, 1, Operand(element, None, f"{handle.text}[-1]"))
+        self._bind_take(builder, tensors, ZERO)
 
-    def _bind_take(
-        self, builder: InstructionBuilder, tensors: BoundTensors, call: MachineCall, element: Array
-    ) -> None:
-        handle = tensors[self._opened.node.inputs[0]]
-        self._like = element
-        tensors.place(self._opened.node, 0, handle)
-        self._emit(builder, call, self._refuse, [handle], f"{handle.text}[-1]")
+    def _bind_take(self, builder: InstructionBuilder, tensors: BoundTensors, rest: Array) -> None:
+        """Take rows when ``rest`` is 0."""
+        take = Take(0, self._like.nbytes)
+        access = stack_access(take, self._like, self.length, rest, self._refuse)
+        handle, element = [tensors[self._opened.node.name, i] for i in range(2)]
+        self._emit(builder, access, [handle], element.text)
 
     def _refuse(self) -> None:
         raise InvalidArgumentError(NO_ELEMENTS)

@@ -22,16 +22,16 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
-from flowrt.device.llvm.row_stacks import taking
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.lists.list_rows import Array, PushedRows, StackedRows, TakenRows, poison
+from flowrt.executor.lists.list_rows import Array, PushedRows, StackedRows, TakenRows
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
 from flowrt.graph.ops.lists.tensor_lists import check_dtype
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
+from flowrt.loops.control_nest import TOP
 
 
 @final
@@ -88,15 +88,10 @@ class PushedLists(PushedRows):
 
     _inner: PushedRows
 
-    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
-        node = self._opened.node
-        handle, pushed = operands = [tensors[ref] for ref in node.inputs[:2]]
-        tensors.place(node, 0, handle)
-        if not isinstance(pushed.value, PushedRows):
-            builder.emit_call(node, poison)
-            return
-        self._inner = pushed.value
-        self._bind_push(builder, operands, self._inner.length)
+    def _pushed(self, builder: InstructionBuilder, tensors: BoundTensors) -> Array:
+        """The number of rows of the list that is pushed, which are where the inner loop has put them."""
+        self._inner = tensors[self._opened.node.inputs[1]].value
+        return self._inner.length
 
     def begin(self) -> None:
         super().begin()
@@ -125,9 +120,12 @@ class TakenLists(TakenRows):
         self._inner: TakenRows | None = None
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
-        text = f"{tensors[self._opened.node.inputs[0]].text}[-1]"
-        tensors.place(self._opened.node, 1, Operand(self, None, text))
-        self._bind_take(builder, tensors, taking(self._taken, self.length, self._taken), self._taken)
+        node = self._opened.node
+        handle = tensors[node.inputs[0]]
+        tensors.place(node, 0, handle)
+        tensors.place(node, 1, Operand(self, None, f"{handle.text}[-1]"))
+        self._like = self._taken
+        self._bind_take(builder, tensors, self._taken)
 
     def hand_to(self, inner: StackedRows) -> None:
         """Have ``inner``, which is not bound yet, be the list that was taken."""
@@ -144,7 +142,6 @@ class TakenLists(TakenRows):
         if not self.length:
             super()._refuse()
         self._elements.skip()
-        self._repeat()
 
     def begin(self, rows: FlatLists) -> None:
         super().begin(rows.lengths)
@@ -167,9 +164,12 @@ class TakenLists(TakenRows):
 
     def skip(self) -> None:
         self._elements.skip()
-        while self.length:
-            self._repeat()
+        lengths, count = self._rows.lengths, int(self.length)
+        top = (int(self._words[TOP]) - lengths.ctypes.data) // lengths.itemsize
+        for length in reversed(lengths[top - count : top]):
+            self._taken[...] = length
             self._elements.skip()
+        super().skip()
 
 
 def elements_of(value: TensorList) -> list[TensorList]:

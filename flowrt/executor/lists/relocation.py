@@ -1,13 +1,13 @@
 """Relocation of operands of compiled calls with an address that changes per step, such as large feeds.
 
 A call's table points to its arrays. If one is not known yet, the call is bound to a stand-in of the same
-shape, memory that no call accesses; once the array is known, every pointer into the stand-in is patched, as a
-linker does when it loads a program.
+shape, memory that machine code never accesses; once the array is known, every address of the stand-in in the
+table is patched, as a linker does when it loads a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -20,8 +20,9 @@ from flowrt.loops.loop_program import DTYPES
 
 
 class _Place(NamedTuple):
-    """A word of a table, with its byte offset from an array's start."""
+    """A word of a table, with its byte offset from the start of the array in register ``slot``."""
 
+    slot: int
     words: Array
     position: int
     offset: int
@@ -34,6 +35,7 @@ class Relocation:
     def __init__(self, operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> None:
         self._stand_ins: dict[int, Array] = {}
         """Stand-ins by register."""
+        self._places: list[_Place] | None = None
         self.operands = [self._stand_in(o, spec) for o, spec in zip(operands, specs, strict=True)]
 
     def _stand_in(self, operand: Operand, spec: TensorSpec) -> Operand:
@@ -43,49 +45,37 @@ class Relocation:
         array = self._stand_ins.setdefault(slot, np.empty(static_shape(spec), spec.dtype.np))
         return Operand(array, None, operand.text)
 
-    def bind(self, table: Table, registers: list[Any]) -> Callable[[], None] | None:
-        """The function to call before the call of ``table``, once the values are in their registers; None if
-        nothing needs relocation.
-        """
-        pointers = list(_pointers(table))
-        found = [(slot, _places(pointers, array)) for slot, array in self._stand_ins.items()]
-        found = [(slot, places) for slot, places in found if places]
-        if not found:
-            return None
+    def bind(self, table: Table) -> None:
+        """Have `prepare` patch the words of ``table``, and of the tables that it refers to."""
+        stand_ins = {id(array): slot for slot, array in self._stand_ins.items()}
+        self._places = [
+            _Place(stand_ins[id(owner)], words, position, array.ctypes.data - owner.ctypes.data)
+            for words, position, array in table.arrays()
+            if id(owner := _owner(array)) in stand_ins
+        ]
 
-        def relocate() -> None:
-            for slot, places in found:
-                array = registers[slot] = np.asarray(registers[slot], order="C")
-                address = array.ctypes.data
-                for words, position, offset in places:
-                    words[position] = address + offset
-
-        return relocate
+    def prepare(self, registers: list[Any]) -> None:
+        """Point the table to the values, which are in registers now; for calls from Python, copy them."""
+        if self._places is None:
+            self.fill(registers)
+            return
+        for slot in self._stand_ins:
+            registers[slot] = np.asarray(registers[slot], order="C")
+        for slot, words, position, offset in self._places:
+            words[position] = registers[slot].ctypes.data + offset
 
     def fill(self, registers: Sequence[Any]) -> None:
-        """Copy register values to their stand-ins, for code that recomputes a failed call in Python with
-        arrays instead of addresses.
-        """
+        """Copy register values to their stand-ins, for what Python computes."""
         for slot, array in self._stand_ins.items():
             np.copyto(array, registers[slot])
 
-
-def _pointers(table: Table) -> Iterator[tuple[Array, int]]:
-    """The words that point to arrays, in ``table`` and in those that it points to: a table's words, and a
-    position.
-    """
-    for position, target in table.pointers.items():
-        if isinstance(target, Table):
-            yield from _pointers(target)
-        elif isinstance(target, np.ndarray):
-            yield table.words, position
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._stand_ins)
 
 
-def _places(pointers: Sequence[tuple[Array, int]], array: Array) -> list[_Place]:
-    """The pointers into ``array``."""
-    begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
-    return [
-        _Place(words, position, int(words[position]) - begin)
-        for words, position in pointers
-        if begin <= words[position] < end
-    ]
+def _owner(array: Array) -> Array:
+    """The array with the memory that ``array`` is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -6,18 +6,12 @@ from collections.abc import Sequence
 
 from flowrt.executor.analysis.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.executor.kernels.fused_program import supports
-from flowrt.executor.kernels.iterated_program import iterated_program
 from flowrt.executor.kernels.small_calls import MAX_ALONG, MAX_PRODUCT
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
 from flowrt.graph.passes.pipeline import PIPELINE, CompileOptions, Stage, cut
 
-LOOP_COMPILER = LoopCompiler(
-    supports,
-    compiles_whole=lambda loop: iterated_program(loop) is not None,
-    max_product=MAX_PRODUCT,
-    max_transposed_product=MAX_ALONG,
-)
+LOOP_COMPILER = LoopCompiler(supports, max_product=MAX_PRODUCT, max_transposed_product=MAX_ALONG)
 """One for all devices: below it, the host's loops are compiled by LLVM and a GPU's by CUDA's compiler."""
 
 

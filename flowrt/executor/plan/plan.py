@@ -24,7 +24,6 @@ from flowrt.executor.bind.extend_program import Bound, bound_from
 from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
-from flowrt.executor.kernels.iterated_program import is_scalar_loop
 from flowrt.executor.lower.schedule import schedule_parts
 from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.executor.observe.step_stats import StepRecorder
@@ -420,7 +419,6 @@ def _can_have_loops(subgraph: Subgraph) -> bool:
     return any(
         "group" in node.attrs
         or node.op in LOOP_KERNELS
-        or is_scalar_loop(node)
         or (node.op.effect is Effect.WRITE and node.op.loop)
         or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
         for node in subgraph

@@ -7,7 +7,7 @@ results are moved by instructions of the blocks around and inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from flowrt.errors import OpError
@@ -15,7 +15,6 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
 if TYPE_CHECKING:
-    from flowrt.executor.lists.compiled_body import Compiled
     from flowrt.executor.program.program import Segment
 
 Block: TypeAlias = tuple["Segment", ...]
@@ -65,7 +64,17 @@ def _fingerprint(*numbers: int) -> int:
 class Loop:
     """``body`` of ``node`` again and again: once if ``begins()``, then as long as ``goes_on()``."""
 
-    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "body", "compiled", "node")
+    __slots__ = (
+        "_begins",
+        "_frame",
+        "_goes_on",
+        "_iterations_a_pause",
+        "again",
+        "begins",
+        "body",
+        "compile",
+        "node",
+    )
 
     def __init__(
         self,
@@ -75,13 +84,19 @@ class Loop:
         body: Block,
         frame: Frame,
         iterations_a_pause: int,
-        compiled: Compiled | None = None,
     ) -> None:
         self.node = node
-        self.compiled = compiled
-        """The same as machine code, for use in an enclosing block."""
+        self.begins: Any = None
+        self.again: Any = None
+        """The bools in memory that `begins` and `goes_on` read; None if they are elsewhere."""
+        self.compile: Callable[[], None] | None = None
+        """Compiles the loop on its own, if it does not become part of an enclosing one."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
         self._iterations_a_pause = iterations_a_pause
+
+    def replace(self, segment: Segment, goes_on: Callable[[], Any]) -> None:
+        """Run ``segment``, which makes many iterations, as long as ``goes_on()``."""
+        self.body, self._goes_on, self._iterations_a_pause = (segment,), goes_on, 1
 
     def run(
         self, run_block: RunBlock, run_instructions: Callable[[Segment], object] | None
@@ -127,15 +142,13 @@ class Loop:
 class Branches:
     """One of ``blocks`` of ``node``: the one at ``index()``, by default the last."""
 
-    __slots__ = ("_index", "blocks", "compiled", "node")
+    __slots__ = ("_index", "blocks", "node", "number")
 
-    def __init__(
-        self, node: Node, index: Callable[[], Any], blocks: Sequence[Block], compiled: Compiled | None = None
-    ) -> None:
+    def __init__(self, node: Node, index: Callable[[], Any], blocks: Sequence[Block], number: Any) -> None:
         self.node = node
         self._index, self.blocks = index, blocks
-        self.compiled = compiled
-        """See `Loop`."""
+        self.number = number
+        """The index in memory; None if it is elsewhere."""
 
     def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
         index = int(self._index())
@@ -145,7 +158,11 @@ class Branches:
 Control: TypeAlias = Loop | Branches
 
 
-def has_loop(block: Block) -> bool:
-    """Whether there is a loop in ``block``, in a branch too."""
-    inner = [segment.control for segment in block if segment.control is not None]
-    return any(isinstance(c, Loop) or any(map(has_loop, c.blocks)) for c in inner)
+def loops_in(block: Block) -> Iterator[Loop]:
+    """The loops in ``block``, in branches too, but not in loops."""
+    for control in [segment.control for segment in block if segment.control is not None]:
+        if isinstance(control, Loop):
+            yield control
+        else:
+            for branch in control.blocks:
+                yield from loops_in(branch)

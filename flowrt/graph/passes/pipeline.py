@@ -193,7 +193,7 @@ def _fuse_functions(
     subgraph: Subgraph, passes: Mapping[str, Callable[..., Subgraph]], compiler: LoopCompiler
 ) -> Subgraph:
     def with_fused(node: Node) -> Node:
-        if node.op.effect is not Effect.NESTED or compiler.compiles_whole(node):
+        if node.op.effect is not Effect.NESTED:
             return node
         return with_functions(node, partial(fused, each=is_small(node)))
 

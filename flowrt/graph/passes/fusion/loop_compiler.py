@@ -18,13 +18,12 @@ MAX_SMALL = 1 << 15
 class LoopCompiler(NamedTuple):
     """The abilities of a device's compiler of loops.
 
-    ``supports`` says what it can do with one operation, given as a group of its own; ``compiles_whole``
-    whether it makes one function of a whole `_Loop`. A product of small matrices is a compiled call up to
-    ``max_product`` multiplications, with a transposed right factor up to ``max_transposed_product``.
+    ``supports`` says what it can do with one operation, given as a group of its own. A product of small
+    matrices is a compiled call up to ``max_product`` multiplications, with a transposed right factor up to
+    ``max_transposed_product``.
     """
 
     supports: Callable[[Group], Support]
-    compiles_whole: Callable[[Node], bool]
     max_product: int
     max_transposed_product: int
 

@@ -1,0 +1,50 @@
+"""Accesses to rows of lists: steps of control nests (`flowrt.loops.control_nest`), or calls from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flowrt.device.llvm.call_sequence import Array, BoundCall, Table
+from flowrt.executor.kernels.loop_layout import compiled
+from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW
+from flowrt.loops.control_nest import STATUS, ControlNest, Push, ReadRow, Take, WriteRow
+from flowrt.loops.llvm_nest import llvm_nest
+
+Step = Push | Take | ReadRow | WriteRow
+
+
+class RowAccess(NamedTuple):
+    """``step`` on ``table``. If it sets ``status`` in the table, ``settle()`` makes it possible, or raises
+    the operation's error.
+    """
+
+    step: Step
+    table: Table
+    status: Array
+    settle: Callable[[], None]
+
+    def bound(self) -> BoundCall:
+        """A function of this step alone. Compiled at the first call: most accesses are parts of nests."""
+        table, status = Table.of([0, 0, self.table], self.table.nanoseconds), self.status.data
+        made: list[Callable[..., Any]] = []
+
+        def access() -> None:
+            if not made:
+                nest = ControlNest((self.step._replace(word=2),))
+                made.append(compiled(llvm_nest(nest)).call_holding_gil)
+            made[0](table, 0, 1)
+            while status[0]:
+                status[0] = 0
+                self.settle()
+                made[0](table, 0, 1)
+
+        return access, ()
+
+
+def stack_access(
+    step: Push | Take, value: Array, length: Array, rest: Array, settle: Callable[[], None]
+) -> RowAccess:
+    """Access the end of a list of ``length`` rows. The caller sets the memory of the rows in the table."""
+    table = Table.of([0, 0, 0, value, length, rest], NS_PER_ROW + NS_PER_BYTE * value.nbytes)
+    return RowAccess(step, table, table.words[STATUS : STATUS + 1], settle)
