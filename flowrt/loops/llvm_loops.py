@@ -20,7 +20,6 @@ from typing import final
 from flowrt.loops.llvm_text import STORED, TYPES, Writer, literal
 from flowrt.loops.loop_program import COMBINES, Instruction, LoopProgram, Output, Store, is_float, neutral
 from flowrt.loops.nest import (
-    BLOCK,
     BUFFER,
     Accumulate,
     ColumnLoop,
@@ -34,6 +33,9 @@ from flowrt.loops.nest import (
 )
 from flowrt.loops.nest_printer import NestPrinter
 
+WHOLE = 64
+"""Elements of four vectors: LLVM computes so many at a time."""
+
 _HINTS = {
     Vectors.FREE: "",
     Vectors.PAIRED: '!"llvm.loop.interleave.count", i32 2',
@@ -42,23 +44,28 @@ _HINTS = {
 
 
 def llvm_function(
-    program: LoopProgram, accesses: Sequence[str], is_ragged: bool = False, is_short: bool = False
+    program: LoopProgram,
+    accesses: Sequence[str],
+    is_ragged: bool = False,
+    is_short: bool = False,
+    is_whole: bool = False,
 ) -> str:
     """The text of a module with `FUNCTION`. ``accesses[i]`` is the access pattern of operand i, a letter per
     dimension: ``0`` broadcast, ``1`` contiguous (in the last dimension only), ``s`` any stride.
     ``is_ragged``: rows end within a vector, in a part of them that matters. ``is_short``: they have at most
-    `BUFFER` elements.
+    `BUFFER` elements. ``is_whole``: their length is a multiple of `WHOLE`.
     """
-    return _Printer(choose_vectors(block_sums(loop_nest(program, is_short)), is_ragged), accesses).run()
+    nest = block_sums(loop_nest(program, has_buffers=is_short), is_short)
+    return _Printer(choose_vectors(nest, is_ragged), accesses, is_whole).run()
 
 
 @final
 class _Printer(NestPrinter, Writer):
-    def __init__(self, nest: LoopNest, accesses: Sequence[str]) -> None:
+    def __init__(self, nest: LoopNest, accesses: Sequence[str], is_whole: bool) -> None:
         NestPrinter.__init__(self, nest)
         Writer.__init__(self, nest.program.instructions)
         self._accesses, self._rank = accesses, len(accesses[0])
-        self._columns = f"%d{self._rank - 1}"
+        self._columns, self._is_whole = f"%d{self._rank - 1}", is_whole
         self._dtypes = (*nest.program.dtypes, *nest.buffers)
         self._bases: dict[int, str] = {}
         """Start of each operand for this part."""
@@ -81,6 +88,8 @@ class _Printer(NestPrinter, Writer):
     # --- the domain
 
     def _print_body(self) -> None:
+        if self._is_whole:  # so nothing is left of a row after its vectors, and LLVM makes no loops for that
+            self._columns = self._let(f"and i64 {self._columns}, {-WHOLE}")
         part = self._let("sdiv i64 %begin, %grain")
         self._bases = {i: f"%p{i}" for i in range(len(self._accesses))}
         for store, _, operand in self._program.outputs:
@@ -124,9 +133,12 @@ class _Printer(NestPrinter, Writer):
             is_wide = statement in loop.in_blocks
             start = self._variable("double", "0.0") if is_wide else self._start_of(statement)
             self._accumulators[statement] = start
-        if loop.in_blocks:
-            with self._loop(begin, end, BLOCK) as first:
-                self._print_block(loop, first, end)
+        if loop.in_blocks and self._nest.block is not None:
+            with self._loop(begin, end, self._nest.block) as first:
+                beyond = self._let(f"add nsw i64 {first}, {self._nest.block}")
+                self._print_block(loop, first, self._call("llvm.smin.i64", "i64", beyond, end))
+        elif loop.in_blocks:
+            self._print_block(loop, begin, end)
         else:
             self._print_range(loop, begin, end)
         for statement in loop.reductions:
@@ -138,10 +150,8 @@ class _Printer(NestPrinter, Writer):
             else:
                 self._names[statement.number] = self._let(f"load {type_}, ptr {variable}")
 
-    def _print_block(self, loop: ColumnLoop, first: str, end: str) -> None:
-        """The columns from ``first`` to the end of its block."""
-        beyond = self._let(f"add nsw i64 {first}, {BLOCK}")
-        last = self._call("llvm.smin.i64", "i64", beyond, end)
+    def _print_block(self, loop: ColumnLoop, first: str, last: str) -> None:
+        """The columns from ``first`` to ``last``, a block of sums."""
         self._narrow = {statement: self._variable("float", "0.0") for statement in loop.in_blocks}
         self._print_range(loop, first, last)
         for statement, variable in self._narrow.items():

@@ -240,12 +240,17 @@ def test_few_of_a_random_graphs_tensors_are_what_they_are_among_all(monkeypatch,
     """Where most tensors are read by their graph alone results may take the memory of what is read last."""
     monkeypatch.setenv("FLOWRT_JIT", "eager")
     random = RandomFloats(seed)
-    few = random.tensors[-1:] + random.tensors[10::9]
+    few = [t for t in random.tensors[-1:] + random.tensors[10::9] if not depends_on_remainder(t.op)]
     with tf.Session() as session:
         among_all = session.run([*random.tensors, *few], random.feeds)[-len(few) :]
         alone = session.run(few, random.feeds)
     for one, other, tensor in zip(alone, among_all, few, strict=True):
         assert_close(np.asarray(one), np.asarray(other), tensor, [np.asarray(other)], ulp=1 << 16)
+
+
+def depends_on_remainder(op: Any) -> bool:
+    """A remainder of large numbers is another one if their last bits are."""
+    return op.type in ("TruncateMod", "FloorMod") or any(depends_on_remainder(t.op) for t in op.inputs)
 
 
 def check_random_graph(monkeypatch: Any, random: RandomFloats) -> list[list[str]]:

@@ -96,7 +96,11 @@ def printed(program: LoopProgram) -> str:
     cuda = cuda_loop(program, (30, 100), strides, program.dtypes)
     assert cuda is not None
     text = cuda.text[cuda.text.index("typedef") :]
-    parts = str(block_sums(loop_nest(program))), llvm_function(expand_functions(program), accesses), text
+    parts = (
+        str(block_sums(loop_nest(program), False)),
+        llvm_function(expand_functions(program), accesses),
+        text,
+    )
     return "\n---\n".join(parts)
 
 
@@ -124,7 +128,7 @@ def test_vectors_are_masked_where_rows_are_ragged_and_paired_where_a_body_is_lon
 def test_nests_of_random_programs_are_valid(made: tuple[LoopProgram, object], has_buffers: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flowrt.loops.nest.KEPT_COST", 1)
-        verify_nest(block_sums(loop_nest(made[0], has_buffers)))
+        verify_nest(block_sums(loop_nest(made[0], has_buffers), has_buffers))
 
 
 def doubled_later(b: LoopBuilder) -> None:

@@ -16,7 +16,7 @@ from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop, has_masks
 from flowrt.device.llvm.host_pool import PARALLEL_NS
 from flowrt.graph.passes.fusion.group import Level
-from flowrt.loops.llvm_loops import llvm_function
+from flowrt.loops.llvm_loops import WHOLE, llvm_function
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import LoopProgram, Store
 from flowrt.loops.nest import BUFFER
@@ -59,7 +59,7 @@ class Layout(NamedTuple):
     """Estimated time on one thread."""
 
 
-_printed: dict[tuple[str, tuple[str, ...], bool, bool], tuple[str, int]] = {}
+_printed: dict[tuple[str, tuple[str, ...], tuple[bool, bool, bool]], tuple[str, int]] = {}
 """The text of loops, and their number of instructions, by the text of a program: 0.0 and -0.0 are equal, and
 so are programs with them. The layers of a network have equal groups.
 """
@@ -89,9 +89,10 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
         domain, strides = (1,), [(0,)] * len(strides)
     dims, lies = coalesced(domain, strides, keeps_rows=has_rows(program, strides))
     accesses = tuple([_letters(steps) for steps in lies])
-    is_ragged, is_short = len(dims) > 1 and _is_ragged(dims[-1]), dims[-1] <= BUFFER
-    key = str(program), accesses, is_ragged, is_short
-    text, count = _once(_printed, key, lambda: _print(program, accesses, is_ragged, is_short))
+    has_columns = len(dims) > 1
+    is_ragged, is_whole = has_columns and _is_ragged(dims[-1]), has_columns and dims[-1] % WHOLE == 0
+    rows = is_ragged, dims[-1] <= BUFFER, is_whole
+    text, count = _once(_printed, (str(program), accesses, rows), lambda: _print(program, accesses, rows))
     is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
     per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
     nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))
@@ -101,10 +102,10 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     return Layout(compiled(text), numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
 
 
-def _print(program: LoopProgram, accesses: Sequence[str], is_ragged: bool, is_short: bool) -> tuple[str, int]:
+def _print(program: LoopProgram, accesses: Sequence[str], rows: tuple[bool, bool, bool]) -> tuple[str, int]:
     program = expand_functions(program)
     count = sum(op not in ("load", "const") for op, *_ in program.instructions)
-    return llvm_function(program, accesses, is_ragged, is_short), count
+    return llvm_function(program, accesses, *rows), count
 
 
 def _is_ragged(columns: int) -> bool:
