@@ -10,7 +10,7 @@ import pytest
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.device.onednn import onednn
-from flowrt.executor.kernels import backend, host_kernels
+from flowrt.executor.kernels import device_backends, host_kernels
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS, PRODUCTS, host_kernel
 from flowrt.executor.kernels.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.graph.node import Node, Subgraph, TensorSpec
@@ -59,9 +59,9 @@ def test_a_step_gives_the_same_with_them_and_without(
         chosen.extend([node.op.name] if kernel is not None else [])
         return kernel
 
-    monkeypatch.setattr(backend, "host_kernel", noted)
+    monkeypatch.setattr(device_backends, "host_kernel", noted)
     with_them = run(fetches, feeds)
-    monkeypatch.setattr(backend, "host_kernel", lambda *_: None)
+    monkeypatch.setattr(device_backends, "host_kernel", lambda *_: None)
     for found, expected in zip(with_them, run(fetches, feeds), strict=True):
         assert np.allclose(found, expected, rtol=1e-4, atol=1e-4 * abs(expected).max())
     has_loops = jit == "eager" and host_jit.is_available()

@@ -36,16 +36,15 @@ class ScalarCode(NamedTuple):
 
     def bound(self) -> BoundCall:
         """The call of a compiled loop. Compiled at the first call: few blocks of scalar code are called."""
-        made: list[BoundCall] = []
+        return _run, (self, [])
 
-        def run() -> None:
-            if not made:
-                layout = layout_of(self.program, (), [()] * len(self.arrays))
-                made.append(whole_on(layout, self.arrays).bound())
-            function, arguments = made[0]
-            function(*arguments)
 
-        return run, ()
+def _run(code: ScalarCode, made: list[BoundCall]) -> None:
+    if not made:
+        layout = layout_of(code.program, (), [()] * len(code.arrays))
+        made.append(whole_on(layout, code.arrays).bound())
+    function, arguments = made[0]
+    function(*arguments)
 
 
 def scalar_code(node: Node, inputs: Sequence[Operand], results: Sequence[Array]) -> ScalarCode | None:

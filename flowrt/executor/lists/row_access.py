@@ -26,20 +26,19 @@ class RowAccess(NamedTuple):
 
     def bound(self) -> BoundCall:
         """A function of this step alone. Compiled at the first call: most accesses are parts of nests."""
-        table, status = Table.of([0, 0, self.table], self.table.nanoseconds), self.status.data
-        made: list[Callable[..., Any]] = []
+        return _run, (self, Table.of([0, 0, self.table], self.table.nanoseconds), [])
 
-        def access() -> None:
-            if not made:
-                nest = ControlNest((self.step._replace(word=2),))
-                made.append(compiled(llvm_nest(nest)).call_holding_gil)
-            made[0](table, 0, 1)
-            while status[0]:
-                status[0] = 0
-                self.settle()
-                made[0](table, 0, 1)
 
-        return access, ()
+def _run(access: RowAccess, table: Table, made: list[Callable[..., Any]]) -> None:
+    if not made:
+        nest = ControlNest((access.step._replace(word=2),))
+        made.append(compiled(llvm_nest(nest)).call_holding_gil)
+    status = access.status.data
+    made[0](table, 0, 1)
+    while status[0]:
+        status[0] = 0
+        access.settle()
+        made[0](table, 0, 1)
 
 
 def stack_access(
