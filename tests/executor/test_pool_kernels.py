@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from flowrt.device.llvm import host_jit
 from flowrt.errors import InvalidArgumentError
+from flowrt.executor.kernels import pool_kernels
 from flowrt.executor.kernels.pool_kernels import MAX_TAPS, POOL_KERNELS
 from flowrt.graph.op_def import OpDef, registered_ops
 
@@ -59,7 +60,7 @@ def windows(draw: st.DrawFn) -> tuple[Array, str, dict[str, Any]]:
     rank = draw(st.sampled_from([4, 4, 5]))
     sizes = [draw(st.integers(1, 7)) for _ in range(rank)]
     ksize = [draw(st.integers(1, min(3, n))) for n in sizes]
-    strides = ksize if draw(st.booleans()) else [draw(st.integers(1, 3)) for _ in range(rank)]
+    strides = [draw(st.integers(1, 3)) for _ in range(rank)]
     attrs: dict[str, Any] = dict(ksize=tuple(ksize), strides=tuple(strides))
     attrs["padding"] = draw(
         st.sampled_from(["SAME", "VALID", "EXPLICIT"] if rank == 4 else ["SAME", "VALID"])
@@ -90,13 +91,14 @@ def test_random_windows(case: tuple[Array, str, dict[str, Any]], seed: int) -> N
     check_both(x, dims, attrs, seed)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_large_images_are_the_loops(size: int) -> None:
+@pytest.mark.parametrize("size, stride", [(2, 2), (3, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_large_images_are_the_loops(size: int, stride: int, padding: str) -> None:
     """Threads share them; and whatever the other tests compare, here the operation's own kernel is not
     called: there is none.
     """
     x = np.random.default_rng(0).standard_normal((8, 30, 31, 16)).astype(np.float32)
-    attrs = dict(ksize=(1, size, size, 1), strides=(1, size, size, 1), padding="VALID")
+    attrs = dict(ksize=(1, size, size, 1), strides=(1, stride, stride, 1), padding=padding)
     ops = registered_ops()
     y = ops["MaxPool"].kernel(np, x, **attrs)
     expected = ops["MaxPoolGrad"].kernel(np, x, y, y, **attrs)
@@ -105,6 +107,34 @@ def test_large_images_are_the_loops(size: int) -> None:
     )
     assert np.array_equal(max_pool(x, **attrs), y)
     assert np.array_equal(max_pool_grad(x, y, y, **attrs), expected)
+
+
+@settings(max_examples=settings.default.max_examples // 4)
+@given(windows(), st.integers(0, 2**32))
+def test_windows_at_borders_may_be_apart(case: tuple[Array, str, dict[str, Any]], seed: int) -> None:
+    """As they are of images so large that it pays."""
+    x, dims, attrs = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_kernels, "CUT_SAVES", -(1 << 40))
+        patch.setattr(pool_kernels, "_pieces", pool_kernels._pieces.__wrapped__)
+        patch.setattr(pool_kernels, "_gathering", pool_kernels._gathering.__wrapped__)
+        check_both(x, dims, attrs, seed)
+
+
+@pytest.mark.parametrize("size, stride, programs", [(3, 1, 3), (3, 2, 3), (2, 2, 2)])
+@pytest.mark.parametrize("side", [5, 31, 90])
+def test_there_are_as_many_programs_whatever_the_image(
+    size: int, stride: int, programs: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And few loops more where windows at the borders are apart."""
+    calls: list[Any] = []
+    run = pool_kernels._run
+    monkeypatch.setattr(pool_kernels, "_run", lambda *a: (calls.append(a[:2]), run(*a)))
+    x = np.random.default_rng(0).standard_normal((2, side, side, 32)).astype(np.float32)
+    check_both(x, "", dict(ksize=(1, size, size, 1), strides=(1, stride, stride, 1), padding="SAME"), 0)
+    assert len(set(calls)) == programs
+    pieces = 5 if side == 90 else 1
+    assert len(calls) <= 2 * programs * pieces  # each is checked twice
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -7,7 +7,7 @@ update_kernel                  variable updates: one pass over memory for all of
 cuda_kernel, cuda_update       the same on a GPU
 copy_kernels, small_calls      copies and small matrix products for use in compiled sequences
 scalar_code                    scalar operations as code of a control nest
-pool_kernels                   max pooling over separate windows as compiled loops
+pool_kernels                   max pooling as compiled loops
 random_kernels                 uniform random numbers by compiled loops
 onednn_kernels                 convolution, pooling, normalization and matrix products by oneDNN
 host_kernels                   choice among these for a node on the host
