@@ -39,6 +39,8 @@ MAX_REQUESTS = 256
 MAX_SHAPES = 32
 """Plans per request for exact feed shapes; further shapes share one plan that allocates dynamically."""
 
+_NO_OPTIONS = RunOptions()
+"""Options of a run to which none were given: making them takes 3 us."""
 
 ON_COMPILE: list[Callable[[BaseSession, Request, Sequence[Shape]], None]] = []
 """Listeners called for each request that a session compiles, with the feeds' shapes: for tools that inspect a
@@ -202,7 +204,7 @@ class BaseSession:
             raise DTypeError(f"options: expected RunOptions; got {options!r}")
         if run_metadata is not None and not hasattr(run_metadata, "step_stats"):
             raise DTypeError(f"run_metadata: expected a RunMetadata; got {run_metadata!r}")
-        options = options or RunOptions()
+        options = options or _NO_OPTIONS
         timeout_ms = options.timeout_in_ms or self._config.operation_timeout_in_ms
         control = StepControl(timeout_ms / 1000 if timeout_ms else None)
         recorder = StepRecorder() if options.trace_level != RunOptions.NO_TRACE else None
