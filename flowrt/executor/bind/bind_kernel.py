@@ -14,7 +14,6 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
-from flowrt.executor.kernels.scalar_code import scalar_code
 from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
@@ -51,7 +50,7 @@ class KernelBinder:
         """
         is_buffer = bool(writes) and writes[0].slot is None
         arrays = [operand.value for operand in writes]
-        code = scalar_code(node, reads, arrays) if in_nest and is_buffer else None
+        code = self._backend.scalar_code(node, reads, arrays) if in_nest and is_buffer else None
         if code is not None:
             return code
         function, arguments = self._kernel(node, reads)

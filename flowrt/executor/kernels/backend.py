@@ -1,7 +1,7 @@
 """Backends: the way in which a kind of device computes, beside the kernels of its operations.
 
     kernel    a kernel of the device's own, such as a library's, in place of an operation's
-    call      a compiled call of a small operation
+    call      a compiled call of a small operation; `scalar_code`, its code in a control nest
     group     the compiled loop of a fusion group
     update    the compiled loop of an operation that writes variables
     launched  what a step calls for a kernel: the kernel, or its simulation
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from flowrt.device.device import Device
 from flowrt.executor.kernels.loop_operands import GroupKernel
+from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.passes.fusion.group import plain_kernel
@@ -36,6 +37,9 @@ class Backend(Protocol):
 
     def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
         """A compiled call of ``node`` on ``arguments``, as its kernel takes them, into ``out``, or None."""
+
+    def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
+        """A fused node of one element as code of a control nest, from ``reads`` into ``out``, or None."""
 
     def group(self, node: Node) -> GroupKernel | Callable[..., Any]:
         """The kernel of a fused node, ``kernel(inputs, out=None)``: a loop, or the members' kernels."""
@@ -67,6 +71,9 @@ class PlainBackend:
         return None
 
     def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
+        return None
+
+    def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
         return None
 
     def group(self, node: Node) -> GroupKernel | Callable[..., Any]:

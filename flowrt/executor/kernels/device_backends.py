@@ -15,8 +15,10 @@ from flowrt.executor.kernels.cuda_update import cuda_update
 from flowrt.executor.kernels.fused_kernel import FusedKernel
 from flowrt.executor.kernels.host_kernels import host_kernel
 from flowrt.executor.kernels.loop_operands import GroupKernel
+from flowrt.executor.kernels.scalar_code import scalar_code
 from flowrt.executor.kernels.small_calls import small_call
 from flowrt.executor.kernels.update_kernel import late_array, update_of
+from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
@@ -35,6 +37,9 @@ class HostBackend(PlainBackend):
 
     def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
         return small_call(node, arguments, out)
+
+    def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
+        return scalar_code(node, reads, out)
 
     def group(self, node: Node) -> GroupKernel:
         kernel = FusedKernel(node)
