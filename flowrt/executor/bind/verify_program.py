@@ -24,7 +24,7 @@ from typing import TypeAlias, final
 
 from flowrt.device.device import Device
 from flowrt.device.llvm.call_sequence import MachineCall
-from flowrt.errors import InternalError
+from flowrt.errors import InternalError, InvalidArgumentError
 from flowrt.executor.bind.memory_contents import Memory, Piece, Range, Use, Write, register
 from flowrt.executor.bind.node_accesses import Access, Layer, NodeAccesses, Part, Stored
 from flowrt.executor.bind.stream_clocks import Moment, StreamClocks
@@ -40,8 +40,11 @@ CHECK = "FLOWRT_CHECK"
 
 
 def is_checking() -> bool:
-    """Whether ``FLOWRT_CHECK`` asks for verification."""
-    return os.environ.get(CHECK, "") not in ("", "0")
+    """Whether ``FLOWRT_CHECK`` asks for verification. Raises `InvalidArgumentError` unless it is 0 or 1."""
+    value = os.environ.get(CHECK) or "0"
+    if value not in ("0", "1"):
+        raise InvalidArgumentError(f"{CHECK}: expected 0 or 1; got {value!r}")
+    return value == "1"
 
 
 @contextmanager

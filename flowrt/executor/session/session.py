@@ -8,6 +8,7 @@ look-up for each, the conversion of the feeds, and the program itself.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import call
@@ -32,6 +33,8 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_se
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
+
+LOGGER = logging.getLogger(__name__)
 
 MAX_REQUESTS = 256
 """Cached (fetches, fed tensors) pairs per session; the least recently used one is evicted."""
@@ -251,6 +254,10 @@ class BaseSession:
                 if current is plan and not self._closed:
                     request.plans[shapes] = better
                     plan.let_go()
+                    LOGGER.info(
+                        "compiled loops take the place of kernels in a step of %d operations",
+                        len(better.placed),
+                    )
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
