@@ -202,9 +202,9 @@ class _Printer(NestPrinter, Writer):
     # --- accumulators
 
     def _combine(self, accumulator: str, value: str, dtype: str, op: str = "add") -> None:
-        self._change(
-            accumulator, TYPES[dtype], lambda old: self._binary(op, dtype, old, value, "reassoc contract ")
-        )
+        """In any order, but for products: in another one an intermediate result may overflow."""
+        flags = "contract " if op == "mul" else "reassoc contract "
+        self._change(accumulator, TYPES[dtype], lambda old: self._binary(op, dtype, old, value, flags))
 
     def _add_to(self, total: str, value: str, dtype: str) -> None:
         """Add to a total, which is float64 for floats."""

@@ -320,9 +320,7 @@ def _in_blocks(program: LoopProgram, is_short: bool, loop: ColumnLoop) -> Column
 
 
 def choose_vectors(nest: LoopNest, is_ragged: bool) -> LoopNest:
-    """``nest`` with loops in masked vectors if rows are ragged, and long ones otherwise in pairs of them.
-    Products stay in the order of plain loops: in another one an intermediate result may overflow.
-    """
+    """``nest`` with loops in masked vectors if rows are ragged, and long ones otherwise in pairs of them."""
 
     def chosen(loop: ColumnLoop) -> ColumnLoop:
         is_long = len(loop.body) > LONG and not loop.in_blocks
@@ -331,8 +329,7 @@ def choose_vectors(nest: LoopNest, is_ragged: bool) -> LoopNest:
     def masked(loop: ColumnLoop) -> ColumnLoop:
         return loop._replace(vectors=Vectors.MASKED)
 
-    has_product = any(instruction.op == "row_prod" for instruction in nest.program.instructions)
-    return _with_loops(nest, masked if is_ragged and not has_product else chosen)
+    return _with_loops(nest, masked if is_ragged else chosen)
 
 
 def _with_loops(nest: LoopNest, change: Callable[[ColumnLoop], ColumnLoop]) -> LoopNest:

@@ -426,3 +426,77 @@ def test_a_large_value_through_nested_loops(run):
     for _ in range(9):
         expected = expected.T + np.float32(1)
     np.testing.assert_array_equal(run(y, {x: data}), expected)
+
+
+# --- views with bounds that only the step knows
+
+
+def on_modes(monkeypatch, build, config=None):
+    """What ``build()``, fetches and feeds, gives with kernels and with compiled loops."""
+    found = []
+    for mode in ("off", "eager"):
+        monkeypatch.setenv("FLOWRT_JIT", mode)
+        with tf.Graph().as_default():
+            fetches, feeds = build()
+            with tf.Session(config=config) as session:
+                found.append(session.run(fetches, feeds))
+    return found
+
+
+@pytest.mark.parametrize("trips", [0, 1])
+def test_a_view_that_begins_a_loop_or_leaves_it_keeps_its_values(monkeypatch, trips):
+    def build():
+        fed, k, n = (
+            tf.placeholder(tf.float64, [4]),
+            tf.placeholder(tf.int32, []),
+            tf.placeholder(tf.int32, []),
+        )
+        x = tf.reverse(fed, [0])
+        any_length = [tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([4])]
+        _, part, changed = tf.while_loop(
+            lambda i, *_: i < n, lambda i, _, v: (i + 1, v[:k], tf.tanh(v)), [0, x[:k], x], any_length
+        )
+        later = fed
+        with tf.control_dependencies([part]):
+            for _ in range(8):  # memory of x is used again
+                later = tf.reverse(later, [0]) + 1.0
+        with tf.control_dependencies([later]):
+            return [tf.identity(part) * 1.0, changed], {fed: [1.0, 2.0, 3.0, 4.0], k: 3, n: trips}
+
+    for part, changed in on_modes(monkeypatch, build):
+        assert part.tolist() == [4.0, 3.0, 2.0]
+        np.testing.assert_allclose(changed, np.tanh([4.0, 3.0, 2.0, 1.0]) if trips else [4.0, 3.0, 2.0, 1.0])
+
+
+def test_a_view_that_leaves_a_branch_keeps_its_values(monkeypatch):
+    def build():
+        fed, k = tf.placeholder(tf.float64, [4]), tf.placeholder(tf.int32, [])
+        x = tf.reverse(fed, [0])
+        part = tf.cond(k > 2, lambda: x[:k], lambda: x[1:k])
+        later = fed
+        with tf.control_dependencies([part]):
+            for _ in range(8):
+                later = tf.reverse(later, [0]) + 1.0
+        with tf.control_dependencies([later]):
+            return tf.identity(part) * 1.0, {fed: [1.0, 2.0, 3.0, 4.0], k: 3}
+
+    for part in on_modes(monkeypatch, build):
+        assert part.tolist() == [4.0, 3.0, 2.0]
+
+
+def test_a_view_that_is_sent_from_a_loop_is_what_it_was(monkeypatch):
+    def build():
+        fed, k = tf.placeholder(tf.float64, [50_000]), tf.placeholder(tf.int32, [])
+
+        def body(i, v, total):
+            with tf.device("/cpu:0"):
+                part, v = v[:k], v + 1.0
+            with tf.device("/cpu:1"):
+                return i + 1, v, total + tf.reduce_sum(tf.sqrt(tf.square(part)))
+
+        with tf.device("/cpu:0"):
+            start = [tf.constant(0), fed, tf.constant(0.0, tf.float64)]
+        return tf.while_loop(lambda i, *_: i < 20, body, start)[2], {fed: np.ones(50_000), k: 40_000}
+
+    two = tf.ConfigProto(device_count={"CPU": 2})
+    assert on_modes(monkeypatch, build, two) == [40_000 * 210.0] * 2

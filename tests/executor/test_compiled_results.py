@@ -270,3 +270,19 @@ def check_random_graph(monkeypatch: Any, random: RandomFloats) -> list[list[str]
 
 def constant(reader: Any, ref: Any) -> Any:
     return reader.graph.get_operation_by_name(ref[0]).node.attrs["value"]
+
+
+@pytest.mark.parametrize("columns", [12, 60, 64, 200, 2000])
+def test_products_of_rows_overflow_only_where_the_kernel_does(monkeypatch, columns):
+    x = tf.placeholder(tf.float32, [3, columns])
+    rows = np.tile(np.array([1e30, 1e-30], np.float32), (3, columns // 2))
+    results, _ = in_all_modes(monkeypatch, [tf.reduce_prod(x * 1.0, 1)], {x: rows})
+    for (found,) in results.values():
+        np.testing.assert_allclose(found, np.ones(3), rtol=1e-3)
+
+
+def test_a_long_sum_of_integers_wraps_as_the_kernel_does(monkeypatch):
+    x = tf.placeholder(tf.int32, [4000, 1000])
+    values = np.random.default_rng(0).integers(0, 1 << 20, (4000, 1000), np.int32)
+    results, _ = in_all_modes(monkeypatch, [tf.reduce_sum(tf.abs(x) * 2 + 1)], {x: values})
+    assert len({int(found) for (found,) in results.values()}) == 1

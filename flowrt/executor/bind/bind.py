@@ -217,8 +217,10 @@ class Binder:
             self._feeds[node.name] = self._transfers.feed(node, writes[0])
             return
         if node.op.name == "_Send":
-            is_list = self._subgraph.spec(node.inputs[0]).dtype is dtypes.variant
-            action = self._transfers.send(node, reads[0], is_list, self._builder.current_stream)
+            (ref,) = node.inputs
+            is_list = self._subgraph.spec(ref).dtype is dtypes.variant
+            is_borrowed = not is_list and self.tensors.is_borrowed(ref)
+            action = self._transfers.send(node, reads[0], is_list, is_borrowed, self._builder.current_stream)
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         else:
@@ -256,14 +258,14 @@ class Binder:
         in_nest: bool,
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
-        subgraph, schedule, lifetimes, places, in_place = function
+        subgraph, schedule, lifetimes, places, _ = function
         partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         builder = Binder(partition, self._resource, self._ends, outer).bind_function()
         self._builder.lines += builder.lines
-        is_variable = [tensors.source(ref).op.effect is Effect.READ for ref in subgraph.fetches]
-        return BoundFunction(builder, [tensors[ref] for ref in subgraph.fetches], is_variable, set(in_place))
+        are_borrowed = [tensors.is_borrowed(ref) for ref in subgraph.fetches]
+        return BoundFunction(builder, [tensors[ref] for ref in subgraph.fetches], are_borrowed)
 
 
 _KNOWN = frozenset({Storage.CONSTANT, Storage.RESOURCE, Storage.VIEW})

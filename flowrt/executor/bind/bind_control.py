@@ -62,8 +62,7 @@ class BoundFunction(NamedTuple):
 
     builder: InstructionBuilder
     results: Sequence[Operand]
-    is_read: Sequence[bool]
-    in_place: set[Any]
+    are_borrowed: Sequence[bool]
 
 
 Bind = Callable[
@@ -128,7 +127,7 @@ class ControlBinder:
         blocks = []
         for bind in self._functions:
             function = bind(self._arguments, self._outputs, self._frame, {}, may_be)
-            self._mover.move(function.builder, function.results, self._outputs, function.is_read)
+            self._mover.move(function.builder, function.results, self._outputs, function.are_borrowed)
             function.builder.cut(None, 0)
             blocks.append(tuple(function.builder.segments))
         branches = Branches(self._node, self._mover.reader(self._first), blocks, self._first.value)
@@ -147,8 +146,9 @@ class ControlBinder:
         invariant = self._arguments[len(outputs) :]
         pairs = list(zip(self._arguments, outputs, strict=False))
         begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
-        moved = [(i, o) for i, o in pairs if o.slot not in begun]
-        mover.move(self._builder, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
+        borrowed = [self._tensors.is_borrowed(ref) for ref in node.inputs[1 : 1 + len(pairs)]]
+        moved = [(*pair, b) for pair, b in zip(pairs, borrowed, strict=True) if pair[1].slot not in begun]
+        mover.move(self._builder, [i for i, _, _ in moved], [o for _, o, _ in moved], [b for *_, b in moved])
         rows = self._rows(begun) if self._compiles else None
         specs = [body.nodes[name].outputs[0] for name in body.feeds[len(outputs) :]]
         relocation = Relocation([], []) if rows is None else Relocation(invariant, specs)
@@ -173,7 +173,7 @@ class ControlBinder:
     def _loop(self, function: BoundFunction, frame: Frame) -> Loop:
         """The loop, with its variables moved at the end of its body."""
         builder, mover, pred, (again, *results) = function.builder, self._mover, self._first, function.results
-        mover.move(builder, results, self._outputs, function.is_read[1:])
+        mover.move(builder, results, self._outputs, function.are_borrowed[1:])
         cost = max(builder.total_cost, 1.0)
         builder.cut(None, 0)
         segments = tuple(builder.segments)
@@ -289,30 +289,32 @@ class _Mover:
         builder: InstructionBuilder,
         sources: Sequence[Operand],
         targets: Sequence[Operand],
-        is_read: Sequence[bool],
+        are_borrowed: Sequence[bool],
     ) -> None:
-        """Move ``sources`` to ``targets``, in parallel."""
+        """Move ``sources`` to ``targets``, in parallel. A register's value that is borrowed from memory that
+        may be overwritten (`BoundTensors.is_borrowed`) is copied first.
+        """
         copies: list[tuple[Any, Any]] = []  # from and to arrays that are there
-        loads: list[tuple[int, Any]] = []  # from registers to arrays
+        loads: list[tuple[int, Any, bool]] = []  # from registers to arrays
         stores: list[tuple[Operand, int, bool]] = []  # to registers
-        for source, target, reads in zip(sources, targets, is_read, strict=True):
+        for source, target, is_borrowed in zip(sources, targets, are_borrowed, strict=True):
             if target.slot is not None:
                 if source.slot != target.slot:
-                    stores.append((source, target.slot, reads or source.slot is None))
+                    stores.append((source, target.slot, is_borrowed or source.slot is None))
             elif source.slot is not None:
-                loads.append((source.slot, target.value))
+                loads.append((source.slot, target.value, is_borrowed))
             elif source.value is not target.value:
                 copies.append((source.value, target.value))
         overwritten = {slot for _, slot, _ in stores}
-        for position, (slot, array) in enumerate(loads):
-            if slot in overwritten:  # the value is kept in a separate register meanwhile
+        for position, (slot, array, is_borrowed) in enumerate(loads):
+            if is_borrowed or slot in overwritten:  # the value is kept in a separate register meanwhile
                 self.registers.append(None)
                 kept = len(self.registers) - 1
-                stores.append((Operand(None, slot, ""), kept, False))
-                loads[position] = (kept, array)
+                stores.append((Operand(None, slot, ""), kept, is_borrowed))
+                loads[position] = (kept, array, False)
         self._store(builder, stores)  # first: the arrays have not been overwritten yet
         self._copy(builder, copies)
-        for slot, array in loads:
+        for slot, array, _ in loads:
             builder.emit_call(self._node, self._load(slot, array))
 
     def _load(self, slot: int, array: Any) -> Callable[[], None]:

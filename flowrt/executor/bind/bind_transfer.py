@@ -86,28 +86,33 @@ class TransferBinder:
         put: Callable[..., Any] = functools.partial(list_to_device, device) if is_list else device.put
         return Call(lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
 
-    def send(self, node: Node, operand: Operand, is_list: bool, stream: Stream | None) -> Action:
-        """The action that sends ``operand``, a list or a tensor, computed on ``stream``."""
+    def send(
+        self, node: Node, operand: Operand, is_list: bool, is_borrowed: bool, stream: Stream | None
+    ) -> Action:
+        """The action that sends ``operand``, a list or a tensor, computed on ``stream``. ``is_borrowed``: see
+        `BoundTensors.is_borrowed`.
+        """
         device, key, (send, _, fail) = self._device, self.key(node), self._ends
         if not device.is_asynchronous or operand.is_host:
-            return self._send_value(operand, _sender(key, send), self._is_copied(node, operand))
+            return self._send_value(operand, _sender(key, send), self._is_copied(node, operand, is_borrowed))
         if is_list:
             return self._send_list(operand, _sender(key, send))
         assert stream is not None
         if is_remote(node):  # waited for: when its programs end, the step is over here, and its memory reused
             fetch, send_now, read = device.fetch, _sender(key, send), self._reader(operand, is_copied=False)
             return Call(lambda: send_now(fetch(read())))
-        read = self._reader(operand, self._is_copied(node, operand))
+        read = self._reader(operand, self._is_copied(node, operand, is_borrowed))
         if not is_other_type(node, device):
             share, send_now = device.share, _sender(key, send)
             return Call(lambda: send_now(share(stream, read())))
         copy_out, sender = device.send, _later_sender(key, send)
         return Call(lambda: copy_out(stream, read(), sender(), fail))  # sent when the copy is complete
 
-    def _is_copied(self, node: Node, operand: Operand) -> bool:
+    def _is_copied(self, node: Node, operand: Operand, is_borrowed: bool) -> bool:
         """Whether the next iteration, what follows a branch, or the next step writes its memory."""
-        is_small = is_remote(node) and operand.slot is None and operand.value.nbytes <= MAX_KEPT_BYTES
-        return operand.slot is None and (self._is_inside or is_small)
+        if operand.slot is not None:
+            return is_borrowed and self._is_inside
+        return self._is_inside or (is_remote(node) and operand.value.nbytes <= MAX_KEPT_BYTES)
 
     def _send_value(self, operand: Operand, send: Callable[[Any], None], is_copied: bool) -> Action:
         if operand.slot is None and not is_copied:
@@ -127,9 +132,10 @@ class TransferBinder:
     def _reader(self, operand: Operand, is_copied: bool) -> Read:
         """Function that returns the array to send, which leaves a device some time after its instruction."""
         registers, slot, value = self._registers, operand.slot, operand.value
+        copy = self._device.xp.array
         if slot is not None:
-            return lambda: registers[slot]
-        return functools.partial(self._device.xp.array, value) if is_copied else lambda: value
+            return (lambda: copy(registers[slot])) if is_copied else lambda: registers[slot]
+        return functools.partial(copy, value) if is_copied else lambda: value
 
 
 def is_other_type(node: Node, device: Device) -> bool:

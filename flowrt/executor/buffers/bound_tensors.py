@@ -30,6 +30,7 @@ from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 
 MAX_KEPT_REGISTER = 65536
@@ -109,13 +110,18 @@ class BoundTensors:
     def outputs(self, node: Node) -> list[Operand]:
         return [self._operands[node.name, index] for index in range(len(node.outputs))]
 
-    def text(self, node: Node) -> str:
-        """The places of the node's outputs."""
-        return ", ".join([operand.text for operand in self.outputs(node)])
-
     def source(self, ref: Ref) -> Node:
         """The node that allocated the tensor's memory."""
         return self.subgraph.nodes[self._lifetimes.root(ref)[0]]
+
+    def is_borrowed(self, ref: Ref) -> bool:
+        """Whether a value in a register may be in memory that is written again: a variable's, or a buffer's
+        of which it is a view. Where it leaves a function, or is to outlive the buffer, it is copied.
+        """
+        root = self._lifetimes.root(ref)
+        owner = self._operands.get(root)
+        is_view = root != ref and owner is not None and owner.slot is None
+        return is_view or self.subgraph.nodes[root[0]].op.effect is Effect.READ
 
     def is_alias(self, ref: Ref) -> bool:
         """Whether the tensor is in another one's memory."""

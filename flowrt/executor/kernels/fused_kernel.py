@@ -118,7 +118,7 @@ class FusedKernel(GroupKernel):
             number = self._operands[position].number
             if number is not None:
                 result = results[number]
-                result[...] = array.sum(axis=0).reshape(result.shape)
+                result[...] = array.sum(axis=0, dtype=array.dtype).reshape(result.shape)
             elif array[0]:
                 self._call_members(inputs, results)
                 return

@@ -35,9 +35,6 @@ times; reacquiring it takes this long each time while another thread runs steps.
 first loop is ready after 0.64 s instead of 0.2.
 """
 
-NICENESS = 10
-"""Priority of the compiling threads, as of ``nice``: they use what the steps leave of the cores."""
-
 LARGE, RUNS_BEFORE_LARGE = 20_000, 500
 """Minimum number of nodes of a large plan, and its number of runs before compiling: while steps of 100,000
 small ops run, that takes 17 s, as long as 600 of them, and makes 0.1 ms of their 25.
@@ -84,7 +81,6 @@ class _Background:
                 self._thread.start()
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)  # of the thread, on Linux
         while True:
             self._run_next()
 

@@ -43,9 +43,8 @@ class Call(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """``call`` of an operation that may reject its inputs: ``check()`` then raises the error. In a
-    machine-code
-    loop, the checks of all calls run after all iterations (`flowrt.executor.lists.compiled_body`).
+    """``call`` of an operation that may reject its inputs: ``check()`` then raises the error. In a loop of
+    machine code, the checks of all calls run after all iterations (`flowrt.executor.lists.compiled_body`).
     """
 
     call: MachineCall
