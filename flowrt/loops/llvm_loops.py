@@ -202,7 +202,7 @@ class _Printer(NestPrinter, Writer):
     # --- accumulators
 
     def _combine(self, accumulator: str, value: str, dtype: str, op: str = "add") -> None:
-        """In any order, but for products: in another one an intermediate result may overflow."""
+        """Combine in any order, but for products: in another one an intermediate result may overflow."""
         flags = "contract " if op == "mul" else "reassoc contract "
         self._change(accumulator, TYPES[dtype], lambda old: self._binary(op, dtype, old, value, flags))
 
