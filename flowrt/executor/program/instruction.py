@@ -8,6 +8,8 @@
     Free          of a register
     Spilled       a call that stores a tensor in a register that outlasts it
     Update        of variables by compiled loops; adjacent ones are joined (`flowrt.executor.program.updates`)
+    ScalarCode    scalar operations in a loop or branch (`flowrt.executor.kernels.scalar_code`)
+    RowAccess     a row of a list in a loop (`flowrt.executor.lists.row_access`)
 
 Binding makes them, passes join them, and printers turn them into what is executed: `bound` into a Python
 function and its arguments, `flowrt.executor.lists.compiled_body` into machine code.

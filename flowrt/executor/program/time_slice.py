@@ -27,7 +27,7 @@ class TimeSlice:
     """A call of ``iterate``, each time for so many iterations as the time of the one before allows.
 
     ``iterate(count)`` makes iterations, up to ``count`` and as long as the loop's predicate holds; it returns
-    ``count``, or less if it had room for less. ``goes_on()`` reads the predicate.
+    ``count``, or less if it had room for less. ``goes_on()`` says whether the loop is paused, not over.
     """
 
     __slots__ = ("_clock", "_goes_on", "_iterate", "count")
