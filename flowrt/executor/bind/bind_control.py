@@ -183,9 +183,7 @@ class ControlBinder:
         if self._trips is not None:
             counter = _Counter(self._trips)
             readers = counter.begins, counter.goes_on
-        loop = Loop(self._node, *readers, segments, frame, iterations)
-        loop.begins, loop.again = pred.value, again.value
-        return loop
+        return Loop(self._node, *readers, segments, frame, iterations, (pred.value, again.value))
 
     def _compile(self, loop: Loop, relocation: Relocation) -> None:
         """Compile the loop; if that cannot be, those in it."""

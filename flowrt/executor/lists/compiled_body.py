@@ -204,7 +204,7 @@ class Lowering:
 
     def iterations(self, loop: Loop) -> Repetition:
         """The iterations of a loop that begins. Raises `NotMachineCode`."""
-        return Repetition(None, self._cell(loop.again), self.block(loop.body))
+        return Repetition(None, self._cell(loop.predicates[1]), self.block(loop.body))
 
     def choice(self, branches: Branches) -> Choice:
         """Raises `NotMachineCode`."""
@@ -213,7 +213,7 @@ class Lowering:
     def _control(self, control: Control) -> Step:
         match control:
             case Loop():
-                return self.iterations(control)._replace(begins=self._cell(control.begins))
+                return self.iterations(control)._replace(begins=self._cell(control.predicates[0]))
             case Branches():
                 return self.choice(control)
 

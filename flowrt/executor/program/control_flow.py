@@ -69,11 +69,10 @@ class Loop:
         "_frame",
         "_goes_on",
         "_iterations_a_pause",
-        "again",
-        "begins",
         "body",
         "compile",
         "node",
+        "predicates",
     )
 
     def __init__(
@@ -84,11 +83,11 @@ class Loop:
         body: Block,
         frame: Frame,
         iterations_a_pause: int,
+        predicates: tuple[Any, Any],
     ) -> None:
         self.node = node
-        self.begins: Any = None
-        self.again: Any = None
-        """The bools in memory that `begins` and `goes_on` read; None if they are elsewhere."""
+        self.predicates = predicates
+        """The bools in memory that ``begins`` and ``goes_on`` read; None for one that is elsewhere."""
         self.compile: Callable[[], None] | None = None
         """Compiles the loop on its own, if it does not become part of an enclosing one."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
