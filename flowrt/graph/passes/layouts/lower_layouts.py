@@ -44,6 +44,7 @@ from flowrt.graph.passes.layouts.own_part import check_state, own_part
 from flowrt.graph.passes.layouts.processes import own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
+from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.prepare.prune import prune
@@ -90,7 +91,7 @@ def lowered(
     if mesh is None:
         return None
     mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
-    return _Lowering(propagate(subgraph, mesh), links).of_step()
+    return _Lowering(propagate(schedule_gathers(subgraph), mesh), links).of_step()
 
 
 def _names(devices: Sequence[DeviceSpec]) -> list[str]:
