@@ -21,7 +21,7 @@ from flowrt.device.spec import DeviceSpec
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import ATTRIBUTES, mesh_of
+from flowrt.graph.layouts.attributes import ATTRIBUTES, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
@@ -30,6 +30,7 @@ from flowrt.graph.ops.base.identities import identity, local_shards_op, relayout
 from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
+from flowrt.graph.passes.layouts.keep_copies import keep_copies
 from flowrt.graph.passes.layouts.local_forms import (
     Local,
     emit_local,
@@ -91,7 +92,7 @@ def lowered(
     if mesh is None:
         return None
     mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
-    return _Lowering(propagate(schedule_gathers(subgraph), mesh), links).of_step()
+    return _Lowering(propagate(schedule_gathers(keep_copies(subgraph)), mesh), links).of_step()
 
 
 def _names(devices: Sequence[DeviceSpec]) -> list[str]:
@@ -404,7 +405,7 @@ class _Lowering:
             self._emit.count_of[node.name] = math.prod(d or 0 for d in counted)
             emit_local(self._emit, node, local, True)
         elif node.op is relayout_op:
-            emit_local(self._emit, node.replace(op=identity, attrs=_only_t(node)), local, False)
+            emit_local(self._emit, node.replace(op=identity, attrs=_of_identity(node)), local, False)
         else:
             emit_local(self._emit, node, local, False)
 
@@ -443,9 +444,14 @@ def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSp
 
 
 def _without_layout(node: Node) -> dict[str, Any]:
-    """The attrs of ``node`` but for those of the global graph only."""
-    return {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+    """The attrs of ``node`` but for those of the global graph only; by units, collectives are joined."""
+    return {
+        key: value
+        for key, value in node.attrs.items()
+        if key == UNIT or key not in (COLOCATION, *ATTRIBUTES)
+    }
 
 
-def _only_t(node: Node) -> dict[str, Any]:
-    return {"T": node.outputs[0].dtype}
+def _of_identity(node: Node) -> dict[str, Any]:
+    unit = {UNIT: node.attrs[UNIT]} if UNIT in node.attrs else {}
+    return {"T": node.outputs[0].dtype, **unit}

@@ -144,12 +144,15 @@ def _with_reads(
         name = f"{node.name}/stretch{number}"
         if node.op is cast_op:
             read = read_for(number, node.inputs[0][0])
-            nodes[name] = node.replace(name=name, inputs=((read, 0),))
+            attrs = {**node.attrs, UNIT: nodes[read].attrs[UNIT]}
+            nodes[name] = node.replace(name=name, inputs=((read, 0),), attrs=attrs)
             return name
         first = stretches[number][0].position
         ended = stretches[number - AHEAD] if number >= AHEAD else []
         waits = [use.reader for use in ended if use.position < first]
-        nodes[name] = node.replace(name=name, controls=tuple(dict.fromkeys([*node.controls, *waits])))
+        attrs = {**node.attrs, UNIT: f"{stretches[number][0].unit} {number}"}
+        controls = tuple(dict.fromkeys([*node.controls, *waits]))
+        nodes[name] = node.replace(name=name, attrs=attrs, controls=controls)
         of_handle[node.inputs[0][0]].append(name)
         return name
 
