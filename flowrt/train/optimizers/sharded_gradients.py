@@ -13,6 +13,7 @@ from typing import Any
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.layouts.attributes import LAST, UNIT, attributes_of_gradient
 from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.ops.text.python_calls import group
 from flowrt.variables.variable import Variable
 
 
@@ -20,14 +21,14 @@ def as_updates_need(gradients: Sequence[Any], variables: Sequence[Variable]) -> 
     """``gradients`` of ``variables``, each in the layout of its variable's parts; sparse ones, and those of
     variables that are no unit's, as they are.
     """
-    made = [gradient.op for gradient in gradients if isinstance(gradient, Tensor)]
+    last = [v for v in variables if LAST in v.op.node.attrs]
+    made = [group(*[g for g in gradients if isinstance(g, Tensor)])] if last else []
 
     def needed(gradient: Any, variable: Variable) -> Any:
         attrs = variable.op.node.attrs
         if UNIT not in attrs or not isinstance(gradient, Tensor):
             return gradient
-        waits_for = made if LAST in attrs else []
-        with get_default_graph().control_dependencies(waits_for):
+        with get_default_graph().control_dependencies(made if LAST in attrs else []):
             return relayout_op(gradient, **attributes_of_gradient(attrs))
 
     return [needed(g, v) for g, v in zip(gradients, variables, strict=True)]

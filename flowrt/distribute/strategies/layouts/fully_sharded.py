@@ -33,9 +33,6 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
 
-MIN_BYTES = 4096
-"""Smaller variables stay whole: a message costs more than the memory."""
-
 UNIT_BYTES = 25 << 20
 """Variables of this size together, as they are used, are one unit, unless a block is larger (PyTorch's DDP
 has buckets of it).
@@ -54,7 +51,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
     first of them is used, and freed after their last reader; with ``reshard_after_forward`` again for the
     backward pass. ``units`` is a regular expression: variables whose names begin with equal matches are one
     unit. Others, and all without it, are joined in the order in which they are made, blocks as a whole, up to
-    25 MiB.
+    25 MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
 
     On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, whose arguments
     ``rules``, ``cluster_resolver`` and ``communication_options`` are.
@@ -74,6 +71,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         stage: int = 3,
         reshard_after_forward: bool = True,
         units: str | None = None,
+        min_bytes: int = 4096,
         batch: Entry = None,
         rules: Mapping[str, Entry] | None = None,
         cluster_resolver: Any = None,
@@ -85,7 +83,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         _check(mesh, axes, stage)
         super().__init__(mesh, tuple(axes) if batch is None else batch, rules, cluster_resolver,
                          communication_options)  # fmt: skip
-        self.stage, self._axis = stage, mesh.axis(axes[-1])
+        self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
@@ -95,7 +93,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
             return used
         shape = variable.shape.as_list()
         dim = _dim_to_cut(used, shape, size)
-        if dim is None or _nbytes(variable) < MIN_BYTES:
+        if dim is None or _nbytes(variable) < self._min_bytes:
             return used
         return used.with_placement(self._axis, Shard(dim))
 
