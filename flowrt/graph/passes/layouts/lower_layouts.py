@@ -46,6 +46,7 @@ from flowrt.graph.passes.layouts.processes import own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
+from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.prepare.prune import prune
@@ -92,7 +93,8 @@ def lowered(
     if mesh is None:
         return None
     mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
-    return _Lowering(propagate(schedule_gathers(keep_copies(subgraph)), mesh), links).of_step()
+    scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph)))
+    return _Lowering(propagate(scheduled, mesh), links).of_step()
 
 
 def _names(devices: Sequence[DeviceSpec]) -> list[str]:
