@@ -448,9 +448,7 @@ def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSp
 def _without_layout(node: Node) -> dict[str, Any]:
     """The attrs of ``node`` but for those of the global graph only; by units, collectives are joined."""
     return {
-        key: value
-        for key, value in node.attrs.items()
-        if key == UNIT or key not in (COLOCATION, *ATTRIBUTES)
+        key: value for key, value in node.attrs.items() if key == UNIT or key not in (COLOCATION, *ATTRIBUTES)
     }
 
 
