@@ -34,7 +34,7 @@ def layers() -> Net:
 
 
 class Run:
-    """Three steps of `layers` on devices of ``limit_mb``, and a fourth, of which all transfers are counted."""
+    """Three steps of `layers` on devices of ``limit_mb``, and a fourth with all transfers counted."""
 
     def __init__(self, size: int, limit_mb: int = 0, **options: Any) -> None:
         config = tf.ConfigProto(
