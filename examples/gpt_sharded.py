@@ -1,8 +1,8 @@
-"""A GPT too large for a device: ``python examples/gpt_sharded.py [--limit-mb 10] [--devices 4] [--steps 20]``.
+"""A GPT too large for a device: ``python examples/gpt_sharded.py [--limit-mb 10] [--devices 4]``.
 
-Its weights, gradients and Adam's states together take more than a device of ``--limit-mb`` has. It trains all the
-same: fully sharded on ``--devices`` of them, each of which keeps its part and gathers a block at a time; and on
-one of them, with weights and states in host memory. The losses are those of one large device.
+Its weights, gradients and Adam's states together take more than a device of ``--limit-mb`` has. It trains all
+the same: fully sharded on ``--devices`` of them, each of which keeps its part and gathers a block at a time;
+and on one of them, with weights and states in host memory. The losses are those of one large device.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import flowrt as tf
 
 TEXT = (
-    "a device keeps its part of every weight; where a block is used, its weights are gathered, and freed when "
-    "the last reader is done; each gradient is summed up straight into the parts, and so is each update. "
+    "a device keeps its part of every weight; where a block is used, its weights are gathered, and freed "
+    "when the last reader is done; each gradient is summed up straight into the parts, and so is the update. "
 )
 BATCH, LENGTH, WIDTH, HEADS, BLOCKS = 4, 16, 128, 4, 4
 
@@ -85,9 +85,8 @@ def main() -> None:
     try:
         train(1, options.limit_mb, 1, stage=0)
     except tf.errors.ResourceExhaustedError as error:
-        print(
-            f"one of {options.limit_mb} MiB: {re.sub(r'^.*?: expected', 'expected', str(error)).splitlines()[0]}"
-        )
+        reason = re.sub(r"^.*?: expected", "expected", str(error)).splitlines()[0]
+        print(f"one of {options.limit_mb} MiB: {reason}")
     for what, devices, how in [
         (f"{options.devices} of {options.limit_mb} MiB, fully sharded", options.devices, {"stage": 3}),
         (f"one of {options.limit_mb} MiB, weights on the host", 1, {"stage": 3, "offload": "parameters"}),

@@ -279,8 +279,8 @@ class _Lowering:
         return self._mesh.host(at) if node.name in self._on_host else self._mesh.device(at)
 
     def _transfer(self, at: Coordinate) -> OpDef[Tensor]:
-        """The operation that brings a tensor from host to device or back: what a CPU receives of another is the
-        sender's memory, and copied.
+        """The operation that brings a tensor from host to device or back. What a CPU receives of another is
+        the sender's memory, so it is copied.
         """
         return deep_copy_op if parse_device(self._mesh.device(at)).device_type == "CPU" else identity
 
