@@ -3,6 +3,7 @@
     _mesh      the mesh, on variables, inputs and Relayout operations
     _layout    how the tensor is used
     _stored    how a variable is kept, if that is another layout
+    _summed    the layout of what contracts a dimension of a variable that is in parts, once it is added up
 
 All are text, so they survive GraphDef, the text form and the wire.
 """
@@ -18,8 +19,8 @@ from flowrt.graph.layouts.mesh import Mesh, format_mesh, parse_mesh
 from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
-MESH, LAYOUT, STORED = "_mesh", "_layout", "_stored"
-ATTRIBUTES = (MESH, LAYOUT, STORED)
+MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
+ATTRIBUTES = (MESH, LAYOUT, STORED, SUMMED)
 
 
 class NodeLayouts(NamedTuple):
@@ -49,6 +50,11 @@ def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
         return None
     used = parse_layout(text, mesh)
     return NodeLayouts(used, parse_layout(attrs.get(STORED, text), mesh))
+
+
+def summed_of(attrs: Mapping[str, Any], mesh: Mesh) -> Layout | None:
+    """The layout over ``mesh`` of the sums that a variable with ``attrs`` makes; None: whole."""
+    return parse_layout(attrs[SUMMED], mesh) if SUMMED in attrs else None
 
 
 def mesh_of(nodes: Iterable[Node]) -> Mesh | None:

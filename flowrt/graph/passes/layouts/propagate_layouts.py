@@ -25,7 +25,7 @@ from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of
+from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of, summed_of
 from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
@@ -34,7 +34,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
-from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
@@ -126,7 +126,9 @@ class _Propagation:
         elif node.op.effect is Effect.HANDLE and MESH in node.attrs:
             layouts = layouts_of(node.attrs, self._mesh) or NodeLayouts(self._none, self._none)
             self._check(node, layouts.stored, node.attrs["shape"])
-            self._found.handles[node.name, 0] = Handle(*layouts, node.attrs["shape"])
+            self._found.handles[node.name, 0] = Handle(
+                *layouts, node.attrs["shape"], summed_of(node.attrs, self._mesh)
+            )
             self._note(node, (), [layouts.stored])
         elif self._is_of_variable(node):
             self._visit_access(node)
@@ -253,7 +255,7 @@ class _Propagation:
         return node.inputs[0] in self._found.handles
 
     def _visit_access(self, node: Node) -> None:
-        used, stored, shape = self._found.handles[node.inputs[0]]
+        used, stored, shape, summed = self._found.handles[node.inputs[0]]
         arguments = arguments_of(node.op, node.attrs)
         inputs = [
             self._of_update(node, ref, argument.name, stored, shape)
@@ -268,6 +270,8 @@ class _Propagation:
                 not node.outputs or node.outputs[0].dtype is dtypes.bool_ or node.outputs[0].shape != shape
             )
             self._note(node, inputs, [self._none if whole else used])
+        if summed is not None and node.op in (read_variable_op, resource_gather):
+            self._found.summed[node.name, 0] = summed
 
     def _of_update(
         self, node: Node, ref: Ref, name: str, stored: Layout, shape: Sequence[int | None]
@@ -356,7 +360,8 @@ class _Propagation:
             return
         is_only_reader = [self._readers[ref] == 1 for ref in node.inputs]
         is_free = [ref in self._found.free for ref in node.inputs]
-        choice = _Choice(node, rule, specs, have, is_only_reader, is_free)
+        summed = [self._found.summed.get(ref) for ref in node.inputs]
+        choice = _Choice(node, rule, specs, have, is_only_reader, is_free, summed)
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
         inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
@@ -364,6 +369,17 @@ class _Propagation:
             return
         self._note(node, inputs, [Layout(self._mesh, placements) for placements in choice.outputs])
         self._note_gathers(node)
+        self._note_summed(node, summed)
+
+    def _note_summed(self, node: Node, summed: Sequence[Layout | None]) -> None:
+        """Note that the output of ``node`` is a sum that a variable asks for in parts, or its value."""
+        layout = next(filter(None, summed), None)
+        if layout is None or len(node.outputs) != 1:
+            return
+        made = self._found.outputs[node.name, 0]
+        is_sum = any(made.placements[axis] == Partial() for axis in _cut_axes(layout))
+        if is_sum or len(node.inputs) == 1:
+            self._found.summed[node.name, 0] = layout
 
     def _note_gathers(self, node: Node) -> None:
         if node.op.effect is not Effect.WRITE:
@@ -416,8 +432,9 @@ class _Choice:
         have: Sequence[Layout],
         is_only_reader: Sequence[bool],
         is_free: Sequence[bool],
+        summed: Sequence[Layout | None],
     ) -> None:
-        self._is_only_reader, self._is_free = is_only_reader, is_free
+        self._is_only_reader, self._is_free, self._summed = is_only_reader, is_free, summed
         self._node, self._rule, self._specs, self._have = node, rule, specs, have
         self._parts: dict[int, int] = defaultdict(lambda: 1)
         """The number of parts into which each factor is cut so far."""
@@ -429,6 +446,8 @@ class _Choice:
         """Append the placements on ``axis``."""
         held = [layout.placements[axis] for layout in self._have]
         factor = self._best_factor(axis, held)
+        if factor is None:
+            factor = self._scattered_factor(axis, held)
         if factor is not None:
             self._parts[factor] *= self._have[0].mesh.axes[axis].size
             self._cut(factor)
@@ -448,6 +467,22 @@ class _Choice:
                 if self._rule.may_cut(factor, size * self._parts[factor]):
                     kept[factor] += math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
         return min(kept, key=lambda f: (self._is_contracted(f), -kept[f], f), default=None)
+
+    def _scattered_factor(self, axis: int, held: Sequence[Placement]) -> int | None:
+        """The factor that is cut so that a sum is made in the parts that its variable asks for; None if
+        there is none, and while it is only added to other sums, or viewed.
+        """
+        is_sum = [held[i] == Partial() for i, is_on_device in enumerate(self._on_device) if is_on_device]
+        if all(is_sum) and self._passing_partial(held):
+            return None
+        size = self._have[0].mesh.axes[axis].size
+        for placement, layout, dims in zip(held, self._summed, self._rule.inputs, strict=True):
+            wanted = None if layout is None else layout.placements[axis]
+            if placement == Partial() and isinstance(wanted, Shard) and wanted.dim < len(dims) - 1:
+                factors = dims[wanted.dim]  # not the last dimension, whose parts are those of products
+                if factors and self._rule.may_cut(factors[0], size * self._parts[factors[0]]):
+                    return factors[0]
+        return None
 
     def _is_contracted(self, factor: int) -> bool:
         return all(dim_of(factor, dims) is None for dims in self._rule.outputs)
@@ -483,6 +518,11 @@ class _Choice:
     def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
         """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
         return self._is_free[index] and held[index] == REPLICATED
+
+
+def _cut_axes(layout: Layout) -> list[int]:
+    """The axes that shard a dimension."""
+    return [axis for axis, placement in enumerate(layout.placements) if isinstance(placement, Shard)]
 
 
 def _is_zero(node: Node) -> bool:

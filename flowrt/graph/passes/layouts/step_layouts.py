@@ -51,11 +51,14 @@ class Unsized(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """A variable: the layout in which operations get it, the one in which it is stored, and its shape."""
+    """A variable: the layout in which operations get it, the one in which it is stored, and its shape.
+    ``summed``: the layout of what contracts a dimension of it that is in parts, once it is added up.
+    """
 
     used: Layout
     stored: Layout
     shape: tuple[int | None, ...]
+    summed: Layout | None = None
 
 
 class Parameter(NamedTuple):
@@ -86,6 +89,8 @@ class Layouts:
     """Nodes that run once; every coordinate reads their outputs."""
     free: set[Ref] = field(default_factory=set)
     """Zeros, and lists without elements: what is replicated of these is right in any layout."""
+    summed: dict[Ref, Layout] = field(default_factory=dict)
+    """Tensors that are a variable's value, or `Partial` products with it; and its `Handle.summed`."""
     functions: dict[str, tuple[Layouts, ...]] = field(default_factory=dict)
     """The layouts in the functions of each loop or branch that is computed in parts."""
     gathers: list[Gather] = field(default_factory=list)
