@@ -54,9 +54,6 @@ def _vocab(rank: int, axis: str) -> Entries:
 
 _LAYOUTS: Mapping[str, Callable[[int, str], Entries]] = {"column": _column, "row": _row, "vocab": _vocab}
 
-_ADDED_UP = ("row", "vocab")
-"""The styles of which each device has an addend of the result."""
-
 
 class TensorParallelStrategy(LayoutStrategy):
     """A `LayoutStrategy` that shards the variables which ``plan`` names by ``axis`` of ``mesh``.
@@ -122,14 +119,16 @@ class TensorParallelExtended(LayoutExtended):
         super().__init__(*args)
         self._plan, self._axis = plan, axis
         self._summed: dict[str, str] = {}
-        """The attribute of a variable whose products are added up."""
+        """The attribute of the plan's variables: products that contract what is in parts are added up, those
+        of rows in the forward pass and those of columns in the backward pass.
+        """
         if sequence:
             sums = layout_of(self._mesh, [*[None] * SEQUENCE, axis], "TensorParallelStrategy: sequence")
             self._summed = {SUMMED: format_layout(sums)}
 
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = super().create_variable(next_creator, **arguments)
-        if self._style(variable) in _ADDED_UP and variable.shape.ndims != 1:
+        if self._style(variable) is not None:
             variable.op.mutate(attrs={**variable.op.node.attrs, **self._summed})
         return variable
 

@@ -26,16 +26,17 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of, summed_of
-from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
+from flowrt.graph.layouts.derived_rules import arguments_of, is_view, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
-from flowrt.graph.layouts.sharding_rule import ShardingRule, dim_of
+from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, dim_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.layouts.gather_again import with_later_gathers
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
 from flowrt.graph.passes.layouts.step_layouts import (
@@ -60,6 +61,12 @@ def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     Raises `InvalidArgumentError` for a layout that does not fit its tensor, and for variables with different
     layouts in one update.
     """
+    found = _of_step(subgraph, mesh)
+    step = with_later_gathers(found)
+    return found if step is found.subgraph else _of_step(step, mesh)
+
+
+def _of_step(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     try:
         return _propagated(subgraph, mesh, True, {})
     except ListsDifferError:
@@ -368,7 +375,7 @@ class _Propagation:
         if node.op.sharded is not None and self._lost(node, inputs) and self._replace(node, specs):
             return
         self._note(node, inputs, [Layout(self._mesh, placements) for placements in choice.outputs])
-        self._note_gathers(node)
+        self._note_gathers(node, rule)
         self._note_summed(node, summed)
 
     def _note_summed(self, node: Node, summed: Sequence[Layout | None]) -> None:
@@ -381,12 +388,24 @@ class _Propagation:
         if is_sum or len(node.inputs) == 1:
             self._found.summed[node.name, 0] = layout
 
-    def _note_gathers(self, node: Node) -> None:
-        if node.op.effect is not Effect.WRITE:
-            self._found.gathers += [
-                Gather.of(node, ref, self._found.outputs[ref], self._subgraph.spec(ref))
-                for ref in self._lost(node, self._found.inputs[node.name])
-            ]
+    def _note_gathers(self, node: Node, rule: ShardingRule | None = None) -> None:
+        if node.op.effect is Effect.WRITE:
+            return
+        for ref in self._lost(node, self._found.inputs[node.name]):
+            layout, spec = self._found.outputs[ref], self._subgraph.spec(ref)
+            if is_view(node.op) and self._is_summed_in_parts(layout):
+                self._found.joined.append((node.name, ref))
+            else:
+                dims = rule.inputs[node.inputs.index(ref)] if rule is not None else ()
+                reason = _uneven_groups(rule, dims, layout) if rule is not None else ""
+                self._found.gathers.append(Gather.of(node, ref, layout, spec, reason))
+
+    def _is_summed_in_parts(self, layout: Layout) -> bool:
+        """Whether ``layout`` has the cuts that a variable asks for between products."""
+        return any(
+            all(layout.placements[axis] == summed.placements[axis] for axis in _cut_axes(summed))
+            for summed in set(self._found.summed.values())
+        )
 
     def _lost(self, node: Node, inputs: Sequence[Layout]) -> list[Ref]:
         """The inputs that would be gathered for ``node`` to have them in the layouts ``inputs``."""
@@ -523,6 +542,16 @@ class _Choice:
 def _cut_axes(layout: Layout) -> list[int]:
     """The axes that shard a dimension."""
     return [axis for axis, placement in enumerate(layout.placements) if isinstance(placement, Shard)]
+
+
+def _uneven_groups(rule: ShardingRule, dims: Dims, layout: Layout) -> str:
+    """Why a dimension of several factors, such as heads, cannot be in the parts of ``layout``."""
+    for axis, placement in zip(layout.mesh.axes, layout.placements, strict=True):
+        if isinstance(placement, Shard) and placement.dim < len(dims) and len(dims[placement.dim]) > 1:
+            size = rule.factors[dims[placement.dim][0]].size
+            if size is not None and size % axis.size:
+                return f"{size} heads, or groups, on {axis.size} coordinates of {axis.name!r}"
+    return ""
 
 
 def _is_zero(node: Node) -> bool:
