@@ -54,7 +54,7 @@ def _later(first: Sequence[str], readers: Mapping[str, Sequence[str]]) -> list[s
 
 
 def _add_view(nodes: dict[str, Node], view: Node, ref: Ref, later: Sequence[str]) -> None:
-    """Give the nodes ``later`` a copy of ``view``, of ``ref``, that waits for what the first of them reads."""
+    """Give the nodes ``later`` a copy of ``view``, of ``ref``; it waits for what the first of them reads."""
     kept, again = f"{later[0]}/@kept", f"{later[0]}/@again"  # no name of a user has @
     source, first = nodes[ref[0]], nodes[later[0]]
     after = tuple(dict.fromkeys(name for name, _ in first.inputs if name != view.name))

@@ -94,8 +94,9 @@ def test_an_op_with_a_form_is_right_in_any_layout(op: OpDef, each: Sample) -> No
 
 def test_these_ops_have_forms() -> None:
     assert {op.name for op in WITH_FORMS} == {
-        "ArgMax", "ArgMin", "FusedBatchNormV3", "FusedBatchNormGradV3", "GatherV2", "LayerNorm",
-        "LayerNormGrad", "LogSoftmax", "Softmax", "SoftmaxCrossEntropyWithLogits",
+        "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm", "FusedBatchNormV3", "FusedBatchNormGradV3",
+        "GatherV2", "InTopKV2", "LayerNorm", "LayerNormGrad", "LogSoftmax", "Softmax",
+        "SoftmaxCrossEntropyWithLogits",
         "SparseSoftmaxCrossEntropyWithLogits",
     }  # fmt: skip
 
