@@ -65,8 +65,8 @@ class TensorParallelStrategy(LayoutStrategy):
         "row"      inputs are in parts and products are added up: ``[axis, None]``; its bias is whole
         "vocab"    the rows of an embedding are in parts: ``[axis, None]``
 
-    A kernel has more dimensions in front if it is that of a convolution. The bias of a kernel ``layer/kernel``
-    is ``layer/bias``, and needs no expression of its own. ``get_variable(layout=)`` and
+    A kernel has more dimensions in front if it is that of a convolution. The bias of a kernel
+    ``layer/kernel`` is ``layer/bias``, and needs no expression of its own. ``get_variable(layout=)`` and
     `LayoutStrategy.variable_layouts` come before the plan; ``get_variable(stored=)`` adds to it.
     ``sequence``, ``batch`` and ``rules``: see the module, and `LayoutStrategy`.
 
@@ -75,9 +75,9 @@ class TensorParallelStrategy(LayoutStrategy):
     >>> with tf.Graph().as_default(), strategy.scope():
     ...     y = tf.layers.dense(tf.placeholder(tf.float32, [8, 4]), 6, name="up")
 
-    A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`. Raises
-    `InvalidArgumentError` for an unknown axis or style, an axis of time, and a text that is no regular
-    expression.
+    A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
+    Raises `InvalidArgumentError` for an unknown axis or style, an axis of time, and a text that is no
+    regular expression.
     """
 
     def __init__(

@@ -411,8 +411,8 @@ def _tensor_scatter_axes(s: ShapeContext) -> str | None:
     if rank is None or not indices or indices[-1] is None:
         return None
     places = " ".join(f"i{k}!" for k in range(len(indices) - 1))
-    row = _behind(rank, indices[-1])
-    return f"{factors(rank, range(indices[-1]))}, {places} x!, {places} {row} -> {factors(rank, range(indices[-1]))}"
+    dims = factors(rank, range(indices[-1]))
+    return f"{dims}, {places} x!, {places} {_behind(rank, indices[-1])} -> {dims}"
 
 
 def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:

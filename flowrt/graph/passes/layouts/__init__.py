@@ -3,6 +3,7 @@
     step_layouts          what is found: the layout of every tensor, and those that its readers want
     propagate_layouts     how it is found, in one sweep
     propagate_functions   the same in loops and branches
+    gather_again          one gather more for the backward pass, of what is whole for products only
     wanted_layouts        draws and filled tensors, in the layouts of their readers
     sharded_forms         other operations in place of one of which a whole dimension is cut
     lower_layouts         the operations of each coordinate, on its device
