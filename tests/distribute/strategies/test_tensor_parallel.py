@@ -348,14 +348,22 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_norms_of_variables_in_parts_are_those_of_the_whole(name: str, sequence: bool) -> None:
-    """Square sums of parts are added up as numbers: each is one AllReduce of 4 bytes, and no variable or
-    gradient is gathered.
-    """
     build = functools.partial(gpt, 1, optimizer=OPTIMIZERS[name])
-    strategy = functools.partial(strategy_on, [("tp", 2)], PLAN, sequence=sequence)
-    np.testing.assert_allclose(run(build, strategy(), 5)[0], run(build, None, 5)[0], 1e-6)
-    plain = functools.partial(gpt, 1, optimizer=lambda: tf.train.GradientDescentOptimizer(0.1))
-    more = Counter({k: b for k, (_, b) in moved(build, strategy()).totals().items()})
-    more.subtract({k: b for k, (_, b) in moved(plain, strategy()).totals().items()})
-    cut = 2 * 4 + 2 + 2 + 2  # kernels and biases of columns, rows; logits; words: numbers of the plan
-    print(more)
+    strategy = strategy_on([("tp", 2)], PLAN, sequence=sequence)
+    np.testing.assert_allclose(run(build, strategy, 5)[0], run(build, None, 5)[0], 1e-6)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("LAMB", 2 * 13), ("LARS", 2 * 13 - 1), ("clip_by_global_norm", 12)])
+def test_square_sums_of_parts_travel_as_numbers(name: str, numbers: int) -> None:
+    """Of 13 variables in parts, and of their gradients but the sparse one, which is whole before its update:
+    no variable and no gradient is gathered.
+    """
+
+    def nbytes_with(optimizer: Any) -> Counter[str]:
+        build = functools.partial(gpt, 1, optimizer=optimizer)
+        totals = moved(build, strategy_on([("tp", 2)], PLAN)).totals()
+        return Counter({kind: nbytes for kind, (_, nbytes) in totals.items()})
+
+    found = nbytes_with(OPTIMIZERS[name])
+    found.subtract(nbytes_with(lambda: tf.train.GradientDescentOptimizer(0.1)))
+    assert {kind: nbytes for kind, nbytes in found.items() if nbytes} == {"AllReduce": numbers * 2 * 4}

@@ -27,9 +27,14 @@ def with_later_gathers(found: Layouts) -> Subgraph:
     readers = _readers(step)
     for name, ref in found.joined:
         later = _later(readers[name], readers)
-        if later:
+        if later and all(_is_product(step.nodes[reader]) for reader in readers[name]):
             _add_view(nodes, step.nodes[name], ref, later)
     return step if len(nodes) == len(step.nodes) else step.replace(nodes=sort_topologically(nodes))
+
+
+def _is_product(node: Node) -> bool:
+    """Whether ``node`` is linear in each input and takes more time than it takes to read them."""
+    return bool(node.op.linear_in) and node.op.cost is not None
 
 
 def _readers(step: Subgraph) -> Mapping[str, Sequence[str]]:
