@@ -1,4 +1,4 @@
-"""`TensorParallelStrategy`: what a plan gives to variables, what moves, what memory it takes, what it computes."""
+"""`TensorParallelStrategy`: what a plan gives to variables, what moves, what is kept, what is computed."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_layout_of_the_script_comes_before_the_plan_and_stored_adds_to_it() ->
 
 def test_mistakes_in_a_plan() -> None:
     def error(plan: Any, name: str = "kernel", **options: Any) -> str:
-        with tf.Graph(), pytest.raises(InvalidArgumentError) as raised:  # noqa: PT012
+        with tf.Graph(), pytest.raises(InvalidArgumentError) as raised:
             with strategy_on([("tp", 2)], plan, **options).scope():
                 tf.get_variable(name, [4, 4])
         assert "test_tensor_parallel.py:" in str(raised.value), "without the user's line"
@@ -265,8 +265,8 @@ def kept_bytes(
 @pytest.mark.parametrize("t", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [False, True])
 def test_activations_of_a_block(sequence: bool, t: int, monkeypatch: Any) -> None:
-    """Korthikanti et al. 2022 count s b h (10 + 24 / t + 5 a s / (h t)) bytes for numbers of 2 bytes and masks
-    of 1, and all of it by t with sequence parallelism; numbers of 4 bytes make it 18, 48 and 9.
+    """Korthikanti et al. 2022 count s b h (10 + 24 / t + 5 a s / (h t)) bytes, for numbers of 2 bytes and
+    masks of 1, and all of it by t with sequence parallelism; numbers of 4 bytes make it 18, 48 and 9.
     """
     monkeypatch.setenv("FLOWRT_JIT", "off")
     b, s, h, a = 2, 32, 128, 4
@@ -353,7 +353,9 @@ def test_norms_of_variables_in_parts_are_those_of_the_whole(name: str, sequence:
     np.testing.assert_allclose(run(build, strategy, 5)[0], run(build, None, 5)[0], 1e-6)
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("LAMB", 2 * 13), ("LARS", 2 * 13 - 1), ("clip_by_global_norm", 12)])
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("LAMB", 2 * 13), ("LARS", 2 * 13 - 1), ("clip_by_global_norm", 12)]
+)
 def test_square_sums_of_parts_travel_as_numbers(name: str, numbers: int) -> None:
     """Of 13 variables in parts, and of their gradients but the sparse one, which is whole before its update:
     no variable and no gradient is gathered.

@@ -84,10 +84,16 @@ def sparse_cross_entropy(op: Operation) -> Sequence[Tensor]:
     return [cast(x, features.dtype) for x in (subtract(log(total), picked), backprop)]
 
 
+def _cut_as(features: Tensor, labels: Tensor) -> Tensor:
+    """``labels`` in the parts of ``features``: all that reads them takes these, so they can be made there."""
+    classes = positions(features, 1)
+    return where_v2(greater_equal(classes, number(0, classes)), labels, number(0, labels))
+
+
 def dense_cross_entropy(op: Operation) -> Sequence[Tensor]:
     shape = static_shape(op.outputs[1].spec)
     both = [x if x.spec.shape == shape else broadcast_to(x, list(shape)) for x in op.inputs]
-    exponents, labels = _shifted(both[0]), _wide(both[1])
+    exponents, labels = _shifted(both[0]), _cut_as(op.inputs[0], _wide(both[1]))
     powers = exp(exponents)
     total, weight, picked = _totals(powers, labels, multiply(labels, exponents))
     loss = subtract(multiply(weight, log(total)), picked)

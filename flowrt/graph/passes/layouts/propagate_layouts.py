@@ -25,13 +25,14 @@ from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of, summed_of
+from flowrt.graph.layouts.attributes import MESH, NodeLayouts, attributes_of, layouts_of, mesh_of, summed_of
 from flowrt.graph.layouts.derived_rules import arguments_of, is_view, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, dim_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
+from flowrt.graph.ops.array.ranges import one_hot_op
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
@@ -48,7 +49,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     Unsized,
     check_list,
 )
-from flowrt.graph.passes.layouts.wanted_layouts import wanted_layouts
+from flowrt.graph.passes.layouts.wanted_layouts import made_axes, wanted_layouts
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 
@@ -143,6 +144,8 @@ class _Propagation:
             self._visit_functions(node)
         elif self._has_whole_list(node):
             self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
+        elif node.name in self._wanted and node.op is one_hot_op:
+            self._replace_one_hot(node, self._wanted[node.name])
         elif node.name in self._wanted:
             self._note(node, [self._none] * len(node.inputs), [self._wanted[node.name]])
         elif self._runs_once(node):
@@ -418,11 +421,20 @@ class _Propagation:
             )
         ]
 
-    def _replace(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
-        """Visit the form of ``node`` in its place; False if it has none."""
+    def _replace_one_hot(self, node: Node, wanted: Layout) -> None:
+        """Visit the form of a one-hot ``node``, with the numbers of its dimension in the parts ``wanted``."""
+        axes = made_axes(node, wanted)
+        placements = [Shard(0) if i in axes else REPLICATED for i in range(len(self._mesh.axes))]
+        specs = [self._subgraph.spec(ref) for ref in node.inputs]
+        self._replace(node, specs, attributes_of(Layout(self._mesh, placements)))
+
+    def _replace(self, node: Node, specs: Sequence[TensorSpec], numbers: Mapping[str, str] = {}) -> bool:
+        """Visit the form of ``node`` in its place; False if it has none. ``numbers``: the layout of those of
+        a dimension that it makes.
+        """
         read = [i for i in range(len(node.outputs)) if self._readers[node.name, i]]
         values = [partial_value(self._nodes.__getitem__, ref) for ref in node.inputs]
-        form = form_of(node, specs, values, read or [0])
+        form = form_of(node, specs, values, read or [0], numbers)
         if form is None:
             return False
         del self._nodes[node.name]
