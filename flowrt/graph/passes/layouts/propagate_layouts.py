@@ -32,7 +32,6 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, dim_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
-from flowrt.graph.ops.array.ranges import one_hot_op
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
@@ -144,8 +143,8 @@ class _Propagation:
             self._visit_functions(node)
         elif self._has_whole_list(node):
             self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
-        elif node.name in self._wanted and node.op is one_hot_op:
-            self._replace_one_hot(node, self._wanted[node.name])
+        elif node.name in self._wanted and made_axes(node, self._wanted[node.name]):
+            self._replace_maker(node, self._wanted[node.name])
         elif node.name in self._wanted:
             self._note(node, [self._none] * len(node.inputs), [self._wanted[node.name]])
         elif self._runs_once(node):
@@ -421,8 +420,8 @@ class _Propagation:
             )
         ]
 
-    def _replace_one_hot(self, node: Node, wanted: Layout) -> None:
-        """Visit the form of a one-hot ``node``, with the numbers of its dimension in the parts ``wanted``."""
+    def _replace_maker(self, node: Node, wanted: Layout) -> None:
+        """Visit the form of ``node``, with the numbers of the dimension that it makes in parts."""
         axes = made_axes(node, wanted)
         placements = [Shard(0) if i in axes else REPLICATED for i in range(len(self._mesh.axes))]
         specs = [self._subgraph.spec(ref) for ref in node.inputs]

@@ -18,6 +18,7 @@ from flowrt.graph.layouts.sharding_rule import dim_of
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.ranges import one_hot_op
+from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.base.filling import fill
 from flowrt.graph.ops.random.random_ops import PARTS
 from flowrt.graph.partial_value import partial_value
@@ -45,7 +46,7 @@ def wanted_layouts(found: Layouts) -> dict[str, Layout]:
         layout, have = _without_partial(asked.pop()), found.outputs[ref]
         if layout is have or not _is_slice(have, layout):
             continue
-        if can_be_made_in_parts(node) or (node.op is one_hot_op and made_axes(node, layout)):
+        if can_be_made_in_parts(node) or made_axes(node, layout):
             result[node.name] = layout
         elif node.op.effect is Effect.PURE and node.inputs:
             inputs = _inputs_for(node, layout, found)
@@ -60,15 +61,18 @@ def can_be_made_in_parts(node: Node) -> bool:
 
 
 def made_axes(node: Node, layout: Layout) -> tuple[int, ...]:
-    """The axes by which ``layout`` cuts the dimension that the one-hot ``node`` makes."""
-    rank = len(node.outputs[0].shape or ())
-    return layout.axes_of(node.attrs["axis"] % rank)
+    """The axes by which ``layout`` cuts the dimension of numbers that ``node`` makes: the classes of one-hot
+    vectors, the rows of a sum of segments. Its form makes parts of them.
+    """
+    if node.op is one_hot_op:
+        return layout.axes_of(node.attrs["axis"] % len(node.outputs[0].shape or ()))
+    return layout.axes_of(0) if node.op is unsorted_segment_sum else ()
 
 
 def _is_slice(have: Layout, wanted: Layout) -> bool:
-    """Whether ``wanted`` cuts what ``have`` has whole, and nothing else differs."""
+    """Whether ``wanted`` cuts what ``have`` has whole, and nothing else differs but sums to be added up."""
     pairs = zip(have.placements, wanted.placements, strict=True)
-    return all(one in (other, REPLICATED) for one, other in pairs)
+    return all(one in (other, REPLICATED) or isinstance(one, Partial) for one, other in pairs)
 
 
 def _without_partial(layout: Layout) -> Layout:

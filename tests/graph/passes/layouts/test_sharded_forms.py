@@ -98,7 +98,7 @@ def test_these_ops_have_forms() -> None:
         "GatherV2", "InTopKV2", "LayerNorm", "LayerNormGrad", "LogSoftmax", "OneHot",
         "Softmax",
         "SoftmaxCrossEntropyWithLogits",
-        "SparseSoftmaxCrossEntropyWithLogits",
+        "SparseSoftmaxCrossEntropyWithLogits", "UnsortedSegmentSum",
     }  # fmt: skip
 
 
@@ -191,6 +191,34 @@ def test_what_is_not_cut_keeps_its_op() -> None:
         explained = explain_layouts(session, tf.nn.softmax(x), {x: np.zeros((6, 4))})
     assert explained is not None
     assert [tensor.op for tensor in explained.tensors] == ["_Feed", "Softmax"]
+
+
+@pytest.mark.parametrize("axes", [[("dp", 2), ("tp", 2)], [("tp", 3), ("dp", 2)]])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_rows_are_summed_in_the_parts_in_which_they_are_used(axes: Any, wrong: bool) -> None:
+    """Such as the gradient of an embedding with cut rows; ids are checked as those of the whole are."""
+    rng, mesh = np.random.default_rng(0), Mesh(axes)
+    ids = [7, 0, -1, 3, 3, 9 if wrong else 6, 2, 7]
+    with tf.Graph(), tf.Session(config=CONFIG) as session:
+        x, segment = tf.placeholder(tf.float64, [8, 3]), tf.placeholder(tf.int32, [8])
+        total = tf.unsorted_segment_sum(x, segment, 8)
+        with tf.distribute.LayoutStrategy(mesh).scope():
+            cut = tf.distribute.relayout(total * 2.0, ["tp", None])
+        for given in (x, segment):
+            give(given, layout_of(mesh, ["dp"]))
+        feeds = {x: rng.standard_normal((8, 3)), segment: ids}
+        if wrong:
+            with pytest.raises(InvalidArgumentError, match=r"segment_ids\[\d\]: expected .* \[0, 8\); got 9"):
+                session.run(cut, feeds)
+            return
+        expected = np.zeros((9, 3))
+        np.add.at(expected, ids, feeds[x])
+        np.testing.assert_allclose(session.run(cut, feeds), 2 * expected[:8], 1e-12)
+        explained = explain_layouts(session, [cut], feeds)
+    assert explained is not None
+    (made,) = [t for t in explained.tensors if t.op == "SegmentSumAt"]
+    assert made.layout.startswith("float64[8/tp, 3]")
+    assert "UnsortedSegmentSum" not in {t.op for t in explained.tensors}
 
 
 @pytest.mark.parametrize("axes", [[("tp", 3)], [("dp", 2), ("tp", 2)]])
