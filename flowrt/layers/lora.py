@@ -23,7 +23,7 @@ class LoraDense(KernelLayer):
     """``activation(inputs @ (kernel + alpha / rank * down @ up) + bias)`` along the last dimension, of which
     only ``down`` ``[n, rank]`` and ``up`` ``[rank, units]`` are trained.
 
-    Kernel ``[n, units]`` and bias have the names and shapes of `Dense`, whose checkpoints fit; they get no
+    Kernel ``[n, units]`` and bias have the names and shapes of `Dense`: its checkpoints fit. They get no
     gradients and no slots. ``up`` begins as zeros, so the layer begins as the `Dense` layer that it was.
     Options are those of `Dense`; ``kernel_initializer`` is that of ``down`` too.
 

@@ -1,4 +1,4 @@
-"""`TensorParallelStrategy`: layers whose weights are shared by the devices of one axis, by name.
+"""`TensorParallelStrategy`: layers with weights that the devices of one axis share, by name.
 
     strategy = tf.distribute.TensorParallelStrategy(mesh, plan={
         r".*/(query|key|value|up)/kernel": "column",

@@ -168,5 +168,5 @@ segment_sum_at_op: OpDef[Tensor] = define_op(
         sample(rng.standard_normal((2, 2)), np.array([[1, 0], [1, 1]]), np.arange(2)),
     ],
     axes="..i ..a, ..i, v -> v ..a",
-    doc="For each of the ascending ``numbers``, the sum of the rows of data with this id.",
+    doc="The sum of the rows of data with each of the ascending ``numbers`` as their id.",
 )

@@ -264,7 +264,7 @@ def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -
 
 
 def _sharded_sum(op: Operation) -> Sequence[Tensor] | None:
-    """The sums of the segments whose numbers are in the layout that ``op`` names: to rows in parts."""
+    """The sums as rows in parts: of the segments with the numbers in the layout that ``op`` names."""
     data, ids, count = op.inputs
     total = static_value(count)
     if total is None:

@@ -47,7 +47,7 @@ def _readers(step: Subgraph) -> Mapping[str, Sequence[str]]:
 
 
 def _later(first: Sequence[str], readers: Mapping[str, Sequence[str]]) -> list[str]:
-    """Those of the nodes ``first`` that depend on another of them."""
+    """The nodes of ``first`` that depend on another of them."""
     reached: set[str] = set()
     queue = [each for name in first for each in readers.get(name, ())]
     while queue:

@@ -509,7 +509,7 @@ class _Choice:
         for placement, layout, dims in zip(held, self._summed, self._rule.inputs, strict=True):
             wanted = None if layout is None else layout.placements[axis]
             if placement == Partial() and isinstance(wanted, Shard) and wanted.dim < len(dims) - 1:
-                factors = dims[wanted.dim]  # not the last dimension, whose parts are those of products
+                factors = dims[wanted.dim]  # not the last dimension: products have parts of it
                 if factors and self._rule.may_cut(factors[0], size * self._parts[factors[0]]):
                     return factors[0]
         return None
@@ -556,7 +556,9 @@ def _cut_axes(layout: Layout) -> list[int]:
 
 
 def _uneven_groups(rule: ShardingRule, dims: Dims, layout: Layout) -> str:
-    """Why a dimension of several factors, such as heads, cannot be in the parts of ``layout``."""
+    """The reason that a dimension of several factors, such as heads, cannot be in the parts of ``layout``; or
+    nothing.
+    """
     for axis, placement in zip(layout.mesh.axes, layout.placements, strict=True):
         if isinstance(placement, Shard) and placement.dim < len(dims) and len(dims[placement.dim]) > 1:
             size = rule.factors[dims[placement.dim][0]].size
