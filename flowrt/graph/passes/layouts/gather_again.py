@@ -23,8 +23,9 @@ def with_later_gathers(found: Layouts) -> Subgraph:
     object if there are none.
     """
     step = found.subgraph
-    nodes = dict(step.nodes)
-    readers = _readers(step)
+    if not found.joined:
+        return step
+    nodes, readers = dict(step.nodes), _readers(step)
     for name, ref in found.joined:
         later = _later(readers[name], readers)
         if later and all(_is_product(step.nodes[reader]) for reader in readers[name]):
