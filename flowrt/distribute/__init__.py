@@ -48,13 +48,13 @@ _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experiment
 _STRATEGIES = (
     "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
-    "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
-    "LocalShard", "Mesh", "MirroredStrategy", "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy",
-    "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
-    "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended",
-    "TensorParallelStrategy", "ValueContext", "experimental_set_strategy", "get_loss_reduction",
-    "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context", "local_shards",
-    "relayout",
+    "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
+    "InputReplicationMode", "LayoutStrategy", "LocalShard", "Mesh", "MirroredStrategy",
+    "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
+    "PerReplica", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice", "ReplicaContext",
+    "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
+    "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
+    "in_cross_replica_context", "local_shards", "relayout",
 )  # fmt: skip
 
 

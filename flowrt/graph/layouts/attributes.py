@@ -4,6 +4,13 @@
     _layout    how the tensor is used
     _stored    how a variable is kept, if that is another layout
     _summed    the layout of what contracts a dimension of a variable that is in parts, once it is added up
+    _copy      the dtype of a copy that every coordinate keeps besides, from which the variable is read: see
+               `flowrt.graph.passes.layouts.keep_copies`
+    _host      on a variable that is kept in host memory, and on its gradient
+    _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one message
+    _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
+    _resident  the bytes that a device may have of units at a time, if they stay as long as there is room
+    _last      on a variable of which the gradient is reduced when all of the step are there
 
 All are text, so they survive GraphDef, the text form and the wire.
 """
@@ -20,7 +27,11 @@ from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
 MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
-ATTRIBUTES = (MESH, LAYOUT, STORED, SUMMED)
+COPY, HOST, UNIT, REGATHER, RESIDENT, LAST = "_copy", "_host", "_unit", "_regather", "_resident", "_last"
+IN_PARTS = " in parts"
+"""The end of a `_copy` that is in the variable's own layouts; others are whole."""
+
+ATTRIBUTES = (MESH, LAYOUT, STORED, SUMMED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST)
 
 
 class NodeLayouts(NamedTuple):
@@ -36,11 +47,22 @@ def attributes_of(used: Layout, stored: Layout | None = None) -> dict[str, str]:
     return found if stored is None or stored is used else {**found, STORED: format_layout(stored)}
 
 
-def layout_of_slot(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of an optimizer's slot, which is used as the variable with ``attrs`` is stored."""
-    if LAYOUT not in attrs:
-        return {}
-    return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT])}
+def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of an optimizer's ``slot``, which is used as its ``variable`` is stored."""
+    if LAYOUT not in variable:
+        return dict(slot)
+    own = {key: value for key, value in slot.items() if key not in ATTRIBUTES}
+    return {**own, **_as_stored(variable)}
+
+
+def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a variable's gradient, in the layout in which its update needs it."""
+    return {**_as_stored(variable), UNIT: variable[UNIT]}
+
+
+def _as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    place = {HOST: attrs[HOST]} if HOST in attrs else {}
+    return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT]), **place}
 
 
 def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:

@@ -76,6 +76,16 @@ class LayoutStrategy(Strategy):
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
 
+    def layout_kept(self, variable: Variable, used: Layout) -> Layout:
+        """The layout in which ``variable`` is kept unless the script gives one: that in which it is used."""
+        del variable
+        return used
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        """Further attributes of a new variable with these layouts: none."""
+        del variable, layouts
+        return {}
+
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that
         match whole names; the first that matches counts, and ``get_variable(layout=)`` comes before all.
@@ -108,7 +118,11 @@ class LayoutStrategy(Strategy):
 class LayoutExtended(StrategyExtended):
     """Gives layouts to variables and inputs. There is one replica: the global graph."""
 
-    def __init__(self, strategy: Strategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> None:
+    strategy: LayoutStrategy
+
+    def __init__(
+        self, strategy: LayoutStrategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]
+    ) -> None:
         super().__init__(strategy, ["/device:CPU:0"], ReductionToOneDevice())
         self._mesh, self._batch, self._rules = mesh, batch, rules
         self.patterns: dict[str, Entries] = {}
@@ -124,8 +138,9 @@ class LayoutExtended(StrategyExtended):
         wanted = self._pop_wanted() or Wanted(None, None)
         if wanted.layout is None:
             wanted = wanted._replace(layout=self._by_name(variable))
-        op = variable.op
-        op.mutate(attrs={**op.node.attrs, **attributes_of(*self._layouts(variable, wanted))})
+        layouts = self._layouts(variable, wanted)
+        kept = self.strategy.attributes_kept(variable, layouts)
+        variable.op.mutate(attrs={**variable.op.node.attrs, **attributes_of(*layouts), **kept})
         return variable
 
     def check_reused(self, variable: Variable) -> None:
@@ -143,8 +158,9 @@ class LayoutExtended(StrategyExtended):
     def _layouts(self, variable: Variable, wanted: Wanted) -> NodeLayouts:
         where = f"Variable {variable.op.name!r}"
         used = self._layout(variable, wanted.layout, where)
-        stored = used if wanted.stored is None else self._layout(variable, wanted.stored, f"{where}: stored")
-        return NodeLayouts(used, stored)
+        if wanted.stored is None:
+            return NodeLayouts(used, self.strategy.layout_kept(variable, used))
+        return NodeLayouts(used, self._layout(variable, wanted.stored, f"{where}: stored"))
 
     def _layout(self, variable: Variable, entries: Entries | None, where: str) -> Layout:
         if entries is None:

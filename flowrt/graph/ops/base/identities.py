@@ -31,7 +31,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits, Vjp
-from flowrt.graph.ops.base.kernel_output import copies
+from flowrt.graph.ops.base.kernel_output import copied, copies
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
@@ -93,6 +93,20 @@ stop_gradient = _identity_op(
     NONDIFFERENTIABLE,
     NONDIFFERENTIABLE,
     "The input, which counts as a constant for gradients.",
+)
+
+
+deep_copy_op: OpDef[Tensor] = define_op(
+    "DeepCopy",
+    "x: T in ANY -> y: T",
+    shape=unchanged,
+    kernel=lambda xp, x, out=None: copied(xp, x, out),
+    vjp=lambda op, dy: [dy],
+    jvp=LINEAR,
+    samples=arrays(),
+    batch=leading,
+    axes="..a -> ..a",
+    doc="The input in memory of its own.",
 )
 
 
