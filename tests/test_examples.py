@@ -73,6 +73,16 @@ def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tm
     assert float(difference[1]) < 1e-5
 
 
+@pytest.mark.parametrize("devices", ["2", "3"])
+def test_experts_have_the_losses_of_one_device(devices: str, tmp_path: Path) -> None:
+    printed = run_example("experts.py", "--devices", devices, folder=tmp_path)
+    assert number_after("AllToAll:", printed) == 3  # there and back, and back again for the gradient
+    assert number_after("step  15: loss", printed) < 0.65 * number_after("step   0: loss", printed)
+    difference = re.search(r"largest difference (\S+)", printed)
+    assert difference is not None
+    assert float(difference[1]) < 1e-5
+
+
 def test_digits_mlp_learns_and_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
     printed = run_example("digits_mlp.py", folder=tmp_path)
     assert number_after("test accuracy", printed) >= 0.95

@@ -43,6 +43,9 @@ from flowrt.distribute.strategies.layouts.local_shards import local_shards as lo
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import (
     MultiWorkerLayoutStrategy as MultiWorkerLayoutStrategy,
 )
+from flowrt.distribute.strategies.layouts.tensor_parallel import (
+    TensorParallelStrategy as TensorParallelStrategy,
+)
 from flowrt.distribute.strategies.reduce.all_reduce_ops import (
     AllReduceCrossDeviceOps as AllReduceCrossDeviceOps,
 )

@@ -3,6 +3,7 @@
     _mesh      the mesh, on variables, inputs and Relayout operations
     _layout    how the tensor is used
     _stored    how a variable is kept, if that is another layout
+    _summed    the layout of what contracts a dimension of a variable that is in parts, once it is added up
     _copy      the dtype of a copy that every coordinate keeps besides, from which the variable is read: see
                `flowrt.graph.passes.layouts.keep_copies`
     _host      on a variable that is kept in host memory, and on its gradient
@@ -25,12 +26,12 @@ from flowrt.graph.layouts.mesh import Mesh, format_mesh, parse_mesh
 from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
-MESH, LAYOUT, STORED = "_mesh", "_layout", "_stored"
+MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
 COPY, HOST, UNIT, REGATHER, RESIDENT, LAST = "_copy", "_host", "_unit", "_regather", "_resident", "_last"
 IN_PARTS = " in parts"
 """The end of a `_copy` that is in the variable's own layouts; others are whole."""
 
-ATTRIBUTES = (MESH, LAYOUT, STORED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST)
+ATTRIBUTES = (MESH, LAYOUT, STORED, SUMMED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST)
 
 
 class NodeLayouts(NamedTuple):
@@ -71,6 +72,11 @@ def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
         return None
     used = parse_layout(text, mesh)
     return NodeLayouts(used, parse_layout(attrs.get(STORED, text), mesh))
+
+
+def summed_of(attrs: Mapping[str, Any], mesh: Mesh) -> Layout | None:
+    """The layout over ``mesh`` of the sums that a variable with ``attrs`` makes; None: whole."""
+    return parse_layout(attrs[SUMMED], mesh) if SUMMED in attrs else None
 
 
 def mesh_of(nodes: Iterable[Node]) -> Mesh | None:

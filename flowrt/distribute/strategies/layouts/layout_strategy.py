@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from flowrt.base.structure import Structure
 from flowrt.distribute.strategies.core.extended import StrategyExtended
@@ -93,13 +93,8 @@ class LayoutStrategy(Strategy):
         A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
         Raises `InvalidArgumentError` for a text that is no regular expression.
         """
-        for pattern, entries in _by_text(layouts, "variable_layouts: expected layouts by expression").items():
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise misuse(
-                    f"variable_layouts: expected a regular expression; got {pattern!r}: {error}"
-                ) from None
+        found = by_expression(layouts, "variable_layouts", "layouts")
+        for pattern, entries in found.items():
             layout_of(self.mesh, entries, f"variable_layouts: {pattern!r}")
         self.extended.patterns.update(layouts)
 
@@ -140,7 +135,10 @@ class LayoutExtended(StrategyExtended):
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = next_creator(**arguments)
         self._names.append(variable.op.name)
-        layouts = self._layouts(variable, self._pop_wanted() or self._by_name(variable.op.name))
+        wanted = self._pop_wanted() or Wanted(None, None)
+        if wanted.layout is None:
+            wanted = wanted._replace(layout=self._by_name(variable))
+        layouts = self._layouts(variable, wanted)
         kept = self.strategy.attributes_kept(variable, layouts)
         variable.op.mutate(attrs={**variable.op.node.attrs, **attributes_of(*layouts), **kept})
         return variable
@@ -197,16 +195,18 @@ class LayoutExtended(StrategyExtended):
         self._wanted.value = None
         return wanted
 
-    def _by_name(self, name: str) -> Wanted:
-        found = (entries for pattern, entries in self.patterns.items() if re.fullmatch(pattern, name))
-        return Wanted(next(found, None), None)
+    def _by_name(self, variable: Variable) -> Entries | None:
+        return first_match(self.patterns, variable.op.name)
 
     def check_patterns(self) -> None:
         """Raise `InvalidArgumentError` for a pattern of `LayoutStrategy.variable_layouts` without a match."""
-        for pattern in self.patterns if self._names else ():
+        self._check_matched("variable_layouts", self.patterns)
+
+    def _check_matched(self, what: str, patterns: Iterable[str]) -> None:
+        for pattern in patterns if self._names else ():
             if not any(re.fullmatch(pattern, name) for name in self._names):
                 raise misuse(
-                    f"variable_layouts: expected the name of a variable to match {pattern!r}; none does."
+                    f"{what}: expected the name of a variable to match {pattern!r}; none does."
                     f"{nearest(pattern, self._names)}"
                 )
 
@@ -229,6 +229,25 @@ class LayoutExtended(StrategyExtended):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Structure:
         return fn(*args, **kwargs)
+
+
+_Value = TypeVar("_Value")
+
+
+def first_match(patterns: Mapping[str, _Value], name: str) -> _Value | None:
+    """The value of the first of ``patterns`` that matches the whole of ``name``."""
+    return next((value for pattern, value in patterns.items() if re.fullmatch(pattern, name)), None)
+
+
+def by_expression(found: Any, where: str, what: str) -> dict[str, Any]:
+    """``found``, a mapping by regular expressions. Raises `InvalidArgumentError` otherwise."""
+    patterns = _by_text(found, f"{where}: expected {what} by expression")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise misuse(f"{where}: expected a regular expression; got {pattern!r}: {error}") from None
+    return patterns
 
 
 def _by_text(found: Any, expected: str) -> dict[str, Any]:

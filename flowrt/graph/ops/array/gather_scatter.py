@@ -260,6 +260,19 @@ def _gather_nd(xp: Any, params: Any, indices: Any, out: Any = None) -> Any:
     return delivered(xp, rows, params.dtype, out)
 
 
+def _gather_nd_axes(s: ShapeContext) -> str | None:
+    rank, indices = input_rank(s), s.shapes[1]
+    if rank is None or not indices or indices[-1] is None:
+        return None
+    places = " ".join(f"i{k}" for k in range(len(indices) - 1))
+    return f"{factors(rank, range(indices[-1]))}, {places} x! -> {places} {_behind(rank, indices[-1])}"
+
+
+def _behind(rank: int, first: int) -> str:
+    """The factors of the dimensions from ``first`` on."""
+    return " ".join(f"d{i}" for i in range(first, rank))
+
+
 gather_nd_op: OpDef[Tensor] = define_op(
     "GatherNd",
     "params: Tparams in ANY, indices: Tindices in INDEX | int16 -> Tparams",
@@ -274,6 +287,7 @@ gather_nd_op: OpDef[Tensor] = define_op(
         sample(np.array([b"a", b"b"], object), np.array([1], np.int32)),
     ),
     batch=batch_axis.gather_nd,
+    axes=_gather_nd_axes,
     doc="The slices of params at the coordinates that the last dimension of ``indices`` holds.",
 )
 
@@ -392,6 +406,15 @@ def _tensor_scatter(ufunc: str | None) -> Kernel:
     return kernel
 
 
+def _tensor_scatter_axes(s: ShapeContext) -> str | None:
+    rank, indices = input_rank(s), s.shapes[1]
+    if rank is None or not indices or indices[-1] is None:
+        return None
+    places = " ".join(f"i{k}!" for k in range(len(indices) - 1))
+    dims = factors(rank, range(indices[-1]))
+    return f"{dims}, {places} x!, {places} {_behind(rank, indices[-1])} -> {dims}"
+
+
 def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
@@ -406,6 +429,7 @@ def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule
             sample(np.ones(2, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int32)),
         ),
         batch=batch_axis.tensor_scatter,
+        axes=_tensor_scatter_axes,
         doc=doc + " On a GPU coordinates out of range are left out.",
     )
 

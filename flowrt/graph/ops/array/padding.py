@@ -14,7 +14,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
-from flowrt.graph.ops.base.axes import nonzero, whole_along
+from flowrt.graph.ops.base.axes import factors, input_rank, nonzero, whole_along
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import subtract
 from flowrt.graph.shapes import Shape, format_shape
@@ -110,6 +110,14 @@ pad_op: OpDef[Tensor] = define_op(
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
 
+
+def _pad_v2_axes(s: ShapeContext) -> str | None:
+    pairs, rank = nonzero(s.value(1)), input_rank(s)
+    return (
+        None if pairs is None or rank is None else f"{factors(rank, pairs)}, -> {factors(rank, pairs, 'r')}"
+    )
+
+
 pad_v2: OpDef[Tensor] = define_op(
     "PadV2",
     "input: T in ANY, paddings: host Tpaddings in INDEX, constant_values: T -> T",
@@ -122,6 +130,7 @@ pad_v2: OpDef[Tensor] = define_op(
         sample(rng.integers(0, 9, (1, 2)), _PAIRS, np.array(7)),
     ),
     batch=in_front({1: (0, 0)}),
+    axes=_pad_v2_axes,
     doc="The input with ``paddings[i] = (before, after)`` elements ``constant_values`` around dimension i.",
 )
 

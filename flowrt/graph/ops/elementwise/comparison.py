@@ -159,6 +159,7 @@ approximate_equal: OpDef[Tensor] = define_op(
         sample(np.array(1 + 1j), np.array(1 + 1j), tolerance=0.5),
     ),
     batch=leading,
+    axes="..a, ..a -> ..a",
     doc="True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape.",
 )
 

@@ -96,6 +96,7 @@ matrix_diag_op = define_op(
     jvp=LINEAR,
     samples=_samples((2, 3), (2,), (2, 0)),
     batch=leading,
+    axes="..a n! -> ..a p q",
     doc="Square matrices with the given diagonals and zeros elsewhere.",
 )
 
@@ -119,6 +120,7 @@ matrix_diag_part_op: OpDef[Tensor] = define_op(
     jvp=LINEAR,
     samples=_samples((2, 3, 2), (3, 3), (0, 2), (2, 3)),
     batch=leading,
+    axes="..a m! n! -> ..a k",
     doc="The main diagonals of matrices.",
 )
 
@@ -160,6 +162,7 @@ matrix_set_diag_op: OpDef[Tensor] = define_op(
         sample(np.ones((2, 2), np.int64), np.zeros(2, np.int64)),
     ),
     batch=leading,
+    axes="..a m! n!, ..a k! -> ..a m n",
     doc="The input with other main diagonals.",
 )
 
