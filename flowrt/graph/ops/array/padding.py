@@ -12,6 +12,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
 from flowrt.graph.ops.base.axes import nonzero, whole_along
@@ -107,6 +108,7 @@ pad_op: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=whole_along(lambda s: nonzero(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
 
@@ -122,6 +124,7 @@ pad_v2: OpDef[Tensor] = define_op(
         sample(rng.integers(0, 9, (1, 2)), _PAIRS, np.array(7)),
     ),
     batch=in_front({1: (0, 0)}),
+    traits=Traits(narrows=True),
     doc="The input with ``paddings[i] = (before, after)`` elements ``constant_values`` around dimension i.",
 )
 
@@ -197,6 +200,7 @@ mirror_pad: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=whole_along(lambda s: nonzero(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 

@@ -299,7 +299,7 @@ cast_op = define_op(
         sample(np.array(3, np.int8), DstT=dtypes.complex64),
         sample(np.zeros((0,), np.float16), DstT=dtypes.uint8),
     ),
-    traits=Traits(elementwise=True),
+    traits=Traits(elementwise=True, linear_in=(0,)),
     value=_cast_value,
     simplify=lambda c: c.node.inputs if c.node.attrs["SrcT"] is c.node.attrs["DstT"] else None,
     loop=Loop(_cast_loop),

@@ -33,7 +33,7 @@ from flowrt.graph.layouts.sharding_rule import ShardingRule, dim_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
-from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
+from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import resource_gather
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
@@ -48,6 +48,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     check_list,
 )
 from flowrt.graph.passes.layouts.wanted_layouts import wanted_layouts
+from flowrt.graph.precision import SUMS_FIRST
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 
@@ -478,7 +479,13 @@ class _Choice:
         if op.jvp is LINEAR and all(i in partial or self._is_zero(i, held) for i in inputs):
             return frozenset(inputs)
         is_one = len(partial) == 1 and partial[0] in op.linear_in
-        return frozenset(partial) if is_one else frozenset()
+        return frozenset(partial) if is_one and self._keeps_sums() else frozenset()
+
+    def _keeps_sums(self) -> bool:
+        """Whether addends may be cast before they are added up: to a dtype that is not narrower."""
+        specs = [*self._specs, *self._node.outputs]
+        is_narrower = self._node.op is cast_op and specs[1].dtype.size < specs[0].dtype.size
+        return not is_narrower and SUMS_FIRST not in self._node.attrs
 
     def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
         """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
