@@ -15,12 +15,13 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.layouts.attributes import LAYOUT
 from flowrt.graph.ops.array.reductions import reduce_sum
-from flowrt.graph.ops.elementwise.comparison import select_v2 as where
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import add_n, maximum
 from flowrt.graph.ops.elementwise.comparison import equal, greater_equal, logical_not
+from flowrt.graph.ops.elementwise.comparison import select_v2 as where
 from flowrt.graph.ops.elementwise.math import is_finite
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.source import user_line
@@ -152,17 +153,20 @@ def as_loss_scale(value: Any) -> LossScale:
 def all_finite(grads: Sequence[Any]) -> Tensor:
     """Whether all elements of ``grads`` are finite, as a bool scalar.
 
-    What is not is counted: counts of parts of a gradient on several devices add up to one number that all of
-    them get.
+    What is not is counted. Counts of parts on several devices are added up there, for all gradients in one
+    layout, and then to one number that all devices get.
     """
-    counts = [
-        reduce_sum(cast(logical_not(is_finite(g.values if isinstance(g, IndexedSlices) else g)), dtypes.float32))
-        for g in grads
-    ]
-    return equal(add_n(counts), 0.0)
+    by_layout: dict[str, list[Tensor]] = {}
+    for grad in grads:
+        elements = grad.values if isinstance(grad, IndexedSlices) else grad
+        count = reduce_sum(cast(logical_not(is_finite(elements)), dtypes.float32))
+        by_layout.setdefault(elements.op.node.attrs.get(LAYOUT, ""), []).append(count)
+    return equal(add_n([add_n(counts) for counts in by_layout.values()]), 0.0)
 
 
 def _at_least_one(what: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 1:
-        raise InvalidArgumentError(f"{what}: expected a number of at least 1; got {value!r}", source=user_line())
+        raise InvalidArgumentError(
+            f"{what}: expected a number of at least 1; got {value!r}", source=user_line()
+        )
     return float(value)

@@ -118,6 +118,7 @@ polygamma: OpDef[Tensor] = elementwise_op(
     "Polygamma",
     "a: T in float32 | float64, x: T -> z: T",
     kernel=_polygamma,
+    narrows=False,
     vjp=_polygamma_vjp,
     samples=_orders,
     doc="Derivative number a of digamma at x.",

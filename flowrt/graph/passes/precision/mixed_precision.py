@@ -10,13 +10,14 @@
 The classes of `flowrt.graph.passes.precision.precision_class` decide:
 
   1. A product is narrowed if it depends on a variable with a `flowrt.graph.precision.Precision`.
-  2. An operation that follows is narrowed *between* products: one of its inputs is narrow, and products read
-     its result, directly or through others that follow. Its other inputs are cast if they are scalars, do not
-     depend on these variables, or are their values. Another wide input, such as the sum of a residual
-     network, keeps it wide.
+  2. An operation that follows is narrowed *between* products: one of its inputs is narrow, and a product or
+     another narrow operation reads its result. Its other inputs are cast if they are scalars, do not depend
+     on these variables, or are their values. Another wide input, such as the sum of a residual network,
+     keeps it wide.
   3. What reaches the update of a variable through operations that follow is wide. So a gradient is cast where
      the last product gave it, before it is unscaled, clipped, or added to a momentum.
-  4. A view of a wide tensor is narrowed if only products read it: then the cast is right behind the variable.
+  4. A view of a wide tensor is narrowed if only narrow operations read it: then the cast is right behind the
+     variable.
   5. Scalars, results of the step, and parameters and results of functions keep their dtype. Functions of
      loops and branches are rewritten inside; casts of loop invariants move in front of the loop by
      `flowrt.graph.passes.optimise.nested`.
@@ -27,8 +28,8 @@ A tensor is cast once for all its readers. Where ``reduce`` is narrower than ``k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, final
 
 from flowrt.dtypes import DType
 from flowrt.graph.effects import is_stateful
@@ -48,15 +49,6 @@ def mixed_precision(subgraph: Subgraph) -> Subgraph:
     return subgraph if precision is None else _Rewriting(subgraph, precision, (), ()).run()
 
 
-class _Readers(NamedTuple):
-    """What reads a node's outputs, directly or through operations that follow."""
-
-    have_product: bool = False
-    have_update: bool = False
-    are_products: bool = False
-    """Whether all of them are products, which read it directly or through views."""
-
-
 @final
 class _Rewriting:
     """Rewrites one subgraph, a step or a function. Of a function's parameters ``dependent`` are those that
@@ -68,16 +60,17 @@ class _Rewriting:
     ) -> None:
         self._subgraph, self._precision = subgraph, precision
         self._dependent, self._values = set(dependent), set(values)
-        self._readers: dict[str, _Readers] = {}
+        self._readers: dict[str, list[Node]] = {name: [] for name in subgraph.nodes}
+        self._narrow: set[str] = set()
+        """The names of the nodes to be narrowed."""
         self._nodes: dict[str, Node] = {}
         """The nodes so far."""
-        self._narrow: set[Ref] = set()
-        """Their outputs that have the compute dtype now."""
         self._casts: dict[tuple[Ref, DType], Ref] = {}
 
     def run(self) -> Subgraph:
-        self._find_dependent()
         self._find_readers()
+        self._find_dependent()
+        self._find_narrow()
         for node in self._subgraph:
             self._rewrite(node)
         if all(old is new for old, new in zip(self._subgraph, self._nodes.values(), strict=False)):
@@ -87,37 +80,22 @@ class _Rewriting:
 
     # --- facts
 
+    def _find_readers(self) -> None:
+        for node in self._subgraph:
+            for name in {name for name, _ in node.inputs}:
+                self._readers[name].append(node)
+
     def _find_dependent(self) -> None:
         for node in self._subgraph:
             is_variable = node.op.effect is Effect.HANDLE and COMPUTE in node.attrs
             if is_variable or not self._dependent.isdisjoint(node.inputs):
                 outputs = [(node.name, index) for index in range(len(node.outputs))]
                 self._dependent.update(outputs)
-                if node.op.effect is Effect.READ:
+                if node.op.effect is Effect.READ or self._is_view_of_value(node):
                     self._values.update(outputs)
 
-    def _find_readers(self) -> None:
-        readers: dict[str, list[Node]] = {}
-        for node in self._subgraph:
-            for name in {name for name, _ in node.inputs}:
-                readers.setdefault(name, []).append(node)
-        fetched = {name for name, _ in self._subgraph.fetches}
-        for node in reversed(list(self._subgraph)):
-            found = [self._through(reader) for reader in readers.get(node.name, ())]
-            self._readers[node.name] = _Readers(
-                any(reader.have_product for reader in found),
-                any(reader.have_update for reader in found),
-                bool(found) and node.name not in fetched and all(reader.are_products for reader in found),
-            )
-
-    def _through(self, reader: Node) -> _Readers:
-        """What a tensor reaches by ``reader``."""
-        if self._is_product(reader):
-            return _Readers(have_product=True, are_products=True)
-        if not self._may_follow(reader):
-            return _Readers(have_update=is_stateful(reader))
-        beyond = self._readers[reader.name]
-        return beyond if reader.op.alias else beyond._replace(are_products=False)
+    def _is_view_of_value(self, node: Node) -> bool:
+        return node.op.alias and node.op.is_pure and node.inputs[node.op.aliased] in self._values
 
     def _is_product(self, node: Node) -> bool:
         """Whether ``node`` is a product to be narrowed."""
@@ -141,19 +119,6 @@ class _Rewriting:
         is_kept = node.attrs[variable] is self._precision.keep
         return is_kept and self._precision.compute in node.op.types[variable]
 
-    # --- decisions
-
-    def _is_narrow(self, node: Node) -> bool:
-        if self._is_product(node):
-            return True
-        if not self._may_follow(node):
-            return False
-        readers, inputs = self._readers[node.name], self._elements(node)
-        if any(ref in self._narrow for ref in inputs):
-            is_between = readers.have_product and not readers.have_update
-            return is_between and all(ref in self._narrow or self._adapts(ref) for ref in inputs)
-        return node.op.alias and readers.are_products
-
     def _adapts(self, ref: Ref) -> bool:
         """Whether the wide tensor ``ref`` is cast for an operation that is narrow otherwise."""
         return ref not in self._dependent or ref in self._values or self._subgraph.spec(ref).shape == ()
@@ -164,13 +129,49 @@ class _Rewriting:
         pairs = zip(node.inputs, arguments, strict=True)
         return [ref for ref, argument in pairs if argument.type_attr == variable]
 
+    # --- decisions
+
+    def _find_narrow(self) -> None:
+        nodes = list(self._subgraph)
+        updating = self._leading_to_updates(nodes)
+        self._narrow.update(node.name for node in nodes if self._is_product(node))
+        for node in nodes:
+            if node.name not in updating and self._may_follow(node) and self._follows(node):
+                self._narrow.add(node.name)
+        fetched = {name for name, _ in self._subgraph.fetches}
+        for node in reversed(nodes):
+            readers = [reader.name in self._narrow for reader in self._readers[node.name]]
+            if node.name in self._narrow:
+                if not any(readers) and not self._is_product(node):
+                    self._narrow.remove(node.name)
+            elif node.op.alias and self._may_follow(node) and readers and all(readers):
+                if node.name not in fetched:
+                    self._narrow.add(node.name)
+
+    def _leading_to_updates(self, nodes: Sequence[Node]) -> set[str]:
+        """The names of those of ``nodes`` that reach an update, directly or through operations that follow."""
+        found: set[str] = set()
+        for node in reversed(nodes):
+            for reader in self._readers[node.name]:
+                if is_stateful(reader) or (reader.name in found and self._may_follow(reader)):
+                    found.add(node.name)
+        return found
+
+    def _follows(self, node: Node) -> bool:
+        """Whether an input of ``node`` is narrow, and all others adapt."""
+        inputs = self._elements(node)
+        is_narrow = [ref[0] in self._narrow for ref in inputs]
+        return any(is_narrow) and all(
+            narrow or self._adapts(ref) for narrow, ref in zip(is_narrow, inputs, strict=True)
+        )
+
     # --- rewriting
 
     def _rewrite(self, node: Node) -> None:
-        if self._is_narrow(node):
+        if node.name in self._narrow:
             node = self._narrowed(node)
         else:
-            node = node.redirected({ref: self._wide(ref) for ref in node.inputs if ref in self._narrow})
+            node = node.redirected({ref: self._wide(ref) for ref in node.inputs if ref[0] in self._narrow})
             if node.op.effect is Effect.NESTED:
                 node = self._with_functions(node)
         self._nodes[node.name] = node
@@ -180,8 +181,7 @@ class _Rewriting:
         variable = type_of_elements(node.op)
         assert variable is not None
         outputs = [s._replace(dtype=compute) if s.dtype is keep else s for s in node.outputs]
-        self._narrow.update((node.name, i) for i, spec in enumerate(outputs) if spec.dtype is compute)
-        return node.redirected({ref: self._cast_down(ref) for ref in self._elements(node)}).replace(
+        return node.redirected({ref: self._cast(ref, compute) for ref in self._elements(node)}).replace(
             attrs={**node.attrs, variable: compute}, outputs=tuple(outputs)
         )
 
@@ -205,12 +205,9 @@ class _Rewriting:
 
     # --- casts
 
-    def _cast_down(self, ref: Ref) -> Ref:
-        return ref if ref in self._narrow else self._cast(ref, self._precision.compute)
-
     def _wide(self, ref: Ref) -> Ref:
         """``ref`` in the dtype of the script."""
-        if ref not in self._narrow:
+        if self._nodes[ref[0]].outputs[ref[1]].dtype is self._subgraph.spec(ref).dtype:
             return ref
         summed = self._cast(ref, self._precision.reduce)
         return self._cast(summed, self._precision.keep, {SUMS_FIRST: True})
@@ -222,7 +219,7 @@ class _Rewriting:
         if spec.dtype is dtype:
             return ref
         if (ref, dtype) not in self._casts:
-            name = self._unused(f"{ref[0]}/{dtype.name}")
+            name = self._unused(f"{ref[0]}/{dtype.name}" + (f"_{ref[1]}" if ref[1] else ""))
             kinds = {"SrcT": spec.dtype, "DstT": dtype, "Truncate": False}
             self._nodes[name] = producer.beside(
                 name, cast_op, (ref,), (), {**kinds, **attrs}, (TensorSpec(dtype, spec.shape),)
