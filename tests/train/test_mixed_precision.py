@@ -244,8 +244,8 @@ def test_a_scale_does_not_become_infinite() -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda: tf.train.AdamOptimizer(0.1), lambda: tf.train.FtrlOptimizer(0.1), lambda: tf.train.LAMBOptimizer(0.1),
-    lambda: tf.train.RMSPropOptimizer(0.1, centered=True),
+    lambda: tf.train.AdamOptimizer(0.1), lambda: tf.train.FtrlOptimizer(0.1),
+    lambda: tf.train.LAMBOptimizer(0.1), lambda: tf.train.RMSPropOptimizer(0.1, centered=True),
 ])  # fmt: skip
 def test_optimizers_train_as_without_a_scale(make: Callable[[], Any]) -> None:
     def trained(wrap: Callable[[Any], Any]) -> list[Any]:

@@ -87,8 +87,8 @@ class _State:
 
 
 class DynamicLossScale(LossScale):
-    """A scale that grows ``multiplier`` times after ``increment_period`` steps in a row with finite gradients,
-    and shrinks as much, but not below 1, at each step with others. Those updates are not made.
+    """A scale that is multiplied by ``multiplier`` after ``increment_period`` steps in a row with finite
+    gradients. At each other step it is divided by it, down to 1, and the update is not made.
 
     The scale and the count of steps are variables, made at first use, that checkpoints include.
 

@@ -45,7 +45,7 @@ class MixedPrecisionLossScaleOptimizer(Optimizer):
     `InvalidArgumentError` for another ``loss_scale``.
     """
 
-    def __init__(self, opt: Optimizer, loss_scale: Any) -> None:
+    def __init__(self, opt: Any, loss_scale: Any) -> None:
         if not isinstance(opt, Optimizer) or isinstance(opt, MixedPrecisionLossScaleOptimizer):
             raise DTypeError(
                 f"MixedPrecisionLossScaleOptimizer: expected an optimizer that does not scale its loss; got "

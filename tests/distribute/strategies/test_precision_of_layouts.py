@@ -44,7 +44,7 @@ def losses(net: str, axes: Any, policy: Any, loss_scale: Any = None, steps: int 
 
 AXES = [(("dp", 1),), (("dp", 2),), (("dp", 2), ("tp", 2))]
 STEPS = {"mlp": 20, "lenet": 20, "lstm": 20, "gpt": 20, "cnn": 6}
-"""Batch statistics of 12 images, with dropout and large steps: the last digits soon change a loss by a lot."""
+"""With batch statistics of 12 images and large steps, last digits soon change a loss by a lot."""
 
 
 @pytest.mark.parametrize("axes", AXES, ids=str)
@@ -158,7 +158,7 @@ def states(model: Scaled, infinite_row: int | None) -> list[dict[str, Any]]:
 
 def check_skipped(states: list[dict[str, Any]]) -> None:
     """The second of the steps changed the scale, and the count of good steps, and nothing else."""
-    first, before, after, third, fourth = states
+    first, before, after, third, _ = states
     assert set(before) == {
         "w",
         "b",

@@ -52,8 +52,8 @@ _KEPT = ("layouts", "strategies")
 class MultiWorkerLayoutStrategy(LayoutStrategy):
     """`LayoutStrategy` over the devices of all workers of a cluster, which run this same script.
 
-    ``mesh``, ``batch``, ``rules`` and ``policy`` are those of `LayoutStrategy`. The mesh's devices are those of the first
-    worker, then of the second and so on, equally many of each: GPUs if there are any, else CPUs.
+    ``mesh``, ``batch``, ``rules`` and ``policy`` are those of `LayoutStrategy`. The mesh's devices are those
+    of the first worker, then of the second and so on, equally many of each: GPUs if there are any, else CPUs.
     ``cluster_resolver`` and ``communication_options`` are those of `MultiWorkerMirroredStrategy`. It returns
     when all workers have arrived. The session is a plain ``Session()`` in each of them.
 

@@ -141,15 +141,13 @@ class _Rewriting:
         fetched = {name for name, _ in self._subgraph.fetches}
         for node in reversed(nodes):
             readers = [reader.name in self._narrow for reader in self._readers[node.name]]
-            if node.name in self._narrow:
-                if not any(readers) and not self._is_product(node):
-                    self._narrow.remove(node.name)
-            elif node.op.alias and self._may_follow(node) and readers and all(readers):
-                if node.name not in fetched:
-                    self._narrow.add(node.name)
+            if not any(readers):
+                self._narrow -= set() if self._is_product(node) else {node.name}
+            elif all(readers) and node.op.alias and self._may_follow(node) and node.name not in fetched:
+                self._narrow.add(node.name)
 
     def _leading_to_updates(self, nodes: Sequence[Node]) -> set[str]:
-        """The names of those of ``nodes`` that reach an update, directly or through operations that follow."""
+        """The names of the nodes that an update reads, directly or through operations that follow."""
         found: set[str] = set()
         for node in reversed(nodes):
             for reader in self._readers[node.name]:

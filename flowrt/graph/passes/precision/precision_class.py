@@ -44,7 +44,7 @@ def precision_class(op: OpDef) -> PrecisionClass:
 
 @functools.cache
 def type_of_elements(op: OpDef) -> str | None:
-    """The type variable that its floating inputs and all its floating outputs share; None if there is none."""
+    """The type variable that floating inputs and all floating outputs share; None if there is none."""
     read = {argument.type_attr for argument in op.inputs if not argument.is_type_list}
     made = {a.type_attr for a in op.outputs if not FLOATING.isdisjoint(op.types.get(a.type_attr or "", ()))}
     return next(iter(made)) if len(made) == 1 and made <= read and None not in made else None

@@ -1,4 +1,4 @@
-"""Products compute in the narrow dtype, with casts around them; the classes of ops follow from their facts."""
+"""Products compute in the narrow dtype, with casts around them; classes of ops follow from their facts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def graph():
         yield made
 
 
-def variable(name: str, shape: Sequence[int], precision: Precision | None = Precision()) -> Any:
+BF16 = Precision("bfloat16")
+
+
+def variable(name: str, shape: Sequence[int], precision: Precision | None = BF16) -> Any:
     """One that is computed in ``precision``."""
     tf.get_default_graph().precision = precision
     return tf.get_variable(name, shape, initializer=tf.ones_initializer())
@@ -285,7 +288,7 @@ def test_branches_compute_products_in_the_narrow_dtype() -> None:
 def test_variables_of_two_precisions_are_an_error() -> None:
     w, v = variable("w", [3, 3]), variable("v", [3, 3], Precision("float16"))
     with pytest.raises(
-        UnimplementedError, match="one precision; got bfloat16 .* of 'w' and float16 .* of 'v'"
+        UnimplementedError, match=r"one precision; got bfloat16 .* of 'w' and float16 .* of 'v'"
     ):
         rewritten([tf.matmul(w, v)])
 
@@ -337,9 +340,10 @@ def test_products_are_what_contracts_two_inputs() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "Exp", "Log", "Pow", "Square", "Rsqrt", "Softmax", "LogSoftmax", "SparseSoftmaxCrossEntropyWithLogits",
-        "Mean", "Sum", "Cumsum", "L2Loss", "LayerNorm", "FusedBatchNormV3", "BiasAddGrad", "SegmentSum", "Cast",
-        "ReadVariableOp", "ResourceApplyAdam", "AssignVariableOp", "_Loop", "AllReduce", "Print", "Const",
+        "Exp", "Log", "Pow", "Square", "Rsqrt", "Softmax", "LogSoftmax", "Mean", "Sum", "Cumsum", "L2Loss",
+        "SparseSoftmaxCrossEntropyWithLogits", "LayerNorm", "FusedBatchNormV3", "BiasAddGrad", "SegmentSum",
+        "Cast", "ReadVariableOp", "ResourceApplyAdam", "AssignVariableOp", "_Loop", "AllReduce", "Print",
+        "Const",
     ],
 )  # fmt: skip
 def test_what_needs_range_or_adds_or_has_an_effect_keeps_its_dtype(name: str) -> None:
