@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,17 +220,26 @@ def test_a_fixed_scale_makes_every_update() -> None:
         assert session.run(w) == -np.inf
 
 
-def test_a_dynamic_scale_grows_shrinks_and_ends() -> None:
+@pytest.mark.parametrize(
+    ("period", "factors", "expected"),
+    [
+        (2, (1, 1, 1, np.nan, 1, 1), [4, 16, 16, 4, 4, 16]),
+        (3, (1, np.nan, 1, 1, 1), [4, 1, 1, 1, 4]),
+        (1, (np.inf, -np.inf, np.inf, 1), [1, 1, 1, 4]),
+    ],
+)
+def test_a_dynamic_scale(period: int, factors: Sequence[float], expected: Sequence[float]) -> None:
+    """It begins with 4, and is multiplied or divided by 4."""
     w, factor = tf.Variable(1.0), tf.placeholder(tf.float32, [])
-    scale = E.DynamicLossScale(4.0, 2, 4.0)
+    scale = E.DynamicLossScale(4.0, period, 4.0)
     optimizer = E.MixedPrecisionLossScaleOptimizer(tf.train.GradientDescentOptimizer(0.0), scale)
     train = optimizer.minimize(w * factor)
     with initialized() as session:
         found = []
-        for value in (1, 1, 1, np.nan, 1, 1, np.inf, -np.inf, np.inf, np.inf):
+        for value in factors:
             session.run(train, {factor: value})
             found.append(float(session.run(scale())))
-    assert found == [4, 16, 16, 4, 4, 16, 4, 1, 1, 1]
+    assert found == expected
 
 
 def test_a_scale_does_not_become_infinite() -> None:

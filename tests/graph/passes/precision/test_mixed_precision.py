@@ -158,8 +158,9 @@ def test_a_view_of_a_variable_is_cast_right_behind_it() -> None:
 
 def test_a_view_that_something_else_reads_stays_wide() -> None:
     view = tf.transpose(variable("w", [3, 6]), name="view")
-    after = rewritten([tf.matmul(view, tf.placeholder(tf.float32, [3, 2])), tf.reduce_sum(view)])
-    assert dtypes_of(after)["view"] == "float32"
+    product = tf.matmul(view, tf.placeholder(tf.float32, [3, 2]))
+    for other in (tf.reduce_sum(view), view):
+        assert dtypes_of(rewritten([product, other]))["view"] == "float32"
 
 
 def between(function: Callable[[Any], Any]) -> dict[str, str]:
@@ -202,11 +203,19 @@ def test_a_gradient_is_wide_from_its_product_to_the_update() -> None:
     """Also where a product reads what the update does, as an orthogonalised momentum."""
     x, w, m = tf.placeholder(tf.float32, [4, 3]), variable("w", [3, 3]), variable("m", [3, 3])
     (gradient,) = tf.gradients(tf.nn.l2_loss(tf.matmul(x, w)), [w])
-    momentum = tf.add(0.9 * m, tf.divide(gradient, 1024.0, name="unscaled"), name="momentum")
-    squared = tf.matmul(momentum, momentum, name="squared")
-    found = dtypes_of(rewritten([], [m.assign(momentum).op, w.assign_sub(squared).op]))
-    assert found["unscaled"] == found["momentum"] == "float32"
+    unscaled = tf.divide(gradient, 1024.0, name="unscaled")
+    squared = tf.matmul(unscaled, unscaled, name="squared")
+    found = dtypes_of(rewritten([], [m.assign(unscaled).op, w.assign_sub(squared).op]))
+    assert found["unscaled"] == "float32"
     assert found["squared"] == "bfloat16"
+
+
+def test_scalars_are_wide() -> None:
+    x, w, v = tf.placeholder(tf.float32, [1, 3]), variable("w", [3, 1]), variable("v", [1, 1])
+    scalar = tf.reshape(tf.matmul(x, w), [], name="scalar")
+    found = dtypes_of(rewritten([tf.matmul(tf.multiply(tf.matmul(x, w), scalar, name="scaled"), v)]))
+    assert found["scalar"] == "float32"
+    assert found["scaled"] == "bfloat16"
 
 
 def test_what_leads_to_a_product_through_wide_operations_is_wide() -> None:
@@ -254,6 +263,22 @@ def test_loops_compute_products_in_the_narrow_dtype() -> None:
     kinds = {(n.op.name, n.outputs[0].dtype.name) for n in loop.attrs["body"] if n.outputs}
     expected = {("MatMul", "bfloat16"), ("AddV2", "bfloat16"), ("Relu", "bfloat16"), ("Tanh", "float32")}
     assert expected <= kinds
+
+
+@pytest.mark.parametrize("first", ["a value that depends on no variable", "the value of a variable"])
+def test_the_state_of_a_loop_stays_wide(first: str) -> None:
+    """Whatever its first value is: each turn adds to it."""
+    x, w = tf.placeholder(tf.float32, [3, 3], name="x"), variable("w", [3, 3]).read_value()
+
+    def body(i: Any, state: Any) -> Any:
+        return i + 1, tf.exp(tf.matmul(tf.add(state, tf.matmul(state, w)), w))
+
+    _, h = tf.while_loop(lambda i, _: i < 5, body, [0, w if "of a variable" in first else x])
+    (loop,) = (node for node in rewritten([h]) if node.op.name == "_Loop")
+    assert {n.outputs[0].dtype.name for n in loop.attrs["body"] if n.op.name == "AddV2"} == {
+        "int32",
+        "float32",
+    }
 
 
 def test_casts_of_weights_move_in_front_of_loops() -> None:
