@@ -31,7 +31,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits, Vjp
-from flowrt.graph.ops.base.kernel_output import copies
+from flowrt.graph.ops.base.kernel_output import copied, copies, delivered
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
@@ -223,10 +223,9 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
 def _cast(xp: Any, x: Any, DstT: DType, out: Any = None) -> Any:
     if x.dtype.kind == "c" and not DstT.is_complex:
         x = x.real
-    if out is None:
-        return x.astype(DstT.np)
-    xp.copyto(out, x, casting="unsafe")
-    return out
+    if x.dtype == DstT.np:
+        return copied(xp, x, out)
+    return delivered(xp, x, DstT.np, out)
 
 
 def _cast_value(s: ShapeContext) -> PartialValue:
