@@ -141,8 +141,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 # What a first import need not pay for.
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "experimental", "flags", "gfile",
-    "graph_util", "initializers", "io", "layers", "logging", "losses", "metrics", "mixed_precision",
-    "nest", "profiler", "python", "resource_loader", "summary", "test", "train", "viz",
+    "graph_util", "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler",
+    "python", "resource_loader", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),

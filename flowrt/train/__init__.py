@@ -63,7 +63,7 @@ _OLDER = {
 
 def __getattr__(name: str) -> Any:
     if name == "experimental":
-        return importlib.import_module("flowrt.train.experimental")
+        return importlib.import_module("flowrt.train.optimizers.experimental")
     for module, names in _OLDER.items():
         if name in names.split():
             return getattr(importlib.import_module(f"flowrt.tf1.training.{module}"), name)

@@ -152,7 +152,6 @@ def test_the_defaults_are_tensorflow_s() -> None:
     assert scale.get_config() == {"initial_loss_scale": 2.0**15, "increment_period": 2000, "multiplier": 2.0}
     assert E.DynamicLossScale.from_config(scale.get_config()).get_config() == scale.get_config()
     assert E.FixedLossScale.from_config({"loss_scale_value": 8.0}).get_config() == {"loss_scale_value": 8.0}
-    assert tf.mixed_precision.experimental.DynamicLossScale is E.DynamicLossScale
 
 
 @pytest.mark.parametrize(
@@ -240,6 +239,29 @@ def test_a_dynamic_scale(period: int, factors: Sequence[float], expected: Sequen
             session.run(train, {factor: value})
             found.append(float(session.run(scale())))
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda m: m.FixedLossScaleManager(8.0), [8, 8, 8, 8, 8, 8]),
+        (lambda m: m.ExponentialUpdateLossScaleManager(8.0, 2), [8, 16, 16, 16, 12.8, 12.8]),
+        (lambda m: m.ExponentialUpdateLossScaleManager(4.0, 2, 1, 4, 0.125), [4, 16, 2, 2, 1, 1]),
+    ],
+)
+def test_managers_of_scales(make: Callable[[Any], Any], expected: Sequence[float]) -> None:
+    w, factor = tf.Variable(1.0), tf.placeholder(tf.float32, [])
+    manager = make(tf.contrib.mixed_precision)
+    train = tf.contrib.mixed_precision.LossScaleOptimizer(
+        tf.train.GradientDescentOptimizer(0.5), manager
+    ).minimize(w * factor)
+    with initialized() as session:
+        found = []
+        for value in (1, 1, np.inf, 1, np.nan, 1):
+            session.run(train, {factor: value})
+            found.append(float(session.run(manager.get_loss_scale())))
+        assert session.run(w) == 1 - 4 * 0.5
+    np.testing.assert_allclose(found, expected, 1e-6)
 
 
 def test_a_scale_does_not_become_infinite() -> None:

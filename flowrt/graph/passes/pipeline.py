@@ -171,12 +171,10 @@ def optimise(
     return subgraph
 
 
-def _mixed_precision(
-    step: Subgraph, options: CompileOptions, passes: Mapping[str, Callable[..., Subgraph]]
-) -> Subgraph:
+def _mixed_precision(step: Subgraph, optimises: bool) -> Subgraph:
     """The pass, and what its casts make possible: folded constants, casts in front of loops."""
     after = mixed_precision(step)
-    return after if after is step or not options.optimises else optimise(after, passes)
+    return optimise(after) if optimises and after is not step else after
 
 
 FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
@@ -240,8 +238,8 @@ PIPELINE: tuple[Stage, ...] = (
         State.OPTIMISED, Scope.ADDITION, enters_functions=True,
     ),
     Stage(
-        "mixed_precision", _mixed_precision,
-        State.OPTIMISED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=True, passes=OPTIMISATIONS,
+        "mixed_precision", lambda step, options, _: _mixed_precision(step, options.optimises),
+        State.OPTIMISED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=True,
     ),
     Stage(
         "lower_layouts", lambda step, o, _: lower_layouts(step, o.devices, o.links),

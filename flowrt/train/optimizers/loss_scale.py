@@ -151,7 +151,7 @@ def as_loss_scale(value: Any) -> LossScale:
 
 
 def all_finite(grads: Sequence[Any]) -> Tensor:
-    """Whether all elements of ``grads`` are finite, as a bool scalar.
+    """A bool scalar: whether all elements of ``grads`` are finite.
 
     What is not is counted. Counts of parts on several devices are added up there, for all gradients in one
     layout, and then to one number that all devices get.

@@ -22,7 +22,7 @@ import numpy as np
 _FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
 
 SMALLEST_NORMAL = np.float32(2.0**-14)
-"""Of float16."""
+"""The smallest normal number of float16."""
 
 
 def accumulator(x: Any) -> Any:

@@ -20,7 +20,7 @@ from flowrt.graph.op_def import Effect, OpDef
 
 
 class PrecisionClass(Enum):
-    """How an operation takes part in mixed precision."""
+    """The part of an operation in mixed precision: it ..."""
 
     PRODUCT = "is computed in the narrow dtype"
     FOLLOW = "is computed in the narrow dtype between products"
