@@ -17,7 +17,7 @@ from flowrt.distribute.strategies.values.distributed_values import select
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.layouts.attributes import layout_of_slot
+from flowrt.graph.layouts.attributes import LAYOUT, as_stored
 from flowrt.graph.ops.base.identities import cast, relayout_op
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import scalar_mul
@@ -128,8 +128,8 @@ def _as_kept(gradient: Any, variable: Variable) -> Any:
     """``gradient`` in the layout in which ``variable`` is kept and updated: the check is the first to read it
     and would need it whole.
     """
-    attrs = layout_of_slot(variable.op.node.attrs)
-    if not attrs or isinstance(gradient, IndexedSlices):
+    attrs = variable.op.node.attrs
+    if LAYOUT not in attrs or isinstance(gradient, IndexedSlices):
         return gradient
-    found: Tensor = relayout_op(gradient, **attrs)
+    found: Tensor = relayout_op(gradient, **as_stored(attrs))
     return found

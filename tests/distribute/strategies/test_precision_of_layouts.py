@@ -241,3 +241,33 @@ def test_an_infinity_in_one_replica_skips_the_update_of_all_copies(replicas: int
 def test_a_policy_must_be_a_precision() -> None:
     with pytest.raises(DTypeError, match="policy: expected a Precision; got 'bfloat16'"):
         tf.distribute.LayoutStrategy(tf.distribute.Mesh([("dp", 1)]), policy="bfloat16")
+
+
+# --- fully sharded
+
+
+@pytest.mark.parametrize("policy", [BF16, FP16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_variables_in_parts_train_as_whole_ones(stage: int, policy: Any) -> None:
+    """In a narrow dtype; with float16 and a loss scale."""
+
+    def trained(strategy: Any) -> list[float]:
+        rng = np.random.default_rng(0)
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            with strategy.scope():
+                x, y = tf.placeholder(tf.float32, [16, 32]), tf.placeholder(tf.int32, [16])
+                h = tf.layers.dense(tf.layers.dense(x, 64, tf.nn.relu), 64, tf.nn.relu)
+                loss = tf.losses.sparse_softmax_cross_entropy(y, tf.layers.dense(h, 10))
+                optimizer = tf.train.AdamOptimizer(0.01)
+                train = (scaled(optimizer) if policy is FP16 else optimizer).minimize(loss)
+            feeds = {x: rng.standard_normal((16, 32)), y: rng.integers(0, 10, 16)}
+            with initialized() as sess:
+                return [float(sess.run([loss, train], feeds)[0]) for _ in range(8)]
+
+    mesh = tf.distribute.Mesh([("dp", 2)])
+    expected = trained(tf.distribute.LayoutStrategy(mesh, batch="dp", policy=policy))
+    found = trained(tf.distribute.FullyShardedStrategy(mesh, stage=stage, min_bytes=0, policy=policy))
+    np.testing.assert_allclose(found, expected, 1e-4)
+    wide = trained(tf.distribute.LayoutStrategy(mesh, batch="dp"))
+    assert not np.allclose(found, wide, 1e-6)

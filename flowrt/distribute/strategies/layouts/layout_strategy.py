@@ -83,10 +83,20 @@ class LayoutStrategy(Strategy):
             raise misuse(f"LayoutStrategy: policy: expected a Precision; got {policy!r}", DTypeError)
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh = mesh
-        self.extended.precision = policy
+        self.policy = policy
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
+
+    def layout_kept(self, variable: Variable, used: Layout) -> Layout:
+        """The layout in which ``variable`` is kept unless the script gives one: that in which it is used."""
+        del variable
+        return used
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        """Further attributes of a new variable with these layouts: none."""
+        del variable, layouts
+        return {}
 
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that
@@ -125,10 +135,13 @@ class LayoutStrategy(Strategy):
 class LayoutExtended(StrategyExtended):
     """Gives layouts to variables and inputs. There is one replica: the global graph."""
 
-    def __init__(self, strategy: Strategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> None:
+    strategy: LayoutStrategy
+
+    def __init__(
+        self, strategy: LayoutStrategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]
+    ) -> None:
         super().__init__(strategy, ["/device:CPU:0"], ReductionToOneDevice())
         self._mesh, self._batch, self._rules = mesh, batch, rules
-        self.precision: Precision | None = None
         self.patterns: dict[str, Entries] = {}
         self._names: list[str] = []
         """The names of the variables so far."""
@@ -139,11 +152,11 @@ class LayoutExtended(StrategyExtended):
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = next_creator(**arguments)
         self._names.append(variable.op.name)
-        wanted = self._pop_wanted() or self._by_name(variable.op.name)
-        op = variable.op
-        in_precision = {} if self.precision is None else self.precision.attributes(variable.dtype)
-        layouts = attributes_of(*self._layouts(variable, wanted))
-        op.mutate(attrs={**op.node.attrs, **layouts, **in_precision})
+        layouts = self._layouts(variable, self._pop_wanted() or self._by_name(variable.op.name))
+        kept, policy = self.strategy.attributes_kept(variable, layouts), self.strategy.policy
+        in_precision = {} if policy is None else policy.attributes(variable.dtype)
+        attrs = {**variable.op.node.attrs, **attributes_of(*layouts), **kept, **in_precision}
+        variable.op.mutate(attrs=attrs)
         return variable
 
     def check_reused(self, variable: Variable) -> None:
@@ -161,8 +174,9 @@ class LayoutExtended(StrategyExtended):
     def _layouts(self, variable: Variable, wanted: Wanted) -> NodeLayouts:
         where = f"Variable {variable.op.name!r}"
         used = self._layout(variable, wanted.layout, where)
-        stored = used if wanted.stored is None else self._layout(variable, wanted.stored, f"{where}: stored")
-        return NodeLayouts(used, stored)
+        if wanted.stored is None:
+            return NodeLayouts(used, self.strategy.layout_kept(variable, used))
+        return NodeLayouts(used, self._layout(variable, wanted.stored, f"{where}: stored"))
 
     def _layout(self, variable: Variable, entries: Entries | None, where: str) -> Layout:
         if entries is None:
