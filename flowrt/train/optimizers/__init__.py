@@ -2,6 +2,7 @@
 
 global_step           the variable that counts steps
 optimizer             `Optimizer`: gradients, slots, updates
+sharded_gradients     gradients of variables that are kept in parts
 slot_creator          slots: variables such as momentum, kept for each trained variable
 standard_optimizers   gradient descent, momentum, Adam and others
 proximal_optimizers   proximal gradient descent, AdagradDA

@@ -246,28 +246,50 @@ def test_a_policy_must_be_a_precision() -> None:
 # --- fully sharded
 
 
+class Trained(NamedTuple):
+    losses: list[float]
+    traffic: dict[str, tuple[int, int]]
+
+
+def trained(strategy: Any, with_scale: bool = False) -> Trained:
+    rng = np.random.default_rng(0)
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        with strategy.scope():
+            x, y = tf.placeholder(tf.float32, [16, 32]), tf.placeholder(tf.int32, [16])
+            h = tf.layers.dense(tf.layers.dense(x, 64, tf.nn.relu, False), 64, tf.nn.relu, False)
+            loss = tf.losses.sparse_softmax_cross_entropy(y, tf.layers.dense(h, 10, use_bias=False))
+            optimizer = tf.train.AdamOptimizer(0.01)
+            train = (scaled(optimizer) if with_scale else optimizer).minimize(loss)
+        feeds = {x: rng.standard_normal((16, 32)), y: rng.integers(0, 10, 16)}
+        with initialized() as sess:
+            losses = [float(sess.run([loss, train], feeds)[0]) for _ in range(8)]
+            return Trained(losses, explain_layouts(sess, train, feeds).totals())
+
+
 @pytest.mark.parametrize("policy", [BF16, FP16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_variables_in_parts_train_as_whole_ones(stage: int, policy: Any) -> None:
-    """In a narrow dtype; with float16 and a loss scale."""
-
-    def trained(strategy: Any) -> list[float]:
-        rng = np.random.default_rng(0)
-        with tf.Graph().as_default():
-            tf.set_random_seed(1)
-            with strategy.scope():
-                x, y = tf.placeholder(tf.float32, [16, 32]), tf.placeholder(tf.int32, [16])
-                h = tf.layers.dense(tf.layers.dense(x, 64, tf.nn.relu), 64, tf.nn.relu)
-                loss = tf.losses.sparse_softmax_cross_entropy(y, tf.layers.dense(h, 10))
-                optimizer = tf.train.AdamOptimizer(0.01)
-                train = (scaled(optimizer) if policy is FP16 else optimizer).minimize(loss)
-            feeds = {x: rng.standard_normal((16, 32)), y: rng.integers(0, 10, 16)}
-            with initialized() as sess:
-                return [float(sess.run([loss, train], feeds)[0]) for _ in range(8)]
-
+    """In a narrow dtype; with float16 and a loss scale. Their values travel in it, and their gradients do in
+    float32.
+    """
     mesh = tf.distribute.Mesh([("dp", 2)])
-    expected = trained(tf.distribute.LayoutStrategy(mesh, batch="dp", policy=policy))
-    found = trained(tf.distribute.FullyShardedStrategy(mesh, stage=stage, min_bytes=0, policy=policy))
-    np.testing.assert_allclose(found, expected, 1e-4)
-    wide = trained(tf.distribute.LayoutStrategy(mesh, batch="dp"))
-    assert not np.allclose(found, wide, 1e-6)
+    expected = trained(tf.distribute.LayoutStrategy(mesh, batch="dp", policy=policy), policy is FP16)
+    found = trained(
+        tf.distribute.FullyShardedStrategy(mesh, stage=stage, min_bytes=0, policy=policy), policy is FP16
+    )
+    np.testing.assert_allclose(found.losses, expected.losses, 1e-4)
+    wide = trained(tf.distribute.FullyShardedStrategy(mesh, stage=stage, min_bytes=0))
+    assert not np.allclose(found.losses, wide.losses, 1e-6)
+    if stage > 0:
+        count, nbytes = wide.traffic["AllGather"]
+        assert found.traffic["AllGather"] == (count, nbytes // 2)
+        assert found.traffic["ReduceScatter"] == wide.traffic["ReduceScatter"]
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "parameters", 40000])
+def test_variables_in_host_memory_train_too(offload: Any) -> None:
+    mesh = tf.distribute.Mesh([("dp", 2)])
+    expected = trained(tf.distribute.LayoutStrategy(mesh, batch="dp", policy=FP16), True)
+    strategy = tf.distribute.FullyShardedStrategy(mesh, min_bytes=0, policy=FP16, offload=offload)
+    np.testing.assert_allclose(trained(strategy, True).losses, expected.losses, 1e-4)

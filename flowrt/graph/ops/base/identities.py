@@ -96,6 +96,20 @@ stop_gradient = _identity_op(
 )
 
 
+deep_copy_op: OpDef[Tensor] = define_op(
+    "DeepCopy",
+    "x: T in ANY -> y: T",
+    shape=unchanged,
+    kernel=lambda xp, x, out=None: copied(xp, x, out),
+    vjp=lambda op, dy: [dy],
+    jvp=LINEAR,
+    samples=arrays(),
+    batch=leading,
+    axes="..a -> ..a",
+    doc="The input in memory of its own.",
+)
+
+
 def with_layout_of(op: Operation, x: Tensor) -> Tensor:
     """``x`` in the layout that ``op`` names."""
     moved = relayout_op(x)

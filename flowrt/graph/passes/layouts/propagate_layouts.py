@@ -25,7 +25,7 @@ from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of
+from flowrt.graph.layouts.attributes import HOST, MESH, NodeLayouts, layouts_of, mesh_of
 from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
@@ -34,7 +34,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
-from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
@@ -127,7 +127,7 @@ class _Propagation:
         elif node.op.effect is Effect.HANDLE and MESH in node.attrs:
             layouts = layouts_of(node.attrs, self._mesh) or NodeLayouts(self._none, self._none)
             self._check(node, layouts.stored, node.attrs["shape"])
-            self._found.handles[node.name, 0] = Handle(*layouts, node.attrs["shape"])
+            self._found.handles[node.name, 0] = Handle(*layouts, node.attrs["shape"], HOST in node.attrs)
             self._note(node, (), [layouts.stored])
         elif self._is_of_variable(node):
             self._visit_access(node)
@@ -142,6 +142,9 @@ class _Propagation:
             outputs = [self._seed(node, spec) for spec in node.outputs]
             self._note(node, [self._none] * len(node.inputs), outputs)
             self._note_gathers(node)
+        elif self._narrows_variable(node):
+            handle = self._found.values[node.name, 0] = self._found.values[node.inputs[0]]
+            self._note(node, [handle.stored], [handle.used])
         elif node.op is relayout_op:
             self._note(node, [self._seed(node, node.outputs[0])], [self._seed(node, node.outputs[0])])
         elif node.op is local_shards_op:
@@ -254,7 +257,8 @@ class _Propagation:
         return node.inputs[0] in self._found.handles
 
     def _visit_access(self, node: Node) -> None:
-        used, stored, shape = self._found.handles[node.inputs[0]]
+        handle = self._found.handles[node.inputs[0]]
+        used, stored, shape, _ = handle
         arguments = arguments_of(node.op, node.attrs)
         inputs = [
             self._of_update(node, ref, argument.name, stored, shape)
@@ -269,6 +273,8 @@ class _Propagation:
                 not node.outputs or node.outputs[0].dtype is dtypes.bool_ or node.outputs[0].shape != shape
             )
             self._note(node, inputs, [self._none if whole else used])
+            if node.op is read_variable_op:
+                self._found.values[node.name, 0] = handle
 
     def _of_update(
         self, node: Node, ref: Ref, name: str, stored: Layout, shape: Sequence[int | None]
@@ -308,6 +314,13 @@ class _Propagation:
                 wanted.append(kept)
                 placements.append(kept)
         self._note(node, [inputs[0], Layout(self._mesh, wanted)], [Layout(self._mesh, placements)])
+
+    def _narrows_variable(self, node: Node) -> bool:
+        """Whether ``node`` casts the value of a variable so that fewer bytes have to move."""
+        if node.op is not cast_op or node.inputs[0] not in self._found.values:
+            return False
+        before, after = self._subgraph.spec(node.inputs[0]).dtype, node.outputs[0].dtype
+        return after.size < before.size
 
     # --- nodes that run once
 

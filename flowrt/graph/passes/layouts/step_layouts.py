@@ -51,11 +51,14 @@ class Unsized(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """A variable: the layout in which operations get it, the one in which it is stored, and its shape."""
+    """A variable: the layout in which operations get it, the one in which it is stored, its shape, and
+    whether it is in host memory.
+    """
 
     used: Layout
     stored: Layout
     shape: tuple[int | None, ...]
+    is_on_host: bool
 
 
 class Parameter(NamedTuple):
@@ -82,6 +85,10 @@ class Layouts:
     inputs: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
     handles: dict[Ref, Handle] = field(default_factory=dict)
     """Variables over the mesh."""
+    values: dict[Ref, Handle] = field(default_factory=dict)
+    """Values of variables as they are kept, from which others are redistributed: of reads, and of casts of
+    them to a narrower dtype.
+    """
     single: set[str] = field(default_factory=set)
     """Nodes that run once; every coordinate reads their outputs."""
     free: set[Ref] = field(default_factory=set)
