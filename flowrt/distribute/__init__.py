@@ -51,8 +51,8 @@ _STRATEGIES = (
     "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
     "InputReplicationMode", "LayoutStrategy", "LocalShard", "Mesh", "MirroredStrategy",
     "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
-    "PerReplica", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice", "ReplicaContext",
-    "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
+    "PerReplica", "Precision", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice",
+    "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
     "in_cross_replica_context", "local_shards", "relayout",
 )  # fmt: skip

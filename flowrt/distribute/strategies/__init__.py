@@ -80,3 +80,4 @@ from flowrt.distribute.strategies.values.distributed_values import PerReplica as
 from flowrt.distribute.strategies.values.reduce_op import ReduceOp as ReduceOp
 from flowrt.graph.layouts.mesh import Axis as Axis
 from flowrt.graph.layouts.mesh import Mesh as Mesh
+from flowrt.graph.precision import Precision as Precision

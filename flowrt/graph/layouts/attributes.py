@@ -52,15 +52,16 @@ def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> 
     if LAYOUT not in variable:
         return dict(slot)
     own = {key: value for key, value in slot.items() if key not in ATTRIBUTES}
-    return {**own, **_as_stored(variable)}
+    return {**own, **as_stored(variable)}
 
 
 def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a variable's gradient, in the layout in which its update needs it."""
-    return {**_as_stored(variable), UNIT: variable[UNIT]}
+    return {**as_stored(variable), UNIT: variable[UNIT]}
 
 
-def _as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
+def as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a tensor that is, in layout and memory, as the variable with ``attrs`` is kept."""
     place = {HOST: attrs[HOST]} if HOST in attrs else {}
     return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT]), **place}
 

@@ -30,6 +30,7 @@ from flowrt.errors import DTypeError
 from flowrt.graph.layouts.attributes import COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, UNIT, NodeLayouts
 from flowrt.graph.layouts.layout import Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.precision import COMPUTE, Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
 
@@ -54,7 +55,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
     MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
 
     On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, which documents
-    ``rules``, ``cluster_resolver`` and ``communication_options``.
+    ``rules``, ``cluster_resolver``, ``communication_options`` and ``policy``.
 
     >>> strategy = FullyShardedStrategy(Mesh([("dp", 2)]), axis="dp", stage=2)
     >>> strategy.stage
@@ -77,13 +78,14 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         rules: Mapping[str, Entry] | None = None,
         cluster_resolver: Any = None,
         communication_options: CommunicationOptions | None = None,
+        policy: Precision | None = None,
     ) -> None:
         if not isinstance(mesh, Mesh):
             raise misuse(f"FullyShardedStrategy: expected a Mesh; got {mesh!r}", DTypeError)
         axes = [axis] if isinstance(axis, str) else list(axis)
         _check(mesh, axes, stage, offload)
         super().__init__(mesh, tuple(axes) if batch is None else batch, rules, cluster_resolver,
-                         communication_options)  # fmt: skip
+                         communication_options, policy)  # fmt: skip
         self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
         self._offload = offload
@@ -103,14 +105,19 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         if is_offloaded:
             attrs[HOST] = "1"
         if self.stage < 3:
-            attrs[COPY] = variable.dtype.name
+            attrs[COPY] = self._dtype_of_copy(variable)
         elif self._offload == "optimizer":
-            attrs[COPY] = f"{variable.dtype.name}{IN_PARTS}"
+            attrs[COPY] = f"{self._dtype_of_copy(variable)}{IN_PARTS}"
         if self.stage == 3 and self._regathers:
             attrs[REGATHER] = "1"
         if self.stage == 1:
             attrs[LAST] = "1"
         return attrs if not isinstance(self._offload, int) else {**attrs, RESIDENT: str(self._offload)}
+
+    def _dtype_of_copy(self, variable: Variable) -> str:
+        """The name of the dtype in which products read ``variable``."""
+        narrow = {} if self.policy is None else self.policy.attributes(variable.dtype)
+        return narrow.get(COMPUTE, variable.dtype.name)
 
     def _is_worth_it(self, variable: Variable) -> bool:
         """Whether ``variable``, or its states, are large enough to be kept in parts or elsewhere."""

@@ -30,6 +30,7 @@ from flowrt.graph.layouts.attributes import NodeLayouts, attributes_of, layouts_
 from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import distribution_context, entered_layouts, layout_strategy
 from flowrt.variables.variable import Variable
@@ -52,16 +53,24 @@ class LayoutStrategy(Strategy):
 
     ``batch`` names the axis, or axes, by which the first dimension of placeholders and of datasets' elements
     is sharded. ``rules`` map logical axes, as in ``get_variable(axes=["embed", "hidden"])``, to axes of the
-    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018).
+    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018). ``policy`` is the precision of the variables made in
+    the scope.
 
-    >>> strategy = LayoutStrategy(Mesh([("dp", 2)]), batch="dp")
+    >>> strategy = LayoutStrategy(Mesh([("dp", 2)]), batch="dp", policy=Precision("bfloat16"))
     >>> strategy.num_replicas_in_sync
     1
 
-    Raises `DTypeError` for a ``mesh`` that is none, `InvalidArgumentError` for an unknown axis.
+    Raises `DTypeError` for a ``mesh`` or a ``policy`` that is none, `InvalidArgumentError` for an unknown
+    axis.
     """
 
-    def __init__(self, mesh: Mesh, batch: Entry = None, rules: Mapping[str, Entry] | None = None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        batch: Entry = None,
+        rules: Mapping[str, Entry] | None = None,
+        policy: Precision | None = None,
+    ) -> None:
         if not isinstance(mesh, Mesh):
             raise misuse(f"LayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
         batch_layout = layout_of(mesh, [batch], "LayoutStrategy: batch")
@@ -70,8 +79,11 @@ class LayoutStrategy(Strategy):
         )
         for name, axes in rules.items():
             layout_of(mesh, [axes], f"LayoutStrategy: rule of {name!r}")
+        if policy is not None and not isinstance(policy, Precision):
+            raise misuse(f"LayoutStrategy: policy: expected a Precision; got {policy!r}", DTypeError)
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh = mesh
+        self.policy = policy
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
@@ -139,8 +151,10 @@ class LayoutExtended(StrategyExtended):
         if wanted.layout is None:
             wanted = wanted._replace(layout=self._by_name(variable))
         layouts = self._layouts(variable, wanted)
-        kept = self.strategy.attributes_kept(variable, layouts)
-        variable.op.mutate(attrs={**variable.op.node.attrs, **attributes_of(*layouts), **kept})
+        kept, policy = self.strategy.attributes_kept(variable, layouts), self.strategy.policy
+        in_precision = {} if policy is None else policy.attributes(variable.dtype)
+        attrs = {**variable.op.node.attrs, **attributes_of(*layouts), **kept, **in_precision}
+        variable.op.mutate(attrs=attrs)
         return variable
 
     def check_reused(self, variable: Variable) -> None:

@@ -17,7 +17,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, ShapeContext, define_op, sample
-from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Vjp
+from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Traits, Vjp
 from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.parts import sharded_gather
@@ -189,6 +189,7 @@ gather_op: OpDef[Tensor] = define_op(
     batch=batch_axis.gather,
     axes=_gather_axes,
     sharded=sharded_gather,
+    traits=Traits(narrows=True),
     doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 
@@ -288,6 +289,7 @@ gather_nd_op: OpDef[Tensor] = define_op(
     ),
     batch=batch_axis.gather_nd,
     axes=_gather_nd_axes,
+    traits=Traits(narrows=True),
     doc="The slices of params at the coordinates that the last dimension of ``indices`` holds.",
 )
 

@@ -12,6 +12,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
 from flowrt.graph.ops.base.axes import factors, input_rank, nonzero, whole_along
@@ -107,6 +108,7 @@ pad_op: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=whole_along(lambda s: nonzero(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
 
@@ -131,6 +133,7 @@ pad_v2: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=_pad_v2_axes,
+    traits=Traits(narrows=True),
     doc="The input with ``paddings[i] = (before, after)`` elements ``constant_values`` around dimension i.",
 )
 
@@ -206,6 +209,7 @@ mirror_pad: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=whole_along(lambda s: nonzero(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 

@@ -13,7 +13,7 @@ from flowrt.graph.construction.batching_rules import in_front, merged, on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Samples, ShapeContext, define_op, sample
-from flowrt.graph.op_facets import Kernel
+from flowrt.graph.op_facets import Kernel, Traits
 from flowrt.graph.ops.array.concat_and_split import concat, equal_part, pack
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import sum_op
@@ -100,6 +100,7 @@ tile: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: 1}),
     axes=whole_along(lambda s: _repeated(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input repeated ``multiples[i]`` times along dimension i.",
 )
 
@@ -201,6 +202,7 @@ reverse_sequence_op: OpDef[Tensor] = define_op(
     ),
     batch=lambda b, op, values: merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None,
     axes=_reverse_sequence_axes,
+    traits=Traits(narrows=True),
     doc="The first ``seq_lengths[b]`` entries of each batch entry b in reverse order.",
 )
 
@@ -257,6 +259,7 @@ roll: OpDef[Tensor] = define_op(
     ),
     batch=on_axes(),
     axes=whole_along(lambda s: s.value(2)),
+    traits=Traits(narrows=True),
     doc="The input rotated by ``shift`` along ``axis``; elements that leave at one end enter at the other.",
 )
 
@@ -325,6 +328,7 @@ def _define_rearranging(
         samples=samples,
         batch=merged(0),
         axes="n a! b! c! -> n p q r",
+        traits=Traits(narrows=True),
         doc=doc,
     )
 

@@ -19,6 +19,7 @@ from flowrt.graph.construction.batching_rules import batched, leading, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
@@ -207,6 +208,7 @@ matrix_band_part: OpDef[Tensor] = define_op(
     ],
     batch=leading,
     axes="... m! n! -> ... m! n!",
+    traits=Traits(narrows=True),
     doc="Matrices with zeros but on num_lower diagonals below and num_upper above the main one (-1: all).",
 )
 

@@ -57,6 +57,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     check_list,
 )
 from flowrt.graph.passes.layouts.wanted_layouts import made_axes, wanted_layouts
+from flowrt.graph.precision import SUMS_FIRST
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 
@@ -565,7 +566,13 @@ class _Choice:
         if op.jvp is LINEAR and all(i in partial or self._is_zero(i, held) for i in inputs):
             return frozenset(inputs)
         is_one = len(partial) == 1 and partial[0] in op.linear_in
-        return frozenset(partial) if is_one else frozenset()
+        return frozenset(partial) if is_one and self._keeps_sums() else frozenset()
+
+    def _keeps_sums(self) -> bool:
+        """Whether addends may be cast before they are added up: to a dtype that is not narrower."""
+        specs = [*self._specs, *self._node.outputs]
+        is_narrower = self._node.op is cast_op and specs[1].dtype.size < specs[0].dtype.size
+        return not is_narrower and SUMS_FIRST not in self._node.attrs
 
     def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
         """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
