@@ -16,6 +16,8 @@ import time
 import numpy as np
 
 import flowrt as tf
+from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
+from flowrt.graph.resources.variables import VariableResource
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
 from tests.graph.passes.layouts.random_layouts import give, random_layout, random_mesh
 from tests.graph.passes.layouts.test_random_layouts import results
@@ -104,6 +106,51 @@ def sends():
         for _ in range(20):
             session.run([train, loss], {x: np.ones([4, 256])})
         return (received_bytes() - before) / 20, nbytes
+
+
+def keeps():
+    """Bytes a parameter of ``keeps STAGE REDUCE`` in this worker's variables, and in tensors that are there
+    when the first update begins. REDUCE: the dtype of gradients, if products are in bfloat16; else nothing.
+    """
+    _, stage, reduce = WHAT.split(":")
+    policy = tf.distribute.Precision("bfloat16", reduce=reduce) if reduce else None
+    found = tf.distribute.FullyShardedStrategy(
+        Mesh([("dp", len(ADDRESSES))]), stage=int(stage), units=r"layer\d+", policy=policy, **workers()
+    )
+    layers, width = 16, 64
+    with found.scope():
+        x = tf.placeholder(tf.float32, [len(ADDRESSES), width])
+        h = x
+        for layer in range(layers):
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/w", [width, width])))
+        train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
+    with tf.Session(config=CONFIG) as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train, {x: np.ones([len(ADDRESSES), width])})
+        resources = session._runtime._resources.values()
+        kept = sum(r.array.nbytes for r in resources if isinstance(r, VariableResource) and r.array.ndim)
+        plans = [plan for request in session._requests.values() for plan in request.plans.values()]
+        (part,) = plans[-1].partitions.values()
+        live = live_at_first_update(part)
+        return kept / (layers * width**2), live / (layers * width**2)
+
+
+def live_at_first_update(part):
+    """The bytes of tensors made before the first update and read by it or later."""
+    order = list(part.schedule.order)
+    first = next(i for i, node in enumerate(order) if node.name.startswith("Adam/update"))
+    made = {(node.name, k) for node in order[:first] for k in range(len(node.outputs))}
+    read = {ref for node in order[first:] for ref in node.inputs} & made
+    nodes, buffers = part.subgraph.nodes, part.buffers
+
+    def base(ref):
+        while nodes[ref[0]].op.alias and buffers.storage_of(ref) is not Storage.RESOURCE:
+            ref = nodes[ref[0]].inputs[nodes[ref[0]].op.aliased]
+        return ref
+
+    in_memory = (Storage.BUFFER, Storage.REGISTER)
+    roots = {base(ref) for ref in read}
+    return sum(nbytes_of(part.subgraph.spec(r)) for r in roots if buffers.storage_of(r) in in_memory)
 
 
 def received_bytes():
@@ -294,6 +341,7 @@ DOES = {
     "train": trains,
     "shard": shards,
     "sends": sends,
+    "keeps": keeps,
     "graphs": draws_graphs,
     "loops": draws_graphs,
     "reads": reads,
