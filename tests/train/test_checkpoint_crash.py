@@ -16,13 +16,8 @@ import numpy as np
 import pytest
 
 from flowrt.errors import NotFoundError, ResourceExhaustedError
-from flowrt.train.checkpoints.checkpoint import (
-    CheckpointReader,
-    checkpoint_exists,
-    read_checkpoint,
-    remove_checkpoint,
-    write_checkpoint,
-)
+from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, write_checkpoint
+from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal, files, named_files, shard_files
 
 
