@@ -20,6 +20,7 @@ from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkp
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader as NewCheckpointReader
 from flowrt.train.checkpoints.checkpoint_state import *
 from flowrt.train.checkpoints.durable_files import write_graph
+from flowrt.train.checkpoints.foreign_files import Transposed, load_safetensors
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination import queue_runner as queue_runner

@@ -166,7 +166,9 @@ class ShardFile:
         self._checked: set[int] = set()
         self._arrays = self._read_header()
 
-    def keys(self) -> list[str]:
+    @property
+    def names(self) -> list[str]:
+        """The names of its arrays."""
         return list(self._arrays)
 
     def find(self, key: str) -> StoredBytes | None:
