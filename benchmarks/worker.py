@@ -29,12 +29,24 @@ class Loaded(NamedTuple):
 
 
 def _flowrt() -> Loaded:
-    from benchmarks import cases, cluster, collectives, data_parallel, layouts, models, redistribution
+    from benchmarks import (
+        cases,
+        checkpoints,
+        cluster,
+        collectives,
+        data_parallel,
+        layouts,
+        models,
+        redistribution,
+    )
 
     flowrt = importlib.import_module("flowrt")
     all_cases = {**cases.CASES, **models.CASES, **cluster.CASES}
     bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
-    of_side = {**collectives.CASES, **data_parallel.CASES, **layouts.CASES, **redistribution.CASES}
+    of_side = {
+        **checkpoints.CASES, **collectives.CASES, **data_parallel.CASES, **layouts.CASES,
+        **redistribution.CASES,
+    }  # fmt: skip
     bound |= {name: partial(case, "flowrt") for name, case in of_side.items()}
     return Loaded(flowrt.__version__, bound, flowrt.errors.UnimplementedError)
 
@@ -53,13 +65,14 @@ def _tensorflow() -> Loaded:
 def _torch(is_compiled: bool) -> Loaded:
     import torch
 
-    from benchmarks import collectives, data_parallel, layouts, peers_torch, redistribution
+    from benchmarks import checkpoints, collectives, data_parallel, layouts, peers_torch, redistribution
 
     wrap = torch.compile if is_compiled else peers_torch.eager
     cases = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
     if not is_compiled:
         of_side = {
-            **collectives.CASES, **data_parallel.TORCH_CASES, **layouts.CASES, **redistribution.CASES
+            **checkpoints.CASES, **collectives.CASES, **data_parallel.TORCH_CASES, **layouts.CASES,
+            **redistribution.CASES,
         }  # fmt: skip
         cases |= {name: partial(case, "torch") for name, case in of_side.items()}
     return Loaded(torch.__version__, cases)
