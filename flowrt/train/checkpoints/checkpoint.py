@@ -139,11 +139,11 @@ class _Save:
     _pending: IO[bytes]
     """The new manifest, in the first process."""
     _pieces: Sequence[HeldPiece]
-    """What this process adds; a tensor without elements has no bytes."""
+    """The pieces that this process adds; a tensor without elements has no bytes."""
     _shards: list[list[HeldPiece]]
     """The pieces with bytes, by shard."""
     _numbers: range
-    """Those of this process's shards."""
+    """The numbers of this process's shards."""
     _count: int
     """The number of all shards."""
 

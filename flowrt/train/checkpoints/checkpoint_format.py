@@ -6,7 +6,7 @@ A checkpoint with prefix ``P`` is one manifest and, for each of its n shards, on
     P.<save id>-00000-of-0000n.safetensors     a shard; the id is 16 random hex digits per save
 
 A tensor is a list of pieces, blocks of it, each in a shard: `piece_key` is its name there. A shard is checked
-in blocks of bytes, so that whoever reads a part of it need not read the rest.
+in blocks of bytes, so that a reader of a part need not read the rest.
 
     Rule 1: a file belongs to the checkpoint only if the manifest names it.
     Rule 2: the manifest holds no path. Shard names are derived from the prefix, so it cannot point elsewhere.

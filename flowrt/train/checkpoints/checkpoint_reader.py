@@ -40,8 +40,8 @@ def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dic
 
 
 def read_one_save(prefix: PathLike, read: Callable[[CheckpointReader], T]) -> T:
-    """What ``read`` returns for a reader of the checkpoint; it is called again, with a new one, if a save
-    replaces the checkpoint meanwhile.
+    """Call ``read`` with a reader of the checkpoint, and again, with a new one, if a save replaces the
+    checkpoint meanwhile. Returns its result.
     """
     reader = CheckpointReader(prefix)
     while True:
@@ -105,7 +105,7 @@ class CheckpointReader:
     def _path(self, number: int) -> str:
         return shard_path(self.prefix, self.save_id, number, len(self._entries))
 
-    def _file(self, number: int) -> ShardFile:
+    def _file(self, number: int, where: str) -> ShardFile:
         if number not in self._files:
-            self._files[number] = ShardFile(self._path(number), self._entries[number])
+            self._files[number] = ShardFile(self._path(number), self._entries[number], where)
         return self._files[number]

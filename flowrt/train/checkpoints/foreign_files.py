@@ -143,7 +143,7 @@ def _tensor(file: ShardFile, key: str) -> StoredTensor | str:
         raise DataLossError(f"{file.path}: expected the tensor {key!r}, which the index lists; it has none")
     if stored.code not in DTYPE_OF_CODE:
         return stored.code
-    piece = StoredPiece(whole(stored.shape), key, file.path, lambda: file)
+    piece = StoredPiece(whole(stored.shape), key, file.path, lambda where: file)
     return StoredTensor(key, DTYPE_OF_CODE[stored.code], stored.shape, [piece])
 
 
@@ -153,7 +153,7 @@ def _tensor(file: ShardFile, key: str) -> StoredTensor | str:
 def _wanted(
     mapping: Any, variables: Mapping[str, Variable]
 ) -> tuple[dict[Variable, str | Transposed], list[str]]:
-    """What each variable gets, and what is wrong with the names."""
+    """The choice for each variable, and what is wrong with the names."""
     if isinstance(mapping, Mapping):
         return _wanted_by_name(mapping, variables)
     if not callable(mapping):
@@ -218,7 +218,7 @@ def _name(wanted: str | Transposed) -> str:
 def _sources(
     wanted: Mapping[Variable, str | Transposed], tensors: Mapping[str, StoredTensor | str]
 ) -> tuple[dict[Variable, Source], list[str]]:
-    """What to read for each variable, and which variables cannot get their tensors."""
+    """The source of each variable, and which variables cannot get their tensors."""
     sources: dict[Variable, Source] = {}
     wrong = []
     for variable, choice in wanted.items():
@@ -241,7 +241,7 @@ def _widens(stored: DType, wanted: DType) -> bool:
 
 
 def _misfit(variable: Variable, tensor: StoredTensor, choice: str | Transposed) -> str | None:
-    """Why the shapes do not fit, None if they do."""
+    """The reason why the shapes do not fit, None if they do."""
     shape, rank = variable.shape, len(tensor.shape)
     if isinstance(choice, Transposed) and choice.perm is not None and sorted(choice.perm) != [*range(rank)]:
         return f"gets {choice}; tensor {tensor.name!r} has shape {list(tensor.shape)}"

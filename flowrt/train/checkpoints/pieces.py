@@ -1,6 +1,6 @@
-"""Pieces of tensors: which make up a whole, which hold a part of it, and who writes them. Pure.
+"""Pieces of tensors: whether they make up a whole, what they have in common, and which device writes which.
 
-A piece is a block of a tensor: the offset of its first element, and its shape.
+A piece is a block of a tensor: the offset of its first element, and its shape. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def whole(shape: Sequence[int]) -> Slices:
 
 
 def slices_of(block: Block) -> Slices:
-    """Where ``block`` is in its tensor."""
+    """The part of its tensor that ``block`` is."""
     return tuple(slice(at, at + size) for at, size in zip(block.offset, block.shape, strict=True))
 
 
@@ -44,7 +44,7 @@ def block_of(slices: Slices) -> tuple[Shape, Shape]:
 
 
 def format_slices(slices: Slices) -> str:
-    """As Python writes them: ``[0:2, 4:8]``."""
+    """The text of ``slices``, as in Python: ``[0:2, 4:8]``."""
     return f"[{', '.join(f'{s.start}:{s.stop}' for s in slices)}]"
 
 
@@ -94,7 +94,7 @@ class Holder(NamedTuple):
 
 
 def choose_writers(holders: Sequence[tuple[int, Sequence[Holder]]]) -> list[Holder]:
-    """For each piece, of so many bytes and on these devices, the one that writes it.
+    """The device that writes each piece, of so many bytes and on these devices.
 
     The largest is given away first, each to the process, and then to the device there, with the fewest bytes
     so far. The result depends on nothing else: all processes find the same.

@@ -102,9 +102,9 @@ class Saver:
         ``save_path-STEP``.
 
         ``global_step`` is an int, a variable or a tensor. If workers hold parts of a variable's value, all
-        must save at the same time, under one path, or call `take_part`. Raises `FailedPreconditionError` for
-        an uninitialized variable and the errors of writing, in all of them; the last checkpoint is then
-        untouched.
+        must save at the same time, or call `take_part`: under one path if each runs its own session of a
+        mesh, otherwise each under its own. Raises `FailedPreconditionError` for an uninitialized variable and
+        the errors of writing, on a mesh in all of them; the last checkpoint is then untouched.
         """
         _check_session(sess, "save")
         prefix = path_string(save_path, "save")

@@ -111,7 +111,7 @@ class _Blocks:
         self._file, self._nbytes = file, 0
         self._done: list[str] = []
         self._crc = 0
-        """Of the block that is not full yet."""
+        """The CRC-32 of the block that is not full yet."""
 
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -149,22 +149,23 @@ class StoredBytes(NamedTuple):
 @final
 class ShardFile:
     """An open safetensors file, of which parts are read. With an ``entry`` of a manifest all that is read is
-    checked against it, when it is first needed.
+    checked against it, when it is first needed. ``where`` stands for the path in errors of opening it.
 
     Raises `OSError`, and `DataLossError` for another size, a wrong checksum, and a malformed header. The file
     stays open, even if it is removed meanwhile, as long as the object or its bytes are in use.
     """
 
-    def __init__(self, path: str, entry: ShardEntry | None = None) -> None:
+    def __init__(self, path: str, entry: ShardEntry | None = None, where: str | None = None) -> None:
         self.path, self._entry = path, entry
+        where = where or path
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if entry is not None and size != entry.nbytes:
-                raise DataLossError(f"{path}: expected {entry.nbytes} bytes; got {size}")
+                raise DataLossError(f"{where}: expected {entry.nbytes} bytes; got {size}")
             mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
         self._data = np.frombuffer(mapped, np.uint8)
         self._checked: set[int] = set()
-        self._arrays = self._read_header()
+        self._arrays = self._read_header(where)
 
     @property
     def names(self) -> list[str]:
@@ -200,11 +201,11 @@ class ShardFile:
                 f"{where}: expected CRC-32 {expected} of bytes {begin:,} to {end:,}; got {found}"
             )
 
-    def _read_header(self) -> dict[str, StoredBytes]:
-        self.check(0, min(_HEADER_SIZE, len(self._data)), self.path)
+    def _read_header(self, where: str) -> dict[str, StoredBytes]:
+        self.check(0, min(_HEADER_SIZE, len(self._data)), where)
         end = _HEADER_SIZE + int.from_bytes(self._data[:_HEADER_SIZE].tobytes(), "little")
-        self.check(0, min(end, len(self._data)), self.path)
-        with safetensors_errors(self.path), safetensors.safe_open(self.path, framework="np"):
+        self.check(0, min(end, len(self._data)), where)
+        with _safetensors_errors(where), safetensors.safe_open(self.path, framework="np"):
             pass  # the library has checked that the arrays' bytes are there, and follow each other
         listed = json.loads(self._data[_HEADER_SIZE:end].tobytes())
         listed.pop("__metadata__", None)
@@ -215,7 +216,7 @@ class ShardFile:
 
 
 @contextmanager
-def safetensors_errors(where: str) -> Iterator[None]:
+def _safetensors_errors(where: str) -> Iterator[None]:
     """Turn the library's errors into `DataLossError`."""
     try:
         yield

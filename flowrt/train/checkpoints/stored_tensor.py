@@ -29,12 +29,14 @@ class Source(Protocol):
 
 
 class StoredPiece(NamedTuple):
-    """A piece of a tensor, the ``key`` of a file, which ``open`` opens."""
+    """A piece of a tensor, the ``key`` of a file, which ``open`` opens; its argument names the piece in
+    errors.
+    """
 
     slices: Slices
     key: str
     path: str
-    open: Callable[[], ShardFile]
+    open: Callable[[str], ShardFile]
 
 
 @final
@@ -95,7 +97,7 @@ class StoredTensor:
         return from_stored(self.dtype, _shape(piece), file.bytes(stored.begin, stored.end), where)
 
     def _find(self, piece: StoredPiece, where: str) -> tuple[ShardFile, StoredBytes]:
-        file = piece.open()
+        file = piece.open(where)
         found = file.find(piece.key)
         if found is None:
             raise DataLossError(f"{where}: expected {piece.key!r} in the file; there is no such array")

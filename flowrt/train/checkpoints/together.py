@@ -22,7 +22,7 @@ class Processes(Protocol):
     count: int
 
     def all(self, action: Callable[[], Any]) -> list[Any]:
-        """What ``action`` returns in each process, by number: values that JSON has, with lists for tuples.
+        """The results of ``action`` in each process, by number: values that JSON has, with lists for tuples.
 
         Raises what it raises; if it does so in another process, the same type here, which names that one.
         """

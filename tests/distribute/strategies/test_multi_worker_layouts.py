@@ -15,6 +15,7 @@ import safetensors.numpy
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.layouts.mesh import Mesh
+from flowrt.train.checkpoints import shard_file
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net, trained
 from tests.distribute.strategies.test_multi_worker import answer_of, workers
 
@@ -164,13 +165,17 @@ def test_what_processes_saved_is_restored_in_one(checkpoints: Path) -> None:
                 np.testing.assert_array_equal(session.run(w), SAVED["w"])
 
 
-def test_damage_that_one_process_finds_is_an_error_in_all_and_no_variable_changes(checkpoints: Path) -> None:
+def test_damage_that_one_process_finds_is_an_error_in_all_and_no_variable_changes(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_file, "BLOCK_BYTES", 32)
     save_here(checkpoints, ["a", None])
     (path,) = checkpoints.glob("*.safetensors")
     data = path.read_bytes()
     at = data.rindex(SAVED["w"][6].tobytes())  # the last row, which the second process has
     path.write_bytes(data[:at] + b"?" + data[at + 1 :])
     found = answers("restores:rows", 2)
+    assert ["process 1: " in message for _, message, _ in found] == [True, False]
     for kind, message, values in found:
         assert kind == "DataLossError"
         assert re.search(r"safetensors: tensor 'w', piece \[5:7, 0:3\]: expected CRC-32", message)
