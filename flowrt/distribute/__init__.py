@@ -48,7 +48,7 @@ _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experiment
 _STRATEGIES = (
     "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
-    "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
+    "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
     "LocalShard", "Mesh", "MirroredStrategy", "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy",
     "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
     "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",

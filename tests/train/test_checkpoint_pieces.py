@@ -14,6 +14,7 @@ import safetensors.numpy
 
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError
+from flowrt.train.checkpoints import shard_file
 from flowrt.train.checkpoints.checkpoint import write_pieces
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
 from flowrt.train.checkpoints.shard_file import BLOCK_BYTES, HeldPiece, ShardFile
@@ -127,6 +128,22 @@ def test_damage_names_the_tensor_the_piece_and_the_file_and_hurts_no_other_rows(
     stored.check((slice(rows - 1, rows + 1), slice(0, 256)))
     stored.read((slice(rows - 1, rows + 1), slice(0, 256)), out)
     np.testing.assert_array_equal(out, w[rows - 1 : rows + 1])
+
+
+@pytest.mark.parametrize("row", [0, 1, 4])
+def test_each_row_is_checked_and_no_other(prefix: str, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 32 bytes is four blocks of 8."""
+    monkeypatch.setattr(shard_file, "BLOCK_BYTES", 8)
+    save(prefix, held("w", W, (slice(0, 5), slice(0, 8))))
+    (path,) = shard_paths(prefix)
+    whole = path.read_bytes()
+    begin = len(whole) - W.nbytes + row * 32
+    for at in range(begin, begin + 32):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        for other in range(5):
+            part, stored = (slice(other, other + 1), slice(0, 8)), CheckpointReader(prefix).stored("w")
+            with pytest.raises(DataLossError, match="CRC-32") if other == row else nullcontext():
+                stored.check(part)
 
 
 def test_files_of_many_blocks_have_a_checksum_for_each(prefix: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.graph.passes.layouts.variable_shards import shards_of
+from flowrt.train.checkpoints import shard_file
 from tests.train.checkpoint_cases import shard_paths
 from tests.train.test_checkpoint_pieces import write_version_1
 
@@ -162,6 +164,35 @@ def test_neither_saving_nor_restoring_holds_a_copy_of_a_tensor(tmp_path: Path) -
             assert_restored(session, variables, values)
 
 
+@pytest.mark.parametrize("stage", [1, 3])
+def test_fully_sharded_training_goes_on_from_a_checkpoint_of_one_device(stage: int, tmp_path: Path) -> None:
+    """At stage 1 the weights are kept in parts, and whole for the readers: both are restored."""
+
+    def losses(strategy: Any, restores: bool) -> list[float]:
+        tf.reset_default_graph()
+        with strategy.scope() if strategy else nullcontext():
+            x = tf.placeholder(tf.float64, [4, 64])
+            w = tf.get_variable("w", [64, 32], tf.float64, tf.zeros_initializer())
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - 1.0))
+            train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+        feed, saver = {x: np.eye(4, 64)}, tf.train.Saver()
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+            session.run(tf.global_variables_initializer())
+            if restores:
+                saver.restore(session, f"{tmp_path}/model")
+            else:
+                for _ in range(3):
+                    session.run(train, feed)
+                saver.save(session, f"{tmp_path}/model")
+            return [session.run([loss, train], feed)[0] for _ in range(3)]
+
+    expected = losses(None, False)
+    sharded = tf.distribute.FullyShardedStrategy(tf.distribute.Mesh([("dp", 2)]), stage=stage)
+    np.testing.assert_allclose(losses(sharded, True), expected, 1e-12)
+    assert losses(sharded, False)[0] == pytest.approx(expected[0], 1e-12)
+    np.testing.assert_allclose(losses(None, True), expected, 1e-12)
+
+
 def test_a_saver_with_reshape_restores_another_shape_in_parts(tmp_path: Path) -> None:
     session, _ = session_of(Form([("a", 2)], ["a", None]), {"w": VALUES["w"]})
     with session:
@@ -175,7 +206,10 @@ def test_a_saver_with_reshape_restores_another_shape_in_parts(tmp_path: Path) ->
         assert_restored(session, variables, {"w": VALUES["w"].reshape(7, 5)})
 
 
-def test_a_damaged_piece_leaves_all_variables_as_they_were(tmp_path: Path) -> None:
+def test_a_damaged_piece_leaves_all_variables_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_file, "BLOCK_BYTES", 16)
     session, variables = session_of(Form([("a", 2)], ["a", None]))
     with session:
         session.run(tf.global_variables_initializer())

@@ -258,7 +258,7 @@ class LocalRuntime:
         if shard.handle is not None:
             device = self._by_name[self._assigned[shard.handle.name]]
             where = device, self._resource(device, shard.handle)
-        return StoredShard(shard.slices, shard.place, shard.task, where)
+        return StoredShard(shard.slices, shard.place, shard.task, where, shard.is_copy)
 
     def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
         """See `Runtime`."""

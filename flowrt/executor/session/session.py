@@ -305,7 +305,8 @@ class BaseSession:
 
     def variable_shards(self, variables: Sequence[Any]) -> list[list[StoredShard]]:
         """The parts in which each variable, of static shape, is kept: one per device of its mesh, or one if
-        it has no layout. No parts of one that `variable_values` alone can reach, such as those of a cluster.
+        it has no layout; and those of its copy, if it has one. No parts of a variable that `variable_values`
+        alone can reach, as in a cluster.
         """
         self._check_open()
         return self._runtime.variable_shards(variables, self.run)

@@ -36,6 +36,8 @@ class StoredShard(NamedTuple):
     """The number of the process, if each runs its own session; otherwise 0."""
     where: Place | None
     """None in another process."""
+    is_copy: bool = False
+    """Whether it is set with the variable, perhaps in a narrower dtype, but is not its value."""
 
     @contextmanager
     def reading(self) -> Iterator[np.ndarray[Any, Any]]:

@@ -3,6 +3,10 @@
     _mesh      the mesh, on variables, inputs and Relayout operations
     _layout    how the tensor is used
     _stored    how a variable is kept, if that is another layout
+    _copy      the dtype of a whole copy that every coordinate keeps besides, from which the variable is read
+    _unit      the variables that are gathered, and whose gradients are reduced, in one message
+    _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
+    _last      on a variable whose gradient is reduced when all of the step are there
 
 All are text, so they survive GraphDef, the text form and the wire.
 """
@@ -19,7 +23,8 @@ from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
 MESH, LAYOUT, STORED = "_mesh", "_layout", "_stored"
-ATTRIBUTES = (MESH, LAYOUT, STORED)
+COPY, UNIT, REGATHER, LAST = "_copy", "_unit", "_regather", "_last"
+ATTRIBUTES = (MESH, LAYOUT, STORED, COPY, UNIT, REGATHER, LAST)
 
 
 class NodeLayouts(NamedTuple):
@@ -35,10 +40,20 @@ def attributes_of(used: Layout, stored: Layout | None = None) -> dict[str, str]:
     return found if stored is None or stored is used else {**found, STORED: format_layout(stored)}
 
 
-def layout_of_slot(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of an optimizer's slot, which is used as the variable with ``attrs`` is stored."""
-    if LAYOUT not in attrs:
-        return {}
+def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an optimizer's ``slot``, which is used as its ``variable``, of these attributes, is stored."""
+    if LAYOUT not in variable:
+        return dict(slot)
+    own = {key: value for key, value in slot.items() if key not in ATTRIBUTES}
+    return {**own, **_as_stored(variable)}
+
+
+def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a variable's gradient, in the layout in which its update needs it."""
+    return {**_as_stored(variable), UNIT: variable[UNIT]}
+
+
+def _as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT])}
 
 

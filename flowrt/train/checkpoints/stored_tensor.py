@@ -64,7 +64,7 @@ class StoredTensor:
                 self._array(piece)
 
     def read(self, part: Slices, out: Array) -> None:
-        """See `Source`. ``out`` may be of a wider dtype."""
+        """See `Source`. ``out`` may be of another dtype, to which the elements are cast."""
         for piece, common in self._within(part):
             out[inside(common, part)] = self._array(piece)[inside(common, piece.slices)]
 

@@ -93,7 +93,7 @@ def _chosen(
     """The shards that process ``task`` writes, by name."""
     holders: dict[tuple[str, Any], dict[Holder, StoredShard]] = {}
     for name, found in shards.items():
-        for shard in found:
+        for shard in (shard for shard in found if not shard.is_copy):
             block = block_of(shard.slices)
             if count(block[1]) or not count(_shape(variables[name])):  # a tensor without elements is listed
                 holders.setdefault((name, block), {})[Holder(shard.task, shard.device)] = shard

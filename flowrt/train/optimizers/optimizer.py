@@ -20,6 +20,7 @@ from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
+from flowrt.train.optimizers.sharded_gradients import as_updates_need
 from flowrt.train.optimizers.slot_creator import create_slot, zeros_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
@@ -113,7 +114,7 @@ class Optimizer:
             gate_gradients=gate_gradients,
             aggregation_method=aggregation_method,
         )
-        return list(zip(found, variables, strict=True))
+        return list(zip(as_updates_need(found, variables), variables, strict=True))
 
     def apply_gradients(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowrt.dtypes import as_dtype
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.layouts.attributes import layout_of_slot
+from flowrt.graph.layouts.attributes import attributes_of_slot
 from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.variables.variable import Variable
 from flowrt.variables.variable_scope import get_variable_scope
@@ -29,7 +29,7 @@ def create_slot(
         scopes.enter_context(graph.name_scope(None))
         slot = Variable(val, trainable=False, name=full_name, validate_shape=is_static)
     if is_static and slot.shape.as_list() == primary.shape.as_list():
-        slot.op.mutate(attrs={**slot.op.node.attrs, **layout_of_slot(primary.op.node.attrs)})
+        slot.op.mutate(attrs=attributes_of_slot(slot.op.node.attrs, primary.op.node.attrs))
     return slot
 
 

@@ -33,11 +33,15 @@ MESHES = {
 CONFIG = tf.ConfigProto(device_count={"CPU": 2})
 
 
-def strategy(mesh, batch=None, timeout_s=30.0):
+def workers(timeout_s=30.0):
     spec = tf.train.ClusterSpec({"worker": ADDRESSES})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=TASK)
     options = tf.distribute.CommunicationOptions(timeout_seconds=timeout_s)
-    return tf.distribute.MultiWorkerLayoutStrategy(mesh, batch, None, resolver, options)
+    return {"cluster_resolver": resolver, "communication_options": options}
+
+
+def strategy(mesh, batch=None, timeout_s=30.0):
+    return tf.distribute.MultiWorkerLayoutStrategy(mesh, batch, None, **workers(timeout_s))
 
 
 def trains():
@@ -48,6 +52,22 @@ def trains():
         tf.set_random_seed(7)
         found = strategy(mesh, batch)
         found.variable_layouts(of_net(NETS[net], layouts))
+        with found.scope():
+            built = NETS[net]()
+        with tf.Session(graph=graph, config=CONFIG) as session:
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([built.loss, built.train], built.feeds)[0] for _ in range(20)]
+            return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
+
+
+def shards():
+    """The losses and variables of the net ``shard NET STAGE``, fully sharded, after 20 steps."""
+    _, net, stage = WHAT.split(":")
+    with tf.Graph() as graph:
+        tf.set_random_seed(7)
+        found = tf.distribute.FullyShardedStrategy(
+            Mesh([("dp", len(ADDRESSES))]), stage=int(stage), units=r"block\d|\w+", min_bytes=0, **workers()
+        )
         with found.scope():
             built = NETS[net]()
         with tf.Session(graph=graph, config=CONFIG) as session:
@@ -290,6 +310,7 @@ def outside():
 
 DOES = {
     "train": trains,
+    "shard": shards,
     "graphs": draws_graphs,
     "loops": draws_graphs,
     "reads": reads,

@@ -76,6 +76,16 @@ class LayoutStrategy(Strategy):
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
 
+    def layout_kept(self, variable: Variable, used: Layout) -> Layout:
+        """How ``variable`` is kept if the script does not say: as it is used."""
+        del variable
+        return used
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        """What else a new variable with these layouts has for attributes: nothing."""
+        del variable, layouts
+        return {}
+
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that
         match whole names; the first that matches counts, and ``get_variable(layout=)`` comes before all.
@@ -126,9 +136,9 @@ class LayoutExtended(StrategyExtended):
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = next_creator(**arguments)
         self._names.append(variable.op.name)
-        wanted = self._pop_wanted() or self._by_name(variable.op.name)
-        op = variable.op
-        op.mutate(attrs={**op.node.attrs, **attributes_of(*self._layouts(variable, wanted))})
+        layouts = self._layouts(variable, self._pop_wanted() or self._by_name(variable.op.name))
+        kept = self.strategy.attributes_kept(variable, layouts)
+        variable.op.mutate(attrs={**variable.op.node.attrs, **attributes_of(*layouts), **kept})
         return variable
 
     def check_reused(self, variable: Variable) -> None:
@@ -146,8 +156,9 @@ class LayoutExtended(StrategyExtended):
     def _layouts(self, variable: Variable, wanted: Wanted) -> NodeLayouts:
         where = f"Variable {variable.op.name!r}"
         used = self._layout(variable, wanted.layout, where)
-        stored = used if wanted.stored is None else self._layout(variable, wanted.stored, f"{where}: stored")
-        return NodeLayouts(used, stored)
+        if wanted.stored is None:
+            return NodeLayouts(used, self.strategy.layout_kept(variable, used))
+        return NodeLayouts(used, self._layout(variable, wanted.stored, f"{where}: stored"))
 
     def _layout(self, variable: Variable, entries: Entries | None, where: str) -> Layout:
         if entries is None:

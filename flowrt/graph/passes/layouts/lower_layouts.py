@@ -21,7 +21,7 @@ from flowrt.device.spec import DeviceSpec
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import ATTRIBUTES, mesh_of
+from flowrt.graph.layouts.attributes import ATTRIBUTES, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
@@ -30,6 +30,7 @@ from flowrt.graph.ops.base.identities import identity, local_shards_op, relayout
 from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
+from flowrt.graph.passes.layouts.keep_copies import keep_copies
 from flowrt.graph.passes.layouts.local_forms import (
     Local,
     emit_local,
@@ -44,6 +45,8 @@ from flowrt.graph.passes.layouts.own_part import check_state, own_part
 from flowrt.graph.passes.layouts.processes import own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
+from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
+from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
@@ -90,7 +93,8 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    return _Lowering(propagate(subgraph, mesh_on(mesh, devices)), links).of_step()
+    scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph)))
+    return _Lowering(propagate(scheduled, mesh_on(mesh, devices)), links).of_step()
 
 
 @final
@@ -394,7 +398,7 @@ class _Lowering:
             self._emit.count_of[node.name] = math.prod(d or 0 for d in counted)
             emit_local(self._emit, node, local, True)
         elif node.op is relayout_op:
-            emit_local(self._emit, node.replace(op=identity, attrs=_only_t(node)), local, False)
+            emit_local(self._emit, node.replace(op=identity, attrs=_of_identity(node)), local, False)
         else:
             emit_local(self._emit, node, local, False)
 
@@ -425,9 +429,12 @@ def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSp
 
 
 def _without_layout(node: Node) -> dict[str, Any]:
-    """The attrs of ``node`` but for those of the global graph only."""
-    return {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+    """The attrs of ``node`` but for those of the global graph only; by units, collectives are joined."""
+    return {
+        key: value for key, value in node.attrs.items() if key == UNIT or key not in (COLOCATION, *ATTRIBUTES)
+    }
 
 
-def _only_t(node: Node) -> dict[str, Any]:
-    return {"T": node.outputs[0].dtype}
+def _of_identity(node: Node) -> dict[str, Any]:
+    unit = {UNIT: node.attrs[UNIT]} if UNIT in node.attrs else {}
+    return {"T": node.outputs[0].dtype, **unit}

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, format_device, parse_device
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.layouts.attributes import ATTRIBUTES, layouts_of, mesh_of
+from flowrt.graph.layouts.attributes import ATTRIBUTES, COPY, layouts_of, mesh_of
 from flowrt.graph.layouts.layout import Layout
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import COLOCATION, Node, TensorSpec
+from flowrt.graph.passes.layouts.keep_copies import copy_of
 from flowrt.graph.passes.layouts.processes import own_of
 
 
@@ -30,14 +31,25 @@ class VariableShard(NamedTuple):
     """The number of the process, if each runs its own session; otherwise 0."""
     handle: Node | None
     """The handle of the part in this session, on its device; None in another process."""
+    is_copy: bool = False
+    """Whether the device keeps it besides, for readers (`keep_copies`): it is set with the variable, perhaps
+    in a narrower dtype, and never saved.
+    """
 
 
 def shards_of(handle: Node, devices: Sequence[DeviceSpec]) -> list[VariableShard]:
     """The shards of the variable ``handle``, which has a static shape, in a session with ``devices``: one per
-    device of its mesh, or the variable itself if it has no layout.
+    device of its mesh, or the variable itself if it has no layout; and those of its copy, if it has one.
 
     Raises `InvalidArgumentError` for a mesh larger than the devices.
     """
+    shards = _kept_shards(handle, devices)
+    if COPY not in handle.attrs:
+        return shards
+    return [*shards, *(s._replace(is_copy=True) for s in _kept_shards(copy_of(handle), devices))]
+
+
+def _kept_shards(handle: Node, devices: Sequence[DeviceSpec]) -> list[VariableShard]:
     shape = [size or 0 for size in handle.attrs["shape"]]
     mesh = mesh_of([handle])
     if mesh is None:
@@ -95,7 +107,7 @@ def attributes_at(handle: Node, stored: Layout, at: Coordinate) -> Mapping[str, 
     """The attributes of the handle at a coordinate: the part's shape, and a name of its own."""
     shape, name = handle.attrs["shape"], handle.attrs.get("shared_name") or handle.name
     return {
-        **{key: value for key, value in handle.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)},
+        **handle.attrs,
         "shape": shape if stored.is_replicated else stored.local_shape(shape, at),
         "shared_name": name + _suffix_of_handle(stored.mesh, at),
     }
@@ -107,5 +119,7 @@ def _suffix_of_handle(mesh: Mesh, at: Coordinate) -> str:
 
 def _handle_at(handle: Node, stored: Layout, at: Coordinate, device: str) -> Node:
     name = handle.name + _suffix_of_handle(stored.mesh, at)
-    attrs, outputs = attributes_at(handle, stored, at), (TensorSpec(dtypes.resource, ()),)
+    given = {key: value for key, value in handle.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+    attrs = attributes_at(handle.replace(attrs=given), stored, at)
+    outputs = (TensorSpec(dtypes.resource, ()),)
     return handle.replace(name=name, attrs=attrs, device=device, controls=(), outputs=outputs)

@@ -94,8 +94,8 @@ def _implied(
     Walks back from all predecessors, not beyond the earliest control input.
     """
     controls = set(node.controls)
-    producers = set(ordering_inputs(node))
-    implied = controls & producers
+    producers = dict.fromkeys(ordering_inputs(node))  # in order: what a bounded search finds depends on it
+    implied = controls & producers.keys()
     earliest = min([position[name] for name in controls])
     stack = [name for name in dict.fromkeys([*producers, *node.controls]) if position[name] > earliest]
     seen = set(stack)

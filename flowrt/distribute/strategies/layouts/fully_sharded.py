@@ -1,0 +1,179 @@
+"""`FullyShardedStrategy`: variables, gradients and optimizer states in parts; variables whole while in use.
+
+    mesh = tf.distribute.Mesh([("dp", 4)])
+    strategy = tf.distribute.FullyShardedStrategy(mesh, axis="dp", stage=3)
+    with strategy.scope():
+        ...                                                    # the model, as for one device
+
+It is `LayoutStrategy` with a `stored` layout for every variable. The stages are those of ZeRO (Rajbhandari et
+al. 2020); units, and gathering again for the backward pass, are those of FSDP (Zhao et al. 2023).
+
+    stage   parameters          gradients               optimizer states
+    0       whole               whole, AllReduce        whole
+    1       whole               whole, then in parts    in parts
+    2       whole               in parts, as made       in parts
+    3       in parts; gathered  in parts, as made       in parts
+            where needed
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutStrategy
+from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
+from flowrt.dtypes import DType
+from flowrt.errors import DTypeError
+from flowrt.graph.layouts.attributes import COPY, LAST, REGATHER, UNIT, NodeLayouts
+from flowrt.graph.layouts.layout import Entry, Layout, Shard
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.source import misuse
+from flowrt.variables.variable import Variable
+
+UNIT_BYTES = 25 << 20
+"""Variables of this size together, as they are used, are one unit, unless a block is larger (PyTorch's DDP
+has buckets of it).
+"""
+
+_BLOCK = re.compile(r"(?:.*?/)?[^/]*\d(?=/)")
+"""The scope of a repeated block: up to the first part of a name that ends in a digit."""
+
+
+class FullyShardedStrategy(MultiWorkerLayoutStrategy):
+    """Keeps each variable, its gradient and its optimizer's slots in parts along ``axis`` of ``mesh``.
+
+    ``axis`` may be several, such as ``("replica", "shard")``: the batch is sharded by all of them, variables
+    by the last one (HSDP). ``batch`` are the batch's axes, if there are more, such as one of time.
+    ``stage`` is one of the module's table. At stage 3 the variables of a *unit* are gathered at once where the
+    first of them is used, and freed after their last reader; with ``reshard_after_forward`` again for the
+    backward pass. ``units`` is a regular expression: variables whose names begin with equal matches are one
+    unit. Others, and all without it, are joined in the order in which they are made, blocks as a whole, up to
+    25 MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
+
+    On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, whose arguments
+    ``rules``, ``cluster_resolver`` and ``communication_options`` are.
+
+    >>> strategy = FullyShardedStrategy(Mesh([("dp", 2)]), axis="dp", stage=2)
+    >>> strategy.stage
+    2
+
+    Raises `InvalidArgumentError` for a stage that is none, an axis that the mesh does not have or that is one
+    of time, and ``units`` that are no regular expression; and what `MultiWorkerLayoutStrategy` raises.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        axis: str | Sequence[str] = "dp",
+        stage: int = 3,
+        reshard_after_forward: bool = True,
+        units: str | None = None,
+        min_bytes: int = 4096,
+        batch: Entry = None,
+        rules: Mapping[str, Entry] | None = None,
+        cluster_resolver: Any = None,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
+        if not isinstance(mesh, Mesh):
+            raise misuse(f"FullyShardedStrategy: expected a Mesh; got {mesh!r}", DTypeError)
+        axes = [axis] if isinstance(axis, str) else list(axis)
+        _check(mesh, axes, stage)
+        super().__init__(mesh, tuple(axes) if batch is None else batch, rules, cluster_resolver,
+                         communication_options)  # fmt: skip
+        self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
+        self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
+
+    def layout_kept(self, variable: Variable, used: Layout) -> Layout:
+        size = self.mesh.axes[self._axis].size
+        is_whole = self.stage < 3 and not variable.trainable  # there are no states
+        if self.stage == 0 or is_whole or size == 1 or not variable.shape.is_fully_defined():
+            return used
+        shape = variable.shape.as_list()
+        dim = _dim_to_cut(used, shape, size)
+        if dim is None or _nbytes(variable) < self._min_bytes:
+            return used
+        return used.with_placement(self._axis, Shard(dim))
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        used, stored = layouts
+        if used is stored:
+            return {}
+        attrs = {UNIT: self._units.of(variable)}
+        if self.stage < 3:
+            attrs[COPY] = variable.dtype.name
+        elif self._regathers:
+            attrs[REGATHER] = "1"
+        return {**attrs, LAST: "1"} if self.stage == 1 else attrs
+
+
+def _check(mesh: Mesh, axes: Sequence[str], stage: int) -> None:
+    if stage not in (0, 1, 2, 3):
+        raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
+    if not axes:
+        raise misuse(f"FullyShardedStrategy: expected an axis of the mesh {mesh}; got none")
+    if mesh.axes[mesh.axis(axes[-1])].is_time:
+        raise misuse(
+            f"FullyShardedStrategy: expected an axis of devices, on which parts of variables can be; got "
+            f"{axes[-1]!r}, an axis of time of the mesh {mesh}"
+        )
+
+
+def _expression(units: str | None) -> re.Pattern[str] | None:
+    if units is None:
+        return None
+    try:
+        return re.compile(units)
+    except (re.error, TypeError) as error:
+        raise misuse(
+            f"FullyShardedStrategy: units: expected a regular expression; got {units!r}: {error}"
+        ) from None
+
+
+def _dim_to_cut(used: Layout, shape: Sequence[int], size: int) -> int | None:
+    """The dimension of which each coordinate keeps a part: the first if ``size`` divides it, as its parts
+    join to the whole without a copy; else the largest, of those that it divides if there are any. None if
+    all are shorter or cut by another axis.
+    """
+    cut = {p.dim for p in used.placements if isinstance(p, Shard)}
+    free = [dim for dim, length in enumerate(shape) if dim not in cut and length >= size]
+    return max(
+        free, key=lambda d: (shape[d] % size == 0, d == 0 and shape[d] % size == 0, shape[d]), default=None
+    )
+
+
+class _Unit(NamedTuple):
+    """A unit to which variables are added: its ``name``, the block of its last variable, and its bytes."""
+
+    name: str
+    block: str
+    nbytes: int
+
+
+@final
+class _Units:
+    """Joins variables to units, in the order in which they are made; frozen ones to units of their own."""
+
+    def __init__(self, expression: re.Pattern[str] | None) -> None:
+        self._expression = expression
+        self._open: dict[tuple[bool, DType], _Unit] = {}
+
+    def of(self, variable: Variable) -> str:
+        """The unit of the next ``variable``: the name of its first variable, or its match."""
+        name = variable.op.name
+        found = None if self._expression is None else self._expression.match(name)
+        if found is not None:
+            return found.group()
+        kind, match = (variable.trainable, variable.dtype), _BLOCK.match(name)
+        block, nbytes = match.group() if match else name, _nbytes(variable)
+        unit = self._open.get(kind)
+        if unit is None or (block != unit.block and unit.nbytes + nbytes > UNIT_BYTES):
+            unit = _Unit(name, block, 0)
+        self._open[kind] = unit._replace(block=block, nbytes=unit.nbytes + nbytes)
+        return unit.name
+
+
+def _nbytes(variable: Variable) -> int:
+    return math.prod(variable.shape.as_list()) * variable.dtype.size

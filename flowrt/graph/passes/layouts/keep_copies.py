@@ -1,0 +1,135 @@
+"""Whole copies of variables that are kept in parts.
+
+A variable with a *copy* (attribute `_copy`) is kept twice: in parts, which its updates change, and whole on
+every coordinate, which its readers read. After each write the parts are gathered into the copies. The copy may
+have a narrower dtype, in which the parts travel: then casts to it read the copy, and all others the parts.
+
+    w -> ReadVariableOp -> MatMul           w@copy -> ReadVariableOp -> MatMul
+    w -> ResourceApplyAdam          ==>     w -> ResourceApplyAdam
+                                            w -> ReadVariableOp, gathered -> AssignVariableOp of w@copy
+
+In loops and branches the variable itself is read. ZeRO's stages 1 and 2 keep parameters so (Rajbhandari et al.
+2020).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import final
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.graph.effects import is_stateful
+from flowrt.graph.layouts.attributes import COPY, LAYOUT, MESH, UNIT
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.base.identities import cast_op
+from flowrt.graph.ops.state.variable_ops import (
+    assign_variable_op,
+    read_variable_op,
+    resource_gather,
+    var_handle_op,
+)
+
+
+def keep_copies(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` with reads and refreshed contents of copies; the same object if no variable has one."""
+    if not any(COPY in node.attrs and node.op is var_handle_op for node in subgraph):
+        return subgraph
+    return _Rewrite(subgraph).run()
+
+
+@final
+class _Rewrite:
+    def __init__(self, subgraph: Subgraph) -> None:
+        self._given = subgraph
+        self._handles = {node.name: node for node in subgraph if COPY in node.attrs}
+        self._nodes: dict[str, Node] = {}
+        self._ends: dict[str, tuple[str, ...]] = {}
+        """What is waited for in place of a node."""
+        self._reads: dict[str, list[str]] = defaultdict(list)
+        """The reads of each variable since its last write."""
+        self._stale: set[str] = set()
+        """Reads after which their variables were written."""
+
+    def run(self) -> Subgraph:
+        for node in self._given:
+            for made in self._rewritten(node.redirected({}, self._ends)):
+                self._nodes[made.name] = made
+        targets = [end for name in self._given.targets for end in self._ends.get(name, (name,))]
+        return self._given.replace(nodes=self._nodes, targets=tuple(targets))
+
+    def _rewritten(self, node: Node) -> Iterator[Node]:
+        if node.name in self._handles:
+            yield node
+            yield copy_of(node)
+        elif node.op in (read_variable_op, resource_gather) and self._has_equal_copy(node.inputs[0]):
+            yield node.replace(inputs=(_copy(node.inputs[0]), *node.inputs[1:]))
+        elif node.op is cast_op and (read := self._read_of(node)) is not None:
+            attrs = {"dtype": node.outputs[0].dtype}
+            yield node.beside(
+                node.name, read_variable_op, (_copy(read.inputs[0]),), read.controls, attrs, node.outputs
+            )
+            self._ends[read.name] = (*self._ends.get(read.name, (read.name,)), node.name)
+        else:
+            yield node
+            if node.op is read_variable_op:
+                self._reads[node.inputs[0][0]].append(node.name)
+            if node.op.effect is Effect.WRITE or (node.op.effect is Effect.NESTED and is_stateful(node)):
+                yield from self._refreshed(node)
+
+    def _has_equal_copy(self, handle: Ref) -> bool:
+        found = self._handles.get(handle[0])
+        return found is not None and found.attrs[COPY] == found.attrs["dtype"].name
+
+    def _read_of(self, cast: Node) -> Node | None:
+        """The read of which ``cast`` is in the copy as well."""
+        read = self._given.nodes[cast.inputs[0][0]]
+        if read.op is not read_variable_op or read.name in self._stale:
+            return None
+        handle = self._handles.get(read.inputs[0][0])
+        is_copy = handle is not None and handle.attrs[COPY] == cast.outputs[0].dtype.name
+        return self._nodes[read.name] if is_copy else None
+
+    def _refreshed(self, write: Node) -> Iterator[Node]:
+        """The operations after ``write`` that gather what it wrote into copies."""
+        ends: list[str] = []
+        for handle in dict.fromkeys(name for name, _ in write.inputs if name in self._handles):
+            found = self._handles[handle]
+            own, dtype = found.attrs["dtype"], dtypes.as_dtype(found.attrs[COPY])
+            stem = f"{write.name}/{handle}@copy"
+            read = _read(write, f"{stem}/parts", handle, own, found)
+            yield read
+            value: Ref = (read.name, 0)
+            if dtype is not own:
+                spec = TensorSpec(dtype, found.attrs["shape"])
+                attrs = {"SrcT": own, "DstT": dtype, "Truncate": False, UNIT: found.attrs[UNIT]}
+                yield write.beside(f"{stem}/cast", cast_op, (value,), (), attrs, (spec,))
+                value = (f"{stem}/cast", 0)
+            inputs = (_copy((handle, 0)), value)
+            yield write.beside(stem, assign_variable_op, inputs, (write.name,), {"dtype": dtype})
+            ends.append(stem)
+            self._stale.update(self._reads.pop(handle, ()))
+        if ends:
+            self._ends[write.name] = tuple(ends)
+
+
+def copy_of(handle: Node) -> Node:
+    """The handle of the copy that the variable ``handle`` has."""
+    dtype = dtypes.as_dtype(handle.attrs[COPY])
+    attrs = {
+        "dtype": dtype, "shape": handle.attrs["shape"], "container": handle.attrs.get("container", ""),
+        "shared_name": "", MESH: handle.attrs[MESH], LAYOUT: handle.attrs[LAYOUT],
+    }  # fmt: skip
+    return handle.replace(name=_copy((handle.name, 0))[0], attrs=attrs)
+
+
+def _copy(handle: Ref) -> Ref:
+    return f"{handle[0]}@copy", 0
+
+
+def _read(write: Node, name: str, handle: str, dtype: DType, found: Node) -> Node:
+    spec = TensorSpec(dtype, found.attrs["shape"])
+    attrs = {"dtype": dtype, UNIT: found.attrs[UNIT]}
+    return write.beside(name, read_variable_op, ((handle, 0),), (write.name,), attrs, (spec,))

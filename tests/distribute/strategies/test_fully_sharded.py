@@ -1,0 +1,333 @@
+"""`FullyShardedStrategy`: one device's losses at every stage, and the bytes that are kept and sent."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.device.spec import parse_device
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.layouts.attributes import REGATHER, UNIT
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.layouts.lower_layouts import Lowered, lowered
+from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
+from flowrt.graph.passes.prepare.prune import StepRequest
+from flowrt.graph.passes.prepare.verify import verify_subgraph
+from flowrt.graph.resources.variables import VariableResource
+from tests.distribute.strategies.nets_with_layouts import COLUMNS, DEVICES, NETS, Net, of_net, trained
+from tests.distribute.strategies.test_multi_worker_layouts import answers
+
+Mesh, Axis = tf.distribute.Mesh, tf.distribute.Axis
+
+BEFORE = parse_pipeline("extract, lower, order_effects, infer_shapes, optimise, infer_shapes")
+
+MESHES: dict[str, tuple[Any, Any, Any, bool]] = {
+    "dp 2": (Mesh([("dp", 2)]), "dp", None, False),
+    "dp 3, uneven": (Mesh([("dp", 3)]), "dp", None, False),
+    "hsdp": (Mesh([("replica", 2), ("shard", 2)]), ("replica", "shard"), None, False),
+    "dp 2 x tp 2": (Mesh([("dp", 2), ("tp", 2)]), "dp", None, True),
+    "dp 2 x 2 turns": (Mesh([("dp", 2), Axis("turn", 2, is_time=True)]), "dp", ("dp", "turn"), False),
+}
+"""The mesh, the axes of parts, those of the batch, and whether weights are sharded by ``tp``."""
+
+UNITS = r"block\d|\w+"
+"""A unit for each block of the GPT, and for each layer of other nets."""
+
+
+@functools.cache
+def on_one_device(net: str) -> tuple[list[float], list[Any]]:
+    return trained(NETS[net])
+
+
+def sharded(what: str, stage: int, net: str, **options: Any) -> Any:
+    mesh, axis, batch, has_columns = MESHES[what]
+    options = {"units": UNITS, "min_bytes": 0, **options}
+    strategy = tf.distribute.FullyShardedStrategy(mesh, axis, stage, batch=batch, **options)
+    strategy.variable_layouts(of_net(NETS[net], COLUMNS) if has_columns else {})
+    return strategy
+
+
+def trained_under(strategy: Any, build: Any, steps: int = 20) -> tuple[list[float], list[Any]]:
+    """The losses of ``steps`` steps, and the variables after them."""
+    with tf.Graph() as graph:
+        tf.set_random_seed(7)
+        with strategy.scope():
+            net = build()
+        with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"CPU": DEVICES})) as session:
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([net.loss, net.train], net.feeds)[0] for _ in range(steps)]
+            return losses, session.run(tf.trainable_variables())
+
+
+@pytest.mark.parametrize(
+    ("net", "what", "stage"),
+    [
+        pytest.param(net, what, stage, marks=[] if net in ("mlp", "gpt") else pytest.mark.slow)
+        for net in NETS
+        for what in MESHES
+        for stage in (0, 1, 2, 3)
+    ],
+)
+def test_training_is_that_of_one_device(net: str, what: str, stage: int) -> None:
+    losses, variables = trained_under(sharded(what, stage, net), NETS[net])
+    expected, expected_variables = on_one_device(net)
+    np.testing.assert_allclose(losses, expected, 1e-12)
+    for found, wanted in zip(variables, expected_variables, strict=True):
+        np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("net", "count", "stage"),
+    [
+        ("cnn", 2, 1),
+        ("gpt", 2, 3),
+        pytest.param("mlp", 3, 3, marks=pytest.mark.slow),
+        pytest.param("gpt", 4, 2, marks=pytest.mark.slow),
+        pytest.param("embedding", 2, 3, marks=pytest.mark.slow),
+        pytest.param("lstm", 2, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_so_is_that_of_processes(net: str, count: int, stage: int) -> None:
+    """In which the messages of a unit are joined."""
+    (losses, variables), *others = answers(f"shard:{net}:{stage}", count)
+    expected, expected_variables = on_one_device(net)
+    np.testing.assert_allclose(losses, expected, 1e-12)
+    for found, wanted in zip(variables, expected_variables, strict=True):
+        np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
+    assert others == [[losses, variables]] * (count - 1)
+
+
+# --- what is sent
+
+
+LAYERS, WIDTH = 6, 8
+
+
+def layers() -> Net:
+    """Equal layers, each a unit."""
+    x = tf.placeholder(tf.float64, [8, WIDTH])
+    h = x
+    for layer in range(LAYERS):
+        h = tf.nn.relu(h @ tf.get_variable(f"layer{layer}/w", [WIDTH, WIDTH], tf.float64))
+    loss = tf.reduce_mean(tf.square(h))
+    feeds = {x: np.random.default_rng(0).standard_normal((8, WIDTH))}
+    return Net(feeds, loss, tf.train.AdamOptimizer(0.01).minimize(loss))
+
+
+def step_of(strategy: Any, build: Any = layers) -> Lowered:
+    """A training step, lowered."""
+    with tf.Graph() as graph:
+        with strategy.scope():
+            net = build()
+        feeds = {t: np.shape(v) for t, v in net.feeds.items()}
+        request = StepRequest(graph, [net.loss], [net.train], feeds)
+        devices = [parse_device(f"/job:localhost/task:0/device:CPU:{i}") for i in range(DEVICES)]
+        step = compile_step(request, CompileOptions(devices), pipeline=BEFORE)
+    found = lowered(step, devices)
+    assert found is not None
+    return found
+
+
+def sent(step: Lowered) -> dict[str, int]:
+    """The bytes that all devices receive in a step, by collective; but for the loss, a number."""
+    found: Counter[str] = Counter()
+    for move in step.moves:
+        if move.nbytes and move.spec.shape != ():
+            found[move.step.collective] += move.nbytes
+    return dict(found)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bytes_sent_in_a_step(stage: int, size: int) -> None:
+    """In elements, 2, 2, 2 and 3 Phi by (N - 1) / N a device. At stage 3 the last layer is gathered once for
+    both passes, and the first layer's gradient needs no weights.
+    """
+    strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", size)]), stage=stage, units=UNITS, min_bytes=0)
+    layer = WIDTH * WIDTH * 8
+    phi = LAYERS * layer
+    expected = {
+        0: {"AllReduce": 2 * phi},
+        1: {"ReduceScatter": phi, "AllGather": phi},
+        2: {"ReduceScatter": phi, "AllGather": phi},
+        3: {"ReduceScatter": phi, "AllGather": 2 * phi - 2 * layer},
+    }[stage]
+    found = sent(step_of(strategy))
+    assert found == {kind: nbytes * (size - 1) for kind, nbytes in expected.items()}
+
+
+def test_without_gathering_again_a_unit_is_gathered_once() -> None:
+    strategy = sharded("dp 2", 3, "mlp", reshard_after_forward=False)
+    phi = LAYERS * WIDTH * WIDTH * 8
+    assert sent(step_of(strategy)) == {"ReduceScatter": phi, "AllGather": phi}
+
+
+def test_hybrid_sharding_gathers_in_its_groups_and_reduces_parts_between_them() -> None:
+    phi = LAYERS * WIDTH * WIDTH * 8
+    found = sent(step_of(sharded("hsdp", 3, "mlp", reshard_after_forward=False)))
+    assert found == {"AllGather": 2 * phi, "ReduceScatter": 2 * phi, "AllReduce": 2 * phi}
+
+
+# --- what is in memory
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bytes_of_variables_and_states(stage: int, size: int) -> None:
+    """By the counters of the devices' pools: in units of a parameter's bytes, of float64, with Adam."""
+    strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", size)]), stage=stage, units=UNITS, min_bytes=0)
+    with tf.Graph() as graph:
+        with strategy.scope():
+            wide = tf.get_variable("w", [64, 64], tf.float64)
+            train = tf.train.AdamOptimizer().minimize(tf.reduce_sum(tf.square(wide)))
+        with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"CPU": size})) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(train)
+            kept = [bytes_of_variables(session, device) for device in session.devices]
+    parameter = 64 * 64 * 8
+    expected = {0: 3.0, 1: 1 + 3 / size, 2: 1 + 3 / size, 3: 3 / size}[stage]
+    assert kept == [(expected if size > 1 else 3.0) * parameter] * size
+
+
+def bytes_of_variables(session: Any, device: Any) -> int:
+    """The memory of the session's variables on ``device``, but for scalars."""
+    found = [r for (name, _), r in session._runtime._resources.items() if name == device.name]
+    return sum(r.array.nbytes for r in found if isinstance(r, VariableResource) and r.array.ndim)
+
+
+def test_each_unit_is_gathered_used_and_freed_in_each_pass() -> None:
+    """In the order of the step: a unit's readers in the forward pass, then in the backward pass, each behind
+    gathers of their own. A gather waits for the readers of the unit two before.
+    """
+    step = schedule_gathers(global_step(sharded("dp 2", 3, "mlp")))
+    reads = [node for node in step if node.op.name == "ReadVariableOp" and UNIT in node.attrs]
+    readers = {node.name: [n.name for n in step if any(r[0] == node.name for r in n.inputs)] for node in reads}
+    units = [node.attrs[UNIT].split()[0] for node in reads]
+    forward = [f"layer{i}" for i in range(LAYERS)]
+    assert units == [*forward, *forward[-2:0:-1]]
+    for number, node in enumerate(reads):
+        for name in readers[reads[number - 2].name] if number >= 2 else []:
+            assert name in node.controls
+        assert all(name not in node.controls for name in readers[reads[number - 1].name])
+    verify_subgraph(step)
+
+
+def global_step(strategy: Any) -> Subgraph:
+    """A training step before it is lowered."""
+    with tf.Graph() as graph:
+        with strategy.scope():
+            net = layers()
+        request = StepRequest(graph, [net.loss], [net.train], {t: np.shape(v) for t, v in net.feeds.items()})
+        return compile_step(request, CompileOptions([parse_device("/cpu:0")]), pipeline=BEFORE)
+
+
+def test_a_variable_that_is_written_before_its_readers_is_gathered_once() -> None:
+    """The backward pass needs the value that the forward pass read."""
+
+    def run(strategy: Any) -> list[Any]:
+        with tf.Graph() as graph, contextlib.ExitStack() as scopes:
+            if strategy is not None:
+                scopes.enter_context(strategy.scope())
+            x = tf.placeholder(tf.float64, [4, 4])
+            w, v = (
+                tf.get_variable(f"{n}/w", initializer=np.arange(16.0).reshape(4, 4) / k) for n, k in (("a", 7), ("b", 9))
+            )
+            h = tf.matmul(x, w)
+            with tf.control_dependencies([h]):
+                doubled = w.assign(2 * w.read_value())
+            with tf.control_dependencies([doubled]):
+                y = tf.matmul(h, v) + tf.reduce_sum(w.read_value())
+            return_value = [y, *tf.gradients(y, [w, v]), tf.matmul(h, w)]
+            with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+                session.run(tf.global_variables_initializer())
+                return session.run(return_value, {x: np.eye(4) + 1})
+
+    expected = run(None)
+    for stage in (1, 2, 3):
+        for found, wanted in zip(run(sharded("dp 2", stage, "mlp", units=r"\w")), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, 1e-12)
+
+
+# --- units
+
+
+def units_of(shapes: dict[str, list[int]], **options: Any) -> dict[str, list[str]]:
+    strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), **options)
+    with tf.Graph(), strategy.scope():
+        for name, shape in shapes.items():
+            tf.get_variable(name, shape, trainable="frozen" not in name)
+        found: dict[str, list[str]] = {}
+        for variable in tf.global_variables():
+            if UNIT in variable.op.node.attrs:
+                found.setdefault(variable.op.node.attrs[UNIT], []).append(variable.op.name)
+        return found
+
+
+def test_blocks_are_units_as_a_whole() -> None:
+    """A block is not divided though it is larger than 25 MiB; what is smaller is joined; frozen ones apart."""
+    large = [1 << 10, 4 << 10]  # 16 MiB
+    shapes = {
+        "in/kernel": [64, 64], "block0/a/kernel": large, "block0/b/kernel": large, "block1/a/kernel": large,
+        "block1/frozen": [64, 64], "block1/b": [64, 64], "block1/bias": [64], "out": [64, 64],
+    }  # fmt: skip
+    assert units_of(shapes) == {
+        "in/kernel": ["in/kernel", "block0/a/kernel", "block0/b/kernel"],
+        "block1/a/kernel": ["block1/a/kernel", "block1/b", "out"],
+        "block1/frozen": ["block1/frozen"],
+    }
+
+
+def test_units_by_expression() -> None:
+    shapes = {"x/a": [64, 64], "y/a": [64, 64], "x/b": [64, 64], "other": [64, 64]}
+    assert units_of(shapes, units=r"[xy]/") == {
+        "x/": ["x/a", "x/b"], "y/": ["y/a"], "other": ["other"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [([4, 8], "[dp]"), ([3, 8], "[-, dp]"), ([3, 5], "[-, dp]"), ([7, 5], "[dp]"), ([1, 3], "[-, dp]")],
+)
+def test_the_dimension_that_is_cut(shape: list[int], expected: str) -> None:
+    """The first if its parts are equal, then any of equal parts, then the largest."""
+    with tf.Graph(), sharded("dp 2", 3, "mlp").scope():
+        assert tf.get_variable("w", shape).op.node.attrs["_stored"] == expected
+
+
+def test_what_is_small_or_has_no_states_stays_whole() -> None:
+    with tf.Graph(), tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), stage=2).scope():
+        small = tf.get_variable("small", [8, 8])
+        frozen = tf.get_variable("frozen", [64, 64], trainable=False)
+        large = tf.get_variable("large", [64, 64])
+        assert "_stored" not in small.op.node.attrs
+        assert "_stored" not in frozen.op.node.attrs
+        assert large.op.node.attrs["_stored"] == "[dp]"
+        assert REGATHER not in large.op.node.attrs
+
+
+# --- what its users get wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"stage": 4}, InvalidArgumentError, "expected a stage from 0 to 3; got 4"),
+        ({"axis": "pd"}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got 'pd'"),
+        ({"axis": "turn"}, InvalidArgumentError, "expected an axis of devices"),
+        ({"axis": []}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got none"),
+        ({"units": "("}, InvalidArgumentError, "units: expected a regular expression; got '('"),
+        ({"mesh": [("dp", 2)]}, DTypeError, "expected a Mesh; got [('dp', 2)]"),
+    ],
+)
+def test_mistakes(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    mesh = Mesh([("dp", 2), Axis("turn", 2, is_time=True)])
+    with pytest.raises(error, match=re.escape(text)):
+        tf.distribute.FullyShardedStrategy(**{"mesh": mesh, **options})
