@@ -162,14 +162,16 @@ class _Save:
         """
 
         def begin() -> tuple[str | None, str, int]:
+            path = None if prefix is None else check_prefix(prefix)
             self._plan(collect(), max_shard_bytes)
+            if path is not None and self._processes.count > 1:
+                path = os.path.abspath(path)
             if not self._is_first:
-                return prefix and os.path.abspath(prefix), "", len(self._shards)
-            assert prefix is not None
-            with typed_os_errors(f"saving checkpoint {prefix}"):
-                _make_directory(prefix)
-                save_id, self._pending = stack.enter_context(_pending_save(prefix))
-            path = prefix if self._processes.count == 1 else os.path.abspath(prefix)
+                return path, "", len(self._shards)
+            assert path is not None
+            with typed_os_errors(f"saving checkpoint {path}"):
+                _make_directory(path)
+                save_id, self._pending = stack.enter_context(_pending_save(path))
             return path, save_id, len(self._shards)
 
         begun = self._processes.all(begin)

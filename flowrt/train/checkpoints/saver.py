@@ -19,13 +19,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, neare
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.source import user_line
 from flowrt.profiler.text_table import first_few
-from flowrt.train.checkpoints.checkpoint import (
-    check_prefix,
-    checkpoint_exists,
-    remove_checkpoint,
-    why_absent,
-    write_pieces,
-)
+from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, why_absent, write_pieces
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_one_save
 from flowrt.train.checkpoints.checkpoint_state import update_checkpoint_state
 from flowrt.train.checkpoints.durable_files import path_string
@@ -111,20 +105,19 @@ class Saver:
         if global_step is not None:
             step = _step_of(sess, global_step)
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
-
         targets = self._targets()
         processes = processes_of(targets.values())
-        write_pieces(check_prefix(prefix), lambda: held_pieces(sess, targets, processes), processes)
+        write_pieces(prefix, lambda: held_pieces(sess, targets, processes), processes)
         outdated = self._record(prefix) if write_state else []
 
-        def list_it() -> None:
+        def list_checkpoint() -> None:
             if write_state and processes.number == 0:
                 directory = os.path.dirname(prefix) or "."
                 update_checkpoint_state(directory, prefix, self.last_checkpoints, latest_filename)
                 for each in outdated:
                     remove_checkpoint(each)
 
-        processes.all(list_it)
+        processes.all(list_checkpoint)
         return prefix
 
     def take_part(self, sess: Any) -> None:
