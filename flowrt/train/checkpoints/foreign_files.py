@@ -27,7 +27,7 @@ from flowrt.train.checkpoints.stored_arrays import DTYPE_OF_CODE, Array
 from flowrt.train.checkpoints.stored_tensor import Source, StoredPiece, StoredTensor
 from flowrt.train.checkpoints.together import processes_of
 from flowrt.train.checkpoints.variable_pieces import filling
-from flowrt.variables.variable import Variable, global_variables
+from flowrt.variables.variable import GraphKeys, Variable
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -70,7 +70,7 @@ def load_safetensors(
     there is no file, `DataLossError` for a damaged one. No variable has changed then.
     """
     session = _session(session)
-    graph_variables = {v.op.name: v for v in global_variables()}
+    graph_variables = {v.op.name: v for v in session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
     processes = processes_of(graph_variables.values())
     fill: Callable[[], None]
 
