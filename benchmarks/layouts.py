@@ -77,7 +77,7 @@ def flowrt_step(kind: Kind, rank: int, addresses: Sequence[str]) -> Callable[[],
     with strategy.scope():
         given = tf.placeholder(tf.int64, [Gpt.batch, Gpt.length + 1])
         weights = {name: tf.Variable(value, name=name) for name, value in parameters().items()}
-        loss = _flowrt_loss(tf, weights, given)
+        loss = flowrt_loss(tf, weights, given)
         train = tf.train.AdamOptimizer(1e-3).minimize(loss)
     threads = max(1, len(os.sched_getaffinity(0)) // kind.devices)
     config = tf.ConfigProto(device_count={"CPU": kind.devices}, intra_op_parallelism_threads=threads)
@@ -86,7 +86,7 @@ def flowrt_step(kind: Kind, rank: int, addresses: Sequence[str]) -> Callable[[],
     return lambda: session.run([train, loss], feed)[1]
 
 
-def _flowrt_loss(tf: Any, weights: dict[str, Any], given: Any) -> Any:
+def flowrt_loss(tf: Any, weights: dict[str, Any], given: Any) -> Any:
     h = tf.gather(weights["symbols"], given[:, :-1]) + weights["positions"]
     for layer in range(Gpt.layers):
         own = {name.removeprefix(f"{layer}."): value for name, value in weights.items()}
@@ -182,14 +182,11 @@ def _jax_loss(weights: Any, batch: Any) -> Any:
 # --- PyTorch
 
 
-def torch_step(kind: Kind, rank: int, addresses: Sequence[str]) -> Callable[[], Any]:
+def torch_model() -> Any:
+    """The GPT as a module, with `parameters`; its blocks are its ``layers``."""
     import torch
-    import torch.distributed as dist
     import torch.nn.functional as F
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // kind.devices))
     values = {name: torch.tensor(value) for name, value in parameters().items()}
 
     class Layer(torch.nn.Module):
@@ -198,7 +195,7 @@ def torch_step(kind: Kind, rank: int, addresses: Sequence[str]) -> Callable[[], 
             for name in (*COLUMNS, *ROWS):
                 weight = values[f"{layer}.{name}"]
                 linear = torch.nn.Linear(*weight.shape, bias=False)
-                linear.weight.data = weight.T.clone()
+                linear.weight.data = weight.T.contiguous()
                 setattr(self, name, linear)
             self.norm1, self.norm2 = torch.nn.LayerNorm(Gpt.width), torch.nn.LayerNorm(Gpt.width)
 
@@ -227,7 +224,18 @@ def torch_step(kind: Kind, rank: int, addresses: Sequence[str]) -> Callable[[], 
                 h = layer(h)
             return h @ self.output
 
-    model: Any = Model()
+    return Model()
+
+
+def torch_step(kind: Kind, rank: int, addresses: Sequence[str]) -> Callable[[], Any]:
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // kind.devices))
+    model: Any = torch_model()
     given = torch.tensor(tokens())
     if kind.devices > 1:
         dist.init_process_group(

@@ -48,9 +48,9 @@ _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experiment
 _STRATEGIES = (
     "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
-    "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode", "LayoutStrategy",
-    "LocalShard", "Mesh", "MirroredStrategy", "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy",
-    "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
+    "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
+    "InputReplicationMode", "LayoutStrategy", "LocalShard", "Mesh", "MirroredStrategy",
+    "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
     "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
     "in_cross_replica_context", "local_shards", "relayout",

@@ -29,6 +29,9 @@ COLOCATION = "_class"
 SITE = "_site"
 """Attr of the parts of a partitioned loop: the loop's name, equal on all devices."""
 
+LENT = "_lent"
+"""Attr of a send: the variable that it sends is not written before all readers elsewhere have ended."""
+
 
 class TensorSpec(NamedTuple):
     """Static dtype and shape of a tensor."""

@@ -31,7 +31,7 @@ from flowrt.executor.program.program import Segment
 from flowrt.executor.program.updates import nodes_of
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import LENT, Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.transfer import send_op
 from flowrt.graph.resources.variables import VariableResource
@@ -166,7 +166,8 @@ class NodeAccesses:
         self._of_node[id(node)] = Access(reads, writes)
         known.update({ref: _stored(layer, node, ref[1], parts) for ref, parts in made.items() if parts})
         self._updates.update(updates)
-        if node.op is send_op and node.inputs[0] in known:  # the value of a register is passed on
+        is_kept = node.op is send_op and LENT not in node.attrs
+        if is_kept and node.inputs[0] in known:  # the value of a register is passed on
             sent = known[node.inputs[0]]
             parts = [part for part in sent.parts if not is_register(part.where)]
             self.sent.append(Stored(node, f"{sent.text} for the receiver", parts))

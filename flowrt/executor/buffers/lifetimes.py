@@ -15,7 +15,7 @@ from typing import final
 
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.graph.effects import touches
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import LENT, Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 
 NEVER = float("inf")
@@ -33,13 +33,15 @@ class Lifetimes:
         self._users: dict[Ref, list[str]] = {}
         """Writers and readers of each root, with several streams."""
         self._sent: set[Ref] = set()
+        self._kept: set[Ref] = set()
+        """Tensors that were sent and must stay as they are: all but lent reads of variables."""
         self._writes: dict[Ref, list[int]] = {}
         for position, node in enumerate(schedule.order):
             op = node.op
             for ref in node.inputs:
                 self._last[self.root(ref)] = position
             if op.name == "_Send":
-                self._sent.add(self.root(node.inputs[0]))
+                self._note_sent(node)
             for handle, writes in touches(node):
                 if writes:
                     self._writes.setdefault(self.root(handle), []).append(position)
@@ -55,6 +57,12 @@ class Lifetimes:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
+
+    def _note_sent(self, node: Node) -> None:
+        root = self.root(node.inputs[0])
+        self._sent.add(root)
+        if LENT not in node.attrs:
+            self._kept.add(root)
 
     def _by_end(self) -> dict[float, list[Ref]]:
         """The roots with their last reader at each position."""
@@ -110,5 +118,5 @@ class Lifetimes:
     def is_overwritten(self, read: Node, position: int) -> bool:
         """Whether the variable is written after the read, and the value read is used at or after that."""
         root = self.root((read.name, 0))
-        last = NEVER if root in self._sent else self._last[root]
+        last = NEVER if root in self._kept else self._last[root]
         return any(position < write <= last for write in self._writes.get(self.root(read.inputs[0]), ()))

@@ -4,9 +4,9 @@
     _layout    how the tensor is used
     _stored    how a variable is kept, if that is another layout
     _copy      the dtype of a whole copy that every coordinate keeps besides, from which the variable is read
-    _unit      the variables that are gathered, and whose gradients are reduced, in one message
+    _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one message
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
-    _last      on a variable whose gradient is reduced when all of the step are there
+    _last      on a variable of which the gradient is reduced when all of the step are there
 
 All are text, so they survive GraphDef, the text form and the wire.
 """
@@ -41,7 +41,7 @@ def attributes_of(used: Layout, stored: Layout | None = None) -> dict[str, str]:
 
 
 def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an optimizer's ``slot``, which is used as its ``variable``, of these attributes, is stored."""
+    """The attributes of an optimizer's ``slot``, which is used as its ``variable`` is stored."""
     if LAYOUT not in variable:
         return dict(slot)
     own = {key: value for key, value in slot.items() if key not in ATTRIBUTES}
@@ -49,7 +49,7 @@ def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> 
 
 
 def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a variable's gradient, in the layout in which its update needs it."""
+    """The attributes of a variable's gradient, in the layout in which its update needs it."""
     return {**_as_stored(variable), UNIT: variable[UNIT]}
 
 

@@ -1,8 +1,8 @@
 """Gradients of variables that are kept in parts, in the layouts in which their updates need them.
 
-A gradient is a sum over the coordinates that share the batch. Its update needs only the part that a coordinate
-keeps, so it is brought to that layout where it is made, by one ReduceScatter, and all that comes after, such as
-clipping by a global norm, is computed on parts.
+A gradient is a sum over the coordinates that share the batch. Its update needs only the part that a
+coordinate keeps, so it is brought to that layout where it is made, by one ReduceScatter, and all that comes
+after, such as clipping by a global norm, is computed on parts.
 """
 
 from __future__ import annotations

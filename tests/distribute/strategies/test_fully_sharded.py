@@ -209,7 +209,9 @@ def test_each_unit_is_gathered_used_and_freed_in_each_pass() -> None:
     """
     step = schedule_gathers(global_step(sharded("dp 2", 3, "mlp")))
     reads = [node for node in step if node.op.name == "ReadVariableOp" and UNIT in node.attrs]
-    readers = {node.name: [n.name for n in step if any(r[0] == node.name for r in n.inputs)] for node in reads}
+    readers = {
+        node.name: [n.name for n in step if any(r[0] == node.name for r in n.inputs)] for node in reads
+    }
     units = [node.attrs[UNIT].split()[0] for node in reads]
     forward = [f"layer{i}" for i in range(LAYERS)]
     assert units == [*forward, *forward[-2:0:-1]]
@@ -238,7 +240,8 @@ def test_a_variable_that_is_written_before_its_readers_is_gathered_once() -> Non
                 scopes.enter_context(strategy.scope())
             x = tf.placeholder(tf.float64, [4, 4])
             w, v = (
-                tf.get_variable(f"{n}/w", initializer=np.arange(16.0).reshape(4, 4) / k) for n, k in (("a", 7), ("b", 9))
+                tf.get_variable(f"{n}/w", initializer=np.arange(16.0).reshape(4, 4) / k)
+                for n, k in (("a", 7), ("b", 9))
             )
             h = tf.matmul(x, w)
             with tf.control_dependencies([h]):
@@ -272,7 +275,7 @@ def units_of(shapes: dict[str, list[int]], **options: Any) -> dict[str, list[str
 
 
 def test_blocks_are_units_as_a_whole() -> None:
-    """A block is not divided though it is larger than 25 MiB; what is smaller is joined; frozen ones apart."""
+    """A block is not divided though it is larger than 25 MiB; smaller ones are joined; frozen ones apart."""
     large = [1 << 10, 4 << 10]  # 16 MiB
     shapes = {
         "in/kernel": [64, 64], "block0/a/kernel": large, "block0/b/kernel": large, "block1/a/kernel": large,

@@ -46,15 +46,15 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
     """Keeps each variable, its gradient and its optimizer's slots in parts along ``axis`` of ``mesh``.
 
     ``axis`` may be several, such as ``("replica", "shard")``: the batch is sharded by all of them, variables
-    by the last one (HSDP). ``batch`` are the batch's axes, if there are more, such as one of time.
-    ``stage`` is one of the module's table. At stage 3 the variables of a *unit* are gathered at once where the
-    first of them is used, and freed after their last reader; with ``reshard_after_forward`` again for the
-    backward pass. ``units`` is a regular expression: variables whose names begin with equal matches are one
-    unit. Others, and all without it, are joined in the order in which they are made, blocks as a whole, up to
-    25 MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
+    by the last one (HSDP). ``batch`` are the batch's axes, if there are more, such as one of time. ``stage``
+    is one of the module's table. At stage 3 the variables of a *unit* are gathered at once where the first of
+    them is used, and freed after their last reader; with ``reshard_after_forward`` again for the backward
+    pass. ``units`` is a regular expression: variables with names that begin with equal matches are one unit.
+    Others, and all without it, are joined in the order in which they are made, blocks as a whole, up to 25
+    MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
 
-    On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, whose arguments
-    ``rules``, ``cluster_resolver`` and ``communication_options`` are.
+    On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, which documents
+    ``rules``, ``cluster_resolver`` and ``communication_options``.
 
     >>> strategy = FullyShardedStrategy(Mesh([("dp", 2)]), axis="dp", stage=2)
     >>> strategy.stage
@@ -91,7 +91,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         is_whole = self.stage < 3 and not variable.trainable  # there are no states
         if self.stage == 0 or is_whole or size == 1 or not variable.shape.is_fully_defined():
             return used
-        shape = variable.shape.as_list()
+        shape = _shape(variable)
         dim = _dim_to_cut(used, shape, size)
         if dim is None or _nbytes(variable) < self._min_bytes:
             return used
@@ -175,5 +175,9 @@ class _Units:
         return unit.name
 
 
+def _shape(variable: Variable) -> list[int]:
+    return [size or 0 for size in variable.shape.as_list()]
+
+
 def _nbytes(variable: Variable) -> int:
-    return math.prod(variable.shape.as_list()) * variable.dtype.size
+    return math.prod(_shape(variable)) * variable.dtype.size

@@ -77,12 +77,12 @@ class LayoutStrategy(Strategy):
         return LayoutExtended(self, mesh, batch, rules)
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
-        """How ``variable`` is kept if the script does not say: as it is used."""
+        """The layout in which ``variable`` is kept unless the script gives one: that in which it is used."""
         del variable
         return used
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
-        """What else a new variable with these layouts has for attributes: nothing."""
+        """Further attributes of a new variable with these layouts: none."""
         del variable, layouts
         return {}
 
@@ -123,7 +123,11 @@ class LayoutStrategy(Strategy):
 class LayoutExtended(StrategyExtended):
     """Gives layouts to variables and inputs. There is one replica: the global graph."""
 
-    def __init__(self, strategy: Strategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> None:
+    strategy: LayoutStrategy
+
+    def __init__(
+        self, strategy: LayoutStrategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]
+    ) -> None:
         super().__init__(strategy, ["/device:CPU:0"], ReductionToOneDevice())
         self._mesh, self._batch, self._rules = mesh, batch, rules
         self.patterns: dict[str, Entries] = {}

@@ -112,7 +112,7 @@ class MultiWorkerLayoutExtended(LayoutExtended):
     experimental_between_graph = True
 
     def __init__(
-        self, strategy: Strategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry], worker: int
+        self, strategy: LayoutStrategy, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry], worker: int
     ) -> None:
         super().__init__(strategy, mesh, batch, rules)
         self.should_checkpoint = self.should_save_summary = worker == 0

@@ -9,8 +9,8 @@ collectives that do not wait for one another are joined: those at the same *leve
 of their kind on the longest path to them. A bucket then waits for nothing that is computed from one of its
 members: if it did, that would be of a later level.
 
-The vector of a gather or a scatter has the parts of rank 0 of all members, then those of rank 1, and so on, so
-members are joined only if all ranks have parts of one size.
+The vector of a gather or a scatter has the parts of rank 0 of all members, then those of rank 1, and so on,
+so members are joined only if all ranks have parts of one size.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def bucket_collectives(subgraph: Subgraph, mesh: Mesh, links: Links) -> Subgraph
 
 
 def _kinds(subgraph: Subgraph) -> Kinds:
-    units_of_results = {node.inputs[0]: node.attrs[UNIT] for node in subgraph if UNIT in node.attrs and node.inputs}
+    units_of_results = {
+        node.inputs[0]: node.attrs[UNIT] for node in subgraph if UNIT in node.attrs and node.inputs
+    }
     found: dict[str, Kind] = {}
     for node in subgraph:
         if node.op is all_reduce_op:
@@ -176,7 +178,7 @@ class _Bucket:
         return results
 
     def _vector(self, rank: int) -> Ref:
-        """What ``rank`` gives, in a row."""
+        """All that ``rank`` gives, in a row."""
         device = self._devices[rank]
         pieces = [node.inputs[rank] for node in self._members]
         if self._op is reduce_scatter_op:
@@ -201,7 +203,9 @@ class _Bucket:
         shapes = [_shape(node.outputs[0]) for node in self._members]
         if self._op is not all_gather_op:
             return self._cut(vector, shapes, device)
-        shapes = [_shape(self._emit.nodes[name].outputs[i]) for name, i in (n.inputs[0] for n in self._members)]
+        shapes = [
+            _shape(self._emit.nodes[name].outputs[i]) for name, i in (n.inputs[0] for n in self._members)
+        ]
         pieces = self._cut(vector, shapes * len(self._ranks), device)
         count = len(self._members)
         return [

@@ -1,15 +1,16 @@
 """Whole copies of variables that are kept in parts.
 
 A variable with a *copy* (attribute `_copy`) is kept twice: in parts, which its updates change, and whole on
-every coordinate, which its readers read. After each write the parts are gathered into the copies. The copy may
-have a narrower dtype, in which the parts travel: then casts to it read the copy, and all others the parts.
+every coordinate, which its readers read. After each write the parts are gathered into the copies. The copy
+may have a narrower dtype, in which the parts travel: then casts to it read the copy, and all others the
+parts.
 
     w -> ReadVariableOp -> MatMul           w@copy -> ReadVariableOp -> MatMul
     w -> ResourceApplyAdam          ==>     w -> ResourceApplyAdam
                                             w -> ReadVariableOp, gathered -> AssignVariableOp of w@copy
 
-In loops and branches the variable itself is read. ZeRO's stages 1 and 2 keep parameters so (Rajbhandari et al.
-2020).
+In loops and branches the variable itself is read. ZeRO's stages 1 and 2 keep parameters so (Rajbhandari et
+al. 2020).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Rewrite:
         self._handles = {node.name: node for node in subgraph if COPY in node.attrs}
         self._nodes: dict[str, Node] = {}
         self._ends: dict[str, tuple[str, ...]] = {}
-        """What is waited for in place of a node."""
+        """Operations to wait for in place of a node."""
         self._reads: dict[str, list[str]] = defaultdict(list)
         """The reads of each variable since its last write."""
         self._stale: set[str] = set()

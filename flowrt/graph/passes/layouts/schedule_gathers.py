@@ -1,9 +1,9 @@
 """Gathers of variables that are kept in parts: one for each stretch of a step in which a unit is needed.
 
 A *unit* is what is gathered at once. The uses of all units, in the order of the step, form stretches of one
-unit each; in each stretch the unit's variables are read, and so gathered, anew. What was gathered is freed with
-its last reader: a training step gathers a unit for the forward pass and again for the backward pass, and only
-the unit in which one turns into the other stays.
+unit each; in each stretch the unit's variables are read, and so gathered, anew. What was gathered is freed
+with its last reader: a training step gathers a unit for the forward pass and again for the backward pass, and
+only the unit in which one turns into the other stays.
 
     uses       A A B B C C C B B A A        of three layers: the last five are the backward pass
     gathers    A   B   C     B   A
@@ -11,8 +11,8 @@ the unit in which one turns into the other stays.
 A look-up of rows is a read, and a gather of rows of the whole.
 
 The reads of a stretch wait until the last but one has ended. So the gather of one stretch may run while the
-stretch before it computes, and no more than two units are whole at any time. The idea is that of FSDP (Zhao et
-al. 2023), decided once for all steps instead of while they run.
+stretch before it computes, and no more than two units are whole at any time. The idea is that of FSDP (Zhao
+et al. 2023), decided once for all steps instead of while they run.
 """
 
 from __future__ import annotations
@@ -76,7 +76,12 @@ def _with_whole_tables(subgraph: Subgraph) -> Subgraph:
                 attrs={"value": np.zeros((), np.int32), "dtype": int32},
             )  # fmt: skip
             indices = subgraph.spec(node.inputs[1]).dtype
-            attrs = {"batch_dims": node.attrs["batch_dims"], "Tparams": dtype, "Tindices": indices, "Taxis": int32}
+            attrs = {
+                "batch_dims": node.attrs["batch_dims"],
+                "Tparams": dtype,
+                "Tindices": indices,
+                "Taxis": int32,
+            }
             inputs = ((table, 0), node.inputs[1], (axis, 0))
             node = node.replace(op=gather_op, inputs=inputs, controls=(), attrs=attrs, outputs=(rows,))
         nodes[node.name] = node
@@ -111,9 +116,8 @@ def _uses(subgraph: Subgraph, units: Mapping[str, str]) -> list[Use]:
         if node.op is cast_op and node.inputs[0][0] in units:
             source[node.name] = node.inputs[0][0]
             continue
-        for ref in dict.fromkeys(node.inputs):
-            if ref[0] in source:
-                found.append(Use(position, units[source[ref[0]]], node.name, ref))
+        read = [ref for ref in dict.fromkeys(node.inputs) if ref[0] in source]
+        found += [Use(position, units[source[ref[0]]], node.name, ref) for ref in read]
     return found
 
 
@@ -126,9 +130,7 @@ def _stretches(uses: Sequence[Use]) -> list[list[Use]]:
     return found
 
 
-def _with_reads(
-    subgraph: Subgraph, units: Mapping[str, str], stretches: Sequence[Sequence[Use]]
-) -> Subgraph:
+def _with_reads(subgraph: Subgraph, units: Mapping[str, str], stretches: Sequence[Sequence[Use]]) -> Subgraph:
     number_of = {(use.reader, use.ref): i for i, stretch in enumerate(stretches) for use in stretch}
     nodes: dict[str, Node] = {}
     made: dict[tuple[int, str], str] = {}

@@ -1,9 +1,10 @@
 """Reductions of gradients to parts: each right behind the operation that makes it, two units at a time.
 
-A gradient of a variable that is kept in parts is reduced and scattered (a Relayout with the attribute `_unit`).
-Scripts ask for it behind the whole backward pass; here it moves to where the gradient is made. The gradients of
-a unit are not made before those of the unit two before it are in parts, so no more than two units' gradients
-are whole at any time. Those that are to be reduced last, with the attribute `_last`, stay where they are.
+A gradient of a variable that is kept in parts is reduced and scattered (a Relayout with the attribute
+`_unit`). Scripts ask for it behind the whole backward pass; here it moves to where the gradient is made. The
+gradients of a unit are not made before those of the unit two before it are in parts, so no more than two
+units' gradients are whole at any time. Those that are to be reduced last, with the attribute `_last`, stay
+where they are.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ from typing import TypeAlias
 import numpy as np
 
 from flowrt.graph.construction.constant import const_beside
-from flowrt.graph.node import SITE, Node, Ref, Subgraph
+from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
 from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, is_in_group
+from flowrt.graph.passes.placement.lent_reads import lent_reads
 
 MAX_COPIED_BYTES = 1024
 
@@ -54,6 +55,7 @@ class Partitioner:
         self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
+        self._lent = lent_reads(subgraph, {node.name: part_of(node.device) for node in subgraph})
         self._sites: dict[str | None, list[Node]] = {}
         """The parts of each loop on several devices, collected until the first is added."""
         for node in subgraph:
@@ -147,7 +149,8 @@ class Partitioner:
             "send_device_incarnation": 0,
         }
         name, sent = f"{producer.name}/_send_{index}/{tag(device)}", ((producer.name, index),)
-        self._put(producer.beside(name, send_op, sent, (), {**ends, "T": spec.dtype}))
+        lent = {LENT: True} if producer.name in self._lent else {}
+        self._put(producer.beside(name, send_op, sent, (), {**ends, "T": spec.dtype, **lent}))
         name = f"{producer.name}/_recv_{index}/{tag(device)}"
         attrs = {**ends, "tensor_type": spec.dtype, "shape": spec.shape}
         controls = self._order.before(origin.name, device)
