@@ -40,8 +40,8 @@ def matrix(number: int) -> Any:
 
 def flowrt_call(
     what: str, directory: str, rank: int, addresses: Sequence[str]
-) -> tuple[Callable[[], Any], Callable[[], float]]:
-    """What is measured, and a function of the sum of squares of what is there afterwards."""
+) -> tuple[Callable[[int], Any], Callable[[], float]]:
+    """A function that saves or loads the checkpoint of a number, and one for the sum of all squares."""
     import flowrt as tf
 
     spec = tf.train.ClusterSpec({"worker": list(addresses)})
@@ -52,16 +52,16 @@ def flowrt_call(
         initial = [matrix(i) if what == "save" else tf.zeros([ROWS, COLUMNS]) for i in range(TENSORS)]
         values = [tf.get_variable(f"w{i}", initializer=v, layout=layout) for i, v in enumerate(initial)]
         total = tf.add_n([tf.reduce_sum(tf.square(tf.cast(value, tf.float64))) for value in values])
-    session, saver = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1)), tf.train.Saver()
+    session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1))
+    saver = tf.train.Saver(max_to_keep=None)
     session.run(tf.global_variables_initializer())
-    path = f"{directory}/model"
     act = saver.save if what == "save" else saver.restore
-    return lambda: act(session, path), lambda: float(session.run(total))
+    return lambda number: act(session, f"{directory}/{number}"), lambda: float(session.run(total))
 
 
 def torch_call(
     what: str, directory: str, rank: int, addresses: Sequence[str]
-) -> tuple[Callable[[], Any], Callable[[], float]]:
+) -> tuple[Callable[[int], Any], Callable[[], float]]:
     """As `flowrt_call`."""
     import torch
     import torch.distributed as dist
@@ -87,7 +87,7 @@ def torch_call(
         return float(total)
 
     act = dcp.save if what == "save" else dcp.load
-    return lambda: act(state, checkpoint_id=directory), check
+    return lambda number: act(state, checkpoint_id=f"{directory}/{number}"), check
 
 
 def run_rank(side: str, what: str, rank: int, addresses: Sequence[str]) -> Outcome:
@@ -95,16 +95,16 @@ def run_rank(side: str, what: str, rank: int, addresses: Sequence[str]) -> Outco
     what, directory = what.split("@")
     call, check = {"flowrt": flowrt_call, "torch": torch_call}[side](what, directory, rank, addresses)
     times = []
-    for _ in range(CALLS):
+    for number in range(CALLS):
         start = time.perf_counter()
-        call()
+        call(number)
         times.append(time.perf_counter() - start)
     return Outcome({what: median(times)}, check())
 
 
 def read_s(directory: str) -> float:
     """The median seconds in which one process reads the first rank's file into memory that it has."""
-    (path,) = Path(directory).glob("*-00000-of-*.safetensors")
+    (path,) = Path(directory).glob("0.*-00000-of-*.safetensors")
     found, times = np.zeros(path.stat().st_size, np.uint8), []
     for _ in range(CALLS):
         start = time.perf_counter()
