@@ -53,11 +53,31 @@ def path_after(word: str, text: str, folder: Path) -> Path:
     return folder / found[1]
 
 
+def test_gpt_sharded_trains_where_it_does_not_fit(tmp_path: Path) -> None:
+    printed = run_example("gpt_sharded.py", folder=tmp_path)
+    assert "one of 10 MiB: expected" in printed
+    assert number_after("one large device:", printed) > 15
+    for what in ("4 of 10 MiB, fully sharded", "one of 10 MiB, weights on the host"):
+        (line,) = [line for line in printed.splitlines() if line.startswith(what)]
+        assert number_after(f"{what}:", line) <= 10
+        assert float(line.rpartition(" ")[2]) < 1e-4
+
+
 @pytest.mark.parametrize("arguments", [(), ("--dp", "3", "--tp", "1", "--turns", "2")])
 def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tmp_path: Path) -> None:
     printed = run_example("gpt_layouts.py", *arguments, folder=tmp_path)
     assert number_after("step   0: loss", printed) > 3
     assert number_after("step  15: loss", printed) < 2.6
+    difference = re.search(r"largest difference (\S+)", printed)
+    assert difference is not None
+    assert float(difference[1]) < 1e-5
+
+
+@pytest.mark.parametrize("devices", ["2", "3"])
+def test_experts_have_the_losses_of_one_device(devices: str, tmp_path: Path) -> None:
+    printed = run_example("experts.py", "--devices", devices, folder=tmp_path)
+    assert number_after("AllToAll:", printed) == 3  # there and back, and back again for the gradient
+    assert number_after("step  15: loss", printed) < 0.65 * number_after("step   0: loss", printed)
     difference = re.search(r"largest difference (\S+)", printed)
     assert difference is not None
     assert float(difference[1]) < 1e-5

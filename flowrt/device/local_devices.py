@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from flowrt.device.cuda.cuda import CudaExecutor, GpuDescription, visible_devices, why_no_gpu
@@ -23,15 +24,17 @@ TEMPORARY = Owner("a kernel's result or temporary", None)
 
 
 class DeviceRequest(NamedTuple):
-    """Number of devices by type, and memory limits of GPUs.
+    """Number of devices by type, and memory limits of CPUs and GPUs.
 
-    Without a number there is one CPU, all visible GPUs, and none of others. ``visible_gpus``: ``"1,0"``, the
+    Without a number there is one CPU, all visible GPUs, and none of others. ``cpu_memory_limit_mb[i]``: the
+    limit in MiB of CPU i, 0 for none, as for CPUs without an entry. ``visible_gpus``: ``"1,0"``, the
     CUDA devices to use, in order; empty for all. ``gpu_memory_fraction``: above 0, up to 1.
     ``virtual_gpu_mb[i]``: the limits in MiB, at least 1, of the virtual devices of GPU i. Settings for GPUs
     that do not exist are ignored.
     """
 
     counts: Mapping[str, int] = {}
+    cpu_memory_limit_mb: Sequence[int] = ()
     num_streams: int = 1
     visible_gpus: str = ""
     gpu_memory_fraction: float = 1.0
@@ -50,7 +53,16 @@ def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0)
 
 def _cpus(request: DeviceRequest, job: str, task: int) -> list[Device]:
     specs = specs_of("CPU", request.counts.get("CPU", 1), job, task)
-    return [Device(s, HostExecutor(s.to_string()), num_streams=request.num_streams) for s in specs]
+    limits = request.cpu_memory_limit_mb
+    if len(limits) > len(specs):
+        raise InvalidArgumentError(
+            f"cpu_memory_limit_mb: expected one limit for each of {len(specs)} CPUs; got {len(limits)}"
+        )
+    streams = request.num_streams
+    return [
+        Device(spec, HostExecutor(spec.to_string()), num_streams=streams, memory_limit=mb * MIB or None)
+        for spec, mb in zip(specs, chain(limits, repeat(0)), strict=False)
+    ]
 
 
 def _nulls(request: DeviceRequest, job: str, task: int) -> list[Device]:

@@ -50,8 +50,9 @@ _STRATEGIES = (
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
     "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
     "InputReplicationMode", "LayoutStrategy", "LocalShard", "Mesh", "MirroredStrategy",
-    "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
-    "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",
+    "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
+    "PerReplica", "Precision", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice",
+    "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
     "in_cross_replica_context", "local_shards", "relayout",
 )  # fmt: skip

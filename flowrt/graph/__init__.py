@@ -9,6 +9,7 @@ The core, in this folder:
     source                   the user's line behind an operation
     tf1_signatures           functions with renamed arguments, and with arguments that a family shares
     effects, partial_value   effects of a node; small values that shapes are made of
+    precision                `Precision`: the dtypes of products, sums and variables
     inference, evaluate      shape rules over a graph; the reference interpreter
 
 Subpackages:

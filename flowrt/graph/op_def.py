@@ -353,6 +353,7 @@ class OpDef(Generic[Result_co]):
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
     total: bool
     linear_in: tuple[int, ...]
+    narrows: bool | None
     up_to_phase: bool
 
     __signature__ = CallSignature()

@@ -82,6 +82,11 @@ class Traits(NamedTuple):
     """Whether it never fails, whatever the values of its inputs, if their shapes are compatible."""
     linear_in: tuple[int, ...] = ()
     """The inputs in each of which it is linear while the others are fixed, as a product is in both."""
+    narrows: bool | None = None
+    """True if it may be computed in a narrow dtype between products that are, since it only moves elements;
+    False if it needs the range or the precision of the script's dtype; None: as its other facts say. See
+    `flowrt.graph.passes.precision.precision_class`.
+    """
     up_to_phase: bool = False
     """Whether vectors among its outputs have a free sign or phase, which each library chooses differently."""
 

@@ -2,6 +2,7 @@
 
 base                      `Layer`: scope, variables, losses, updates; a class as a function
 core                      Dense, Dropout, Flatten
+lora                      LoraDense: a frozen Dense with two small trained factors
 geometry                  sizes, paddings and data formats of layers with windows
 convolutional, pooling    Conv1D to Conv3D and their transposes; max and average pooling
 normalization             BatchNormalization
@@ -12,13 +13,14 @@ from flowrt.layers import convolutional, pooling
 from flowrt.layers.base import Layer
 from flowrt.layers.convolutional import *
 from flowrt.layers.core import Dense, Dropout, Flatten, dense, dropout, flatten
+from flowrt.layers.lora import LoraDense, lora_dense
 from flowrt.layers.normalization import BatchNormalization, batch_normalization
 from flowrt.layers.pooling import *
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "BatchNormalization", "Dense", "Dropout", "Flatten", "Layer", "batch_normalization", "dense", "dropout",
-    "flatten",
+    "BatchNormalization", "Dense", "Dropout", "Flatten", "Layer", "LoraDense", "batch_normalization", "dense",
+    "dropout", "flatten", "lora_dense",
 ]  # fmt: skip
 __all__ += convolutional.__all__ + pooling.__all__
 

@@ -72,10 +72,13 @@ class Dense(KernelLayer):
         self._build([self._known(input_shape, -1), self.units], self.units)
 
     def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        rank = inputs.shape.ndims
-        if rank == 2:
-            return self._finished(matmul(inputs, self.kernel))
-        return self._finished(tensordot(inputs, self.kernel, [[(rank or 1) - 1], [0]]))
+        return self._finished(product(inputs, self.kernel))
+
+
+def product(inputs: Tensor, kernel: Any) -> Tensor:
+    """``inputs`` ``[..., n]`` times ``kernel`` ``[n, m]``."""
+    rank = inputs.shape.ndims
+    return matmul(inputs, kernel) if rank == 2 else tensordot(inputs, kernel, [[(rank or 1) - 1], [0]])
 
 
 class Dropout(Layer):

@@ -179,9 +179,9 @@ _PUBLIC = """
 nn train layers losses metrics math linalg strings random debugging bitwise data initializers summary
 nn.rnn_cell data.experimental io gfile graph_util logging app flags nest resource_loader test profiler config
 config.experimental distribute distribute.experimental distribute.cluster_resolver experimental
-experimental.dtensor autograph contrib
+experimental.dtensor autograph contrib train.experimental
 contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
-contrib.distribute
+contrib.distribute contrib.mixed_precision
 """
 """The modules that a hint may name, most likely first, after the top level."""
 

@@ -63,6 +63,8 @@ _OLDER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "experimental":
+        return importlib.import_module("flowrt.train.optimizers.experimental")
     for module, names in _OLDER.items():
         if name in names.split():
             return getattr(importlib.import_module(f"flowrt.tf1.training.{module}"), name)
@@ -70,4 +72,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *" ".join(_OLDER.values()).split()})
+    return sorted({*globals(), "experimental", *" ".join(_OLDER.values()).split()})

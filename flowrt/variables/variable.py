@@ -175,9 +175,11 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
                 )
             handle_shape = known if validate_shape else None
             self._dtype = self._initial_value.dtype
+            in_precision = {} if graph.precision is None else graph.precision.attributes(self._dtype)
             self._handle: Tensor = variable_ops.var_handle_op(
-                dtype=self._dtype, shape=handle_shape, container=container, shared_name=full_name, name=scope
-            )
+                dtype=self._dtype, shape=handle_shape, container=container, shared_name=full_name, name=scope,
+                **in_precision,
+            )  # fmt: skip
             with self._beside():
                 self._initializer: Operation = variable_ops.assign_variable_op(
                     self.handle, self._initial_value, name="Assign"

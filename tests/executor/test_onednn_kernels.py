@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from flowrt import dtypes
 from flowrt.device.onednn import onednn, primitives
 from flowrt.device.onednn.onednn_blas import multiply
 from flowrt.errors import InvalidArgumentError
@@ -72,6 +73,32 @@ def test_other_dtypes_are_for_the_operation_itself(op: OpDef, sample: Any) -> No
     if any(isinstance(a, np.ndarray) and a.dtype == np.float32 for a in arguments):
         return
     assert np.array_equal(own(op, *arguments, **attrs), op.kernel(np, *arguments, **attrs))
+
+
+@pytest.mark.parametrize("is_given", [False, True], ids=["new", "given"])
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16.np, dtypes.float16.np], ids=str)
+@pytest.mark.parametrize(
+    "shapes, name, attrs",
+    [
+        ([(64, 96), (96, 80)], "MatMul", {}),
+        ([(2, 64, 96), (2, 96, 80)], "BatchMatMulV2", {}),
+        ([(2, 9, 9, 4), (3, 3, 4, 8)], "Conv2D", {"strides": (1, 1, 1, 1), "padding": "SAME"}),
+    ],
+)
+def test_narrow_floats_are_summed_in_float32(
+    shapes: Any, name: str, attrs: Any, dtype: Any, is_given: bool
+) -> None:
+    """By the library, not by the operation's own kernel."""
+    rng, op = np.random.default_rng(0), registered_ops()[name]
+    arguments = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    attrs = attributes(op, attrs)
+    expected = op.kernel(np, *[a.astype(np.float64) for a in arguments], **attrs)
+    out = np.empty(expected.shape, dtype) if is_given else None
+    found = onednn_kernels._COMPUTED[op](op, attrs, arguments, out)
+    assert found.dtype == dtype
+    assert found is out or not is_given
+    step = 2.0**-8 if dtype == dtypes.bfloat16.np else 2.0**-11
+    np.testing.assert_allclose(found.astype(float), expected, step, 1e-4)
 
 
 # --- convolution

@@ -164,9 +164,13 @@ def test_neither_saving_nor_restoring_holds_a_copy_of_a_tensor(tmp_path: Path) -
             assert_restored(session, variables, values)
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_fully_sharded_training_goes_on_from_a_checkpoint_of_one_device(stage: int, tmp_path: Path) -> None:
-    """At stage 1 the weights are kept in parts, and whole for the readers: both are restored."""
+@pytest.mark.parametrize("given", [{"stage": 1}, {"stage": 3}, {"offload": "parameters"}], ids=str)
+def test_fully_sharded_training_goes_on_from_a_checkpoint_of_one_device(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    """At stage 1 the weights are kept in parts, and whole for the readers: both are restored. Offloaded ones
+    are in host memory.
+    """
 
     def losses(strategy: Any, restores: bool) -> list[float]:
         tf.reset_default_graph()
@@ -177,17 +181,17 @@ def test_fully_sharded_training_goes_on_from_a_checkpoint_of_one_device(stage: i
             train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
         feed, saver = {x: np.eye(4, 64)}, tf.train.Saver()
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
-            session.run(tf.global_variables_initializer())
             if restores:
                 saver.restore(session, f"{tmp_path}/model")
             else:
+                session.run(tf.global_variables_initializer())
                 for _ in range(3):
                     session.run(train, feed)
                 saver.save(session, f"{tmp_path}/model")
             return [session.run([loss, train], feed)[0] for _ in range(3)]
 
     expected = losses(None, False)
-    sharded = tf.distribute.FullyShardedStrategy(tf.distribute.Mesh([("dp", 2)]), stage=stage)
+    sharded = tf.distribute.FullyShardedStrategy(tf.distribute.Mesh([("dp", 2)]), **given)
     np.testing.assert_allclose(losses(sharded, True), expected, 1e-12)
     assert losses(sharded, False)[0] == pytest.approx(expected[0], 1e-12)
     np.testing.assert_allclose(losses(None, True), expected, 1e-12)

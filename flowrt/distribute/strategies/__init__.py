@@ -43,6 +43,9 @@ from flowrt.distribute.strategies.layouts.local_shards import local_shards as lo
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import (
     MultiWorkerLayoutStrategy as MultiWorkerLayoutStrategy,
 )
+from flowrt.distribute.strategies.layouts.tensor_parallel import (
+    TensorParallelStrategy as TensorParallelStrategy,
+)
 from flowrt.distribute.strategies.reduce.all_reduce_ops import (
     AllReduceCrossDeviceOps as AllReduceCrossDeviceOps,
 )
@@ -77,3 +80,4 @@ from flowrt.distribute.strategies.values.distributed_values import PerReplica as
 from flowrt.distribute.strategies.values.reduce_op import ReduceOp as ReduceOp
 from flowrt.graph.layouts.mesh import Axis as Axis
 from flowrt.graph.layouts.mesh import Mesh as Mesh
+from flowrt.graph.precision import Precision as Precision

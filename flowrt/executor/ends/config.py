@@ -102,6 +102,10 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a list of integers of at least 1",
         lambda limits: all(_is_integer(n) and n >= 1 for n in limits),
     ),
+    "cpu_memory_limit_mb": (
+        "a list of integers of at least 0",
+        lambda limits: all(_is_integer(n) and n >= 0 for n in limits),
+    ),
     "priority": ("a list of integers", lambda priorities: all(map(_is_integer, priorities))),
     "virtual_devices": (
         "a list of VirtualDevices, each with as many priorities as limits or none",
@@ -174,6 +178,14 @@ class GraphOptions(_Record):
     }
 
 
+class Experimental(_Record):
+    """``cpu_memory_limit_mb[i]`` bounds the pool of CPU device i in MiB (0: all memory), so that a program
+    for devices of little memory can be tried without them.
+    """
+
+    _defaults: ClassVar[Mapping[str, Any]] = {"cpu_memory_limit_mb": list}
+
+
 class ConfigProto(_Record):
     """A session's settings.
 
@@ -186,7 +198,10 @@ class ConfigProto(_Record):
     ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
     """
 
+    Experimental = Experimental
+
     _defaults: ClassVar[Mapping[str, Any]] = {
+        "experimental": Experimental,
         "device_count": dict,
         "intra_op_parallelism_threads": 0,
         "inter_op_parallelism_threads": 0,
@@ -227,6 +242,7 @@ def device_request(config: ConfigProto) -> DeviceRequest:
     virtual = gpu.experimental.virtual_devices
     return DeviceRequest(
         counts=dict(config.device_count),
+        cpu_memory_limit_mb=config.experimental.cpu_memory_limit_mb,
         num_streams=max(1, config.inter_op_parallelism_threads),
         visible_gpus=gpu.visible_device_list,
         gpu_memory_fraction=gpu.per_process_gpu_memory_fraction,

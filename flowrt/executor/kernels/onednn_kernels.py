@@ -1,5 +1,5 @@
 """Host kernels computed by oneDNN: convolutions, mean pooling, batch normalization, matrix products, of
-float32.
+float32; convolutions and products of 16-bit floats are computed in float32 and rounded once.
 
 The operation's own kernel handles unsupported cases: other dtypes, empty arrays, products too small to
 benefit, windows without fast code.
@@ -33,7 +33,9 @@ from flowrt.device.onednn.primitives import (
     mean_pooling,
     mean_pooling_gradient,
 )
+from flowrt.dtypes import bfloat16, float16
 from flowrt.graph.op_def import OpDef, ShapeContext
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.linalg.matmul import batch_matmul, matmul_op
 from flowrt.graph.ops.nn.batch_norm import batch_norm_grad_op, batch_norm_op, statistics_given
 from flowrt.graph.ops.nn.conv import (
@@ -278,6 +280,19 @@ def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> A
 
 # --- all of them
 
+_NARROW = (float16.np, bfloat16.np)
+
+
+def _in_float32(
+    compute: Callable[..., Any], op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any
+) -> Any:
+    """``compute``, of 16-bit floats by way of float32, as the operation's own kernel does it."""
+    narrow = next((a.dtype for a in arguments if isinstance(a, np.ndarray) and a.dtype in _NARROW), None)
+    if narrow is None:
+        return compute(op, attrs, arguments, out)
+    wide = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in arguments]
+    return delivered(np, compute(op, attrs, wide, None), narrow, out)
+
 
 def _or_own(
     compute: Callable[..., Any], op: OpDef, xp: Any, *inputs: Any, out: Any = None, workspace: Any = None,
@@ -291,23 +306,23 @@ def _or_own(
 
 
 _COMPUTED: Mapping[OpDef, Callable[..., Any]] = {
-    conv2d_op: partial(_convolve, _by_group, 2),
-    conv2d_backprop_input_op: partial(_convolve, _by_group, 0),
-    conv2d_backprop_filter_op: partial(_convolve, _by_group, 1),
-    conv3d_op: partial(_convolve, _by_group, 2),
-    conv3d_backprop_input_op: partial(_convolve, _by_group, 0),
-    conv3d_backprop_filter_op: partial(_convolve, _by_group, 1),
-    depthwise_conv2d_op: partial(_convolve, _by_channel, 2),
-    depthwise_backprop_input_op: partial(_convolve, _by_channel, 0),
-    depthwise_backprop_filter_op: partial(_convolve, _by_channel, 1),
+    conv2d_op: partial(_in_float32, partial(_convolve, _by_group, 2)),
+    conv2d_backprop_input_op: partial(_in_float32, partial(_convolve, _by_group, 0)),
+    conv2d_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_group, 1)),
+    conv3d_op: partial(_in_float32, partial(_convolve, _by_group, 2)),
+    conv3d_backprop_input_op: partial(_in_float32, partial(_convolve, _by_group, 0)),
+    conv3d_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_group, 1)),
+    depthwise_conv2d_op: partial(_in_float32, partial(_convolve, _by_channel, 2)),
+    depthwise_backprop_input_op: partial(_in_float32, partial(_convolve, _by_channel, 0)),
+    depthwise_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_channel, 1)),
     average_pool_op: _pool,
     average_pool_grad_op: _pool,
     average_pool3d_op: _pool,
     average_pool3d_grad_op: _pool,
     batch_norm_op: _batch_norm,
     batch_norm_grad_op: _batch_norm_grad,
-    matmul_op: _product,
-    batch_matmul: _product,
+    matmul_op: partial(_in_float32, _product),
+    batch_matmul: partial(_in_float32, _product),
 }
 
 ONEDNN_KERNELS: Mapping[OpDef, Kernel] = {op: partial(_or_own, compute) for op, compute in _COMPUTED.items()}

@@ -42,6 +42,7 @@ from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
 from flowrt.graph.op_def import OpDef, PartialValue
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse, user_source
 
 __all__ = [
@@ -58,7 +59,7 @@ class Graph:
     ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
     threads may add operations to one graph. ``seed`` is the graph-level random seed, ``gradient_functions``
     the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations``
-    counts changes that invalidate plans.
+    counts changes that invalidate plans. ``precision`` is that of new variables, None: that of their dtype.
     """
 
     def __init__(self) -> None:
@@ -73,6 +74,7 @@ class Graph:
         self.gradient_functions: dict[str, Vjp] = {}
         self.python_functions: dict[str, Any] = {}
         self.seed: int | None = None
+        self.precision: Precision | None = None
         self.mutations = 0
 
     # --- operations

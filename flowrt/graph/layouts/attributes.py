@@ -3,9 +3,13 @@
     _mesh      the mesh, on variables, inputs and Relayout operations
     _layout    how the tensor is used
     _stored    how a variable is kept, if that is another layout
-    _copy      the dtype of a whole copy that every coordinate keeps besides, from which the variable is read
+    _summed    the layout of what contracts a dimension of a variable that is in parts, once it is added up
+    _copy      the dtype of a copy that every coordinate keeps besides, from which the variable is read: see
+               `flowrt.graph.passes.layouts.keep_copies`
+    _host      on a variable that is kept in host memory, and on its gradient
     _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one message
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
+    _resident  the bytes that a device may have of units at a time, if they stay as long as there is room
     _last      on a variable of which the gradient is reduced when all of the step are there
 
 All are text, so they survive GraphDef, the text form and the wire.
@@ -22,9 +26,12 @@ from flowrt.graph.layouts.mesh import Mesh, format_mesh, parse_mesh
 from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
-MESH, LAYOUT, STORED = "_mesh", "_layout", "_stored"
-COPY, UNIT, REGATHER, LAST = "_copy", "_unit", "_regather", "_last"
-ATTRIBUTES = (MESH, LAYOUT, STORED, COPY, UNIT, REGATHER, LAST)
+MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
+COPY, HOST, UNIT, REGATHER, RESIDENT, LAST = "_copy", "_host", "_unit", "_regather", "_resident", "_last"
+IN_PARTS = " in parts"
+"""The end of a `_copy` that is in the variable's own layouts; others are whole."""
+
+ATTRIBUTES = (MESH, LAYOUT, STORED, SUMMED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST)
 
 
 class NodeLayouts(NamedTuple):
@@ -45,16 +52,18 @@ def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> 
     if LAYOUT not in variable:
         return dict(slot)
     own = {key: value for key, value in slot.items() if key not in ATTRIBUTES}
-    return {**own, **_as_stored(variable)}
+    return {**own, **as_stored(variable)}
 
 
 def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a variable's gradient, in the layout in which its update needs it."""
-    return {**_as_stored(variable), UNIT: variable[UNIT]}
+    return {**as_stored(variable), UNIT: variable[UNIT]}
 
 
-def _as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT])}
+def as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a tensor that is, in layout and memory, as the variable with ``attrs`` is kept."""
+    place = {HOST: attrs[HOST]} if HOST in attrs else {}
+    return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT]), **place}
 
 
 def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
@@ -64,6 +73,11 @@ def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
         return None
     used = parse_layout(text, mesh)
     return NodeLayouts(used, parse_layout(attrs.get(STORED, text), mesh))
+
+
+def summed_of(attrs: Mapping[str, Any], mesh: Mesh) -> Layout | None:
+    """The layout over ``mesh`` of the sums that a variable with ``attrs`` makes; None: whole."""
+    return parse_layout(attrs[SUMMED], mesh) if SUMMED in attrs else None
 
 
 def mesh_of(nodes: Iterable[Node]) -> Mesh | None:

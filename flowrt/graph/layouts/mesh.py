@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast, final
 from weakref import WeakValueDictionary
 
-from flowrt.device.spec import format_device, parse_device
+from flowrt.device.spec import DeviceSpec, format_device, parse_device
 from flowrt.errors import InvalidArgumentError, nearest
 from flowrt.graph.source import user_line
 
@@ -27,6 +27,9 @@ class Axis(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'time ' if self.is_time else ''}{self.name}={self.size}"
+
+
+_HOST = DeviceSpec(device_type="CPU", device_index=0)
 
 
 @final
@@ -96,6 +99,10 @@ class Mesh:
         """The device of ``coordinate``, of which all turns of time axes share one."""
         assert self.devices is not None, "the mesh has its devices from a session"
         return self.devices[self.place(coordinate)]
+
+    def host(self, coordinate: Coordinate) -> str:
+        """The CPU of the task of the device of ``coordinate``, which has the host's memory."""
+        return format_device(parse_device(self.device(coordinate)).merge(_HOST))
 
     def place(self, coordinate: Coordinate) -> int:
         """The number of the device of ``coordinate``, in the order of `devices`."""

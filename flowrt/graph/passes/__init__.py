@@ -9,6 +9,7 @@ to the passes that lower them.
 
 prepare     what a request needs: extract, lower, order effects, infer shapes; and extend an earlier request
 optimise    fewer and cheaper operations
+precision   products in a narrower dtype than the script's
 layouts     the operations of every coordinate of a mesh
 placement   a device for every node, and the cut into one subgraph a device
 collective  sends, sums and copies in place of collectives

@@ -43,6 +43,7 @@ from flowrt.graph.passes.optimise.simplify import simplify
 from flowrt.graph.passes.placement.partition import PartOf, device_of, partition
 from flowrt.graph.passes.placement.place import NO_REASONS, WhyNone, place
 from flowrt.graph.passes.placement.split import split
+from flowrt.graph.passes.precision.mixed_precision import mixed_precision
 from flowrt.graph.passes.prepare.extend import Recent
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import lower
@@ -170,6 +171,12 @@ def optimise(
     return subgraph
 
 
+def _mixed_precision(step: Subgraph, optimises: bool) -> Subgraph:
+    """The pass, and what its casts make possible: folded constants, casts in front of loops."""
+    after = mixed_precision(step)
+    return optimise(after) if optimises and after is not step else after
+
+
 FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
     "gather_slices": lambda part, compiler, each: gather_slices(part) if each else part,
     "lay_out_factors": lambda part, compiler, each: lay_out_factors(part, compiler),
@@ -229,6 +236,10 @@ PIPELINE: tuple[Stage, ...] = (
     Stage(  # folded shapes are known now
         "infer_shapes", lambda step, options, _: infer_shapes(step) if options.optimises else step,
         State.OPTIMISED, Scope.ADDITION, enters_functions=True,
+    ),
+    Stage(
+        "mixed_precision", lambda step, options, _: _mixed_precision(step, options.optimises),
+        State.OPTIMISED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=True,
     ),
     Stage(
         "lower_layouts", lambda step, o, _: lower_layouts(step, o.devices, o.links),

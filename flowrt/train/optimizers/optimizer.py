@@ -157,9 +157,19 @@ class Optimizer:
         """`apply_gradients` for all replicas of ``strategy``, in the cross-replica context: the gradients
         differ.
         """
-        extended, graph = strategy.extended, get_default_graph()
-        variables = [v for _, v in pairs]
-        sums = extended.batch_reduce_to("SUM", pairs)
+        sums = strategy.extended.batch_reduce_to("SUM", pairs)
+        return self._apply_sums(strategy.extended, sums, [v for _, v in pairs], global_step, name)
+
+    def _apply_sums(
+        self,
+        extended: Any,
+        sums: Sequence[Any],
+        variables: Sequence[Variable],
+        global_step: Variable | None,
+        name: str | None,
+    ) -> Operation:
+        """The updates of all copies of ``variables`` from ``sums``, those of the replicas' gradients."""
+        graph = get_default_graph()
         with graph.control_dependencies(None):
             self._create_slots(variables)
         with graph.name_scope(name or self._name) as scope:

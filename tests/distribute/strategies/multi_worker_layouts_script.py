@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 
@@ -74,6 +76,48 @@ def shards():
             session.run(tf.global_variables_initializer())
             losses = [session.run([built.loss, built.train], built.feeds)[0] for _ in range(20)]
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
+
+
+def sends():
+    """The bytes that this worker's sockets received in a step of ``sends STAGE``, the mean of 20 steps, and
+    those of the variables.
+    """
+    stage = int(WHAT.partition(":")[2])
+    options = workers()
+    implementation = tf.distribute.CommunicationOptions.Implementation.RING
+    options["communication_options"] = tf.distribute.CommunicationOptions(implementation=implementation)
+    found = tf.distribute.FullyShardedStrategy(
+        Mesh([("dp", len(ADDRESSES))]), stage=stage, units=r"layer\d", **options
+    )
+    with found.scope():
+        x = tf.placeholder(tf.float32, [4, 256])
+        h = x
+        for layer in range(6):
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/w", [256, 256])))
+        loss = tf.reduce_mean(tf.square(h))
+        train = tf.train.AdamOptimizer(1e-3).minimize(loss)
+    with tf.Session(config=CONFIG) as session:
+        session.run(tf.global_variables_initializer())
+        nbytes = sum(v.nbytes for v in session.run(tf.trainable_variables()))
+        session.run([train, loss], {x: np.ones([4, 256])})
+        before = received_bytes()
+        for _ in range(20):
+            session.run([train, loss], {x: np.ones([4, 256])})
+        return (received_bytes() - before) / 20, nbytes
+
+
+def received_bytes():
+    """The bytes that all TCP connections of this process have received so far, by the kernel's count."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as each:
+                if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
+                    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                    total += struct.unpack_from("<Q", info, 128)[0]  # tcpi_bytes_received
+        except OSError:
+            pass
+    return total
 
 
 def draws_graphs():
@@ -311,6 +355,7 @@ def outside():
 DOES = {
     "train": trains,
     "shard": shards,
+    "sends": sends,
     "graphs": draws_graphs,
     "loops": draws_graphs,
     "reads": reads,

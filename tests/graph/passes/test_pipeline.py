@@ -122,7 +122,7 @@ def test_the_pipeline_reads_what_it_writes() -> None:
     assert format_pipeline(PIPELINE) == (
         "extract, lower, order_effects, infer_shapes,"
         " optimise(fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies),"
-        " infer_shapes, lower_layouts, place, lower_collectives, split, partition,"
+        " infer_shapes, mixed_precision, lower_layouts, place, lower_collectives, split, partition,"
         " fuse(gather_slices, lay_out_factors, narrow_products, read_rows_in_place, fuse)"
     )
 

@@ -27,9 +27,10 @@ from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorke
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
-from flowrt.graph.layouts.attributes import COPY, LAST, REGATHER, UNIT, NodeLayouts
+from flowrt.graph.layouts.attributes import COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, UNIT, NodeLayouts
 from flowrt.graph.layouts.layout import Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.precision import COMPUTE, Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
 
@@ -54,7 +55,7 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
     MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
 
     On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, which documents
-    ``rules``, ``cluster_resolver`` and ``communication_options``.
+    ``rules``, ``cluster_resolver``, ``communication_options`` and ``policy``.
 
     >>> strategy = FullyShardedStrategy(Mesh([("dp", 2)]), axis="dp", stage=2)
     >>> strategy.stage
@@ -72,46 +73,72 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         reshard_after_forward: bool = True,
         units: str | None = None,
         min_bytes: int = 4096,
+        offload: str | int | None = None,
         batch: Entry = None,
         rules: Mapping[str, Entry] | None = None,
         cluster_resolver: Any = None,
         communication_options: CommunicationOptions | None = None,
+        policy: Precision | None = None,
     ) -> None:
         if not isinstance(mesh, Mesh):
             raise misuse(f"FullyShardedStrategy: expected a Mesh; got {mesh!r}", DTypeError)
         axes = [axis] if isinstance(axis, str) else list(axis)
-        _check(mesh, axes, stage)
+        _check(mesh, axes, stage, offload)
         super().__init__(mesh, tuple(axes) if batch is None else batch, rules, cluster_resolver,
-                         communication_options)  # fmt: skip
+                         communication_options, policy)  # fmt: skip
         self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
+        self._offload = offload
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
         size = self.mesh.axes[self._axis].size
-        is_whole = self.stage < 3 and not variable.trainable  # there are no states
-        if self.stage == 0 or is_whole or size == 1 or not variable.shape.is_fully_defined():
+        if self.stage == 0 or size == 1 or not self._is_worth_it(variable):
             return used
-        shape = _shape(variable)
-        dim = _dim_to_cut(used, shape, size)
-        if dim is None or _nbytes(variable) < self._min_bytes:
-            return used
-        return used.with_placement(self._axis, Shard(dim))
+        dim = _dim_to_cut(used, _shape(variable), size)
+        return used if dim is None else used.with_placement(self._axis, Shard(dim))
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
-        used, stored = layouts
-        if used is stored:
+        is_offloaded = self._offload is not None and self._is_worth_it(variable)
+        if layouts.used is layouts.stored and not is_offloaded:
             return {}
         attrs = {UNIT: self._units.of(variable)}
+        if is_offloaded:
+            attrs[HOST] = "1"
         if self.stage < 3:
-            attrs[COPY] = variable.dtype.name
-        elif self._regathers:
+            attrs[COPY] = self._dtype_of_copy(variable)
+        elif self._offload == "optimizer":
+            attrs[COPY] = f"{self._dtype_of_copy(variable)}{IN_PARTS}"
+        if self.stage == 3 and self._regathers:
             attrs[REGATHER] = "1"
-        return {**attrs, LAST: "1"} if self.stage == 1 else attrs
+        if self.stage == 1:
+            attrs[LAST] = "1"
+        return attrs if not isinstance(self._offload, int) else {**attrs, RESIDENT: str(self._offload)}
+
+    def _dtype_of_copy(self, variable: Variable) -> str:
+        """The name of the dtype in which products read ``variable``."""
+        narrow = {} if self.policy is None else self.policy.attributes(variable.dtype)
+        return narrow.get(COMPUTE, variable.dtype.name)
+
+    def _is_worth_it(self, variable: Variable) -> bool:
+        """Whether ``variable``, or its states, are large enough to be kept in parts or elsewhere."""
+        has_parts = variable.trainable or self.stage == 3
+        return has_parts and variable.shape.is_fully_defined() and _nbytes(variable) >= self._min_bytes
 
 
-def _check(mesh: Mesh, axes: Sequence[str], stage: int) -> None:
+def _check(mesh: Mesh, axes: Sequence[str], stage: int, offload: str | int | None) -> None:
     if stage not in (0, 1, 2, 3):
         raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
+    is_bytes = isinstance(offload, int) and not isinstance(offload, bool) and offload > 0
+    if not is_bytes and offload not in (None, "optimizer", "parameters"):
+        raise misuse(
+            "FullyShardedStrategy: offload: expected 'optimizer', 'parameters' or a number of bytes; got "
+            f"{offload!r}"
+        )
+    if stage < 3 and offload not in (None, "optimizer"):
+        raise misuse(
+            f"FullyShardedStrategy: offload={offload!r}: expected stage 3; got {stage}, at which each device "
+            "keeps all parameters. offload='optimizer' moves the optimizer's states"
+        )
     if not axes:
         raise misuse(f"FullyShardedStrategy: expected an axis of the mesh {mesh}; got none")
     if mesh.axes[mesh.axis(axes[-1])].is_time:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from flowrt.base.structure import Structure
 from flowrt.distribute.strategies.core.extended import StrategyExtended
@@ -30,6 +30,7 @@ from flowrt.graph.layouts.attributes import NodeLayouts, attributes_of, layouts_
 from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import distribution_context, entered_layouts, layout_strategy
 from flowrt.variables.variable import Variable
@@ -52,16 +53,24 @@ class LayoutStrategy(Strategy):
 
     ``batch`` names the axis, or axes, by which the first dimension of placeholders and of datasets' elements
     is sharded. ``rules`` map logical axes, as in ``get_variable(axes=["embed", "hidden"])``, to axes of the
-    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018).
+    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018). ``policy`` is the precision of the variables made in
+    the scope.
 
-    >>> strategy = LayoutStrategy(Mesh([("dp", 2)]), batch="dp")
+    >>> strategy = LayoutStrategy(Mesh([("dp", 2)]), batch="dp", policy=Precision("bfloat16"))
     >>> strategy.num_replicas_in_sync
     1
 
-    Raises `DTypeError` for a ``mesh`` that is none, `InvalidArgumentError` for an unknown axis.
+    Raises `DTypeError` for a ``mesh`` or a ``policy`` that is none, `InvalidArgumentError` for an unknown
+    axis.
     """
 
-    def __init__(self, mesh: Mesh, batch: Entry = None, rules: Mapping[str, Entry] | None = None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        batch: Entry = None,
+        rules: Mapping[str, Entry] | None = None,
+        policy: Precision | None = None,
+    ) -> None:
         if not isinstance(mesh, Mesh):
             raise misuse(f"LayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
         batch_layout = layout_of(mesh, [batch], "LayoutStrategy: batch")
@@ -70,8 +79,11 @@ class LayoutStrategy(Strategy):
         )
         for name, axes in rules.items():
             layout_of(mesh, [axes], f"LayoutStrategy: rule of {name!r}")
+        if policy is not None and not isinstance(policy, Precision):
+            raise misuse(f"LayoutStrategy: policy: expected a Precision; got {policy!r}", DTypeError)
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh = mesh
+        self.policy = policy
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
@@ -93,13 +105,8 @@ class LayoutStrategy(Strategy):
         A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
         Raises `InvalidArgumentError` for a text that is no regular expression.
         """
-        for pattern, entries in _by_text(layouts, "variable_layouts: expected layouts by expression").items():
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise misuse(
-                    f"variable_layouts: expected a regular expression; got {pattern!r}: {error}"
-                ) from None
+        found = by_expression(layouts, "variable_layouts", "layouts")
+        for pattern, entries in found.items():
             layout_of(self.mesh, entries, f"variable_layouts: {pattern!r}")
         self.extended.patterns.update(layouts)
 
@@ -140,9 +147,14 @@ class LayoutExtended(StrategyExtended):
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = next_creator(**arguments)
         self._names.append(variable.op.name)
-        layouts = self._layouts(variable, self._pop_wanted() or self._by_name(variable.op.name))
-        kept = self.strategy.attributes_kept(variable, layouts)
-        variable.op.mutate(attrs={**variable.op.node.attrs, **attributes_of(*layouts), **kept})
+        wanted = self._pop_wanted() or Wanted(None, None)
+        if wanted.layout is None:
+            wanted = wanted._replace(layout=self._by_name(variable))
+        layouts = self._layouts(variable, wanted)
+        kept, policy = self.strategy.attributes_kept(variable, layouts), self.strategy.policy
+        in_precision = {} if policy is None else policy.attributes(variable.dtype)
+        attrs = {**variable.op.node.attrs, **attributes_of(*layouts), **kept, **in_precision}
+        variable.op.mutate(attrs=attrs)
         return variable
 
     def check_reused(self, variable: Variable) -> None:
@@ -197,16 +209,18 @@ class LayoutExtended(StrategyExtended):
         self._wanted.value = None
         return wanted
 
-    def _by_name(self, name: str) -> Wanted:
-        found = (entries for pattern, entries in self.patterns.items() if re.fullmatch(pattern, name))
-        return Wanted(next(found, None), None)
+    def _by_name(self, variable: Variable) -> Entries | None:
+        return first_match(self.patterns, variable.op.name)
 
     def check_patterns(self) -> None:
         """Raise `InvalidArgumentError` for a pattern of `LayoutStrategy.variable_layouts` without a match."""
-        for pattern in self.patterns if self._names else ():
+        self._check_matched("variable_layouts", self.patterns)
+
+    def _check_matched(self, what: str, patterns: Iterable[str]) -> None:
+        for pattern in patterns if self._names else ():
             if not any(re.fullmatch(pattern, name) for name in self._names):
                 raise misuse(
-                    f"variable_layouts: expected the name of a variable to match {pattern!r}; none does."
+                    f"{what}: expected the name of a variable to match {pattern!r}; none does."
                     f"{nearest(pattern, self._names)}"
                 )
 
@@ -229,6 +243,25 @@ class LayoutExtended(StrategyExtended):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Structure:
         return fn(*args, **kwargs)
+
+
+_Value = TypeVar("_Value")
+
+
+def first_match(patterns: Mapping[str, _Value], name: str) -> _Value | None:
+    """The value of the first of ``patterns`` that matches the whole of ``name``."""
+    return next((value for pattern, value in patterns.items() if re.fullmatch(pattern, name)), None)
+
+
+def by_expression(found: Any, where: str, what: str) -> dict[str, Any]:
+    """``found``, a mapping by regular expressions. Raises `InvalidArgumentError` otherwise."""
+    patterns = _by_text(found, f"{where}: expected {what} by expression")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise misuse(f"{where}: expected a regular expression; got {pattern!r}: {error}") from None
+    return patterns
 
 
 def _by_text(found: Any, expected: str) -> dict[str, Any]:

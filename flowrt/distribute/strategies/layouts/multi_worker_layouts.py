@@ -36,6 +36,7 @@ from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.text.python_calls import py_func
+from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
 
@@ -51,8 +52,8 @@ _KEPT = ("layouts", "strategies")
 class MultiWorkerLayoutStrategy(LayoutStrategy):
     """`LayoutStrategy` over the devices of all workers of a cluster, which run this same script.
 
-    ``mesh``, ``batch`` and ``rules`` are those of `LayoutStrategy`. The mesh's devices are those of the first
-    worker, then of the second and so on, equally many of each: GPUs if there are any, else CPUs.
+    ``mesh``, ``batch``, ``rules`` and ``policy`` are those of `LayoutStrategy`. The mesh's devices are those
+    of the first worker, then of the second and so on, equally many of each: GPUs if there are any, else CPUs.
     ``cluster_resolver`` and ``communication_options`` are those of `MultiWorkerMirroredStrategy`. It returns
     when all workers have arrived. The session is a plain ``Session()`` in each of them.
 
@@ -76,6 +77,7 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         rules: Mapping[str, Entry] | None = None,
         cluster_resolver: Any = None,
         communication_options: CommunicationOptions | None = None,
+        policy: Precision | None = None,
     ) -> None:
         if not isinstance(mesh, Mesh):
             raise misuse(f"MultiWorkerLayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
@@ -88,7 +90,7 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
             joined = _join(mesh, key, addresses, worker, communication_options or CommunicationOptions())
             self._leave = weakref.finalize(self, joined.close)
             self._seed = _agreed(joined, self._seed)
-        super().__init__(mesh, batch, rules)
+        super().__init__(mesh, batch, rules, policy)
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         if mesh.devices is None:

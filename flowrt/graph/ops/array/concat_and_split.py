@@ -17,6 +17,7 @@ from flowrt.graph.construction.batching_rules import on_axes, on_axis_attr
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.filling import zeros_like
@@ -156,6 +157,7 @@ concat_op: OpDef[Tensor] = define_op(
     value=_concat_value,
     batch=on_axes(),
     axes=_concat_axes,
+    traits=Traits(narrows=True),
     doc="The values concatenated along ``axis``.",
 )
 
@@ -338,6 +340,7 @@ pack: OpDef[Tensor] = define_op(
     value=lambda s: _join_values(s, len(s.shapes), lambda parts: np.stack(parts, axis=s.attrs["axis"])),
     batch=on_axis_attr,
     axes=_pack_axes,
+    traits=Traits(narrows=True),
     doc="The values side by side along a new dimension ``axis``.",
 )
 
@@ -396,6 +399,7 @@ unpack: OpDef[list[Tensor]] = define_op(
     ),
     batch=on_axis_attr,
     axes=_unpack_axes,
+    traits=Traits(narrows=True),
     doc="The ``num`` slices of the value along ``axis``, without that dimension.",
 )
 

@@ -17,7 +17,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, ShapeContext, define_op, sample
-from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Vjp
+from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Traits, Vjp
 from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.parts import sharded_gather
@@ -189,6 +189,7 @@ gather_op: OpDef[Tensor] = define_op(
     batch=batch_axis.gather,
     axes=_gather_axes,
     sharded=sharded_gather,
+    traits=Traits(narrows=True),
     doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 
@@ -260,6 +261,19 @@ def _gather_nd(xp: Any, params: Any, indices: Any, out: Any = None) -> Any:
     return delivered(xp, rows, params.dtype, out)
 
 
+def _gather_nd_axes(s: ShapeContext) -> str | None:
+    rank, indices = input_rank(s), s.shapes[1]
+    if rank is None or not indices or indices[-1] is None:
+        return None
+    places = " ".join(f"i{k}" for k in range(len(indices) - 1))
+    return f"{factors(rank, range(indices[-1]))}, {places} x! -> {places} {_behind(rank, indices[-1])}"
+
+
+def _behind(rank: int, first: int) -> str:
+    """The factors of the dimensions from ``first`` on."""
+    return " ".join(f"d{i}" for i in range(first, rank))
+
+
 gather_nd_op: OpDef[Tensor] = define_op(
     "GatherNd",
     "params: Tparams in ANY, indices: Tindices in INDEX | int16 -> Tparams",
@@ -274,6 +288,8 @@ gather_nd_op: OpDef[Tensor] = define_op(
         sample(np.array([b"a", b"b"], object), np.array([1], np.int32)),
     ),
     batch=batch_axis.gather_nd,
+    axes=_gather_nd_axes,
+    traits=Traits(narrows=True),
     doc="The slices of params at the coordinates that the last dimension of ``indices`` holds.",
 )
 
@@ -392,6 +408,15 @@ def _tensor_scatter(ufunc: str | None) -> Kernel:
     return kernel
 
 
+def _tensor_scatter_axes(s: ShapeContext) -> str | None:
+    rank, indices = input_rank(s), s.shapes[1]
+    if rank is None or not indices or indices[-1] is None:
+        return None
+    places = " ".join(f"i{k}!" for k in range(len(indices) - 1))
+    dims = factors(rank, range(indices[-1]))
+    return f"{dims}, {places} x!, {places} {_behind(rank, indices[-1])} -> {dims}"
+
+
 def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
@@ -406,6 +431,7 @@ def _tensor_scatter_op(name: str, ufunc: str | None, types: str, vjp: Vjp | Rule
             sample(np.ones(2, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int32)),
         ),
         batch=batch_axis.tensor_scatter,
+        axes=_tensor_scatter_axes,
         doc=doc + " On a GPU coordinates out of range are left out.",
     )
 

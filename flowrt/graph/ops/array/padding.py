@@ -12,9 +12,10 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
-from flowrt.graph.ops.base.axes import nonzero, whole_along
+from flowrt.graph.ops.base.axes import factors, input_rank, nonzero, whole_along
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import subtract
 from flowrt.graph.shapes import Shape, format_shape
@@ -107,8 +108,17 @@ pad_op: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=whole_along(lambda s: nonzero(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
+
+
+def _pad_v2_axes(s: ShapeContext) -> str | None:
+    pairs, rank = nonzero(s.value(1)), input_rank(s)
+    return (
+        None if pairs is None or rank is None else f"{factors(rank, pairs)}, -> {factors(rank, pairs, 'r')}"
+    )
+
 
 pad_v2: OpDef[Tensor] = define_op(
     "PadV2",
@@ -122,6 +132,8 @@ pad_v2: OpDef[Tensor] = define_op(
         sample(rng.integers(0, 9, (1, 2)), _PAIRS, np.array(7)),
     ),
     batch=in_front({1: (0, 0)}),
+    axes=_pad_v2_axes,
+    traits=Traits(narrows=True),
     doc="The input with ``paddings[i] = (before, after)`` elements ``constant_values`` around dimension i.",
 )
 
@@ -197,6 +209,7 @@ mirror_pad: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: (0, 0)}),
     axes=whole_along(lambda s: nonzero(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 

@@ -6,6 +6,7 @@ which is cut like the dimension. So the rules of these ops hold for any cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,10 +17,11 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import static_shape
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.identities import cast, static_value, unchanged
 from flowrt.graph.ops.base.indexing import check_range, is_within, take_slices
-from flowrt.graph.ops.base.kernel_output import copied, delivered
+from flowrt.graph.ops.base.kernel_output import accumulator, copied, delivered
 from flowrt.graph.shapes import Shape, normalize_axis
 
 
@@ -137,3 +139,34 @@ def sharded_gather(op: Operation) -> Sequence[Tensor] | None:
     wanted = checked_op(cast(indices, int64), limit=sizes[axis])
     batch += len(static_shape(indices.spec)) if batch < 0 else 0
     return [gather_at_op(params, positions(params, axis), wanted, axis=axis, batch_dims=batch)]
+
+
+# --- sums of rows
+
+
+def _sums(xp: Any, data: Any, ids: Any, numbers: Any, out: Any = None) -> Any:
+    row = data.shape[ids.ndim :]
+    total = xp.zeros((numbers.size, math.prod(row)), accumulator(data))
+    if numbers.size:
+        own = ids.reshape(-1) - numbers[:1].reshape(())
+        inside = is_within(own, numbers.size)
+        fold_rows(xp, "add", total, own[inside], data.reshape(ids.size, math.prod(row))[inside])
+    return delivered(xp, total.reshape(numbers.size, *row), data.dtype, out)
+
+
+segment_sum_at_op: OpDef[Tensor] = define_op(
+    "SegmentSumAt",
+    "data: T in NUMERIC, ids: int64, numbers: int64 -> T",
+    shape=lambda s: [
+        None if None in s.shapes else (*(s.shapes[2] or ()), *(s.shapes[0] or ())[len(s.shapes[1] or ()) :])
+    ],
+    kernel=_sums,
+    vjp=NONDIFFERENTIABLE,
+    samples=lambda rng: [
+        sample(rng.standard_normal((4, 2)), np.array([2, 0, -1, 2]), np.arange(3)),
+        sample(rng.standard_normal((4, 2)), np.array([2, 0, 1, 2]), np.arange(2) + 1),
+        sample(rng.standard_normal((2, 2)), np.array([[1, 0], [1, 1]]), np.arange(2)),
+    ],
+    axes="..i ..a, ..i, v -> v ..a",
+    doc="The sum of the rows of data with each of the ascending ``numbers`` as their id.",
+)

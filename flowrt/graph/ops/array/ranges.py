@@ -14,6 +14,7 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, moved_axis
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
@@ -26,11 +27,11 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.array.reductions import max_op, sum_op
 from flowrt.graph.ops.base.axes import factors, input_rank
-from flowrt.graph.ops.base.identities import cast, static_value
+from flowrt.graph.ops.base.identities import cast, static_value, with_layout_of
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape
 from flowrt.graph.ops.elementwise.arithmetic import add, add_n_op, maximum, multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import less
+from flowrt.graph.ops.elementwise.comparison import equal, less, where_v2
 from flowrt.graph.partial_value import MAX_ELEMENTS
 from flowrt.graph.shapes import Shape, format_shape, is_static, normalize_axis
 
@@ -256,6 +257,18 @@ def _one_hot_axes(s: ShapeContext) -> str | None:
     return f"{factors(rank)}, , -> {' '.join([*names[:axis], 'o!', *names[axis:]])}"
 
 
+def _sharded_one_hot(op: Operation) -> Sequence[Tensor] | None:
+    """The comparison of indices with the numbers of the new dimension, in the layout that ``op`` names."""
+    indices, depth, on_value, off_value = op.inputs
+    count, dims = static_value(depth), indices.spec.shape
+    if count is None or dims is None:
+        return None
+    place = normalize_axis(op.get_attr("axis"), len(dims) + 1)
+    numbers = with_layout_of(op, constant(np.arange(count)))
+    spread = reshape(numbers, [*[1] * place, -1, *[1] * (len(dims) - place)])
+    return [where_v2(equal(expand_dims(cast(indices, dtypes.int64), place), spread), on_value, off_value)]
+
+
 one_hot_op: OpDef[Tensor] = define_op(
     "OneHot",
     "indices: TI in uint8 | int8 | int32 | int64, depth: host int32, on_value: T in ANY, off_value: T -> T",
@@ -266,6 +279,7 @@ one_hot_op: OpDef[Tensor] = define_op(
     samples=_one_hot_samples,
     batch=_batch_one_hot,
     axes=_one_hot_axes,
+    sharded=_sharded_one_hot,
     doc="One vector per index along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
 )
 

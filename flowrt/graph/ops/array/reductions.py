@@ -35,12 +35,13 @@ from flowrt.graph.op_facets import Kernel, Traits
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.scans import cumprod
 from flowrt.graph.ops.array.slicing import strided_slice_op
+from flowrt.graph.ops.base.axes import whole_reduced
 from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import cast, static_value
 from flowrt.graph.ops.base.kernel_output import accumulator, copied, delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, rank, reshape, shape, size, transpose
 from flowrt.graph.ops.elementwise.arithmetic import conjugated, maximum, multiply
-from flowrt.graph.ops.elementwise.comparison import equal
+from flowrt.graph.ops.elementwise.comparison import equal, greater
 from flowrt.graph.ops.elementwise.division import floor_div, realdiv
 from flowrt.graph.shapes import Shape, is_static, normalize_axis, num_elements
 from flowrt.graph.tf1_signatures import tf1_names
@@ -304,6 +305,13 @@ max_op = _extreme_op("Max", "The largest element along axes.")
 min_op = _extreme_op("Min", "The smallest element along axes.")
 
 
+def _sharded_bool(op: Operation, extreme: OpDef[Tensor]) -> Sequence[Tensor]:
+    """A reduction along axes that are cut: of numbers, as bools have no collectives."""
+    numbers = cast(op.inputs[0], dtypes.int32)
+    found = extreme(numbers, op.inputs[1], keep_dims=op.get_attr("keep_dims"))
+    return [greater(found, np.array(0, np.int32))]
+
+
 def _bool_reduction(name: str, method: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
@@ -319,6 +327,8 @@ def _bool_reduction(name: str, method: str, doc: str) -> OpDef[Tensor]:
             sample(np.zeros((0, 2), bool), np.array(0, np.int64), keep_dims=True),
         ),
         batch=on_axes(),
+        axes=whole_reduced,
+        sharded=lambda op: _sharded_bool(op, min_op if method == "all" else max_op),
         doc=doc,
     )
 

@@ -13,7 +13,7 @@ from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
-from flowrt.graph.ops.base.axes import whole_along
+from flowrt.graph.ops.base.axes import factors, input_rank, whole_along
 from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.elementwise.arithmetic import add_n, add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2, zero_of
@@ -272,6 +272,14 @@ def _recurrence_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(*(array.astype(dtypes.bfloat16.np) for array in both(5)), np.array(0, np.int32))
 
 
+def _recurrence_axes(s: ShapeContext) -> str | None:
+    rank, axis = input_rank(s), s.value(2)
+    if rank is None or axis is None:
+        return None
+    dims = factors(rank, {axis % rank})
+    return f"{dims}, {dims} -> {dims}"
+
+
 recurrence_op = define_op(
     "LinearRecurrence",
     "a: T in NUMERIC, b: T, axis: host Tidx in INDEX -> T",
@@ -282,6 +290,7 @@ recurrence_op = define_op(
     jvp=_recurrence_jvp,
     samples=_recurrence_samples,
     batch=on_axes(),
+    axes=_recurrence_axes,
     doc="The state before each step of s[t] = a[t] s[t - 1] + b[t], from 0.",
 )
 

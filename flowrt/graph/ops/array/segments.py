@@ -15,14 +15,16 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Rule, Sample, ShapeContext, define_op, op_def, sample
 from flowrt.graph.op_facets import Kernel, Vjp
 from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.concat_and_split import concat_op
+from flowrt.graph.ops.array.parts import checked_op, segment_sum_at_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
 from flowrt.graph.ops.base.filling import fill, ones, ones_like, zeros_like
-from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.identities import cast, static_value, with_layout_of
 from flowrt.graph.ops.base.indexing import along_rows, check_range
 from flowrt.graph.ops.base.kernel_output import accumulator, delivered
 from flowrt.graph.ops.base.shape_manipulation import rank, reshape, shape
@@ -261,6 +263,19 @@ def _sorted_op(name: str, fold: _Fold, doc: str, kernel: Kernel | None = None) -
     )
 
 
+def _sharded_sum(op: Operation) -> Sequence[Tensor] | None:
+    """The sums as rows in parts: of the segments with the numbers in the layout that ``op`` names."""
+    data, ids, count = op.inputs
+    total = static_value(count)
+    if total is None:
+        return None
+    wanted = cast(ids, dtypes.int64)
+    zero = np.array(0, np.int64)
+    inside = checked_op(maximum(wanted, zero), limit=total, what="segment_ids")
+    known = select_v2(greater_equal(wanted, zero), inside, wanted)  # rows with a negative id are left out
+    return [segment_sum_at_op(data, known, with_layout_of(op, constant(np.arange(total))))]
+
+
 def _unsorted_op(name: str, fold: _Fold, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
@@ -273,6 +288,7 @@ def _unsorted_op(name: str, fold: _Fold, doc: str) -> OpDef[Tensor]:
         samples=_unsorted_samples(fold.low),
         batch=batch_axis.segments,
         axes=f"..i|{_REDUCTIONS[fold.ufunc]} ..a, ..i -> v! ..a",
+        sharded=_sharded_sum if fold is _SUM else None,
         doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
     )
 

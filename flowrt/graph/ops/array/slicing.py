@@ -23,6 +23,7 @@ from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.base.axes import whole_along
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast
@@ -406,6 +407,7 @@ strided_slice_grad: OpDef[Tensor] = define_op(
     ),
     batch=in_front({0: "size", 1: 0, 2: 0, 3: 1}, data=4, **_BATCH_MASKS),
     axes=_strided_grad_axes,
+    traits=Traits(narrows=True),
     doc="Zeros of ``shape``, with ``dy`` at the elements that the strided slice with the same arguments "
     "selects.",
 )

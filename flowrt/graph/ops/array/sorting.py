@@ -100,6 +100,7 @@ top_k_op: OpDef[list[Tensor]] = define_op(
         sample(np.array([[1, 2]], np.float16), np.int64(0), index_type=dtypes.int64),
     ),
     batch=leading,
+    axes="..a n! -> ..a k, ..a k",
     doc="The k largest elements along the last dimension, in descending order, and their indices.",
 )
 
@@ -185,6 +186,7 @@ def _bound_op(name: str, side: str, doc: str) -> OpDef[Tensor]:
             sample(np.array([[1, 3]], np.int32), np.zeros((1, 0), np.int32), out_type=dtypes.int64),
         ),
         batch=merged(0, 1),
+        axes="n m!, n k -> n k",
         doc=doc,
     )
 

@@ -27,10 +27,11 @@ from flowrt.graph.ops.array.reductions import (
     reduce_sum,
     reduction_op,
     reduction_samples,
+    sum_op,
     with_kept_dims,
 )
 from flowrt.graph.ops.array.scatter_rows import fold_rows
-from flowrt.graph.ops.base.axes import factors, input_rank
+from flowrt.graph.ops.base.axes import factors, input_rank, whole_reduced
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, static_value, stop_gradient
 from flowrt.graph.ops.base.kernel_output import accumulator, delivered
@@ -55,12 +56,22 @@ def _norm_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [multiply(op.inputs[0], with_kept_dims(op, scale)), None]
 
 
+def _sharded_norm(op: Operation) -> Sequence[Tensor]:
+    """The norm along axes that are cut: of the sum of the squares, as in the kernel in 32 bits at least."""
+    x, made = op.inputs[0], op.outputs[0].dtype
+    magnitudes = complex_abs(x) if x.dtype.is_complex else x
+    wide = cast(magnitudes, dtypes.float32) if magnitudes.dtype.size == 2 else magnitudes
+    return [cast(sqrt(sum_op(square(wide), op.inputs[1], keep_dims=op.get_attr("keep_dims"))), made)]
+
+
 euclidean_norm_op = reduction_op(
     "EuclideanNorm",
     _euclidean_norm,
     "INEXACT",
     reduction_samples(0.5, np.complex64),
     vjp=_norm_vjp,
+    axes=whole_reduced,
+    sharded=_sharded_norm,
     doc="The square root of the sum of squared magnitudes along axes.",
 )
 
@@ -264,6 +275,7 @@ bincount_op: OpDef[Tensor] = define_op(
         sample(np.array([1, 1, 3], np.int32), np.int32(2), np.zeros(0, np.int32)),
         sample(np.zeros(0, np.int32), np.int32(0), np.zeros(0, np.float32)),
     ),
+    axes=lambda s: "..i, z! -> v" if s.shapes[2] == (0,) else "..i, ..i -> v",
     doc="The number of occurrences in arr of each integer below size, or the sum of its weights; others are"
     " ignored.",
 )
@@ -335,6 +347,7 @@ histogram_op: OpDef[Tensor] = define_op(
         sample(np.array([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0]), np.array([0.0, 5.0]), np.int32(5)),
         sample(np.zeros((0, 2), np.int32), np.array([0, 5], np.int32), np.int32(2), dtype=dtypes.int64),
     ),
+    axes="..i, r! -> v",
     doc="The number of values in each of nbins equal parts of value_range; values outside count in the "
     "nearest part.",
 )

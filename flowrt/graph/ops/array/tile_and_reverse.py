@@ -13,12 +13,12 @@ from flowrt.graph.construction.batching_rules import in_front, merged, on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Samples, ShapeContext, define_op, sample
-from flowrt.graph.op_facets import Kernel
+from flowrt.graph.op_facets import Kernel, Traits
 from flowrt.graph.ops.array.concat_and_split import concat, equal_part, pack
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem
-from flowrt.graph.ops.base.axes import whole_along
+from flowrt.graph.ops.base.axes import factors, input_rank, whole_along
 from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -100,6 +100,7 @@ tile: OpDef[Tensor] = define_op(
     ),
     batch=in_front({1: 1}),
     axes=whole_along(lambda s: _repeated(s.value(1))),
+    traits=Traits(narrows=True),
     doc="The input repeated ``multiples[i]`` times along dimension i.",
 )
 
@@ -178,6 +179,14 @@ def _reverse_sequence_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [reverse_sequence_op(dy, op.inputs[1], **axes), None]
 
 
+def _reverse_sequence_axes(s: ShapeContext) -> str | None:
+    rank = input_rank(s)
+    if rank is None:
+        return None
+    dims = factors(rank, {s.attrs["seq_dim"] % rank})
+    return f"{dims}, d{s.attrs['batch_dim'] % rank} -> {dims}"
+
+
 reverse_sequence_op: OpDef[Tensor] = define_op(
     "ReverseSequence",
     "input: T in ANY, seq_lengths: Tlen in INDEX -> T",
@@ -192,6 +201,8 @@ reverse_sequence_op: OpDef[Tensor] = define_op(
         sample(np.zeros((0, 2), np.int8), np.zeros(0, np.int32), seq_dim=1),
     ),
     batch=lambda b, op, values: merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None,
+    axes=_reverse_sequence_axes,
+    traits=Traits(narrows=True),
     doc="The first ``seq_lengths[b]`` entries of each batch entry b in reverse order.",
 )
 
@@ -247,6 +258,8 @@ roll: OpDef[Tensor] = define_op(
         sample(np.zeros((0, 2), np.complex64), np.int32(3), np.int32(0)),
     ),
     batch=on_axes(),
+    axes=whole_along(lambda s: s.value(2)),
+    traits=Traits(narrows=True),
     doc="The input rotated by ``shift`` along ``axis``; elements that leave at one end enter at the other.",
 )
 
@@ -314,6 +327,8 @@ def _define_rearranging(
         jvp=LINEAR,
         samples=samples,
         batch=merged(0),
+        axes="n a! b! c! -> n p q r",
+        traits=Traits(narrows=True),
         doc=doc,
     )
 

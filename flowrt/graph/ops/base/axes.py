@@ -39,6 +39,16 @@ def whole_along(axes_of: Callable[[ShapeContext], Any]) -> AxesRule:
     return rule
 
 
+def whole_reduced(s: ShapeContext) -> str | None:
+    """The rule of a reduction of input 0 along the axes in host input 1, which must be whole."""
+    rank, axes = input_rank(s), s.value(1)
+    if rank is None or axes is None:
+        return None
+    gone = {axis % rank for axis in ((axes,) if isinstance(axes, int) else axes)}
+    kept = [f"r{i}" if i in gone else f"d{i}" for i in range(rank) if i not in gone or s.attrs["keep_dims"]]
+    return f"{factors(rank, gone)} -> {' '.join(kept)}"
+
+
 def nonzero(pairs: Any) -> list[int] | None:
     """The positions of the pairs other than (0, 0); None if they are unknown."""
     return None if pairs is None else [i for i, pair in enumerate(pairs) if pair != (0, 0)]

@@ -227,6 +227,7 @@ broadcast_to = define_op(
     loop=Loop(lambda b, input, shape: input),
     batch=_batch_broadcast_to,
     axes="... -> ...",
+    traits=Traits(narrows=True),
     doc="The input repeated along new dimensions and those that are 1, to ``shape``.",
 )
 

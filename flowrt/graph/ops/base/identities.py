@@ -31,7 +31,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.op_facets import Loop, Traits, Vjp
-from flowrt.graph.ops.base.kernel_output import copies
+from flowrt.graph.ops.base.kernel_output import copied, copies, delivered
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
@@ -93,6 +93,20 @@ stop_gradient = _identity_op(
     NONDIFFERENTIABLE,
     NONDIFFERENTIABLE,
     "The input, which counts as a constant for gradients.",
+)
+
+
+deep_copy_op: OpDef[Tensor] = define_op(
+    "DeepCopy",
+    "x: T in ANY -> y: T",
+    shape=unchanged,
+    kernel=lambda xp, x, out=None: copied(xp, x, out),
+    vjp=lambda op, dy: [dy],
+    jvp=LINEAR,
+    samples=arrays(),
+    batch=leading,
+    axes="..a -> ..a",
+    doc="The input in memory of its own.",
 )
 
 
@@ -223,10 +237,9 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
 def _cast(xp: Any, x: Any, DstT: DType, out: Any = None) -> Any:
     if x.dtype.kind == "c" and not DstT.is_complex:
         x = x.real
-    if out is None:
-        return x.astype(DstT.np)
-    xp.copyto(out, x, casting="unsafe")
-    return out
+    if x.dtype == DstT.np:
+        return copied(xp, x, out)
+    return delivered(xp, x, DstT.np, out)
 
 
 def _cast_value(s: ShapeContext) -> PartialValue:
@@ -299,7 +312,7 @@ cast_op = define_op(
         sample(np.array(3, np.int8), DstT=dtypes.complex64),
         sample(np.zeros((0,), np.float16), DstT=dtypes.uint8),
     ),
-    traits=Traits(elementwise=True),
+    traits=Traits(elementwise=True, linear_in=(0,)),
     value=_cast_value,
     simplify=lambda c: c.node.inputs if c.node.attrs["SrcT"] is c.node.attrs["DstT"] else None,
     loop=Loop(_cast_loop),

@@ -34,7 +34,7 @@ from flowrt.graph.op_def import (
     op_def,
     sample,
 )
-from flowrt.graph.op_facets import Loop, LoopPattern
+from flowrt.graph.op_facets import Loop, LoopPattern, Traits
 from flowrt.graph.ops.base.axes import factors
 from flowrt.graph.ops.base.identities import arrays, static_value, target_shape
 from flowrt.graph.ops.base.indexing import put_rows
@@ -411,6 +411,7 @@ conjugate_transpose: OpDef[Tensor] = define_op(
     samples=_permuted,
     batch=_batch_transpose,
     axes=_transpose_axes,
+    traits=Traits(narrows=True),
     doc="The complex conjugate of the input with its dimensions in the order ``perm``.",
 )
 

@@ -241,6 +241,7 @@ squared_difference = binary_op(
     vjp=_squared_difference_vjp,
     samples=pairs(),
     commutative=True,
+    narrows=False,
     loop=Loop(lambda b, x, y: (x - y) * (x - y)),
     doc="conj(x - y) * (x - y).",
 )
@@ -380,6 +381,7 @@ power = binary_op(
     vjp=_pow_vjp,
     samples=pairs(0.5, 3),
     loop=on_floats(_power_in_loop),
+    narrows=False,
     simplify=_simplify_power,
     doc="x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.",
 )

@@ -62,14 +62,20 @@ def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def elementwise_op(
-    name: str, signature: str, *, commutative: bool = False, linear_in: tuple[int, ...] = (), **rules: Any
+    name: str,
+    signature: str,
+    *,
+    commutative: bool = False,
+    linear_in: tuple[int, ...] = (),
+    narrows: bool | None = None,
+    **rules: Any,
 ) -> OpDef[Tensor]:
     """An op with output elements i that depend only on elements i of the (broadcast) inputs."""
     has_one_input = "," not in signature.partition("->")[0]
     return define_op(
         name,
         signature,
-        traits=Traits(elementwise=True, commutative=commutative, linear_in=linear_in),
+        traits=Traits(elementwise=True, commutative=commutative, linear_in=linear_in, narrows=narrows),
         **{"shape": unchanged if has_one_input else broadcast_shape, **rules},
     )
 
@@ -159,6 +165,7 @@ approximate_equal: OpDef[Tensor] = define_op(
         sample(np.array(1 + 1j), np.array(1 + 1j), tolerance=0.5),
     ),
     batch=leading,
+    axes="..a, ..a -> ..a",
     doc="True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape.",
 )
 
@@ -311,6 +318,7 @@ select: OpDef[Tensor] = define_op(
     simplify=_select_simplify,
     batch=_batch_select,
     axes=_select_axes,
+    traits=Traits(narrows=True),
     doc="t where the condition holds, else e; a vector condition chooses rows.",
 )
 

@@ -131,6 +131,7 @@ complex_op = define_op(
         sample(np.array(1, np.float32), np.array([np.inf], np.float32)),
     ),
     batch=broadcasting,
+    axes="..., ... -> ...",
     doc="real + i imag.",
 )
 

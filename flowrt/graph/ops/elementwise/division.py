@@ -310,6 +310,7 @@ def _times_log_op(name: str, log: str, shift: int, doc: str) -> OpDef[Tensor]:
         vjp=vjp,
         samples=pairs(0.5, 3, dtype=None),
         loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * getattr(b, log)(y))),
+        narrows=False,
         doc=doc,
     )
 

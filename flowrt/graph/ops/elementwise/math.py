@@ -72,7 +72,14 @@ def unary_samples(low: float, high: float, *extra: Any) -> Samples:
 
 
 def unary_op(
-    name: str, kernel: Kernel, types: str, slope: Slope, samples: Samples, doc: str, loop: Loop | None = None
+    name: str,
+    kernel: Kernel,
+    types: str,
+    slope: Slope,
+    samples: Samples,
+    doc: str,
+    loop: Loop | None = None,
+    narrows: bool | None = None,
 ) -> OpDef[Tensor]:
     """A differentiable function of one number: see the rules above for ``slope``."""
 
@@ -87,6 +94,7 @@ def unary_op(
         jvp=lambda op, dx: [slope(dx, op.inputs[0], op.outputs[0])],
         samples=samples,
         loop=loop,
+        narrows=narrows,
         doc=doc,
     )
 
@@ -95,7 +103,13 @@ def unary_op(
 
 
 def _grad_op(
-    name: str, kernel: Kernel, loop: LoopRule, by_y: Slope, doc: str, types: str = "FLOATING"
+    name: str,
+    kernel: Kernel,
+    loop: LoopRule,
+    by_y: Slope,
+    doc: str,
+    types: str = "FLOATING",
+    narrows: bool | None = None,
 ) -> OpDef[Tensor]:
     """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
 
@@ -118,7 +132,7 @@ def _grad_op(
             sample(rng.uniform(0.2, 0.8, 3).astype(np.float32), np.ones(3, np.float32)),
             sample(rng.uniform(0.2, 0.8, 3).astype(dtypes.bfloat16.np), np.ones(3, dtypes.bfloat16.np)),
         ),
-        traits=Traits(elementwise=True),
+        traits=Traits(elementwise=True, narrows=narrows),
         loop=Loop(loop),
         doc=doc,
     )
@@ -160,6 +174,7 @@ sqrt_grad = _grad_op(
     lambda b, y, dy: dy / (y + y),
     lambda g, y, dy: realdiv(_scaled(-0.5, g, dy), multiply(y, y)),
     "The gradient of sqrt: dy / (2 * y).",
+    narrows=False,
 )
 
 rsqrt_grad = _grad_op(
@@ -168,6 +183,7 @@ rsqrt_grad = _grad_op(
     lambda b, y, dy: dy * (y * y * y) / -2,
     lambda g, y, dy: _scaled(-1.5, g, dy, y, y),
     "The gradient of rsqrt: dy * -y**3 / 2.",
+    narrows=False,
 )
 
 reciprocal_grad = _grad_op(
@@ -176,6 +192,7 @@ reciprocal_grad = _grad_op(
     lambda b, y, dy: dy * (-y * y),
     lambda g, y, dy: _scaled(-2, g, dy, y),
     "The gradient of 1 / x: -dy * y * y.",
+    narrows=False,
 )
 
 # --- exponentials, logarithms, roots
@@ -184,11 +201,17 @@ _COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
 
 
 def _ufunc_op(
-    name: str, ufunc: str, slope: Slope, span: tuple[float, float], doc: str, loop: Loop | None = None
+    name: str,
+    ufunc: str,
+    slope: Slope,
+    span: tuple[float, float],
+    doc: str,
+    loop: Loop | None = None,
+    narrows: bool | None = None,
 ) -> OpDef[Tensor]:
     """A `unary_op` of inexact numbers that is one ufunc, with samples in ``span``."""
     samples = unary_samples(*span, _COMPLEX)
-    return unary_op(name, Ufunc(ufunc), "INEXACT", slope, samples, doc, loop)
+    return unary_op(name, Ufunc(ufunc), "INEXACT", slope, samples, doc, loop, narrows)
 
 
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
@@ -204,7 +227,7 @@ def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 exp = _ufunc_op(
-    "Exp", "exp", lambda d, x, y: multiply(d, y), (-2, 2), "e to the power of x.", instruction("exp")
+    "Exp", "exp", lambda d, x, y: multiply(d, y), (-2, 2), "e to the power of x.", instruction("exp"), False
 )
 
 expm1 = _ufunc_op(
@@ -214,10 +237,11 @@ expm1 = _ufunc_op(
     (-2, 2),
     "exp(x) - 1, exact for small x.",
     instruction("expm1"),
+    narrows=False,
 )
 
 log = _ufunc_op(
-    "Log", "log", lambda d, x, y: realdiv(d, x), (0.5, 3), "The natural logarithm.", instruction("log")
+    "Log", "log", lambda d, x, y: realdiv(d, x), (0.5, 3), "The natural logarithm.", instruction("log"), False
 )
 
 log1p = _ufunc_op(
@@ -227,6 +251,7 @@ log1p = _ufunc_op(
     (-0.5, 3),
     "log(1 + x), exact for small x.",
     instruction("log1p"),
+    narrows=False,
 )
 
 sqrt = _ufunc_op(
@@ -246,6 +271,7 @@ rsqrt = unary_op(
     unary_samples(0.5, 3, _COMPLEX),
     "1 / sqrt(x).",
     instruction("rsqrt"),
+    narrows=False,
 )
 
 square = unary_op(
@@ -256,12 +282,13 @@ square = unary_op(
     unary_samples(-3, 3, _COMPLEX, np.array([3, -4], np.int8)),
     "x * x.",
     Loop(lambda b, x: x * x),
+    narrows=False,
 )
 
 
 def _reciprocal(name: str, doc: str) -> OpDef[Tensor]:
     slope = _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y))
-    return _ufunc_op(name, "reciprocal", slope, (0.5, 3), doc, Loop(lambda b, x: 1 / x))
+    return _ufunc_op(name, "reciprocal", slope, (0.5, 3), doc, Loop(lambda b, x: 1 / x), narrows=False)
 
 
 reciprocal = _reciprocal("Reciprocal", "1 / x.")
@@ -302,13 +329,16 @@ sin = _ufunc_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), (-3, 3), "The
 cos: OpDef[Tensor] = _ufunc_op(
     "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), (-3, 3), "The cosine.", _angle("cos")
 )
-tan = _ufunc_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), (-1, 1), "The tangent.")
+tan = _ufunc_op(
+    "Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), (-1, 1), "The tangent.", narrows=False
+)
 asin = _ufunc_op(
     "Asin",
     "arcsin",
     lambda d, x, y: multiply(d, rsqrt(_one_minus_square(x))),
     (-0.9, 0.9),
     "The inverse of sin, in [-pi / 2, pi / 2].",
+    narrows=False,
 )
 acos = _ufunc_op(
     "Acos",
@@ -316,6 +346,7 @@ acos = _ufunc_op(
     lambda d, x, y: multiply(neg(d), rsqrt(_one_minus_square(x))),
     (-0.9, 0.9),
     "The inverse of cos, in [0, pi].",
+    narrows=False,
 )
 atan = _ufunc_op(
     "Atan",
@@ -324,9 +355,11 @@ atan = _ufunc_op(
     (-3, 3),
     "The inverse of tan, in [-pi / 2, pi / 2].",
 )
-sinh = _ufunc_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), (-2, 2), "The hyperbolic sine.")
+sinh = _ufunc_op(
+    "Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), (-2, 2), "The hyperbolic sine.", narrows=False
+)
 cosh: OpDef[Tensor] = _ufunc_op(
-    "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), (-2, 2), "The hyperbolic cosine."
+    "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), (-2, 2), "The hyperbolic cosine.", narrows=False
 )
 tanh = _ufunc_op(
     "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), (-2, 2), "The hyperbolic tangent.", instruction("tanh")
@@ -334,7 +367,12 @@ tanh = _ufunc_op(
 asinh = _ufunc_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), (-2, 2), "The inverse of sinh.")
 acosh = _ufunc_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), (1.5, 3), "The inverse of cosh.")
 atanh = _ufunc_op(
-    "Atanh", "arctanh", lambda d, x, y: realdiv(d, _one_minus_square(x)), (-0.9, 0.9), "The inverse of tanh."
+    "Atanh",
+    "arctanh",
+    lambda d, x, y: realdiv(d, _one_minus_square(x)),
+    (-0.9, 0.9),
+    "The inverse of tanh.",
+    narrows=False,
 )
 
 # --- signs and rounding

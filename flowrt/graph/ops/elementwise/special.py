@@ -75,6 +75,7 @@ erfinv = unary_op(
     lambda d, x, y: _gauss(d, y, math.sqrt(math.pi) / 2, 1),
     unary_samples(-0.95, 0.95),
     "The inverse of erf on [-1, 1].",
+    narrows=False,
 )
 
 lgamma = unary_op(
@@ -84,6 +85,7 @@ lgamma = unary_op(
     lambda d, x, y: multiply(d, digamma(x)),
     unary_samples(0.5, 5),
     "The logarithm of abs(gamma(x)).",
+    narrows=False,
 )
 
 digamma: OpDef[Tensor] = unary_op(
@@ -93,6 +95,7 @@ digamma: OpDef[Tensor] = unary_op(
     lambda d, x, y: multiply(d, polygamma(number(1, x), x)),
     unary_samples(0.5, 5),
     "The derivative of lgamma.",
+    narrows=False,
 )
 
 
@@ -115,6 +118,7 @@ polygamma: OpDef[Tensor] = elementwise_op(
     "Polygamma",
     "a: T in float32 | float64, x: T -> z: T",
     kernel=_polygamma,
+    narrows=False,
     vjp=_polygamma_vjp,
     samples=_orders,
     doc="Derivative number a of digamma at x.",

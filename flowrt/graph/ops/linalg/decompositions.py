@@ -118,6 +118,7 @@ matrix_inverse: OpDef[Tensor] = define_op(
     kernel=_inverse,
     vjp=_inverse_vjp,
     samples=lambda rng: (*_square_samples(rng), sample(_well_conditioned(rng, 3), adjoint=True)),
+    axes="..a m! n! -> ..a m n",
     **_of_matrices(2.0),
     doc="The inverses of square matrices, or of their adjoints; of a singular one an `InvalidArgumentError`.",
 )
@@ -141,6 +142,7 @@ matrix_determinant = define_op(
     kernel=lambda xp, input, out=None: delivered(xp, xp.asarray(xp.linalg.det(input)), input.dtype, out),
     vjp=lambda op, dy: [_scaled_inverse(op, multiply(dy, conjugated(op.outputs[0])))],
     samples=_square_samples,
+    axes="..a m! n! -> ..a",
     **_of_matrices(0.7),
     doc="The determinants of square matrices.",
 )
@@ -161,6 +163,7 @@ log_matrix_determinant: OpDef[list[Tensor]] = define_op(
     kernel=_slogdet,
     vjp=_slogdet_vjp,
     samples=_square_samples,
+    axes="..a m! n! -> ..a, ..a",
     **_of_matrices(0.7),
     doc="The signs and the logarithms of the absolute values of the determinants of square matrices.",
 )
@@ -220,6 +223,7 @@ cholesky = define_op(
         sample(np.array([[2, 1j], [-1j, 3]])),
         sample(np.zeros((0, 2, 2))),
     ),
+    axes="..a m! n! -> ..a m n",
     **_of_matrices(1 / 3),
     doc="Lower triangular L with L L**H = input, of which only the lower triangle is read.",
 )
@@ -273,6 +277,7 @@ matrix_solve: OpDef[Tensor] = define_op(
     kernel=_solve,
     vjp=_solve_vjp,
     samples=_solve_samples,
+    axes="..a m! n!, ..a p! r -> ..a p r",
     **_of_matrices(0.7),
     doc="""The X of ``matrix X = rhs``, or with ``adjoint`` of ``matrix**H X = rhs``.
 
@@ -305,6 +310,7 @@ matrix_triangular_solve: OpDef[Tensor] = define_op(
         *_solve_samples(rng),
         sample(_well_conditioned(rng, 3), rng.standard_normal((2, 3, 2)), lower=False),
     ),
+    axes="... m! n!, ... p! r -> ... p r",
     **_of_matrices(0.7, broadcasting),
     doc="""The X of ``matrix X = rhs`` (with ``adjoint`` of ``matrix**H X = rhs``) for triangular matrices;
     batches broadcast.
@@ -382,6 +388,7 @@ qr_op: OpDef[list[Tensor]] = define_op(
         sample(rng.standard_normal((3, 2)) * (1 + 1j)),
         sample(rng.standard_normal((3, 2)).astype(np.float32)),
     ),
+    axes="..a m! n! -> ..a q k, ..a l r",
     **_of_matrices(2.0),
     doc="Matrices as a product of orthonormal columns q and an upper triangle r.",
 )

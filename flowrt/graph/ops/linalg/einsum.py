@@ -25,6 +25,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import fill, unbroadcast
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -392,6 +393,7 @@ einsum_op = define_op(
     cost=_cost,
     batch=_batch_einsum,
     axes=_einsum_axes,
+    traits=Traits(linear_in=(0, 1)),
     doc="The sum of products of one or two tensors over the labels that the output does not have.",
 )
 

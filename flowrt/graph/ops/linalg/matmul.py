@@ -361,5 +361,6 @@ cross: OpDef[Tensor] = define_op(
         sample(np.ones(3, dtypes.bfloat16.np), np.arange(3).astype(dtypes.bfloat16.np)),
     ),
     batch=leading,
+    axes="..a c!, ..a c! -> ..a c!",
     doc="The cross products of vectors of 3 elements in the last dimension.",
 )

@@ -19,6 +19,7 @@ from flowrt.graph.construction.batching_rules import batched, leading, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
@@ -96,6 +97,7 @@ matrix_diag_op = define_op(
     jvp=LINEAR,
     samples=_samples((2, 3), (2,), (2, 0)),
     batch=leading,
+    axes="..a n! -> ..a p q",
     doc="Square matrices with the given diagonals and zeros elsewhere.",
 )
 
@@ -119,6 +121,7 @@ matrix_diag_part_op: OpDef[Tensor] = define_op(
     jvp=LINEAR,
     samples=_samples((2, 3, 2), (3, 3), (0, 2), (2, 3)),
     batch=leading,
+    axes="..a m! n! -> ..a k",
     doc="The main diagonals of matrices.",
 )
 
@@ -160,6 +163,7 @@ matrix_set_diag_op: OpDef[Tensor] = define_op(
         sample(np.ones((2, 2), np.int64), np.zeros(2, np.int64)),
     ),
     batch=leading,
+    axes="..a m! n!, ..a k! -> ..a m n",
     doc="The input with other main diagonals.",
 )
 
@@ -204,6 +208,7 @@ matrix_band_part: OpDef[Tensor] = define_op(
     ],
     batch=leading,
     axes="... m! n! -> ... m! n!",
+    traits=Traits(narrows=True),
     doc="Matrices with zeros but on num_lower diagonals below and num_upper above the main one (-1: all).",
 )
 

@@ -472,6 +472,7 @@ in_top_k_op: OpDef[Tensor] = define_op(
     ],
     batch=merged(0, 1),
     axes="n c!, n -> n",
+    sharded=sharded_softmax.in_top_k,
     doc="True for rows with fewer than k predictions above the target's; False if one is not finite.",
 )
 

@@ -21,6 +21,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, AxesRule, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.base.axes import images
 from flowrt.graph.ops.base.identities import attributes_of
 from flowrt.graph.ops.base.kernel_output import accumulator
@@ -303,6 +304,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
         axes=_axes("{x} -> {y}", spatial),
+        traits=Traits(narrows=True),
         doc="The maximum of every window.",
     )
     to_input: OpDef = define_op(
@@ -316,6 +318,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         samples=_samples(spatial, lambda x, y, dy: (x, y, dy)),
         batch=merged(0, 1, 2),
         axes=_axes("{x}, {y}, {y} -> {x}", spatial),
+        traits=Traits(narrows=True),
         doc="The gradient of the maximum with respect to its input: each window's, at its first maximum.",
     )
     to_output: OpDef = define_op(
@@ -329,6 +332,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
         samples=_samples(spatial, lambda x, y, dy: (x, y, x)),
         batch=merged(0, 1, 2),
         axes=_axes("{x}, {y}, {x} -> {y}", spatial),
+        traits=Traits(narrows=True),
         doc="The element of ``grad`` where each window has its first maximum: the transpose of the gradient.",
     )
     return forward, to_input

@@ -1,4 +1,5 @@
-"""Softmax and the cross-entropies with classes that are cut: vocabulary parallelism (Shoeybi et al. 2019).
+"""Softmax, the cross-entropies and in-top-k with classes that are cut: vocabulary parallelism (Shoeybi et al.
+2019).
 
 Each function is the ``sharded`` form of an op, its kernel's formula in ops that can be computed on parts: see
 `flowrt.graph.passes.layouts.sharded_forms`. An extreme or a total of the classes becomes a collective of a
@@ -21,9 +22,17 @@ from flowrt.graph.ops.base.filling import broadcast_to
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import expand_dims
 from flowrt.graph.ops.elementwise.arithmetic import multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import equal, greater_equal, less, logical_and, where_v2
+from flowrt.graph.ops.elementwise.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    logical_and,
+    logical_not,
+    where_v2,
+)
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.ops.elementwise.math import exp, log, number
+from flowrt.graph.ops.elementwise.math import exp, is_finite, log, number
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -75,12 +84,34 @@ def sparse_cross_entropy(op: Operation) -> Sequence[Tensor]:
     return [cast(x, features.dtype) for x in (subtract(log(total), picked), backprop)]
 
 
+def _cut_as(features: Tensor, labels: Tensor) -> Tensor:
+    """``labels`` in the parts of ``features``: all that reads them takes these, so they can be made there."""
+    classes = positions(features, 1)
+    return where_v2(greater_equal(classes, number(0, classes)), labels, number(0, labels))
+
+
 def dense_cross_entropy(op: Operation) -> Sequence[Tensor]:
     shape = static_shape(op.outputs[1].spec)
     both = [x if x.spec.shape == shape else broadcast_to(x, list(shape)) for x in op.inputs]
-    exponents, labels = _shifted(both[0]), _wide(both[1])
+    exponents, labels = _shifted(both[0]), _cut_as(op.inputs[0], _wide(both[1]))
     powers = exp(exponents)
     total, weight, picked = _totals(powers, labels, multiply(labels, exponents))
     loss = subtract(multiply(weight, log(total)), picked)
     backprop = subtract(realdiv(powers, expand_dims(total, 1)), labels)
     return [cast(x, op.outputs[0].dtype) for x in (loss, backprop)]
+
+
+# --- accuracy
+
+
+def in_top_k(op: Operation) -> Sequence[Tensor]:
+    predictions, targets, k = op.inputs
+    _, classes = static_shape(predictions.spec)
+    wanted = cast(targets, int64)
+    is_class = logical_and(greater_equal(wanted, number(0, wanted)), less(wanted, number(classes, wanted)))
+    chosen = equal(positions(predictions, 1), expand_dims(wanted, 1))
+    value = reduce_sum(where_v2(chosen, predictions, number(0, predictions)), -1, keepdims=True)
+    is_wrong = logical_not(is_finite(predictions))
+    above, wrong = _totals(cast(greater(predictions, value), int64), cast(is_wrong, int64))
+    is_in = logical_and(less(above, cast(k, int64)), equal(wrong, number(0, wrong)))
+    return [logical_and(is_class, is_in)]

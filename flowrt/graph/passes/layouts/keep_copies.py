@@ -1,9 +1,9 @@
-"""Whole copies of variables that are kept in parts.
+"""Copies, on the devices, of variables that are kept in parts or in host memory.
 
 A variable with a *copy* (attribute `_copy`) is kept twice: in parts, which its updates change, and whole on
 every coordinate, which its readers read. After each write the parts are gathered into the copies. The copy
 may have a narrower dtype, in which the parts travel: then casts to it read the copy, and all others the
-parts.
+parts. The copy of a variable in host memory may be in parts too, ``float32 in parts``, on the devices.
 
     w -> ReadVariableOp -> MatMul           w@copy -> ReadVariableOp -> MatMul
     w -> ResourceApplyAdam          ==>     w -> ResourceApplyAdam
@@ -22,7 +22,7 @@ from typing import final
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import COPY, LAYOUT, MESH, UNIT
+from flowrt.graph.layouts.attributes import COPY, IN_PARTS, LAYOUT, MESH, REGATHER, STORED, UNIT
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
@@ -82,7 +82,7 @@ class _Rewrite:
 
     def _has_equal_copy(self, handle: Ref) -> bool:
         found = self._handles.get(handle[0])
-        return found is not None and found.attrs[COPY] == found.attrs["dtype"].name
+        return found is not None and _dtype_of_copy(found) is found.attrs["dtype"]
 
     def _read_of(self, cast: Node) -> Node | None:
         """The read of which ``cast`` is in the copy as well."""
@@ -90,7 +90,7 @@ class _Rewrite:
         if read.op is not read_variable_op or read.name in self._stale:
             return None
         handle = self._handles.get(read.inputs[0][0])
-        is_copy = handle is not None and handle.attrs[COPY] == cast.outputs[0].dtype.name
+        is_copy = handle is not None and _dtype_of_copy(handle) is cast.outputs[0].dtype
         return self._nodes[read.name] if is_copy else None
 
     def _refreshed(self, write: Node) -> Iterator[Node]:
@@ -98,7 +98,7 @@ class _Rewrite:
         ends: list[str] = []
         for handle in dict.fromkeys(name for name, _ in write.inputs if name in self._handles):
             found = self._handles[handle]
-            own, dtype = found.attrs["dtype"], dtypes.as_dtype(found.attrs[COPY])
+            own, dtype = found.attrs["dtype"], _dtype_of_copy(found)
             stem = f"{write.name}/{handle}@copy"
             read = _read(write, f"{stem}/parts", handle, own, found)
             yield read
@@ -118,12 +118,17 @@ class _Rewrite:
 
 def copy_of(handle: Node) -> Node:
     """The handle of the copy that the variable ``handle`` has."""
-    dtype = dtypes.as_dtype(handle.attrs[COPY])
+    kept = (MESH, LAYOUT, STORED, UNIT, REGATHER) if IN_PARTS in handle.attrs[COPY] else (MESH, LAYOUT)
     attrs = {
-        "dtype": dtype, "shape": handle.attrs["shape"], "container": handle.attrs.get("container", ""),
-        "shared_name": "", MESH: handle.attrs[MESH], LAYOUT: handle.attrs[LAYOUT],
+        "dtype": _dtype_of_copy(handle), "shape": handle.attrs["shape"], "shared_name": "",
+        "container": handle.attrs.get("container", ""),
+        **{key: handle.attrs[key] for key in kept if key in handle.attrs},
     }  # fmt: skip
     return handle.replace(name=_copy((handle.name, 0))[0], attrs=attrs)
+
+
+def _dtype_of_copy(handle: Node) -> DType:
+    return dtypes.as_dtype(str(handle.attrs[COPY]).removesuffix(IN_PARTS))
 
 
 def _copy(handle: Ref) -> Ref:

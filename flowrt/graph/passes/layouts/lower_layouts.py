@@ -17,19 +17,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from flowrt import dtypes
-from flowrt.device.spec import DeviceSpec
+from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import ATTRIBUTES, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
-from flowrt.graph.op_def import Effect, op_def
-from flowrt.graph.ops.base.identities import identity, local_shards_op, relayout_op
+from flowrt.graph.op_def import Effect, OpDef, op_def
+from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
-from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
+from flowrt.graph.ops.state.variable_ops import resource_gather
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
+from flowrt.graph.passes.layouts.host_nodes import host_nodes
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
 from flowrt.graph.passes.layouts.local_forms import (
     Local,
@@ -107,6 +109,7 @@ class _Lowering:
         self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
         self._tensors = Redistribution(self._emit, links.inside)
         self._first = layouts.mesh.coordinates[0]
+        self._on_host = host_nodes(layouts)
         self._names: dict[str, Mapping[Coordinate, str]] = {}
         """The names of each node of the subgraph on all coordinates."""
         self._known_suffixes: dict[frozenset[int], dict[Coordinate, str]] = {}
@@ -231,8 +234,11 @@ class _Lowering:
         self._lower_parts(node, inputs, outputs)
 
     def _lower_parts(self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
+        value = self._layouts.values.get((node.name, 0))
         refs = [
             self._get(ref, layout, self._known_shape(node, ref, layout))
+            if value is None or ref not in self._layouts.values
+            else self._parts_of(ref)
             for ref, layout in zip(node.inputs, inputs, strict=True)
         ]
         computed = self._computed(node, outputs)
@@ -244,13 +250,44 @@ class _Lowering:
                 name,
                 tuple(each[at] for each in refs),
                 self._controls(node, coordinates),
-                self._mesh.device(at),
+                self._device(node, at),
                 tuple(
                     [_local(spec, layout, at) for spec, layout in zip(node.outputs, computed, strict=True)]
                 ),
             )
             lower(local, at)
-        self._put(node, computed)
+        if value is not None and value.is_on_host:
+            self._put_output(node, 0, computed[0], self._brought(node))
+        else:
+            self._put(node, computed)
+
+    def _parts_of(self, ref: Ref) -> Refs:
+        """The parts of ``ref`` where they are computed."""
+        return {at: (name, ref[1]) for at, name in self._names[ref[0]].items()}
+
+    def _device(self, node: Node, at: Coordinate) -> str:
+        """The device on which ``node`` runs for the coordinate ``at``."""
+        return self._mesh.host(at) if node.name in self._on_host else self._mesh.device(at)
+
+    def _transfer(self, at: Coordinate) -> OpDef[Tensor]:
+        """The operation that brings a tensor from host to device or back. What a CPU receives of another is
+        the sender's memory, so it is copied.
+        """
+        return deep_copy_op if parse_device(self._mesh.device(at)).device_type == "CPU" else identity
+
+    def _brought(self, node: Node) -> Refs:
+        """The parts of the value ``node`` of a variable in host memory, brought to the devices."""
+        parts: dict[Coordinate, Ref] = {}
+        made: dict[str, Ref] = {}
+        for at, ref in self._parts_of((node.name, 0)).items():
+            device, spec = self._mesh.device(at), self._emit.nodes[ref[0]].outputs[0]
+            if device == self._mesh.host(at):
+                made[ref[0]] = ref
+            elif ref[0] not in made:
+                op, attrs = self._transfer(at), {"T": spec.dtype, **_unit_of(node)}
+                made[ref[0]] = self._emit.add(f"{ref[0]}/here", op, [ref], attrs, device, [spec], node), 0
+            parts[at] = made[ref[0]]
+        return parts
 
     def _put(self, node: Node, layouts: Sequence[Layout]) -> None:
         """Note the parts of the outputs of ``node``, which are in ``layouts``."""
@@ -292,7 +329,11 @@ class _Lowering:
         for name, (at, *_) in self._name_parts(node, [layout]).items():
             begin = [part.start for part in layout.slices(whole, at)]
             local = Local(
-                name, tuple(each[at] for each in refs), (), self._mesh.device(at), (_local(spec, layout, at),)
+                name,
+                tuple(each[at] for each in refs),
+                (),
+                self._device(node, at),
+                (_local(spec, layout, at),),
             )
             inputs = (*with_local_shapes(self._emit, node, local), (node.name, 0))
             attrs = {**_without_layout(node.replace(attrs=kept)), "of": whole, "begin": begin}
@@ -365,9 +406,10 @@ class _Lowering:
         return name, 0
 
     def _computed(self, node: Node, outputs: Sequence[Layout]) -> Sequence[Layout]:
-        """The layouts in which ``node`` itself gives ``outputs``: a read of a variable, as it is stored."""
-        if node.op is read_variable_op:
-            return [self._layouts.outputs[node.inputs[0]]]
+        """The layouts in which ``node`` itself gives ``outputs``: a variable's value, as it is stored."""
+        value = self._layouts.values.get((node.name, 0))
+        if value is not None:
+            return [value.stored]
         if node.op is relayout_op:
             return self._layouts.inputs[node.name]
         return outputs
@@ -398,7 +440,9 @@ class _Lowering:
             self._emit.count_of[node.name] = math.prod(d or 0 for d in counted)
             emit_local(self._emit, node, local, True)
         elif node.op is relayout_op:
-            emit_local(self._emit, node.replace(op=identity, attrs=_of_identity(node)), local, False)
+            moved = local.device != self._mesh.device(at)
+            op = self._transfer(at) if moved else identity
+            emit_local(self._emit, node.replace(op=op, attrs=_of_identity(node)), local, False)
         else:
             emit_local(self._emit, node, local, False)
 
@@ -407,7 +451,7 @@ class _Lowering:
     def _lower_single(self, node: Node) -> None:
         none = Layout.replicated(self._mesh)
         inputs = tuple(self._get(ref, none)[self._first] for ref in node.inputs)
-        device = node.device or self._mesh.device(self._first)
+        device = node.device or self._device(node, self._first)
         self._emit.nodes[node.name] = node.replace(
             inputs=inputs,
             controls=self._controls(node, self._mesh.coordinates),
@@ -436,5 +480,8 @@ def _without_layout(node: Node) -> dict[str, Any]:
 
 
 def _of_identity(node: Node) -> dict[str, Any]:
-    unit = {UNIT: node.attrs[UNIT]} if UNIT in node.attrs else {}
-    return {"T": node.outputs[0].dtype, **unit}
+    return {"T": node.outputs[0].dtype, **_unit_of(node)}
+
+
+def _unit_of(node: Node) -> dict[str, Any]:
+    return {UNIT: node.attrs[UNIT]} if UNIT in node.attrs else {}

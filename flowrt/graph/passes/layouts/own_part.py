@@ -107,7 +107,9 @@ class _Part:
     ) -> None:
         assert own.mesh.devices is not None
         self._whole, self._own, self._all_devices = whole, own, devices
-        self._ranks = {name: rank for rank, name in enumerate(own.mesh.devices)}
+        self._hosts = {own.mesh.host(at) for at in own.mesh.coordinates}.difference(own.mesh.devices)
+        self._ranks = {own.mesh.host(at): own.mesh.place(at) for at in reversed(own.mesh.coordinates)}
+        self._ranks |= {name: rank for rank, name in enumerate(own.mesh.devices)}
         self._task = own.task(own.ranks[0])
         self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
         self._names_of_ranks = _coordinates_of(own.mesh)
@@ -271,12 +273,18 @@ class _Part:
         """``node``, on its device in this session, with what it reads from elsewhere."""
         rank = self._rank(node)
         rank = rank if self._is_here(rank) else self._own.ranks[0]
-        device = self._devices[rank] if node.device in self._ranks else node.device
+        device = self._here_of(node, rank)
         if node.name in self._everywhere:
             return node.replace(device=device)
         node = with_functions(node, self._local_function)
         inputs = tuple(self._ref(ref, rank) for ref in node.inputs)
         return node.replace(inputs=inputs, controls=self._controls(node, rank), device=device)
+
+    def _here_of(self, node: Node, rank: int) -> str:
+        """The device of this session for ``node``: that of ``rank``, or the host."""
+        if node.device in self._hosts:
+            return device_inside(node.device, self._all_devices)
+        return self._devices[rank] if node.device in self._ranks else node.device
 
     def _controls(self, node: Node, rank: int) -> tuple[str, ...]:
         ends = {name: self._here.get(((name, -1), rank)) for name in node.controls}
@@ -288,7 +296,7 @@ class _Part:
         def local(node: Node) -> Node:
             node = with_functions(node, self._local_function)
             rank = self._ranks.get(node.device)
-            return node if rank is None else node.replace(device=self._devices[rank])
+            return node if rank is None else node.replace(device=self._here_of(node, rank))
 
         return function.mapped(local)
 
@@ -319,7 +327,7 @@ class _Part:
 
     def _membership(self, name: str, ranks: Sequence[int]) -> dict[str, Any]:
         """The attributes of a collective among ``ranks`` of the mesh."""
-        is_all = tuple(ranks) == tuple(range(len(self._ranks)))
+        is_all = tuple(ranks) == tuple(range(self._own.mesh.num_devices))
         key = self._own.key if is_all else split_key(self._own.key, self._label(ranks), ranks)
         here = tuple(index for index, rank in enumerate(ranks) if self._is_here(rank))
         return {"group_key": key, "group_size": len(ranks), "ranks": here, "instance_key": name}

@@ -25,17 +25,26 @@ from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import MESH, NodeLayouts, layouts_of, mesh_of
-from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
+from flowrt.graph.layouts.attributes import (
+    HOST,
+    MESH,
+    NodeLayouts,
+    attributes_of,
+    layouts_of,
+    mesh_of,
+    summed_of,
+)
+from flowrt.graph.layouts.derived_rules import arguments_of, is_view, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
-from flowrt.graph.layouts.sharding_rule import ShardingRule, dim_of
+from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, dim_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
-from flowrt.graph.ops.base.identities import local_shards_op, relayout_op
-from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.layouts.gather_again import with_later_gathers
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
 from flowrt.graph.passes.layouts.step_layouts import (
@@ -47,7 +56,8 @@ from flowrt.graph.passes.layouts.step_layouts import (
     Unsized,
     check_list,
 )
-from flowrt.graph.passes.layouts.wanted_layouts import wanted_layouts
+from flowrt.graph.passes.layouts.wanted_layouts import made_axes, wanted_layouts
+from flowrt.graph.precision import SUMS_FIRST
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 
@@ -60,6 +70,12 @@ def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     Raises `InvalidArgumentError` for a layout that does not fit its tensor, and for variables with different
     layouts in one update.
     """
+    found = _of_step(subgraph, mesh)
+    step = with_later_gathers(found)
+    return found if step is found.subgraph else _of_step(step, mesh)
+
+
+def _of_step(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     try:
         return _propagated(subgraph, mesh, True, {})
     except ListsDifferError:
@@ -126,7 +142,9 @@ class _Propagation:
         elif node.op.effect is Effect.HANDLE and MESH in node.attrs:
             layouts = layouts_of(node.attrs, self._mesh) or NodeLayouts(self._none, self._none)
             self._check(node, layouts.stored, node.attrs["shape"])
-            self._found.handles[node.name, 0] = Handle(*layouts, node.attrs["shape"])
+            self._found.handles[node.name, 0] = Handle(
+                *layouts, node.attrs["shape"], HOST in node.attrs, summed_of(node.attrs, self._mesh)
+            )
             self._note(node, (), [layouts.stored])
         elif self._is_of_variable(node):
             self._visit_access(node)
@@ -134,6 +152,8 @@ class _Propagation:
             self._visit_functions(node)
         elif self._has_whole_list(node):
             self._note(node, [self._none] * len(node.inputs), [self._none] * len(node.outputs))
+        elif node.name in self._wanted and made_axes(node, self._wanted[node.name]):
+            self._replace_maker(node, self._wanted[node.name])
         elif node.name in self._wanted:
             self._note(node, [self._none] * len(node.inputs), [self._wanted[node.name]])
         elif self._runs_once(node):
@@ -141,6 +161,10 @@ class _Propagation:
             outputs = [self._seed(node, spec) for spec in node.outputs]
             self._note(node, [self._none] * len(node.inputs), outputs)
             self._note_gathers(node)
+        elif self._narrows_variable(node):
+            handle = self._found.values[node.name, 0] = self._found.values[node.inputs[0]]
+            self._note(node, [handle.stored], [handle.used])
+            self._note_summed(node, [handle.summed])
         elif node.op is relayout_op:
             self._note(node, [self._seed(node, node.outputs[0])], [self._seed(node, node.outputs[0])])
         elif node.op is local_shards_op:
@@ -253,7 +277,8 @@ class _Propagation:
         return node.inputs[0] in self._found.handles
 
     def _visit_access(self, node: Node) -> None:
-        used, stored, shape = self._found.handles[node.inputs[0]]
+        handle = self._found.handles[node.inputs[0]]
+        used, stored, shape, _, summed = handle
         arguments = arguments_of(node.op, node.attrs)
         inputs = [
             self._of_update(node, ref, argument.name, stored, shape)
@@ -268,6 +293,10 @@ class _Propagation:
                 not node.outputs or node.outputs[0].dtype is dtypes.bool_ or node.outputs[0].shape != shape
             )
             self._note(node, inputs, [self._none if whole else used])
+            if node.op is read_variable_op:
+                self._found.values[node.name, 0] = handle
+        if summed is not None and node.op in (read_variable_op, resource_gather):
+            self._found.summed[node.name, 0] = summed
 
     def _of_update(
         self, node: Node, ref: Ref, name: str, stored: Layout, shape: Sequence[int | None]
@@ -307,6 +336,13 @@ class _Propagation:
                 wanted.append(kept)
                 placements.append(kept)
         self._note(node, [inputs[0], Layout(self._mesh, wanted)], [Layout(self._mesh, placements)])
+
+    def _narrows_variable(self, node: Node) -> bool:
+        """Whether ``node`` casts the value of a variable so that fewer bytes have to move."""
+        if node.op is not cast_op or node.inputs[0] not in self._found.values:
+            return False
+        before, after = self._subgraph.spec(node.inputs[0]).dtype, node.outputs[0].dtype
+        return after.size < before.size
 
     # --- nodes that run once
 
@@ -356,21 +392,45 @@ class _Propagation:
             return
         is_only_reader = [self._readers[ref] == 1 for ref in node.inputs]
         is_free = [ref in self._found.free for ref in node.inputs]
-        choice = _Choice(node, rule, specs, have, is_only_reader, is_free)
+        summed = [self._found.summed.get(ref) for ref in node.inputs]
+        choice = _Choice(node, rule, specs, have, is_only_reader, is_free, summed)
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
         inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
         if node.op.sharded is not None and self._lost(node, inputs) and self._replace(node, specs):
             return
         self._note(node, inputs, [Layout(self._mesh, placements) for placements in choice.outputs])
-        self._note_gathers(node)
+        self._note_gathers(node, rule)
+        self._note_summed(node, summed)
 
-    def _note_gathers(self, node: Node) -> None:
-        if node.op.effect is not Effect.WRITE:
-            self._found.gathers += [
-                Gather.of(node, ref, self._found.outputs[ref], self._subgraph.spec(ref))
-                for ref in self._lost(node, self._found.inputs[node.name])
-            ]
+    def _note_summed(self, node: Node, summed: Sequence[Layout | None]) -> None:
+        """Note that the output of ``node`` is a sum that a variable asks for in parts, or its value."""
+        layout = next(filter(None, summed), None)
+        if layout is None or len(node.outputs) != 1:
+            return
+        made = self._found.outputs[node.name, 0]
+        is_sum = any(made.placements[axis] == Partial() for axis in _cut_axes(layout))
+        if is_sum or len(node.inputs) == 1:
+            self._found.summed[node.name, 0] = layout
+
+    def _note_gathers(self, node: Node, rule: ShardingRule | None = None) -> None:
+        if node.op.effect is Effect.WRITE:
+            return
+        for ref in self._lost(node, self._found.inputs[node.name]):
+            layout, spec = self._found.outputs[ref], self._subgraph.spec(ref)
+            if is_view(node.op) and self._is_summed_in_parts(layout):
+                self._found.joined.append((node.name, ref))
+            else:
+                dims = rule.inputs[node.inputs.index(ref)] if rule is not None else ()
+                reason = _uneven_groups(rule, dims, layout) if rule is not None else ""
+                self._found.gathers.append(Gather.of(node, ref, layout, spec, reason))
+
+    def _is_summed_in_parts(self, layout: Layout) -> bool:
+        """Whether ``layout`` has the cuts that a variable asks for between products."""
+        return any(
+            all(layout.placements[axis] == summed.placements[axis] for axis in _cut_axes(summed))
+            for summed in set(self._found.summed.values())
+        )
 
     def _lost(self, node: Node, inputs: Sequence[Layout]) -> list[Ref]:
         """The inputs that would be gathered for ``node`` to have them in the layouts ``inputs``."""
@@ -383,11 +443,20 @@ class _Propagation:
             )
         ]
 
-    def _replace(self, node: Node, specs: Sequence[TensorSpec]) -> bool:
-        """Visit the form of ``node`` in its place; False if it has none."""
+    def _replace_maker(self, node: Node, wanted: Layout) -> None:
+        """Visit the form of ``node``, with the numbers of the dimension that it makes in parts."""
+        axes = made_axes(node, wanted)
+        placements = [Shard(0) if i in axes else REPLICATED for i in range(len(self._mesh.axes))]
+        specs = [self._subgraph.spec(ref) for ref in node.inputs]
+        self._replace(node, specs, attributes_of(Layout(self._mesh, placements)))
+
+    def _replace(self, node: Node, specs: Sequence[TensorSpec], numbers: Mapping[str, str] = {}) -> bool:
+        """Visit the form of ``node`` in its place; False if it has none. ``numbers``: the layout of those of
+        a dimension that it makes.
+        """
         read = [i for i in range(len(node.outputs)) if self._readers[node.name, i]]
         values = [partial_value(self._nodes.__getitem__, ref) for ref in node.inputs]
-        form = form_of(node, specs, values, read or [0])
+        form = form_of(node, specs, values, read or [0], numbers)
         if form is None:
             return False
         del self._nodes[node.name]
@@ -416,8 +485,9 @@ class _Choice:
         have: Sequence[Layout],
         is_only_reader: Sequence[bool],
         is_free: Sequence[bool],
+        summed: Sequence[Layout | None],
     ) -> None:
-        self._is_only_reader, self._is_free = is_only_reader, is_free
+        self._is_only_reader, self._is_free, self._summed = is_only_reader, is_free, summed
         self._node, self._rule, self._specs, self._have = node, rule, specs, have
         self._parts: dict[int, int] = defaultdict(lambda: 1)
         """The number of parts into which each factor is cut so far."""
@@ -429,6 +499,8 @@ class _Choice:
         """Append the placements on ``axis``."""
         held = [layout.placements[axis] for layout in self._have]
         factor = self._best_factor(axis, held)
+        if factor is None:
+            factor = self._scattered_factor(axis, held)
         if factor is not None:
             self._parts[factor] *= self._have[0].mesh.axes[axis].size
             self._cut(factor)
@@ -448,6 +520,22 @@ class _Choice:
                 if self._rule.may_cut(factor, size * self._parts[factor]):
                     kept[factor] += math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
         return min(kept, key=lambda f: (self._is_contracted(f), -kept[f], f), default=None)
+
+    def _scattered_factor(self, axis: int, held: Sequence[Placement]) -> int | None:
+        """The factor that is cut so that a sum is made in the parts that its variable asks for; None if
+        there is none, and while it is only added to other sums, or viewed.
+        """
+        is_sum = [held[i] == Partial() for i, is_on_device in enumerate(self._on_device) if is_on_device]
+        if all(is_sum) and self._passing_partial(held):
+            return None
+        size = self._have[0].mesh.axes[axis].size
+        for placement, layout, dims in zip(held, self._summed, self._rule.inputs, strict=True):
+            wanted = None if layout is None else layout.placements[axis]
+            if placement == Partial() and isinstance(wanted, Shard) and wanted.dim < len(dims) - 1:
+                factors = dims[wanted.dim]  # not the last dimension: products have parts of it
+                if factors and self._rule.may_cut(factors[0], size * self._parts[factors[0]]):
+                    return factors[0]
+        return None
 
     def _is_contracted(self, factor: int) -> bool:
         return all(dim_of(factor, dims) is None for dims in self._rule.outputs)
@@ -478,11 +566,34 @@ class _Choice:
         if op.jvp is LINEAR and all(i in partial or self._is_zero(i, held) for i in inputs):
             return frozenset(inputs)
         is_one = len(partial) == 1 and partial[0] in op.linear_in
-        return frozenset(partial) if is_one else frozenset()
+        return frozenset(partial) if is_one and self._keeps_sums() else frozenset()
+
+    def _keeps_sums(self) -> bool:
+        """Whether addends may be cast before they are added up: to a dtype that is not narrower."""
+        specs = [*self._specs, *self._node.outputs]
+        is_narrower = self._node.op is cast_op and specs[1].dtype.size < specs[0].dtype.size
+        return not is_narrower and SUMS_FIRST not in self._node.attrs
 
     def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
         """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
         return self._is_free[index] and held[index] == REPLICATED
+
+
+def _cut_axes(layout: Layout) -> list[int]:
+    """The axes that shard a dimension."""
+    return [axis for axis, placement in enumerate(layout.placements) if isinstance(placement, Shard)]
+
+
+def _uneven_groups(rule: ShardingRule, dims: Dims, layout: Layout) -> str:
+    """The reason that a dimension of several factors, such as heads, cannot be in the parts of ``layout``; or
+    nothing.
+    """
+    for axis, placement in zip(layout.mesh.axes, layout.placements, strict=True):
+        if isinstance(placement, Shard) and placement.dim < len(dims) and len(dims[placement.dim]) > 1:
+            size = rule.factors[dims[placement.dim][0]].size
+            if size is not None and size % axis.size:
+                return f"{size} heads, or groups, on {axis.size} coordinates of {axis.name!r}"
+    return ""
 
 
 def _is_zero(node: Node) -> bool:

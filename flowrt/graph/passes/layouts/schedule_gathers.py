@@ -12,11 +12,13 @@ A look-up of rows is a read, and a gather of rows of the whole.
 
 The reads of a stretch wait until the last but one has ended. So the gather of one stretch may run while the
 stretch before it computes, and no more than two units are whole at any time. The idea is that of FSDP (Zhao
-et al. 2023), decided once for all steps instead of while they run.
+et al. 2023), decided once for all steps instead of while they run. With a limit of bytes units stay where
+there is room for them: see `place_chunks`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -25,15 +27,13 @@ import numpy as np
 
 from flowrt.dtypes import int32
 from flowrt.graph.construction.constant import const
-from flowrt.graph.layouts.attributes import COPY, REGATHER, UNIT
+from flowrt.graph.layouts.attributes import COPY, REGATHER, RESIDENT, UNIT
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.base.identities import cast_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
-
-AHEAD = 2
-"""A stretch waits for the one that is so many before it."""
+from flowrt.graph.passes.layouts.place_chunks import Placed, place_chunks
 
 
 class Use(NamedTuple):
@@ -54,7 +54,9 @@ def schedule_gathers(subgraph: Subgraph) -> Subgraph:
     stretches = _stretches(_uses(subgraph, units))
     if not stretches:
         return subgraph
-    return _with_reads(subgraph, units, stretches)
+    sizes, limit = _sizes(subgraph)
+    places = place_chunks([stretch[0].unit for stretch in stretches], sizes, limit)
+    return _with_reads(subgraph, units, stretches, places)
 
 
 def _with_whole_tables(subgraph: Subgraph) -> Subgraph:
@@ -130,11 +132,13 @@ def _stretches(uses: Sequence[Use]) -> list[list[Use]]:
     return found
 
 
-def _with_reads(subgraph: Subgraph, units: Mapping[str, str], stretches: Sequence[Sequence[Use]]) -> Subgraph:
-    number_of = {(use.reader, use.ref): i for i, stretch in enumerate(stretches) for use in stretch}
+def _with_reads(
+    subgraph: Subgraph, units: Mapping[str, str], stretches: Sequence[Sequence[Use]], places: Sequence[Placed]
+) -> Subgraph:
+    number_of = {(use.reader, use.ref): places[i].brought for i, uses in enumerate(stretches) for use in uses}
     nodes: dict[str, Node] = {}
     made: dict[tuple[int, str], str] = {}
-    """The copies of reads and casts by stretch."""
+    """The copies of reads and casts by the stretch for which they were made."""
     of_handle: dict[str, list[str]] = defaultdict(list)
 
     def read_for(number: int, name: str) -> str:
@@ -150,10 +154,9 @@ def _with_reads(subgraph: Subgraph, units: Mapping[str, str], stretches: Sequenc
             nodes[name] = node.replace(name=name, inputs=((read, 0),), attrs=attrs)
             return name
         first = stretches[number][0].position
-        ended = stretches[number - AHEAD] if number >= AHEAD else []
-        waits = [use.reader for use in ended if use.position < first]
+        ended = [use for i in places[number].after for use in stretches[i] if use.position < first]
         attrs = {**node.attrs, UNIT: f"{stretches[number][0].unit} {number}"}
-        controls = tuple(dict.fromkeys([*node.controls, *waits]))
+        controls = tuple(dict.fromkeys([*node.controls, *[use.reader for use in ended]]))
         nodes[name] = node.replace(name=name, attrs=attrs, controls=controls)
         of_handle[node.inputs[0][0]].append(name)
         return name
@@ -168,3 +171,13 @@ def _with_reads(subgraph: Subgraph, units: Mapping[str, str], stretches: Sequenc
             controls = (*controls, *of_handle[node.inputs[0][0]])
         nodes[node.name] = node.replace(inputs=inputs, controls=controls)
     return subgraph.replace(nodes=nodes)
+
+
+def _sizes(subgraph: Subgraph) -> tuple[dict[str, int], int | None]:
+    """The bytes of each unit, whole, and the limit of what a device may have of them."""
+    sizes: dict[str, int] = defaultdict(int)
+    limits = [int(node.attrs[RESIDENT]) for node in subgraph if RESIDENT in node.attrs]
+    for node in subgraph:
+        if REGATHER in node.attrs and node.op.effect is Effect.HANDLE:
+            sizes[node.attrs[UNIT]] += math.prod(node.attrs["shape"]) * node.attrs["dtype"].size
+    return sizes, min(limits, default=None)

@@ -25,15 +25,20 @@ class Replacement(NamedTuple):
 
 
 def form_of(
-    node: Node, specs: Sequence[TensorSpec], values: Sequence[Any], read: Sequence[int]
+    node: Node,
+    specs: Sequence[TensorSpec],
+    values: Sequence[Any],
+    read: Sequence[int],
+    layout: Mapping[str, str] = {},
 ) -> Replacement | None:
     """The form of ``node`` for inputs of ``specs``, of which ``values`` are the known parts; None if its op
-    has none. ``read`` are the outputs that are needed.
+    has none. ``read`` are the outputs that are needed; ``layout`` are attributes, for the op's ``sharded`` to
+    give to what it makes without inputs.
     """
     if node.op.sharded is None:
         return None
     graph = FuncGraph(Graph(), f"the form of {node.name!r}")
-    attrs = {key: value for key, value in node.attrs.items() if not key.startswith("_")}
+    attrs = {**{key: value for key, value in node.attrs.items() if not key.startswith("_")}, **layout}
     with graph:
         given = [graph.parameter(spec, known=value) for spec, value in zip(specs, values, strict=True)]
         whole = graph.append(node.op, graph.operation_name("whole"), given, attrs, node.outputs, None)

@@ -13,7 +13,9 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 
 
 class Gather(NamedTuple):
-    """A sharded ``tensor`` that is gathered because an operation has no rule to compute on parts of it."""
+    """A sharded ``tensor`` that is gathered because an operation has no rule to compute on parts of it.
+    ``reason``: why it has none, or nothing.
+    """
 
     node: str
     op: str
@@ -21,17 +23,18 @@ class Gather(NamedTuple):
     tensor: Ref
     layout: Layout
     nbytes: int
+    reason: str
 
     @classmethod
-    def of(cls, node: Node, tensor: Ref, layout: Layout, spec: TensorSpec) -> Gather:
+    def of(cls, node: Node, tensor: Ref, layout: Layout, spec: TensorSpec, reason: str) -> Gather:
         nbytes = math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
-        return cls(node.name, node.op.name, str(node.source or ""), tensor, layout, nbytes)
+        return cls(node.name, node.op.name, str(node.source or ""), tensor, layout, nbytes, reason)
 
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""
         return (
-            f"layouts: {self.op} {self.node!r}{where} cannot use {self.tensor[0]!r} in {self.layout}; "
-            f"gathers {self.nbytes:,} bytes a step"
+            f"layouts: {self.op} {self.node!r}{where} cannot use {self.tensor[0]!r} in {self.layout}"
+            f"{self.reason and f': {self.reason}'}; gathers {self.nbytes:,} bytes a step"
         )
 
 
@@ -51,11 +54,16 @@ class Unsized(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """A variable: the layout in which operations get it, the one in which it is stored, and its shape."""
+    """A variable: the layout in which operations get it, the one in which it is stored, its shape, and
+    whether it is in host memory. ``summed``: the layout of what contracts a dimension of it that is in parts,
+    once it is added up.
+    """
 
     used: Layout
     stored: Layout
     shape: tuple[int | None, ...]
+    is_on_host: bool
+    summed: Layout | None = None
 
 
 class Parameter(NamedTuple):
@@ -82,13 +90,21 @@ class Layouts:
     inputs: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
     handles: dict[Ref, Handle] = field(default_factory=dict)
     """Variables over the mesh."""
+    values: dict[Ref, Handle] = field(default_factory=dict)
+    """Values of variables as they are kept, from which others are redistributed: of reads, and of casts of
+    them to a narrower dtype.
+    """
     single: set[str] = field(default_factory=set)
     """Nodes that run once; every coordinate reads their outputs."""
     free: set[Ref] = field(default_factory=set)
     """Zeros, and lists without elements: what is replicated of these is right in any layout."""
+    summed: dict[Ref, Layout] = field(default_factory=dict)
+    """Tensors that are a variable's value, or `Partial` products with it; and its `Handle.summed`."""
     functions: dict[str, tuple[Layouts, ...]] = field(default_factory=dict)
     """The layouts in the functions of each loop or branch that is computed in parts."""
     gathers: list[Gather] = field(default_factory=list)
+    joined: list[tuple[str, Ref]] = field(default_factory=list)
+    """Views, each with an input that is gathered for products: it is in parts because of `summed`."""
     unsized: list[Unsized] = field(default_factory=list)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, format_device, parse_device
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.layouts.attributes import ATTRIBUTES, COPY, layouts_of, mesh_of
+from flowrt.graph.layouts.attributes import ATTRIBUTES, COPY, HOST, layouts_of, mesh_of
 from flowrt.graph.layouts.layout import Layout
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import COLOCATION, Node, TensorSpec
@@ -58,15 +58,18 @@ def _kept_shards(handle: Node, devices: Sequence[DeviceSpec]) -> list[VariableSh
     found, own = layouts_of(handle.attrs, mesh), own_of(mesh)
     stored = Layout.replicated(mesh) if found is None else found.stored
     shards: dict[int, VariableShard] = {}
+    local: Node | None
     for at in mesh.coordinates:
         place = mesh.place(at)
         if place in shards:  # another turn of the same device
             continue
-        task = 0 if own is None else own.task(place)
-        device: str | None = mesh.device(at)
-        if own is not None:
-            device = device_inside(mesh.device(at), devices) if place in own.ranks else None
-        local = None if device is None else _handle_at(handle, stored, at, device)
+        device = mesh.host(at) if HOST in handle.attrs else mesh.device(at)
+        if own is None:
+            task, local = 0, _handle_at(handle, stored, at, device)
+        elif place in own.ranks:
+            task, local = own.task(place), _handle_at(handle, stored, at, device_inside(device, devices))
+        else:
+            task, local = own.task(place), None
         shards[place] = VariableShard(stored.slices(shape, at), place, task, local)
     return [shards[place] for place in sorted(shards)]
 

@@ -3,7 +3,8 @@
 Propagation goes forward, so what has no sharded input comes out replicated: the mask of a dropout, the
 initial value of a variable. If all readers want such a tensor in one sharded layout, each coordinate makes
 its own part, since a slice of a draw is a draw as well. The layout may be that of a later tensor, to which
-the elements go one by one: the sum of a draw and a mean, a comparison with a rate.
+the elements go one by one: the sum of a draw and a mean, a comparison with a rate. So are vectors that are 1
+at an index: each coordinate compares the indices with the numbers of its own part.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, 
 from flowrt.graph.layouts.sharding_rule import dim_of
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.array.ranges import one_hot_op
+from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.base.filling import fill
 from flowrt.graph.ops.random.random_ops import PARTS
 from flowrt.graph.partial_value import partial_value
@@ -37,15 +40,13 @@ def wanted_layouts(found: Layouts) -> dict[str, Layout]:
         ref = (node.name, 0)
         if len(node.outputs) != 1 or ref in fetched or not is_static(node.outputs[0].shape):
             continue
-        if not found.outputs[ref].is_replicated:
-            continue
         asked = {wanted[name][i] if name in wanted else found.inputs[name][i] for name, i in readers[ref]}
         if len(asked) != 1:
             continue
-        layout = _without_partial(asked.pop())
-        if layout.is_replicated:
+        layout, have = _without_partial(asked.pop()), found.outputs[ref]
+        if layout is have or not _is_slice(have, layout):
             continue
-        if can_be_made_in_parts(node):
+        if can_be_made_in_parts(node) or made_axes(node, layout):
             result[node.name] = layout
         elif node.op.effect is Effect.PURE and node.inputs:
             inputs = _inputs_for(node, layout, found)
@@ -57,6 +58,21 @@ def wanted_layouts(found: Layouts) -> dict[str, Layout]:
 def can_be_made_in_parts(node: Node) -> bool:
     """Whether a part of the output of ``node`` can be made without the rest, and without a sharded input."""
     return node.op.name in PARTS or node.op is fill
+
+
+def made_axes(node: Node, layout: Layout) -> tuple[int, ...]:
+    """The axes by which ``layout`` cuts the dimension of numbers that ``node`` makes: the classes of one-hot
+    vectors, the rows of a sum of segments. Its form makes parts of them.
+    """
+    if node.op is one_hot_op:
+        return layout.axes_of(node.attrs["axis"] % len(node.outputs[0].shape or ()))
+    return layout.axes_of(0) if node.op is unsorted_segment_sum else ()
+
+
+def _is_slice(have: Layout, wanted: Layout) -> bool:
+    """Whether ``wanted`` cuts what ``have`` has whole, and nothing else differs but sums to be added up."""
+    pairs = zip(have.placements, wanted.placements, strict=True)
+    return all(one in (other, REPLICATED) or isinstance(one, Partial) for one, other in pairs)
 
 
 def _without_partial(layout: Layout) -> Layout:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.graph.layouts.attributes import SUMMED
+from flowrt.graph.layouts.layout import format_layout
 from tests.graph.passes.layouts.random_layouts import CONFIG, give, random_layout, random_mesh
 from tests.graph.random_graphs import CALLS, CONTROL_FLOW, NOISE, RandomGraph
 
@@ -27,8 +29,10 @@ def results(drawn: RandomGraph, fetches: Any, update: Any) -> list[Any]:
         return [*found, session.run(drawn.variable)]
 
 
-def check(seed: int, calls: int = 12, kinds: Sequence[Any] = CALLS) -> None:
-    """One random graph under one random mesh, with random layouts of its inputs, variable and tensors."""
+def check(seed: int, calls: int = 12, kinds: Sequence[Any] = CALLS, sums: bool = False) -> None:
+    """One random graph under one random mesh, with random layouts of its inputs, variable and tensors; with
+    ``sums``, also of what contracts a dimension of the variable.
+    """
     rng = np.random.default_rng(seed)
     drawn = RandomGraph(seed, calls, kinds)
     with drawn.graph:
@@ -42,6 +46,10 @@ def check(seed: int, calls: int = 12, kinds: Sequence[Any] = CALLS) -> None:
     used = stored if rng.random() < 0.5 else random_layout(rng, mesh, (3, 3), in_time=True)
     with drawn.graph:
         give(drawn.variable, used, stored)
+        if sums:
+            summed = format_layout(random_layout(np.random.default_rng(seed), mesh, (3,), in_time=True))
+            op = drawn.variable.op
+            op.mutate(attrs={**op.node.attrs, SUMMED: summed})
         for x in drawn.xs[:-1]:
             give(x, random_layout(rng, mesh, x.shape.as_list(), in_time=True))
     found = results(drawn, fetches, update)
@@ -55,6 +63,12 @@ def check(seed: int, calls: int = 12, kinds: Sequence[Any] = CALLS) -> None:
 def test_results_are_those_of_one_device(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed)
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS // 5, PER_TEST))
+def test_sums_in_parts_too(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        check(seed, sums=True)
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS // 5, PER_TEST))

@@ -15,7 +15,7 @@ import pytest
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation
-from flowrt.graph.layouts.layout import REPLICATED, Layout, Shard
+from flowrt.graph.layouts.layout import REPLICATED, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.layouts.sharding_rule import dim_of
 from flowrt.graph.op_def import OpDef, Sample, registered_ops
@@ -94,9 +94,11 @@ def test_an_op_with_a_form_is_right_in_any_layout(op: OpDef, each: Sample) -> No
 
 def test_these_ops_have_forms() -> None:
     assert {op.name for op in WITH_FORMS} == {
-        "ArgMax", "ArgMin", "FusedBatchNormV3", "FusedBatchNormGradV3", "GatherV2", "LayerNorm",
-        "LayerNormGrad", "LogSoftmax", "Softmax", "SoftmaxCrossEntropyWithLogits",
-        "SparseSoftmaxCrossEntropyWithLogits",
+        "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm", "FusedBatchNormV3", "FusedBatchNormGradV3",
+        "GatherV2", "InTopKV2", "LayerNorm", "LayerNormGrad", "LogSoftmax", "OneHot",
+        "Softmax",
+        "SoftmaxCrossEntropyWithLogits",
+        "SparseSoftmaxCrossEntropyWithLogits", "UnsortedSegmentSum",
     }  # fmt: skip
 
 
@@ -189,3 +191,55 @@ def test_what_is_not_cut_keeps_its_op() -> None:
         explained = explain_layouts(session, tf.nn.softmax(x), {x: np.zeros((6, 4))})
     assert explained is not None
     assert [tensor.op for tensor in explained.tensors] == ["_Feed", "Softmax"]
+
+
+@pytest.mark.parametrize("axes", [[("dp", 2), ("tp", 2)], [("tp", 3), ("dp", 2)]])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_rows_are_summed_in_the_parts_in_which_they_are_used(axes: Any, wrong: bool) -> None:
+    """Such as the gradient of an embedding with cut rows; ids are checked as those of the whole are."""
+    rng, mesh = np.random.default_rng(0), Mesh(axes)
+    ids = [7, 0, -1, 3, 3, 9 if wrong else 6, 2, 7]
+    with tf.Graph(), tf.Session(config=CONFIG) as session:
+        x, segment = tf.placeholder(tf.float64, [8, 3]), tf.placeholder(tf.int32, [8])
+        total = tf.unsorted_segment_sum(x, segment, 8)
+        with tf.distribute.LayoutStrategy(mesh).scope():
+            cut = tf.distribute.relayout(total * 2.0, ["tp", None])
+        for given in (x, segment):
+            give(given, layout_of(mesh, ["dp"]))
+        feeds = {x: rng.standard_normal((8, 3)), segment: ids}
+        if wrong:
+            with pytest.raises(InvalidArgumentError, match=r"segment_ids\[\d\]: expected .* \[0, 8\); got 9"):
+                session.run(cut, feeds)
+            return
+        expected = np.zeros((9, 3))
+        np.add.at(expected, ids, feeds[x])
+        np.testing.assert_allclose(session.run(cut, feeds), 2 * expected[:8], 1e-12)
+        explained = explain_layouts(session, [cut], feeds)
+    assert explained is not None
+    (made,) = [t for t in explained.tensors if t.op == "SegmentSumAt"]
+    assert made.layout.startswith("float64[8/tp, 3]")
+    assert "UnsortedSegmentSum" not in {t.op for t in explained.tensors}
+
+
+@pytest.mark.parametrize("axes", [[("tp", 3)], [("dp", 2), ("tp", 2)]])
+def test_smoothed_labels_are_made_in_the_parts_of_the_logits(axes: Any) -> None:
+    """No coordinate has all classes of a row: neither of the logits nor of the labels."""
+    rng, classes = np.random.default_rng(0), 12
+    with tf.Graph(), tf.Session(config=CONFIG) as session:
+        x, label = tf.placeholder(tf.float64, [8, classes]), tf.placeholder(tf.int32, [8])
+        smooth = 0.9 * tf.one_hot(label, classes, dtype=tf.float64) + 0.1 / classes
+        loss = tf.nn.softmax_cross_entropy_with_logits(labels=smooth, logits=x)
+        fetches = [loss, *tf.gradients(loss, [x])]
+        feeds = {x: rng.standard_normal((8, classes)), label: rng.integers(0, classes, 8)}
+        expected = session.run(fetches, feeds)
+        mesh = Mesh(axes)
+        give(x, layout_of(mesh, ["dp" if len(axes) > 1 else None, "tp"]))
+        if len(axes) > 1:
+            give(label, layout_of(mesh, ["dp"]))
+        explained = explain_layouts(session, fetches, feeds)
+        for one, many in zip(expected, session.run(fetches, feeds), strict=True):
+            np.testing.assert_allclose(many, one, 1e-12, 1e-14)
+    assert explained is not None
+    assert explained.remarks == ()
+    made = [t for t in explained.tensors if "one_hot" in t.name and t.op == "SelectV2"]
+    assert [t.layout[-6:] for t in made] == ["12/tp]"]

@@ -1,0 +1,53 @@
+"""Mixed precision for a script that is one call away from it, under TensorFlow's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.precision import COMPUTE, REDUCE, Precision
+from flowrt.train.optimizers.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer
+from flowrt.train.optimizers.optimizer import Optimizer
+
+__all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_graph_rewrite"]
+
+
+def enable_mixed_precision_graph_rewrite(
+    opt: Optimizer, loss_scale: Any = "dynamic"
+) -> MixedPrecisionLossScaleOptimizer:
+    """Compute the products of the default graph's variables, present and future, in float16, and return
+    ``opt`` with a scaled loss. Variables, losses and what needs range stay float32.
+
+    >>> with tf.Graph().as_default():
+    ...     x, w = tf.placeholder(tf.float32, [None, 3]), tf.get_variable("w", [3, 1])
+    ...     opt = tf.train.AdamOptimizer(0.01)
+    ...     opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)
+    ...     train = opt.minimize(tf.reduce_mean(tf.square(tf.matmul(x, w))))
+
+    For bfloat16, which needs no scale, give a strategy a `tf.distribute.Precision`. Raises as
+    `MixedPrecisionLossScaleOptimizer`.
+    """
+    scaled = MixedPrecisionLossScaleOptimizer(opt, loss_scale)
+    _set_precision(Precision("float16"))
+    return scaled
+
+
+def disable_mixed_precision_graph_rewrite() -> None:
+    """Compute the products of the default graph's variables in their own dtype again."""
+    _set_precision(None)
+
+
+def _set_precision(precision: Precision | None) -> None:
+    graph = get_default_graph().root
+    graph.precision = precision
+    for op in graph.get_operations():
+        if op.op_def.effect is Effect.HANDLE and "dtype" in op.node.attrs:
+            _mark(op, precision)
+
+
+def _mark(variable: Operation, precision: Precision | None) -> None:
+    attrs = {key: value for key, value in variable.node.attrs.items() if key not in (COMPUTE, REDUCE)}
+    found = {} if precision is None else precision.attributes(attrs["dtype"])
+    if {**attrs, **found} != variable.node.attrs:
+        variable.mutate(attrs={**attrs, **found})

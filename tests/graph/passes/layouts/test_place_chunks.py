@@ -1,0 +1,74 @@
+"""Which chunks are brought anew: the fewest, for chunks of one size, by brute force."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.passes.layouts.place_chunks import Placed, place_chunks
+
+
+def moves(uses: Sequence[str], placed: Sequence[Placed]) -> int:
+    return sum(place.brought == i for i, place in enumerate(placed))
+
+
+def fewest(uses: Sequence[str], count: int) -> int:
+    """The least possible number of moves if ``count`` chunks may be there, and that of the use before stays
+    while one comes.
+    """
+
+    @functools.cache
+    def from_use(i: int, here: frozenset[str]) -> int:
+        if i == len(uses):
+            return 0
+        if uses[i] in here:
+            return from_use(i + 1, here)
+        if len(here) < count:
+            return 1 + from_use(i + 1, here | {uses[i]})
+        free = [other for other in here if i == 0 or other != uses[i - 1]] or list(here)
+        return 1 + min(from_use(i + 1, here - {gone} | {uses[i]}) for gone in free)
+
+    return from_use(0, frozenset())
+
+
+@given(st.text("abcde", min_size=1, max_size=9), st.integers(1, 5))
+def test_moves_are_the_fewest_possible(uses: str, count: int) -> None:
+    placed = place_chunks(uses, dict.fromkeys(uses, 8), 8 * count)
+    assert moves(uses, placed) == fewest(uses, count)
+
+
+@given(
+    st.lists(st.sampled_from("abcdef"), max_size=40),
+    st.fixed_dictionaries({name: st.integers(1, 9) for name in "abcdef"}),
+    st.integers(9, 60),
+)
+def test_what_is_there_is_never_above_the_limit(
+    uses: list[str], sizes: Mapping[str, int], limit: int
+) -> None:
+    """A chunk is there from when all that it comes after has ended until the first that comes after it."""
+    here: dict[str, int] = {}
+    for i, (chunk, place) in enumerate(zip(uses, place_chunks(uses, sizes, limit), strict=True)):
+        for gone in place.after:
+            assert here.pop(uses[gone]) == gone  # its last use so far
+        if place.brought == i:
+            assert chunk not in here
+        else:
+            assert uses[place.brought] == chunk
+            assert chunk in here
+        here[chunk] = i
+        assert sum(sizes[other] for other in here) <= limit
+
+
+def test_without_a_limit_all_are_brought_anew_and_two_are_there() -> None:
+    assert place_chunks("abcb", {}, None) == [Placed(0, ()), Placed(1, ()), Placed(2, (0,)), Placed(3, (1,))]
+
+
+def test_a_chunk_above_the_limit_is_an_error_that_says_what_would_fit() -> None:
+    text = "unit 'b': expected at most 5 bytes.*; got 6. A limit of that would do, or 10,"
+    with pytest.raises(InvalidArgumentError, match=text):
+        place_chunks("aba", {"a": 4, "b": 6}, 5)
