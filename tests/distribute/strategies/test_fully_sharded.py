@@ -253,7 +253,7 @@ def test_bytes_of_variables_and_states(stage: int, size: int) -> None:
 @pytest.mark.parametrize("reduce", ["", "bfloat16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_bytes_a_parameter_when_the_first_update_begins(stage: int, reduce: str, count: int) -> None:
-    """ZeRO's table, of variables and states, and of gradients, by the plan: in bfloat16, 4 + 12/N and 2 + 14/N
+    """ZeRO's table, of variables, states and gradients, by the plan: in bfloat16, 4 + 12/N and 2 + 14/N
     at stages 1 and 2. Stage 0 keeps no copy in bfloat16, nor does stage 3: 14 and 14/N. Of 16 layers, up to
     two are whole at a time, and one may be reduced already.
     """
