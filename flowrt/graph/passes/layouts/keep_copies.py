@@ -22,7 +22,7 @@ from typing import final
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import COPY, IN_PARTS, LAYOUT, MESH, REGATHER, STORED, UNIT
+from flowrt.graph.layouts.attributes import COPY, IN_PARTS, LAYOUT, MESH, REGATHER, STORED, SUMMED, UNIT
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
@@ -118,7 +118,8 @@ class _Rewrite:
 
 def copy_of(handle: Node) -> Node:
     """The handle of the copy that the variable ``handle`` has."""
-    kept = (MESH, LAYOUT, STORED, UNIT, REGATHER) if IN_PARTS in handle.attrs[COPY] else (MESH, LAYOUT)
+    in_parts = (STORED, UNIT, REGATHER) if IN_PARTS in handle.attrs[COPY] else ()
+    kept = (MESH, LAYOUT, SUMMED, *in_parts)
     attrs = {
         "dtype": _dtype_of_copy(handle), "shape": handle.attrs["shape"], "shared_name": "",
         "container": handle.attrs.get("container", ""),
