@@ -8,7 +8,7 @@ that a node owns share their owner's registers and arena, but have separate oper
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -68,6 +68,8 @@ class BoundTensors:
         """Arrays by offset and shape, shared by all tensors with both: there are far fewer than tensors."""
         self._in_place: Mapping[Ref, Operand] = {}
         """Outputs of a function's owner that are written by the function's own kernels."""
+        self._borrowed: Collection[Ref] = ()
+        """Parameters with borrowed arguments. See `is_borrowed`."""
         self._large_slots: dict[Ref, list[int]] = {}
 
     def of_function(
@@ -81,6 +83,10 @@ class BoundTensors:
         inner = BoundTensors(self.device, function, lifetimes, places.buffers, self, base)
         inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
+        carried = len(outputs) if node.op.name == "_Loop" else 0  # moved into the outputs, which own them
+        given = node.inputs[len(node.inputs) - len(function.feeds) :]
+        pairs = list(zip(function.feeds, given, strict=True))[carried:]
+        inner._borrowed = {(name, 0) for name, argument in pairs if self.is_borrowed(argument)}
         return inner
 
     def of_addition(
@@ -121,7 +127,7 @@ class BoundTensors:
         root = self._lifetimes.root(ref)
         owner = self._operands.get(root)
         is_view = root != ref and owner is not None and owner.slot is None
-        return is_view or self.subgraph.nodes[root[0]].op.effect is Effect.READ
+        return is_view or root in self._borrowed or self.subgraph.nodes[root[0]].op.effect is Effect.READ
 
     def is_alias(self, ref: Ref) -> bool:
         """Whether the tensor is in another one's memory."""
