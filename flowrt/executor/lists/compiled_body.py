@@ -31,7 +31,7 @@ from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Branches, Control, Loop
-from flowrt.executor.program.instruction import Action, Call, Checked, Copy, Guarded, Instruction
+from flowrt.executor.program.instruction import Action, Call, Checked, Guarded, Instruction, Move
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.evaluate import located
@@ -223,7 +223,7 @@ class Lowering:
                 return self._invoke(action)
             case ScalarCode():
                 return self._scalars(action)
-            case Copy(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
+            case Move(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
                 is_scalar = target.shape == ()
                 return (
                     self._scalars(scalar_copy(target, source))

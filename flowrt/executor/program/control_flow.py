@@ -15,6 +15,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
 if TYPE_CHECKING:
+    from flowrt.executor.program.instruction import Action
     from flowrt.executor.program.program import Segment
 
 Block: TypeAlias = tuple["Segment", ...]
@@ -70,6 +71,7 @@ class Loop:
         "_goes_on",
         "_iterations_a_pause",
         "body",
+        "bound_body",
         "compile",
         "node",
         "predicates",
@@ -91,6 +93,8 @@ class Loop:
         self.compile: Callable[[], None] | None = None
         """Compiles the loop on its own, if it does not become part of an enclosing one."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
+        self.bound_body = body
+        """The body as it was bound, of which `replace` made another."""
         self._iterations_a_pause = iterations_a_pause
 
     def replace(self, segment: Segment, goes_on: Callable[[], Any]) -> None:
@@ -141,13 +145,15 @@ class Loop:
 class Branches:
     """One of ``blocks`` of ``node``: the one at ``index()``, by default the last."""
 
-    __slots__ = ("_index", "blocks", "node", "number")
+    __slots__ = ("_index", "blocks", "compiled", "node", "number")
 
     def __init__(self, node: Node, index: Callable[[], Any], blocks: Sequence[Block], number: Any) -> None:
         self.node = node
         self._index, self.blocks = index, blocks
         self.number = number
         """The index in memory; None if it is elsewhere."""
+        self.compiled: Action | None = None
+        """Machine code in place of this, if there is any."""
 
     def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
         index = int(self._index())
