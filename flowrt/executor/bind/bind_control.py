@@ -195,7 +195,7 @@ class ControlBinder:
             _compile_loops(loop.body)
         else:
             relocation.link(made.table)
-            loop.replace(made.segment, made.goes_on)
+            loop.replace(made.segment, made.goes_on, made.table)
 
     # --- lists
 

@@ -15,11 +15,15 @@ the plan of the arena or the schedule, which decide these: they are what it veri
 An extended program is verified with what it extends, an interleaved one with all of its devices. It does not
 follow:
 
-    lists              values of lists, whose elements are in memory of their own
-    machine code       what a control nest makes of the instructions of its loops and branches, which are
-                       followed as Python would run them
-    parts of a value   which part of a tensor a view has, so two views of one tensor are not told apart
-    captures           a captured program is the one that was verified
+    lists              The memory of rows is allocated while a loop runs, and elements of list values have no
+                       fixed place. A row that is read or written must have the value of the element, in the
+                       array from or to which it is copied.
+    machine code       The loops and branches of a control nest are followed as Python would run them. Its
+                       table must have their calls, scalars and lists; which scalars it keeps in machine
+                       registers, and when it writes them, is not seen.
+    parts of a value   Two views of one tensor are not told apart.
+    sends in loops     A tensor that a function sends is copied (`bind_transfer`), or in a register.
+    captures           A captured program is the one that was verified.
 
 With ``FLOWRT_CHECK=1`` every program is verified when it is bound, extended or interleaved.
 """
@@ -29,7 +33,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.errors import InternalError, InvalidArgumentError
@@ -46,14 +50,26 @@ from flowrt.executor.bind.memory_contents import (
 )
 from flowrt.executor.bind.node_accesses import Layer, Nested, NodeAccesses, Stored
 from flowrt.executor.bind.stream_clocks import Moment, StreamClocks
+from flowrt.executor.bind.verify_calls import check_calls, check_nest
 from flowrt.executor.lists.relocation import Relocation
+from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Block, Branches, Loop
 from flowrt.executor.program.edge_keys import tensor_key
-from flowrt.executor.program.instruction import Free, Instruction, Move, Record, Signal, UseStream, WaitFor
+from flowrt.executor.program.instruction import (
+    Checked,
+    Free,
+    Instruction,
+    Move,
+    Record,
+    Signal,
+    UseStream,
+    WaitFor,
+)
 from flowrt.executor.program.program import Segment
 from flowrt.executor.program.updates import Updates, nodes_of
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref
+from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
 
 CHECK = "FLOWRT_CHECK"
@@ -176,44 +192,40 @@ class _Replay:
         match action:
             case UseStream(used):
                 return self._streams.index(used)
-            case Record() | WaitFor():
-                self._synchronize(action)
-            case Free(registers, slot):
-                self._release(node, stream, registers, slot)
-            case Move():
-                self._begin(accesses, node, stream)
-                self._move(node, action, stream)
-            case Relocation():
-                self._begin(accesses, node, stream)
-                for move in action.moves:
-                    self._move(node, move, stream)
-            case _ if (nested := accesses.nested(node)) is not None:  # of lists, or all of it
-                self._begin(accesses, node, stream)
-                if isinstance(nested.bound.control, Branches) and action is nested.bound.control.compiled:
-                    self._enter(accesses, node, stream)
-            case Signal():
-                pass
-            case _:
-                self._run(accesses, nodes_of(instruction), stream)
-        for free in action.freed if isinstance(action, Updates) else ():
-            self._release(node, stream, *free)
-        if (key := _signal(instruction)) is not None:
-            self._clocks.send(stream, key)
-        return stream
-
-    def _synchronize(self, action: Record | WaitFor) -> None:
-        match action:
             case Record(recorded, event):
                 self._clocks.send(self._streams.index(recorded), id(event))
             case WaitFor(waiting, other) if other in self._streams:
                 self._clocks.wait_for_stream(self._streams.index(waiting), self._streams.index(other))
             case WaitFor(waiting, event):
                 self._clocks.wait(self._streams.index(waiting), id(event))
+            case Signal():
+                pass
+            case Free():
+                self._release(node, stream, action)
+            case _:
+                self._compute(accesses, instruction, stream)
+        if (key := _signal(instruction)) is not None:
+            self._clocks.send(stream, key)
+        return stream
 
-    def _begin(self, accesses: NodeAccesses, node: Node, stream: int) -> None:
-        """A node that owns functions reads its inputs; they, and moves around them, do the rest."""
-        if accesses.nested(node) is not None:
-            self._run(accesses, (node,), stream)
+    def _compute(self, accesses: NodeAccesses, instruction: Instruction, stream: int) -> None:
+        node, action = instruction
+        nested = accesses.nested(node)
+        if nested is not None or not isinstance(action, Move):
+            self._run(accesses, nodes_of(instruction), stream)
+        match action:
+            case Move():
+                self._move(node, action, stream)
+            case Relocation():
+                for move in action.moves:
+                    self._move(node, move, stream)
+            case RowAccess():
+                self._check_row(accesses, node, action, stream)
+            case Updates():
+                for free in action.freed:
+                    self._release(node, stream, free)
+            case MachineCall() | Checked() if nested is not None:  # of all its branches
+                self._enter(accesses, node, stream)
 
     def _run(self, accesses: NodeAccesses, nodes: tuple[Node, ...], stream: int) -> None:
         """Follow the first instruction of one or several nodes, which may run in any order: so all read
@@ -242,13 +254,22 @@ class _Replay:
             return (View(source.where, source.write),)
         return self._memory.at(source.where)[0].views
 
+    def _check_row(self, accesses: NodeAccesses, node: Node, access: RowAccess, stream: int) -> None:
+        """A row of a list is read or written, in an array that has the element's value then."""
+        assert node.op.lists is not None
+        element = accesses.find(node.op.lists.element_of(node))
+        where = address_of(access.array)
+        if element is not None and where is not None and not node.op.uses_list(ListUse.ADDED):  # to others
+            self._read(node, stream, [self._moved(element, where)])
+
     # --- functions
 
     def _enter(self, accesses: NodeAccesses, node: Node, stream: int) -> None:
         """Follow the functions of ``node``, on each path through them, and leave its outputs."""
-        self._begin(accesses, node, stream)
+        self._run(accesses, (node,), stream)
         nested = accesses.nested(node)
         assert nested is not None
+        check_nest(nested.bound.control)
         paths = self._loop if isinstance(nested.bound.control, Loop) else self._branches
         found = [self._memory for _ in paths(node, nested, stream)]
         self._memory = found[0]
@@ -336,7 +357,8 @@ class _Replay:
         return stored._replace(where=where, write=stored.write or self._from_before(stored.where))
 
     def _from_before(self, where: Range) -> Write:
-        return self._initial.setdefault(where, Write(None, "what was there before the program"))
+        """The value that was at ``where`` before the program, to be found elsewhere."""
+        return self._initial.setdefault(where, Write(None, f"what was at {where[0]:#x} before the program"))
 
     def _move(self, node: Node, move: Move, stream: int) -> None:
         """Put the value at the move's source into its target, too."""
@@ -380,9 +402,9 @@ class _Replay:
             self.check_write(node, write, piece, moment)
         self._memory.write(where, write, Use(moment, node), views)
 
-    def _release(self, node: Node, stream: int, registers: list[Any], slot: int) -> None:
-        write = Write(node, f"the release of r{slot}")
-        self._write(node, register(registers, slot), write, self._clocks.step(stream))
+    def _release(self, node: Node, stream: int, free: Free) -> None:
+        write = Write(node, f"the release of r{free.slot}")
+        self._write(node, register(*free), write, self._clocks.step(stream))
 
     def check_sent(self, node: Node, key: str) -> None:
         if not self._clocks.is_sent(key):
@@ -413,22 +435,3 @@ def _signal(instruction: Instruction) -> str | None:
     if isinstance(action, Signal):
         return action.key
     return tensor_key(node, None) if node.op is send_op else None
-
-
-def check_calls(segment: Segment) -> None:
-    """Raise unless the segment's calls are its instructions, some of them joined as machine code."""
-    left = iter(segment.instructions)
-    for (function, arguments), node in zip(segment.calls, segment.nodes, strict=True):
-        for words in [None] if node is not None else arguments[0].words.reshape(-1, 4).tolist():
-            at, action = next(left)
-            if words is None:
-                is_same = at is node and action.bound()[0] == function
-            else:
-                is_same = isinstance(action, MachineCall) and words == _words(action)
-            if not is_same:
-                raise located(at, InternalError("program: expected the call of this operation; got another"))
-
-
-def _words(call: MachineCall) -> list[int]:
-    """The call in the table of a sequence."""
-    return [call.loop.address, int(call.table), call.begin, call.end]

@@ -179,14 +179,6 @@ class BoundTensors:
         array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
         return Operand(array, None, self._names.setdefault((id(self._arena), offset), f"b{len(self._names)}"))
 
-    def scratch(self, node: Node) -> Any:
-        """The memory of the functions of ``node``, as bytes; None if they have none."""
-        nbytes = self._memory.sizes.get((node.name, SCRATCH), 0)
-        if self._arena is None or nbytes == 0:
-            return None
-        offset = self._base + self._memory.offsets[node.name, SCRATCH]
-        return self.device.executor.array(self._arena, (nbytes,), np.uint8, offset)
-
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
         slots: list[int] = []

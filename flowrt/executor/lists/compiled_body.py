@@ -236,7 +236,7 @@ class Lowering:
             case Guarded(call, status, fallback):
                 self._checks.append(DeferredCheck(node, partial(self._fall_back, fallback), status.data))
                 return self._invoke(call)._replace(status=self._word(status))
-            case RowAccess(step, table, status, run):
+            case RowAccess(step, table, _, status, run):
                 self._checks.append(DeferredCheck(node, run, status.data))
                 self._nanoseconds += table.nanoseconds
                 self._called.append(table)
@@ -353,7 +353,7 @@ def compiled_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None
     return Iterations(segment_of([Instruction(loop.node, Call(time_slice))]), table, goes_on)
 
 
-def compiled_branches(branches: Branches, results: Sequence[Any]) -> Action | None:
+def compiled_branches(branches: Branches, results: Sequence[Any]) -> MachineCall | Checked | None:
     """The branches, with their ``results``, as one call; None if they are more than machine code, or may
     pause.
     """
