@@ -493,7 +493,8 @@ def test_a_view_that_a_function_takes_and_returns_keeps_its_values(monkeypatch, 
             part = tf.cond(k > 2, lambda: taken, lambda: taken[1:])
         else:
             shapes = [tf.TensorShape([]), tf.TensorShape([None])]
-            part = tf.while_loop(lambda i, _: i < 2, lambda i, _: (i + 1, taken[:k]), [0, taken * 0.0], shapes)[1]
+            body = lambda i, _: (i + 1, taken[:k])  # noqa: E731
+            part = tf.while_loop(lambda i, _: i < 2, body, [0, taken * 0.0], shapes)[1]
         later = fed
         with tf.control_dependencies([part]):
             for _ in range(8):

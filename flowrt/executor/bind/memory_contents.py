@@ -35,6 +35,17 @@ class Write:
         return f"{self.what} ({self.node.source})" if is_known and self.node else self.what
 
 
+@final
+class InitialValues:
+    """Values from before the program, which moves may put elsewhere, by where they were."""
+
+    def __init__(self) -> None:
+        self._writes: dict[Range, Write] = {}
+
+    def at(self, where: Range) -> Write:
+        return self._writes.setdefault(where, Write(None, f"what was at {where[0]:#x} before the program"))
+
+
 class Use(NamedTuple):
     """A write or read of some bytes."""
 

@@ -11,12 +11,13 @@ They follow from the graph and from the places of its tensors. See `flowrt.execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
 from flowrt import dtypes
 from flowrt.errors import InternalError
 from flowrt.executor.bind.memory_contents import (
+    InitialValues,
     Range,
     Write,
     are_same_array,
@@ -67,6 +68,12 @@ class Stored(NamedTuple):
     where: Range
     write: Write | None
 
+    def moved(self, where: Range, initial: InitialValues) -> Stored:
+        """The tensor after its value was moved to ``where``."""
+        if where == self.where:
+            return self
+        return self._replace(where=where, write=self.write or initial.at(self.where))
+
 
 class Written(NamedTuple):
     """Bytes that a node writes; a register's value may be a view of ``source``."""
@@ -95,10 +102,6 @@ class Nested(NamedTuple):
     variables: Mapping[int, Stored]
 
 
-Moved = Callable[[Stored, Range], Stored]
-"""The tensor after its value was moved to another place."""
-
-
 @final
 class NodeAccesses:
     """The accesses of all nodes of ``layers`` that run in ``segments``. Of a function, ``arguments`` are the
@@ -110,7 +113,7 @@ class NodeAccesses:
         self,
         layers: Sequence[Layer],
         segments: Sequence[Segment],
-        moved: Moved,
+        initial: InitialValues,
         arguments: Sequence[Stored | None] = (),
         updates: Mapping[int, Write] = {},
     ) -> None:
@@ -118,7 +121,7 @@ class NodeAccesses:
         """Tensors that other devices may read until the program ends, by the nodes that send them."""
         self.updates = dict(updates)
         """The last update of each variable, by the ``id`` of its resource."""
-        self._moved = moved
+        self._initial = initial
         self._of_node: dict[int, Access] = {}
         """Accesses by the node's ``id``: nodes of two layers may have one name."""
         self._nested: dict[int, Nested] = {}
@@ -141,7 +144,7 @@ class NodeAccesses:
         return self._of_node[id(node)]
 
     def nested(self, node: Node) -> Nested | None:
-        """Its functions, if it owns some."""
+        """The functions of ``node``; None if it owns none."""
         return self._nested.get(id(node))
 
     def find(self, ref: Ref) -> Stored | None:
@@ -151,7 +154,7 @@ class NodeAccesses:
     def stored(self, refs: Iterable[Ref], kept: Mapping[Ref, Range]) -> list[Stored]:
         """The tensors that are followed; those ``kept`` are moved there."""
         found = [(ref, stored) for ref in refs if (stored := self.find(ref)) is not None]
-        return [self._moved(stored, kept.get(ref, stored.where)) for ref, stored in found]
+        return [stored.moved(kept.get(ref, stored.where), self._initial) for ref, stored in found]
 
     # --- one node
 
@@ -164,10 +167,10 @@ class NodeAccesses:
         outer = layer.parameters.get(feed.name)
         argument = self._arguments.get(feed.name) if outer is None else self.find(outer)
         if outer is None:
-            write = None if argument is None else self._moved(argument, where).write
+            write = None if argument is None else argument.moved(where, self._initial).write
             self._stored[-1][ref] = _stored(layer, feed, 0, where, write)
         elif argument is not None:  # otherwise its node was dropped
-            self._stored[-1][ref] = self._moved(argument, where)
+            self._stored[-1][ref] = argument.moved(where, self._initial)
 
     def _visit(self, layer: Layer, node: Node) -> None:
         tensors, known = layer.tensors, self._stored[-1]
@@ -228,7 +231,7 @@ class NodeAccesses:
         return _stored(layer, node, index, where, write)
 
     def _source(self, node: Node) -> Stored | None:
-        """What the outputs of ``node`` may be views of."""
+        """The tensor of which the outputs of ``node`` may be views."""
         is_view = node.op.alias and not node.op.reads_variable and node.inputs
         return self._stored[-1].get(node.inputs[node.op.aliased]) if is_view else None
 

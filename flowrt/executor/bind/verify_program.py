@@ -38,6 +38,7 @@ from typing import TypeAlias, final
 from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.errors import InternalError, InvalidArgumentError
 from flowrt.executor.bind.memory_contents import (
+    InitialValues,
     Memory,
     Piece,
     Range,
@@ -101,7 +102,9 @@ HostStream: TypeAlias = Sequence[Segment]
 """The instructions of a host stream."""
 
 ITERATIONS = 2
-"""Of a loop: the first has the loop's inputs, all others what the one before left."""
+"""Iterations of a loop that are followed: the first has the loop's inputs, all others the results of the one
+before.
+"""
 
 
 def verify_program(
@@ -126,10 +129,9 @@ class _Replay:
 
     def __init__(self, layers: Sequence[Layer], streams: Sequence[HostStream]) -> None:
         self._memory, self._clocks = Memory(), StreamClocks()
-        self._initial = dict[Range, Write]()
-        """Values from before the program that were moved, by their places then."""
+        self._initial = InitialValues()
         segments = [segment for block in streams for segment in block]
-        self.accesses = NodeAccesses(layers, segments, self._moved)
+        self.accesses = NodeAccesses(layers, segments, self._initial)
         self._blocks, self._device = streams, layers[0].tensors.device
         self._streams = self._device.streams if self._device.is_asynchronous else []
         self._last: dict[int, tuple[Node, ...]] = {}
@@ -249,7 +251,7 @@ class _Replay:
                 self._write(node, where, write, moment, views)
 
     def _views(self, source: Stored) -> tuple[View, ...]:
-        """What a view of ``source`` is a view of. The value of a register stays while it has views."""
+        """The memory in which a view of ``source`` is. The value of a register stays while it has views."""
         if not is_register(source.where):
             return (View(source.where, source.write),)
         return self._memory.at(source.where)[0].views
@@ -260,7 +262,7 @@ class _Replay:
         element = accesses.find(node.op.lists.element_of(node))
         where = address_of(access.array)
         if element is not None and where is not None and not node.op.uses_list(ListUse.ADDED):  # to others
-            self._read(node, stream, [self._moved(element, where)])
+            self._read(node, stream, [element.moved(where, self._initial)])
 
     # --- functions
 
@@ -323,7 +325,7 @@ class _Replay:
         stream: int,
     ) -> NodeAccesses:
         """Follow one call of a function."""
-        inner = NodeAccesses([layer], block, self._moved, arguments, updates)
+        inner = NodeAccesses([layer], block, self._initial, arguments, updates)
         self._last.pop(stream, None)
         for key in self._follow(inner, stream, block):
             raise InternalError(f"program: expected no wait for {key} in a function")
@@ -341,7 +343,7 @@ class _Replay:
         left = [
             None
             if result is None or output is None
-            else self._moved(result, output.where)._replace(text=f"{result.text} for {output.text}")
+            else result.moved(output.where, self._initial)._replace(text=f"{result.text} for {output.text}")
             for result, output in zip(results, nested.outputs, strict=True)
         ]
         variables = [v._replace(write=updates.get(key)) for key, v in nested.variables.items()]
@@ -349,16 +351,6 @@ class _Replay:
         return left
 
     # --- values
-
-    def _moved(self, stored: Stored, where: Range) -> Stored:
-        """The tensor after its value was moved to ``where``."""
-        if stored.where == where:
-            return stored
-        return stored._replace(where=where, write=stored.write or self._from_before(stored.where))
-
-    def _from_before(self, where: Range) -> Write:
-        """The value that was at ``where`` before the program, to be found elsewhere."""
-        return self._initial.setdefault(where, Write(None, f"what was at {where[0]:#x} before the program"))
 
     def _move(self, node: Node, move: Move, stream: int) -> None:
         """Put the value at the move's source into its target, too."""
@@ -369,7 +361,7 @@ class _Replay:
         for piece in pieces:
             self._use(node, "a value to move", piece, moment)
         writes = {piece.write for piece in pieces}
-        write = writes.pop() or self._from_before(source)
+        write = writes.pop() or self._initial.at(source)
         if writes:
             write = Write(node, "parts of several values")
         views = pieces[0].views if move.copy is None else ()

@@ -11,8 +11,6 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
-
 from flowrt.device.device import Device
 from flowrt.device.memory_pool import LiveTensor, Owner
 from flowrt.device.stream_executor import DeviceMemory

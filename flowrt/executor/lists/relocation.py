@@ -65,7 +65,7 @@ class Relocation:
 
     @property
     def moves(self) -> Sequence[Move]:
-        """What the action amounts to."""
+        """The moves that the action amounts to."""
         return [Move(array, Register(self._registers, slot)) for slot, array in self._stand_ins.items()]
 
     def _prepare(self) -> None:

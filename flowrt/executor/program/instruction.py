@@ -94,7 +94,7 @@ class Register(NamedTuple):
 
 
 Place: TypeAlias = "Array | Register"
-"""Where a value is: an array of the device, or a register."""
+"""The location of a value: an array of the device, or a register."""
 
 
 class Move(NamedTuple):
