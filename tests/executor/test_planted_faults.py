@@ -680,7 +680,7 @@ FAULTS = [
     Fault(lost_move, loop, [CONTENT],
           wrong("_Loop 'while'", "while/new:0 at b. for while:1 at b.", output("while/new"), MOVED)),
     Fault(lost_move, reordered_loop, [CONTENT],
-          wrong("_Loop 'while'", "while/two_1:0 at b. for while:1 at b.", output("two"), output("one"))),
+          wrong("_Loop 'while'", "while/one_1:0 at b. for while:2 at b.", output("one"), output("two"))),
     Fault(lost_initial_move, loop, [CONTENT],
           wrong("_Loop 'while'", "x:0 at b. for while:2 at b.", MOVED, BEFORE)),
     Fault(swapped_initial_moves, reordered_loop, [CONTENT],

@@ -42,7 +42,7 @@ from flowrt.executor.lists.open_lists import ListBinder, OpenListBinder, open_li
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Branches, Frame, Loop, loops_in
-from flowrt.executor.program.instruction import Move, Place, Register
+from flowrt.executor.program.instruction import Copy, Move, Place, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs, site_of
@@ -298,26 +298,30 @@ class _Mover:
         for source, target, is_borrowed in zip(sources, targets, are_borrowed, strict=True):
             if source.value is target.value and source.slot == target.slot:
                 continue
-            place = self._place(source)
+            copy: Copy | None = self._copyto
             if target.slot is not None:
                 copy = self.device.xp.array if is_borrowed or source.slot is None else None
-                pending.append(Move(self._place(target), place, copy))
-                continue
-            if is_borrowed and source.slot is not None:
-                place = self._set_aside(builder, place, self.device.xp.array)
-            pending.append(Move(target.value, place, self._copyto))
+            move = Move(self._place(target), self._place(source), copy)
+            if is_borrowed and source.slot is not None and target.slot is None:
+                move = self._set_aside(builder, move, self.device.xp.array)
+            pending.append(move)
         while pending:
-            free = (m for m in pending if not any(self._reads(o, m.target) for o in pending if o is not m))
-            if (ready := next(free, None)) is None:  # a cycle
-                first = pending[0]
-                copy = first.copy if isinstance(first.target, Register) else None
-                pending[0] = first._replace(source=self._set_aside(builder, first.source, copy))
+            readers = [self._readers(move, pending) for move in pending]
+            for move, of_target in zip(pending, readers, strict=True):
+                if not of_target:
+                    builder.emit(self._node, move)
+            if all(readers):  # cycles: a value that is still to be read is put elsewhere
+                (first, *_), *_ = readers
+                pending = [self._set_aside(builder, move) if move is first else move for move in pending]
             else:
-                pending = [m for m in pending if m is not ready]  # not by value, as remove() would
-                builder.emit(self._node, ready)
+                pending = [move for move, of_target in zip(pending, readers, strict=True) if of_target]
 
     def _place(self, operand: Operand) -> Place:
         return operand.value if operand.slot is None else Register(self.registers, operand.slot)
+
+    def _readers(self, move: Move, pending: Sequence[Move]) -> list[Move]:
+        """The others that may read what is at its target."""
+        return [other for other in pending if other is not move and self._reads(other, move.target)]
 
     def _reads(self, move: Move, place: Place) -> bool:
         """Whether ``move`` may read what is at ``place``."""
@@ -328,15 +332,18 @@ class _Mover:
             return isinstance(move.target, Register) and move.copy is not None
         return not isinstance(place, Register) and bool(self.device.xp.may_share_memory(source, place))
 
-    def _set_aside(
-        self, builder: InstructionBuilder, source: Place, copy: Callable[[Any], Any] | None
-    ) -> Place:
-        """A new place with the value of ``source``: a register, with a ``copy`` if given, or an array."""
-        place: Place
-        if isinstance(source, Register):
-            self.registers.append(None)
-            place = Register(self.registers, len(self.registers) - 1)
-        else:
-            place, copy = self.device.empty(source.shape, source.dtype), self._copyto
-        builder.emit(self._node, Move(place, source, copy))
-        return place
+    def _set_aside(self, builder: InstructionBuilder, move: Move, copy: Copy | None = None) -> Move:
+        """Put the value of ``move`` in a new place: an array's in another, a register's in another, where it
+        is copied if the move copies it to a register, or by ``copy``. Returns the rest of the move.
+        """
+        source = move.source
+        if not isinstance(source, Register):
+            array = self.device.empty(source.shape, source.dtype)
+            builder.emit(self._node, Move(array, source, self._copyto))
+            return move._replace(source=array)
+        self.registers.append(None)
+        register = Register(self.registers, len(self.registers) - 1)
+        if isinstance(move.target, Register):
+            move, copy = move._replace(copy=None), move.copy
+        builder.emit(self._node, Move(register, source, copy))
+        return move._replace(source=register)

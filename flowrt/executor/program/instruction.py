@@ -97,6 +97,10 @@ Place: TypeAlias = "Array | Register"
 """The location of a value: an array of the device, or a register."""
 
 
+Copy: TypeAlias = "Callable[..., Any]"
+"""A function that copies arrays. See `Move`."""
+
+
 class Move(NamedTuple):
     """The value at ``source`` to ``target``: by ``copy(target, source)`` into an array, and by
     ``copy(source)``, which returns the new value, into a register. Without ``copy`` the register refers to
@@ -105,7 +109,7 @@ class Move(NamedTuple):
 
     target: Place
     source: Place
-    copy: Callable[..., Any] | None = np.copyto
+    copy: Copy | None = np.copyto
 
     def bound(self) -> BoundCall:
         target, source, copy = self
