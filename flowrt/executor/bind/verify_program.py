@@ -3,7 +3,8 @@
 The verifier follows the instructions as they are run, on all streams, and notes the value in each byte: nodes
 write new ones, moves put them elsewhere. An instruction must find what its nodes read by the graph
 (`node_accesses`), and may write only where all uses have ended; the program's own waits must order both
-(`stream_clocks`). When the program ends, what is fetched or was sent is still there.
+(`stream_clocks`). When the program ends, what is fetched or was sent is still there, but for variables that
+are lent: `flowrt.graph.passes.placement.lent_reads` has proved it of the whole step.
 
 Loops and branches are followed on each path: all branches, and a loop that ends before its first iteration or
 after some. Parameters must hold the values of the arguments, or of the last iteration's results, and the

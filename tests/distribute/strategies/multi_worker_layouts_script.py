@@ -65,18 +65,26 @@ def trains():
 
 
 def shards():
-    """The losses and variables of the net ``shard NET STAGE``, fully sharded, after 20 steps."""
-    _, net, stage = WHAT.split(":")
+    """The losses and variables of the net ``shard NET STAGE``, fully sharded, after 20 steps; or ``shard NET
+    STAGE PRECISION`` of the net in float32.
+    """
+    _, net, stage, *compute = WHAT.split(":")
+    options = {"policy": tf.distribute.Precision(compute[0])} if compute else {}
     with tf.Graph() as graph:
         tf.set_random_seed(7)
         found = tf.distribute.FullyShardedStrategy(
-            Mesh([("dp", len(ADDRESSES))]), stage=int(stage), units=r"block\d|\w+", min_bytes=0, **workers()
+            Mesh([("dp", len(ADDRESSES))]),
+            stage=int(stage),
+            units=r"block\d|\w+",
+            min_bytes=0,
+            **workers(),
+            **options,
         )
         with found.scope():
-            built = NETS[net]()
+            built = NETS[net](tf.float32) if compute else NETS[net]()
         with tf.Session(graph=graph, config=CONFIG) as session:
             session.run(tf.global_variables_initializer())
-            losses = [session.run([built.loss, built.train], built.feeds)[0] for _ in range(20)]
+            losses = [float(session.run([built.loss, built.train], built.feeds)[0]) for _ in range(20)]
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
 
 

@@ -105,6 +105,16 @@ def test_so_is_that_of_processes(net: str, count: int, stage: int) -> None:
     assert others == [[losses, variables]] * (count - 1)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_processes_compute_in_a_narrower_dtype_as_devices_do(stage: int) -> None:
+    policy = tf.distribute.Precision("bfloat16")
+    expected, _ = trained_under(
+        sharded("dp 2", stage, "gpt", policy=policy), functools.partial(NETS["gpt"], tf.float32)
+    )
+    for losses, _ in answers(f"shard:gpt:{stage}:bfloat16", 2):
+        np.testing.assert_allclose(losses, expected, 1e-5)
+
+
 # --- what is sent
 
 
