@@ -90,6 +90,12 @@ def is_new(prefix: str) -> bool:
     return True
 
 
+@pytest.fixture(autouse=True)
+def over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes are forked, and gRPC, if another test has used it here, aborts in a fork."""
+    monkeypatch.setenv("FLOWRT_TRANSPORT", "tcp")
+
+
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
     return str(tmp_path / "model")

@@ -116,9 +116,8 @@ class FuncGraph(Graph):
         if _is_copied(tensor):
             self.captures[tensor] = copied = self.copy_constant(tensor.op.node)
             return copied
-        self.captures[tensor] = parameter = self.stand_in(
-            tensor, f"{tensor.op.name.rpartition('/')[2]}-captured"
-        )
+        own = tensor.op.name.rpartition("/")[2].lstrip("_")  # a name without scopes begins with a letter
+        self.captures[tensor] = parameter = self.stand_in(tensor, f"{own or 'value'}-captured")
         self._origins[parameter] = tensor
         return parameter
 

@@ -49,10 +49,8 @@ def attributes_of(used: Layout, stored: Layout | None = None) -> dict[str, str]:
 
 def attributes_of_slot(slot: Mapping[str, Any], variable: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of an optimizer's ``slot``, which is used as its ``variable`` is stored."""
-    if LAYOUT not in variable:
-        return dict(slot)
     own = {key: value for key, value in slot.items() if key not in ATTRIBUTES}
-    return {**own, **as_stored(variable)}
+    return {**own, **as_stored(variable)} if LAYOUT in variable else own
 
 
 def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:

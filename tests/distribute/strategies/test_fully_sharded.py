@@ -285,7 +285,7 @@ def test_each_unit_is_gathered_used_and_freed_in_each_pass() -> None:
     """In the order of the step: a unit's readers in the forward pass, then in the backward pass, each behind
     gathers of their own. A gather waits for the readers of the unit two before.
     """
-    step = schedule_gathers(global_step(sharded("dp 2", 3, "mlp")))
+    step = schedule_gathers(global_step(sharded("dp 2", 3, "mlp")), Mesh([("dp", 2)]))
     reads = [node for node in step if node.op.name == "ReadVariableOp" and UNIT in node.attrs]
     readers = {
         node.name: [n.name for n in step if any(r[0] == node.name for r in n.inputs)] for node in reads

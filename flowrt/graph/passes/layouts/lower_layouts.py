@@ -95,7 +95,7 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph)))
+    scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
     return _Lowering(propagate(scheduled, mesh_on(mesh, devices)), links).of_step()
 
 

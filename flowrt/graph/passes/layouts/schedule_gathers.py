@@ -25,15 +25,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowrt.dtypes import int32
+from flowrt.dtypes import as_dtype, int32
 from flowrt.graph.construction.constant import const
-from flowrt.graph.layouts.attributes import COPY, REGATHER, RESIDENT, UNIT
+from flowrt.graph.effects import touches
+from flowrt.graph.layouts.attributes import COPY, REGATHER, RESIDENT, UNIT, layouts_of
+from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.base.identities import cast_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.passes.layouts.place_chunks import Placed, place_chunks
+from flowrt.graph.precision import COMPUTE
 
 
 class Use(NamedTuple):
@@ -45,7 +48,7 @@ class Use(NamedTuple):
     ref: Ref
 
 
-def schedule_gathers(subgraph: Subgraph) -> Subgraph:
+def schedule_gathers(subgraph: Subgraph, mesh: Mesh) -> Subgraph:
     """``subgraph`` with a read of its own for each stretch; the same object if no variable is gathered."""
     subgraph = _with_whole_tables(subgraph)
     units = _units_of_reads(subgraph)
@@ -54,7 +57,7 @@ def schedule_gathers(subgraph: Subgraph) -> Subgraph:
     stretches = _stretches(_uses(subgraph, units))
     if not stretches:
         return subgraph
-    sizes, limit = _sizes(subgraph)
+    sizes, limit = _sizes(subgraph, mesh)
     places = place_chunks([stretch[0].unit for stretch in stretches], sizes, limit)
     return _with_reads(subgraph, units, stretches, places)
 
@@ -91,23 +94,31 @@ def _with_whole_tables(subgraph: Subgraph) -> Subgraph:
 
 
 def _units_of_reads(subgraph: Subgraph) -> dict[str, str]:
-    """The unit of each read of a variable that is gathered again, by name. A variable that is written before
-    a reader of its old value has run is read once.
+    """The unit of each read of a variable that is gathered again, by name. A read of which the value is used
+    after the variable is written, which a loop or branch may do too, stays as it is.
     """
-    handles = {node.name: node.attrs[UNIT] for node in subgraph if REGATHER in node.attrs}
-    reads: dict[str, str] = {}
-    written: set[str] = set()
+    units = {node.name: node.attrs[UNIT] for node in subgraph if REGATHER in node.attrs}
+    found: dict[str, str] = {}
+    source: dict[str, str] = {}
+    """The read of which a node is the value, or a cast of it."""
+    current: dict[str, set[str]] = defaultdict(set)
+    """The reads of each variable since it was last written."""
+    stale: set[str] = set()
     for node in subgraph:
+        written = {handle[0] for handle, writes in touches(node) if writes} & units.keys()
+        if node.op.effect is Effect.NESTED:  # it may use a value after it has written
+            stale.update(*[current[handle] for handle in written])
+        for name, _ in node.inputs:
+            if source.get(name) in stale:
+                found.pop(source[name], None)
+        stale.update(*[current.pop(handle, ()) for handle in written])
         handle = node.inputs[0][0] if node.inputs else ""
-        if node.op is read_variable_op and handle in handles:
-            reads[node.name] = handles[handle]
-            written.discard(handle)
-        elif node.op.effect is Effect.WRITE and handle in handles:
-            written.add(handle)
-        for name in {name for name, _ in node.inputs} & reads.keys():
-            if subgraph.nodes[name].inputs[0][0] in written:
-                del reads[name]
-    return reads
+        if node.op is read_variable_op and handle in units:
+            found[node.name], source[node.name] = units[handle], node.name
+            current[handle].add(node.name)
+        elif node.op is cast_op and handle in source:
+            source[node.name] = source[handle]
+    return found
 
 
 def _uses(subgraph: Subgraph, units: Mapping[str, str]) -> list[Use]:
@@ -166,18 +177,19 @@ def _with_reads(
             (read_for(number_of[node.name, ref], ref[0]), ref[1]) if (node.name, ref) in number_of else ref
             for ref in node.inputs
         )
-        controls = node.controls
-        if node.op.effect is Effect.WRITE and node.inputs:
-            controls = (*controls, *of_handle[node.inputs[0][0]])
-        nodes[node.name] = node.replace(inputs=inputs, controls=controls)
+        reads = [name for handle, writes in touches(node) if writes for name in of_handle[handle[0]]]
+        nodes[node.name] = node.replace(inputs=inputs, controls=(*node.controls, *reads))
     return subgraph.replace(nodes=nodes)
 
 
-def _sizes(subgraph: Subgraph) -> tuple[dict[str, int], int | None]:
-    """The bytes of each unit, whole, and the limit of what a device may have of them."""
+def _sizes(subgraph: Subgraph, mesh: Mesh) -> tuple[dict[str, int], int | None]:
+    """The bytes that a device gets of each unit, at most, and the limit of what it may have of them."""
     sizes: dict[str, int] = defaultdict(int)
     limits = [int(node.attrs[RESIDENT]) for node in subgraph if RESIDENT in node.attrs]
     for node in subgraph:
-        if REGATHER in node.attrs and node.op.effect is Effect.HANDLE:
-            sizes[node.attrs[UNIT]] += math.prod(node.attrs["shape"]) * node.attrs["dtype"].size
+        layouts = layouts_of(node.attrs, mesh) if REGATHER in node.attrs else None
+        if layouts is not None:
+            dtype = as_dtype(node.attrs.get(COMPUTE, node.attrs["dtype"]))
+            part = layouts.used.local_shape(node.attrs["shape"], mesh.coordinates[0])
+            sizes[node.attrs[UNIT]] += math.prod(part) * dtype.size
     return sizes, min(limits, default=None)
