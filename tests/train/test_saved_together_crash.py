@@ -4,11 +4,13 @@ one whole checkpoint, and both learn of an error.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +26,14 @@ from flowrt.train.checkpoints.checkpoint_reader import read_checkpoint
 from flowrt.train.checkpoints.shard_file import HeldPiece
 from flowrt.train.checkpoints.together import Together
 from tests.train.checkpoint_cases import files, named_files, shard_files
-from tests.train.test_checkpoint_crash import FileSystem, disk_full, kill, start, waited
+from tests.train.test_checkpoint_crash import FileSystem, disk_full, kill
 
 W, MORE = np.arange(12.0).reshape(6, 2), np.ones(3)
 MESH = Mesh([("dp", 2)], [f"/job:crash/task:{task}/device:CPU:0" for task in (0, 1)])
+FORKS = multiprocessing.get_context("forkserver")
+"""Forks a process without threads: another test may have used gRPC in this one."""
+FORKS.set_forkserver_preload(["pytest", "flowrt.distribute.launch.local_cluster", "flowrt.train"])
+
 ENDED, FULL, LOST = 10, 11, 12
 """Exit statuses of a process: it saved, or raised the error of a full disk, or that the other one is lost."""
 
@@ -65,11 +71,18 @@ def save(prefix: str, victim: int, fail_at: int, fail: Callable[[], None]) -> li
     """The statuses of two processes, of which ``victim`` fails at that call."""
     with ReservedPorts(2) as reserved:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
-        children = []
-        for task in (0, 1):
-            at = fail_at if task == victim else 0
-            children.append(start(lambda t=task, at=at: saves(t, addresses, prefix, at, fail)))
-        return [waited(child) for child in children]
+        given = [(t, addresses, prefix, fail_at if t == victim else 0, fail) for t in (0, 1)]
+        return statuses(saves, given)
+
+
+def statuses(function: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[int]:
+    """The exit statuses of processes that call ``function``, one for each of ``arguments``."""
+    children = [FORKS.Process(target=function, args=each) for each in arguments]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    return [child.exitcode or 0 for child in children]
 
 
 def calls_of_a_save(tmp_path: Path) -> list[int]:
@@ -88,12 +101,6 @@ def is_new(prefix: str) -> bool:
     np.testing.assert_array_equal(found["w"], W)
     np.testing.assert_array_equal(found["more"], MORE)
     return True
-
-
-@pytest.fixture(autouse=True)
-def over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes are forked, and gRPC, if another test has used it here, aborts in a fork."""
-    monkeypatch.setenv("FLOWRT_TRANSPORT", "tcp")
 
 
 @pytest.fixture
@@ -151,16 +158,17 @@ def test_a_process_killed_at_any_call_leaves_one_whole_checkpoint(tmp_path, pref
     assert left > (10, -1)[victim]
 
 
+def saves_elsewhere(task: int, addresses: list[str], prefix: str) -> None:
+    joined = join(Group("crash", 2, (task,)), addresses, timeout_s=20)
+    name, processes = prefix + "1" * task, Together(Own(MESH, "crash", (task,)))
+    with pytest.raises(OpError, match=r"one prefix in all .* got '.*/model', and '.*/model1'"):
+        write_pieces(name, lambda: held(task), processes)
+    joined.close()
+    os._exit(ENDED)
+
+
 def test_processes_that_name_two_prefixes_learn_of_both(prefix: str) -> None:
     with ReservedPorts(2) as reserved:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
-
-        def saves_elsewhere(task: int) -> None:
-            join(Group("crash", 2, (task,)), addresses, timeout_s=20)
-            name, processes = prefix + "1" * task, Together(Own(MESH, "crash", (task,)))
-            with pytest.raises(OpError, match=r"one prefix in all .* got '.*/model', and '.*/model1'"):
-                write_pieces(name, lambda: held(task), processes)
-
-        children = [start(lambda t=task: saves_elsewhere(t)) for task in (0, 1)]
-        assert [waited(child) for child in children] == [0, 0]
+        assert statuses(saves_elsewhere, [(t, addresses, prefix) for t in (0, 1)]) == [ENDED, ENDED]
     assert files(prefix) == []

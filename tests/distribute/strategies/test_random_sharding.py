@@ -1,11 +1,13 @@
 """Random programs over a few variables, under full sharding: results are those of one device.
 
-They read variables and keep what they read, write them in the middle of a step, in branches and in loops, look
-rows up, cast, differentiate and train; so a value that was read must stay what it was.
+They read variables and keep what they read, write them in the middle of a step, in branches and in loops,
+look rows up, cast, differentiate and train; so a value that was read must stay what it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -102,7 +104,7 @@ class Program:
 CALLS = ("read", "multiply", "multiply", "look_up", "cast", "assign", "add", "branch", "loop", "train")
 
 
-def results(seed: int, devices: int = 0, options: dict[str, Any] = {}) -> list[Any]:
+def results(seed: int, devices: int = 0, options: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
     """What a program fetches in some steps, and its variables after them."""
     with tf.Graph() as graph:
         tf.set_random_seed(1)
