@@ -111,13 +111,13 @@ class GroupMember:
             self._splits[ranks] = SplitMember(self, SplitMesh(self._links(), label, ranks), ranks)
         return self._splits[ranks]
 
-    def agree(self, plan: str) -> Callable[[], object]:
+    def agree(self, plan: str, given: Callable[[], str]) -> Callable[[], object]:
         digest = hashlib.sha256(plan.encode()).digest()
         if digest in self._agreed:
             return lambda: None
         self._agreed.add(digest)  # ranks that disagree have no further steps
-        rule = "run the same step over one mesh"
-        return functools.partial(self._value, self._ask(lambda c: check_plan(c, plan, rule)))
+        rule, text = "run the same step over one mesh, and feed all of the same batch", given() + plan
+        return functools.partial(self._value, self._ask(lambda c: check_plan(c, text, rule)))
 
     # --- the thread
 

@@ -57,9 +57,10 @@ class JoinedMember(Member, Protocol):
     def split(self, label: str, ranks: tuple[int, ...]) -> Member:
         """This rank's end of the group of ``ranks``, which is called ``label`` in errors."""
 
-    def agree(self, plan: str) -> Callable[[], object]:
-        """Compare ``plan`` with those of all ranks, the first time that it comes. The returned function waits
-        for it, and raises `InvalidArgumentError` on all ranks, showing the first line that differs.
+    def agree(self, plan: str, given: Callable[[], str]) -> Callable[[], object]:
+        """Compare ``plan``, and what is ``given``, with those of all ranks, the first time that ``plan``
+        comes. The returned function waits for it, and raises `InvalidArgumentError` on all ranks, showing the
+        first line that differs.
         """
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -27,6 +27,7 @@ from flowrt.train.checkpoints.stored_arrays import DTYPE_OF_CODE, Array
 from flowrt.train.checkpoints.stored_tensor import Source, StoredPiece, StoredTensor
 from flowrt.train.checkpoints.together import processes_of
 from flowrt.train.checkpoints.variable_pieces import filling
+from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES
 from flowrt.variables.variable import GraphKeys, Variable
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -54,7 +55,8 @@ def load_safetensors(
     ``mapping`` says which tensor a variable gets, by name:
 
     - a dict from a variable, or its name, to the tensor's name;
-    - a function from the name of each global variable to the tensor's, or to None if it keeps its value;
+    - a function from the name of each global variable, but those of optimizers, to the tensor's, or to None
+      if it keeps its value;
     - a list of pairs (regular expression, name): of those that match the variable's whole name the first
       counts; the name may have its groups, as in `re.sub`.
 
@@ -71,13 +73,14 @@ def load_safetensors(
     """
     session = _session(session)
     graph_variables = {v.op.name: v for v in session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
+    of_optimizers = {v.op.name for v in session.graph.get_collection(OPTIMIZER_VARIABLES)}
     processes = processes_of(graph_variables.values())
     fill: Callable[[], None]
 
     def prepare() -> None:
         nonlocal fill
         tensors = _tensors_of(path_string(path, "load_safetensors"))
-        wanted, wrong = _wanted(mapping, graph_variables)
+        wanted, wrong = _wanted(mapping, graph_variables, of_optimizers)
         sources, misfits = _sources(wanted, tensors)
         extra = _left_over(tensors, wanted.values(), ignore)
         if wrong := [*wrong, *misfits, *extra]:
@@ -151,7 +154,7 @@ def _tensor(file: ShardFile, key: str) -> StoredTensor | str:
 
 
 def _wanted(
-    mapping: Any, variables: Mapping[str, Variable]
+    mapping: Any, variables: Mapping[str, Variable], of_optimizers: Collection[str]
 ) -> tuple[dict[Variable, str | Transposed], list[str]]:
     """The choice for each variable, and what is wrong with the names."""
     if isinstance(mapping, Mapping):
@@ -161,9 +164,9 @@ def _wanted(
     found, wrong = {}, []
     for name, variable in variables.items():
         try:
-            wanted = mapping(name)
+            wanted = None if name in of_optimizers else mapping(name)
         except LookupError:
-            wrong.append(f"variable {name!r}: the mapping has no name for it")
+            wrong.append(f"variable {name!r}: the mapping has no name for it, nor None to leave it out")
             continue
         if wanted is not None:
             found[variable] = _checked(wanted)

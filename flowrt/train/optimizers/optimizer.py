@@ -21,7 +21,7 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
 from flowrt.train.optimizers.sharded_gradients import as_updates_need
-from flowrt.train.optimizers.slot_creator import create_slot, zeros_of
+from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES, create_slot, zeros_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
 
@@ -288,6 +288,7 @@ class Optimizer:
         if (name, graph) not in self._non_slots:
             with graph.colocate_with(colocate_with.op, ignore_existing=True):
                 self._non_slots[name, graph] = Variable(initial_value, trainable=False, name=name)
+            graph.add_to_collection(OPTIMIZER_VARIABLES, self._non_slots[name, graph])
         return self._non_slots[name, graph]
 
     def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Variable:

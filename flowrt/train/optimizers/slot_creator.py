@@ -16,6 +16,10 @@ from flowrt.variables.variable_scope import get_variable_scope
 __all__ = ["create_slot", "create_zeros_slot"]
 
 
+OPTIMIZER_VARIABLES = ("optimizers", "variables")
+"""The collection of slots, and of the other variables of optimizers."""
+
+
 def create_slot(
     primary: Variable, val: Callable[[], Any] | Any, name: str, colocate_with_primary: bool = True
 ) -> Variable:
@@ -28,6 +32,7 @@ def create_slot(
             scopes.enter_context(graph.colocate_with(primary.op, ignore_existing=True))
         scopes.enter_context(graph.name_scope(None))
         slot = Variable(val, trainable=False, name=full_name, validate_shape=is_static)
+    graph.add_to_collection(OPTIMIZER_VARIABLES, slot)
     if is_static and slot.shape.as_list() == primary.shape.as_list():
         slot.op.mutate(attrs=attributes_of_slot(slot.op.node.attrs, primary.op.node.attrs))
     return slot

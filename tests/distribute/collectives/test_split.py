@@ -75,7 +75,7 @@ def test_a_rank_that_does_not_come_is_named_with_its_part_of_the_group() -> None
 def test_plans_are_compared_once() -> None:
     def agree(plans: Sequence[str]) -> list[Any]:
         members: list[JoinedMember] = [joined_member(key, rank) for rank in range(2)]
-        return [member.agree(plan) for member, plan in zip(members, plans, strict=True)]
+        return [member.agree(plan, str) for member, plan in zip(members, plans, strict=True)]
 
     with joined("grpc", size=2) as key:
         for wait in [*agree(["a\nb", "a\nb"]), *agree(["a\nb", "a\nb"])]:

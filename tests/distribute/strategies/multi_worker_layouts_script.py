@@ -397,6 +397,17 @@ def fetches():
         return where.tolist(), [text.decode() for text in texts], *[each.tolist() for each in rest], alone
 
 
+def feeds():
+    """Each worker feeds rows of its own, of one shape, as replicas would."""
+    with strategy(Mesh([("dp", 2)]), "dp").scope():
+        x = tf.placeholder(tf.float64, [4, 2])
+        w = tf.get_variable("w", [2, 1], tf.float64)
+        loss = tf.reduce_mean(tf.matmul(x, w))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return float(session.run(loss, {x: np.full([4, 2], TASK)}))
+
+
 def outside():
     step = tf.get_variable("step", [], tf.float64, tf.zeros_initializer())
     with strategy(Mesh([("dp", 2)]), "dp").scope():
@@ -424,6 +435,7 @@ DOES = {
     "monitors": monitors,
     "fetches": fetches,
     "outside": outside,
+    "feeds": feeds,
 }
 
 try:

@@ -397,12 +397,43 @@ def test_what_is_small_or_has_no_states_stays_whole() -> None:
 # --- what its users get wrong
 
 
+def test_units_that_match_no_variable() -> None:
+    strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), units="blok")
+    with tf.Graph(), pytest.raises(InvalidArgumentError, match="a match of 'blok'; none does"):
+        with strategy.scope():
+            tf.get_variable("block0/w", [64, 64])
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_variable_made_outside_the_scope_is_trained_as_it_is(stage: int) -> None:
+    def run(strategy: Any) -> Any:
+        with tf.Graph() as graph, contextlib.ExitStack() as scopes:
+            x = tf.placeholder(tf.float64, [4, 4])
+            w = tf.get_variable("w", initializer=np.eye(4))
+            if strategy is not None:
+                scopes.enter_context(strategy.scope())
+            v = tf.get_variable("v", initializer=np.eye(4) / 2)
+            loss = tf.reduce_mean(tf.square(x @ w @ v - 1.0))
+            train = tf.train.AdamOptimizer(0.1).minimize(loss)
+            with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+                session.run(tf.global_variables_initializer())
+                return [session.run([loss, train], {x: np.eye(4) + i})[0] for i in range(4)]
+
+    strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), stage=stage, min_bytes=0)
+    np.testing.assert_allclose(run(strategy), run(None), 1e-12)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
         ({"stage": 4}, InvalidArgumentError, "expected a stage from 0 to 3; got 4"),
         ({"axis": "pd"}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got 'pd'"),
         ({"axis": "turn"}, InvalidArgumentError, "expected an axis of devices"),
+        ({"stage": True}, InvalidArgumentError, "expected a stage from 0 to 3; got True"),
+        ({"stage": 3.0}, InvalidArgumentError, "expected a stage from 0 to 3; got 3.0"),
+        ({"axis": None}, InvalidArgumentError, "expected an axis, or several; got None"),
+        ({"min_bytes": -1}, InvalidArgumentError, "min_bytes: expected a number of bytes; got -1"),
+        ({"reshard_after_forward": 2}, InvalidArgumentError, "expected a bool; got 2"),
         ({"axis": []}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got none"),
         ({"units": "("}, InvalidArgumentError, "units: expected a regular expression; got '('"),
         ({"mesh": [("dp", 2)]}, DTypeError, "expected a Mesh; got [('dp', 2)]"),

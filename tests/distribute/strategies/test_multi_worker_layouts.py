@@ -278,3 +278,10 @@ def test_one_worker_alone_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> N
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
             session.run(w.initializer)
             assert session.run(w * 2).tolist() == [2, 2]
+
+
+def test_workers_that_feed_rows_of_their_own_are_told() -> None:
+    """As replicas would: half of the rows would be left out."""
+    for kind, message in answers("feeds", 2):
+        assert kind == "InvalidArgumentError"
+        assert "and feed all of the same batch; got, as number 1, the feed of 'Placeholder'" in message

@@ -126,6 +126,10 @@ def test_a_unit_above_the_limit_is_named() -> None:
         ({"offload": "disk"}, "offload: expected 'optimizer', 'parameters' or a number of bytes; got 'disk'"),
         ({"offload": 0}, "offload: expected 'optimizer', 'parameters' or a number of bytes; got 0"),
         ({"offload": True}, "offload: expected 'optimizer', 'parameters' or a number of bytes; got True"),
+        (
+            {"offload": 100, "reshard_after_forward": False},
+            "offload=100: expected reshard_after_forward=True",
+        ),
         ({"offload": "parameters", "stage": 2}, "offload='parameters': expected stage 3; got 2"),
     ],
 )

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
+from flowrt.errors import nearest
 from flowrt.graph.layouts.attributes import COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, UNIT, NodeLayouts
 from flowrt.graph.layouts.layout import Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
@@ -87,8 +88,9 @@ class FullyShardedStrategy(TensorParallelStrategy):
         policy: Precision | None = None,
     ) -> None:
         check_mesh(mesh, "FullyShardedStrategy")
-        axes = [axis] if isinstance(axis, str) else list(axis)
-        _check(mesh, axes, stage, offload)
+        axes = _axes(axis)
+        _check(mesh, axes, stage)
+        _check_memory(stage, reshard_after_forward, min_bytes, offload)
         batch = tuple(axes) if batch is None else batch
         shared_by = tensor_axis if plan else axes[-1]
         super().__init__(
@@ -125,6 +127,10 @@ class FullyShardedStrategy(TensorParallelStrategy):
             attrs[RESIDENT] = str(self._offload)
         return attrs
 
+    def check_names(self, names: Collection[str]) -> None:
+        super().check_names(names)
+        self._units.check(names)
+
     def _dtype_of_copy(self, variable: Variable) -> str:
         """The name of the dtype in which products read ``variable``."""
         narrow = {} if self.policy is None else self.policy.attributes(variable.dtype)
@@ -136,9 +142,18 @@ class FullyShardedStrategy(TensorParallelStrategy):
         return has_parts and variable.shape.is_fully_defined() and _nbytes(variable) >= self._min_bytes
 
 
-def _check(mesh: Mesh, axes: Sequence[str], stage: int, offload: str | int | None) -> None:
-    if stage not in (0, 1, 2, 3):
-        raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
+def _axes(axis: Any) -> list[str]:
+    axes = [axis] if isinstance(axis, str) else axis
+    if not isinstance(axes, list | tuple) or not all(isinstance(name, str) for name in axes):
+        raise misuse(f"FullyShardedStrategy: expected an axis, or several; got {axis!r}")
+    return list(axes)
+
+
+def _check_memory(stage: int, regathers: Any, min_bytes: Any, offload: Any) -> None:
+    if not isinstance(regathers, bool):
+        raise misuse(f"FullyShardedStrategy: reshard_after_forward: expected a bool; got {regathers!r}")
+    if not isinstance(min_bytes, int) or isinstance(min_bytes, bool) or min_bytes < 0:
+        raise misuse(f"FullyShardedStrategy: min_bytes: expected a number of bytes; got {min_bytes!r}")
     is_bytes = isinstance(offload, int) and not isinstance(offload, bool) and offload > 0
     if not is_bytes and offload not in (None, "optimizer", "parameters"):
         raise misuse(
@@ -150,6 +165,16 @@ def _check(mesh: Mesh, axes: Sequence[str], stage: int, offload: str | int | Non
             f"FullyShardedStrategy: offload={offload!r}: expected stage 3; got {stage}, at which each device "
             "keeps all parameters. offload='optimizer' moves the optimizer's states"
         )
+    if is_bytes and not regathers:
+        raise misuse(
+            f"FullyShardedStrategy: offload={offload!r}: expected reshard_after_forward=True, as units come "
+            "and go within this limit; got False"
+        )
+
+
+def _check(mesh: Mesh, axes: Sequence[str], stage: Any) -> None:
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
+        raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
     if not axes:
         raise misuse(f"FullyShardedStrategy: expected an axis of the mesh {mesh}; got none")
     if mesh.axes[mesh.axis(axes[-1])].is_time:
@@ -197,6 +222,15 @@ class _Units:
     def __init__(self, expression: re.Pattern[str] | None) -> None:
         self._expression = expression
         self._open: dict[tuple[bool, DType], _Unit] = {}
+
+    def check(self, names: Collection[str]) -> None:
+        """Raise `InvalidArgumentError` if the expression matches the beginning of none of ``names``."""
+        pattern = self._expression
+        if pattern is not None and not any(map(pattern.match, names)):
+            raise misuse(
+                f"FullyShardedStrategy: units: expected the name of a variable to begin with a match of "
+                f"{pattern.pattern!r}; none does.{nearest(pattern.pattern, names)}"
+            )
 
     def of(self, variable: Variable) -> str:
         """The unit of the next ``variable``: the name of its first variable, or its match."""

@@ -14,16 +14,19 @@ sums. Xu et al. 2021 (GSPMD) and TensorFlow's DTensor have the idea.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from flowrt.base.structure import Structure
+from flowrt.distribute.resolvers import resolve
 from flowrt.distribute.strategies.core.extended import StrategyExtended
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneDevice
-from flowrt.errors import DTypeError, FailedPreconditionError, nearest
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.layouts.attributes import NodeLayouts, attributes_of, layouts_of
@@ -34,6 +37,8 @@ from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import distribution_context, entered_layouts, layout_strategy
 from flowrt.variables.variable import Variable
+
+_log = logging.getLogger("flowrt")
 
 Entries = Sequence[Entry]
 
@@ -83,6 +88,11 @@ class LayoutStrategy(Strategy):
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh, self.policy = mesh, policy
         self._patterns: dict[str, Entries] = {}
+        if type(self) is LayoutStrategy:
+            _warn_of_workers()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {self.mesh}>"
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
@@ -106,11 +116,18 @@ class LayoutStrategy(Strategy):
         match whole names; the first that matches counts, and ``get_variable(layout=)`` comes before all.
 
         A scope that makes variables, none of which an expression matches, ends with `InvalidArgumentError`.
-        Raises `InvalidArgumentError` for a text that is no regular expression.
+        Raises `InvalidArgumentError` for a text that is no regular expression, and for one that matches a
+        variable which is there already.
         """
         found = by_expression(layouts, "variable_layouts", "layouts")
         for pattern, entries in found.items():
             layout_of(self.mesh, entries, f"variable_layouts: {pattern!r}")
+            made = next((name for name in self.extended.names if re.fullmatch(pattern, name)), None)
+            if made is not None:
+                raise misuse(
+                    f"variable_layouts: {pattern!r}: expected a call before the variables are made; got one "
+                    f"after {made!r} was"
+                )
         self._patterns.update(layouts)
 
     def check_names(self, names: Collection[str]) -> None:
@@ -235,6 +252,21 @@ class LayoutExtended(StrategyExtended):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Structure:
         return fn(*args, **kwargs)
+
+
+def _warn_of_workers() -> None:
+    """Say so if other processes run this script, which is not meant for it."""
+    try:
+        spec = resolve(os.environ).spec
+    except InvalidArgumentError:  # it does not matter here
+        return
+    workers = sum(len(spec.task_indices(job)) for job in ("chief", "worker") if job in spec.jobs)
+    if workers > 1:
+        _log.warning(
+            "LayoutStrategy is of this process alone: each of the %d workers trains a model of its own. "
+            "MultiWorkerLayoutStrategy, TensorParallelStrategy and FullyShardedStrategy are of all of them",
+            workers,
+        )
 
 
 def check_mesh(mesh: Any, where: str) -> None:

@@ -12,7 +12,9 @@ its waits after other work.
 
 from __future__ import annotations
 
+import functools
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,10 +77,29 @@ def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str, N: int) -> l
     return [xp.asarray(result)] if N else []
 
 
-def _agree(xp: Any, group_key: str, ranks: Sequence[int], plan: str) -> None:
-    waits = [joined_member(group_key, rank).agree(plan) for rank in ranks]  # each waits for the others
+def _agree(
+    xp: Any, given: Any, group_key: str, ranks: Sequence[int], plan: str, fed: Sequence[str], T: Any
+) -> None:
+    describe = functools.partial(_described, xp, fed, given)
+    waits = [joined_member(group_key, rank).agree(plan, describe) for rank in ranks]  # wait for the others
     for wait in waits:
         wait()
+
+
+def _described(xp: Any, names: Sequence[str], arrays: Sequence[Any]) -> str:
+    """A line for each of ``arrays``, which were fed to ``names``: equal lines for equal arrays."""
+    found = [(name, _on_host(xp, array)) for name, array in zip(names, arrays, strict=True)]
+    return "".join(
+        f"the feed of {name!r}, {array.dtype}{list(array.shape)} with checksum {_checksum(array):x}\n"
+        for name, array in found
+    )
+
+
+def _checksum(array: Any) -> int:
+    is_text = array.dtype.kind == "O"
+    return zlib.crc32(
+        repr(array.tolist()).encode() if is_text else np.ascontiguousarray(array).data.cast("B")
+    )
 
 
 def _on_host(xp: Any, array: Any) -> Any:
@@ -128,11 +149,12 @@ group_wait_op: OpDef[list[Tensor]] = define_op(
 
 group_agree_op: OpDef[Operation] = define_op(
     "_GroupAgree",
-    "->",
-    attrs="group_key: string, rank: int, ranks: list(int), plan: string",
+    "given: *T in ANY ->",
+    attrs="group_key: string, rank: int, ranks: list(int), plan: string, fed: list(string)",
     kernel=_agree,
     effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Compares the ``plan`` of ``ranks``, all that are here, with those of the others, the first time.",
+    doc="Compares the ``plan`` of ``ranks``, all that are here, and what is ``fed``, with those of others, "
+    "the first time.",
 )
 
 GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op, group_agree_op))

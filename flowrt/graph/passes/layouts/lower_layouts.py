@@ -75,8 +75,10 @@ def lower_layouts(
     found = lowered(subgraph, devices, links)
     if found is None:
         return subgraph
-    for remark in found.layouts.remarks:
-        _log.info("%s", remark)
+    for gather in found.layouts.gathers:
+        _log.info("%s", gather)
+    for unsized in found.layouts.unsized:
+        _log.warning("%s", unsized)
     step, own = bucket_collectives(found.subgraph, found.layouts.mesh, links), own_of(found.layouts.mesh)
     if own is None:
         return step

@@ -405,12 +405,17 @@ class _Part:
         """Compare ``text`` with the other processes before anything travels."""
         if self._is_alone:
             return
-        first, name = self._own.ranks[0], "_agree"
-        attrs = {"group_key": self._own.key, "rank": first, "ranks": self._own.ranks, "plan": text}
-        agree = Node(name, group_agree_op, (), (), attrs, self._devices[first], None, ())
+        first, name, fed = self._own.ranks[0], "_agree", self._whole.feeds
+        given = tuple((feed, 0) for feed in fed)
+        attrs = {
+            "group_key": self._own.key, "rank": first, "ranks": self._own.ranks, "plan": text, "fed": fed,
+            "T": tuple(self._whole.spec(ref).dtype for ref in given),
+        }  # fmt: skip
+        agree = Node(name, group_agree_op, given, (), attrs, self._devices[first], None, ())
         for node in [self._nodes[travelling] for travelling in self._travelling]:
             self._nodes[node.name] = node.replace(controls=(*node.controls, name))
-        self._nodes = {name: agree, **self._nodes}
+        feeds = {feed: self._nodes.pop(feed) for feed in fed if feed in self._nodes}
+        self._nodes = {**feeds, name: agree, **self._nodes}
         self._travelling.append(name)
 
     # --- made here
