@@ -222,3 +222,14 @@ def test_damaged_files_are_data_loss(graph: Any, tmp_path: Path) -> None:
             index.write_text(text)
             with pytest.raises(tf.errors.DataLossError, match="expected a weight_map in JSON"):
                 load(directory, PAIRS, session)
+
+
+def test_patterns_are_of_the_model_s_variables_not_the_optimizer_s(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.safetensors", {"fc.weight": np.full((2, 3), 7, np.float32)})
+    with tf.Graph().as_default():
+        w = tf.get_variable("layer0/w", [2, 3])
+        tf.train.AdamOptimizer().minimize(tf.reduce_sum(tf.square(w)))
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            tf.train.load_safetensors(path, [(r"layer(\d+)/(.*)", "fc.weight")], session)
+            np.testing.assert_array_equal(session.run(w), np.full((2, 3), 7))

@@ -308,3 +308,22 @@ def test_a_checkpoint_has_the_scale(tmp_path: Path) -> None:
     with initialized() as session:
         saver.restore(session, path)
         assert session.run(scale()) == 2.0**14
+
+
+def test_gradients_clipped_by_their_norm_are_applied_with_a_scale(graph: tf.Graph) -> None:
+    """The usual recipe for float16: the update is in a branch, which reads what was clipped outside."""
+
+    def run(optimizer: Any) -> Any:
+        with tf.Graph().as_default():
+            w = tf.get_variable("w", initializer=np.array([3.0, 4.0], np.float32))
+            pairs = optimizer.compute_gradients(tf.reduce_sum(tf.square(w)))
+            clipped, norm = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 1.0)
+            train = optimizer.apply_gradients([(clipped[0], w)])
+            with tf.Session() as session:
+                session.run(tf.global_variables_initializer())
+                return session.run([norm, train])[0], session.run(w)
+
+    plain = tf.train.GradientDescentOptimizer(0.5)
+    scaled = E.MixedPrecisionLossScaleOptimizer(tf.train.GradientDescentOptimizer(0.5), E.FixedLossScale(8.0))
+    for found, expected in zip(run(scaled), run(plain), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-6)

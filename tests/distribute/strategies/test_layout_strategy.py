@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
 from typing import Any
 
@@ -343,3 +344,21 @@ def test_layouts_survive_a_graph_def() -> None:
     assert mesh is Mesh([("dp", 2), ("tp", 2)])
     assert layouts_of(node.attrs, mesh).stored is layout_of(mesh, ["dp", "tp"])
     assert attributes_of(*layouts_of(node.attrs, mesh)).items() <= node.attrs.items()
+
+
+def test_layouts_by_name_come_before_the_variables() -> None:
+    strategy = tf.distribute.LayoutStrategy(Mesh([("dp", 2)]))
+    with tf.Graph(), strategy.scope():
+        tf.get_variable("w", [4, 4])
+        with pytest.raises(
+            InvalidArgumentError, match="before the variables are made; got one after 'w' was"
+        ):
+            strategy.variable_layouts({"w": ["dp", None]})
+
+
+def test_a_strategy_of_one_process_among_workers_says_so(monkeypatch: Any, caplog: Any) -> None:
+    workers = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": workers, "task": task}))
+    assert str(tf.distribute.LayoutStrategy(Mesh([("dp", 2)]))) == "<LayoutStrategy over [dp=2]>"
+    assert "each of the 2 workers trains a model of its own" in caplog.text
