@@ -183,18 +183,12 @@ class BoundTensors:
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
-        slots: list[int] = []
-        if not self._large_slots:
-            return slots
-        outputs = [(node.name, i) for i in range(len(node.outputs))]
-        for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
-            if (
-                root in self._large_slots
-                and self._lifetimes.is_read_last_at(root, position)
-                and self._lifetimes.are_done(root, node.name)
-            ):
-                slots += self._large_slots.pop(root)
-        return slots
+        return [
+            slot
+            for root in self._lifetimes.read_last_at(position)
+            if root in self._large_slots and self._lifetimes.are_done(root, node.name)
+            for slot in self._large_slots.pop(root)
+        ]
 
 
 def owner_of(node: Node) -> Owner:

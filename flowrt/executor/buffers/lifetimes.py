@@ -52,7 +52,10 @@ class Lifetimes:
                 self._last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
-        self._ending = self._by_end()
+        self._read_last: dict[float, list[Ref]] = {}
+        """The roots with their last reader in this partition at each position."""
+        for root, last in self._last.items():
+            self._read_last.setdefault(last, []).append(root)
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
@@ -64,14 +67,6 @@ class Lifetimes:
         if LENT not in node.attrs:
             self._kept.add(root)
 
-    def _by_end(self) -> dict[float, list[Ref]]:
-        """The roots with their last reader at each position."""
-        ending: dict[float, list[Ref]] = {}
-        for root, last in self._last.items():
-            if root not in self._sent:
-                ending.setdefault(last, []).append(root)
-        return ending
-
     def root(self, ref: Ref) -> Ref:
         return self._roots.get(ref, ref)
 
@@ -81,11 +76,15 @@ class Lifetimes:
 
     def ending_at(self, position: int) -> Sequence[Ref]:
         """The roots for which `ends_at` is true."""
-        return self._ending.get(position, ())
+        return [root for root in self.read_last_at(position) if root not in self._sent]
 
     def is_read_last_at(self, ref: Ref, position: int) -> bool:
         """Whether no node of this partition reads the tensor after ``position``."""
         return self._last[self.root(ref)] == position
+
+    def read_last_at(self, position: int) -> Sequence[Ref]:
+        """The roots for which `is_read_last_at` is true."""
+        return self._read_last.get(position, ())
 
     def is_read_before(self, ref: Ref, position: int) -> bool:
         """Whether all readers of the tensor's memory precede ``position``, and none is on another device."""
