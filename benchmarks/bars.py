@@ -97,5 +97,9 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("redistribute_16_mib", "sum_to_whole"): (_torch(1.0),),
     ("redistribute_16_mib", "sum_to_rows"): (_torch(1.0),),
     ("redistribute_16_mib", "whole_to_rows"): (_torch(1.0),),
+    ("checkpoint_256_mib", "save"): (_torch(0.8),),
+    ("checkpoint_256_mib", "load_rows"): (_torch(0.8),),
+    ("checkpoint_256_mib", "load_columns"): (_torch(0.8),),
+    ("checkpoint_256_mib", "load_rows_4"): (_torch(0.8),),
 }
 """By case and measure."""

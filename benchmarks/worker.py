@@ -31,6 +31,7 @@ class Loaded(NamedTuple):
 def _flowrt() -> Loaded:
     from benchmarks import (
         cases,
+        checkpoints,
         cluster,
         collectives,
         data_parallel,
@@ -43,7 +44,7 @@ def _flowrt() -> Loaded:
     flowrt = importlib.import_module("flowrt")
     all_cases = {**cases.CASES, **models.CASES, **cluster.CASES}
     bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
-    modules = (collectives, data_parallel, layouts, fully_sharded, redistribution)
+    modules = (checkpoints, collectives, data_parallel, layouts, fully_sharded, redistribution)
     bound |= {name: partial(case, "flowrt") for module in modules for name, case in module.CASES.items()}
     return Loaded(flowrt.__version__, bound, flowrt.errors.UnimplementedError)
 
@@ -62,12 +63,20 @@ def _tensorflow() -> Loaded:
 def _torch(is_compiled: bool) -> Loaded:
     import torch
 
-    from benchmarks import collectives, data_parallel, fully_sharded, layouts, peers_torch, redistribution
+    from benchmarks import (
+        checkpoints,
+        collectives,
+        data_parallel,
+        fully_sharded,
+        layouts,
+        peers_torch,
+        redistribution,
+    )
 
     wrap = torch.compile if is_compiled else peers_torch.eager
     cases = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
     if not is_compiled:
-        of_side = [m.CASES for m in (collectives, layouts, fully_sharded, redistribution)]
+        of_side = [m.CASES for m in (checkpoints, collectives, layouts, fully_sharded, redistribution)]
         of_side.append(data_parallel.TORCH_CASES)
         cases |= {name: partial(case, "torch") for found in of_side for name, case in found.items()}
     return Loaded(torch.__version__, cases)

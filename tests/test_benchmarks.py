@@ -16,6 +16,7 @@ import flowrt as tf
 from benchmarks import __main__ as bench
 from benchmarks import (
     bars,
+    checkpoints,
     cluster,
     cluster_scaling,
     collectives,
@@ -109,7 +110,9 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
-    programs = (cluster, collectives, data_parallel, fully_sharded, layouts, models, redistribution)
+    programs = (
+        checkpoints, cluster, collectives, data_parallel, fully_sharded, layouts, models, redistribution
+    )  # fmt: skip
     cases = {*CASES, *[name for program in programs for name in program.CASES]}
     to_compare_with = {"data_parallel_one", "data_parallel_central_storage", "layouts_gpt_one"}
     assert {case for case, _ in BARS} == cases - to_compare_with

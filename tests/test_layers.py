@@ -57,7 +57,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "mpi4py": ("flowrt.rendezvous.mpi.mpi_channel",),
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
-    "safetensors": ("flowrt.train.checkpoints.checkpoint",),
+    "safetensors": ("flowrt.train.checkpoints.shard_file",),
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
 }
 LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
@@ -671,7 +671,12 @@ def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
             "import grpc",
             "only imported by flowrt.rendezvous.grpc.grpc_call",
         ),
-        (check_libraries, "train", "import safetensors.numpy", "only imported by flowrt.train.checkpoint"),
+        (
+            check_libraries,
+            "train",
+            "import safetensors.numpy",
+            "only imported by flowrt.train.checkpoints.shard_file",
+        ),
         (
             check_libraries,
             "train",

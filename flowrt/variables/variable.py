@@ -30,7 +30,6 @@ from flowrt.graph.ops.elementwise.comparison import logical_not
 from flowrt.graph.ops.state import variable_ops
 from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
-from flowrt.graph.passes.layouts.processes import is_among_processes
 from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
 from flowrt.variables.variable_creators import CreatedInScopes
@@ -310,10 +309,10 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     @property
     def shared_value(self) -> Tensor | None:
-        """The value, where other workers have parts of it: all of them must run it at the same time. None
-        where `copies` are all there is.
+        """The value, where it is computed from copies on other workers: all of them must run it at the same
+        time. None where `copies` are all there is.
         """
-        return self._snapshot if is_among_processes(self.op.node.attrs) else None
+        return None
 
     # --- writing
 

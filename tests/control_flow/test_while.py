@@ -484,6 +484,28 @@ def test_a_view_that_leaves_a_branch_keeps_its_values(monkeypatch):
         assert part.tolist() == [4.0, 3.0, 2.0]
 
 
+@pytest.mark.parametrize("kind", ["branch", "loop"])
+def test_a_view_that_a_function_takes_and_returns_keeps_its_values(monkeypatch, kind):
+    def build():
+        fed, k = tf.placeholder(tf.float64, [4]), tf.placeholder(tf.int32, [])
+        taken = tf.reverse(fed, [0])[:k]
+        if kind == "branch":
+            part = tf.cond(k > 2, lambda: taken, lambda: taken[1:])
+        else:
+            shapes = [tf.TensorShape([]), tf.TensorShape([None])]
+            body = lambda i, _: (i + 1, taken[:k])  # noqa: E731
+            part = tf.while_loop(lambda i, _: i < 2, body, [0, taken * 0.0], shapes)[1]
+        later = fed
+        with tf.control_dependencies([part]):
+            for _ in range(8):
+                later = tf.reverse(later, [0]) + 1.0
+        with tf.control_dependencies([later]):
+            return tf.identity(part) * 1.0, {fed: [1.0, 2.0, 3.0, 4.0], k: 3}
+
+    for part in on_modes(monkeypatch, build):
+        assert part.tolist() == [4.0, 3.0, 2.0]
+
+
 def test_a_view_that_is_sent_from_a_loop_is_what_it_was(monkeypatch):
     def build():
         fed, k = tf.placeholder(tf.float64, [50_000]), tf.placeholder(tf.int32, [])

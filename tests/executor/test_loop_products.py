@@ -133,14 +133,15 @@ def test_an_index_behind_the_end_ends_the_step(network, monkeypatch):
 def test_addresses_in_tables_are_set_anew():
     """Those in the tables of calls in a sequence, too, and those that point behind the first element."""
     spec = TensorSpec(tf.float64, (4, 3))
-    moved = Relocation([Operand(None, 1, "r1"), Operand(np.zeros(2), None, "b0")], [spec, spec])
+    registers = [None, None]
+    moved = Relocation(registers, [Operand(None, 1, "r1"), Operand(np.zeros(2), None, "b0")], [spec, spec])
     stand_in = moved.operands[0].value
     out = np.zeros((2, 3))
     call = in_sequence([copy_call(out[0], stand_in[1]), copy_call(out[1], stand_in[3])])
-    registers = [None, None]
-    moved.bind(call.table)
+    moved.link(call.table)
+    prepare, _ = moved.bound()
     for value in (np.arange(12.0).reshape(4, 3), np.asfortranarray(np.arange(12.0).reshape(4, 3) + 5)):
         registers[1] = value
-        moved.prepare(registers)
+        prepare()
         execute(call)
         np.testing.assert_array_equal(out, value[[1, 3]])

@@ -14,14 +14,16 @@ import pytest
 import flowrt as tf
 from flowrt.errors import InternalError
 from flowrt.executor.analysis import streams
-from flowrt.executor.bind import extend_program, node_accesses, verify_program
+from flowrt.executor.bind import bind_control, extend_program, node_accesses, verify_calls, verify_program
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.buffers.buffer_assignment import SCRATCH, _Assigner
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.buffers.memory_plan import ArenaPlanner
+from flowrt.executor.lists import compiled_body, list_rows
 from flowrt.executor.plan import plan
 from flowrt.executor.program import instruction, program, updates
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import segment_of
 from flowrt.graph.node import Ref
 from tests.executor.test_remote_device import config as gpus
@@ -208,7 +210,199 @@ def unknown_size() -> None:
     run([first, last])
 
 
+def reordered_loop() -> None:
+    """Two variables change places, the third is new."""
+    x = matrix()
+
+    def body(i: Any, h: Any, k: Any, _: Any) -> Any:
+        return i + 1, tf.identity(k), tf.identity(h), tf.matmul(h, k, name="new")
+
+    start = [0, tf.sin(x, name="one"), tf.cos(x, name="two"), x]
+    run(tf.while_loop(lambda i, *_: i < 3, body, start)[1:])
+
+
+def loop_and_its_reader() -> None:
+    x = matrix()
+    looped = tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, tf.matmul(h, x)), [0, x])[1]
+    with tf.control_dependencies([looped]):
+        third = tf.matmul(x, x, name="third")
+    run(tf.matmul(looped, third, name="last"))
+
+
+def run_with_view(build: Callable[[Any, Any], Any]) -> None:
+    """``build(first, n)``, a view of the first rows of ``first``, is read when its memory was used again."""
+    x, n = matrix(), tf.placeholder(tf.int32, [], name="n")
+    view = build(tf.matmul(x, x, name="first"), n)
+    other = x
+    with tf.control_dependencies([view]):
+        for _ in range(6):
+            other = tf.matmul(other, x + 1.0)
+    with tf.control_dependencies([other]):
+        last = tf.add(view, 1.0, name="last")
+    with tf.Session() as session:
+        session.run(last, {x: VALUE, n: 2})
+
+
+def view_from_branch() -> None:
+    run_with_view(lambda first, n: tf.cond(n > 1, lambda: first[:n], lambda: first[1:n]))
+
+
+def view_through_branch() -> None:
+    def build(first: Any, n: Any) -> Any:
+        view = first[:n]
+        return tf.cond(n > 1, lambda: view, lambda: view + 1.0)
+
+    run_with_view(build)
+
+
+def view_from_loop() -> None:
+    def build(first: Any, n: Any) -> Any:
+        shapes = [tf.TensorShape([]), tf.TensorShape([None, 4])]
+        body = lambda i, h: (i + 1, tf.matmul(first, first, name="inner")[: tf.shape(h)[0]])  # noqa: E731
+        return tf.while_loop(lambda i, _: i < 3, body, [0, first[:n] * 2.0], shapes)[1]
+
+    run_with_view(build)
+
+
+def view_begins_loop() -> None:
+    def build(first: Any, n: Any) -> Any:
+        shapes = [tf.TensorShape([]), tf.TensorShape([None, 4])]
+        return tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, h[:n]), [0, first[:n]], shapes)[1]
+
+    run_with_view(build)
+
+
+def pushed_rows() -> None:
+    """Transposed values are copied before they are rows of a list."""
+    x = matrix()
+    _, rows = tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, rows: (i + 1, rows.write(i, tf.transpose(tf.sin(x * tf.cast(i, tf.float32), name="sin")))),
+        [0, tf.TensorArray(tf.float32, 3)],
+    )
+    run(rows.stack())
+
+
+def small_loop() -> None:
+    x = matrix()
+    body = lambda i, h: (i + 1, tf.matmul(tf.tanh(h), x, name="product"))  # noqa: E731
+    run(tf.while_loop(lambda i, _: i < 3, body, [0, x])[1])
+
+
 # --- faults
+
+
+def change_moves(patch: Patch, change: Callable[[list[Any]], list[Any]], is_inside: bool = True) -> None:
+    """Change the moves at the end of each function, or those before it."""
+    right = bind_control._Mover.move
+
+    def move(self: Any, builder: Any, *arguments: Any) -> None:
+        count = len(builder._instructions)
+        right(self, builder, *arguments)
+        if is_inside == (builder.depth > 0):
+            builder._instructions[count:] = change(builder._instructions[count:])
+
+    patch.setattr(bind_control._Mover, "move", move)
+
+
+def lost_move(patch: Patch) -> None:
+    change_moves(patch, lambda moves: moves[:-1])
+
+
+def lost_initial_move(patch: Patch) -> None:
+    change_moves(patch, lambda moves: moves[:-1], is_inside=False)
+
+
+def exchanged(moves: list[Any]) -> list[Any]:
+    """The last two with each other's targets."""
+    *others, one, two = moves
+    first, second = one.action, two.action
+    changed = first._replace(target=second.target), second._replace(target=first.target)
+    return [*others, *[one._replace(action=action) for action in changed]]
+
+
+def swapped_initial_moves(patch: Patch) -> None:
+    change_moves(patch, exchanged, is_inside=False)
+
+
+def moves_out_of_order(patch: Patch) -> None:
+    """Values are moved though others still have to be moved from there."""
+    patch.setattr(bind_control._Mover, "_reads", lambda *_: False)
+
+
+def early_move(patch: Patch) -> None:
+    """A loop's variables change before the last reader of the old values."""
+    right = bind_control._Mover.move
+
+    def move(self: Any, builder: Any, *arguments: Any) -> None:
+        count = len(builder._instructions)
+        right(self, builder, *arguments)
+        if builder.depth:
+            instructions = builder._instructions
+            builder._instructions = [*instructions[count:], *instructions[:count]]
+
+    patch.setattr(bind_control._Mover, "move", move)
+
+
+def overwritten_result(patch: Patch) -> None:
+    """A loop's result is overwritten before its reader."""
+    at_the_place_of(patch, ("third", 0), ("while", 1))
+
+
+def uncopied_view(patch: Patch) -> None:
+    """A view in a register is taken for a value of its own."""
+    patch.setattr(BoundTensors, "is_borrowed", lambda *_: False)
+
+
+def uncopied_parameter(patch: Patch) -> None:
+    """So is a parameter that is a view."""
+    right = BoundTensors.of_function
+
+    def of_function(self: Any, *arguments: Any) -> Any:
+        inner = right(self, *arguments)
+        inner._borrowed = ()
+        return inner
+
+    patch.setattr(BoundTensors, "of_function", of_function)
+
+
+def missing(action: type, patch: Patch) -> None:
+    right = InstructionBuilder.emit
+
+    def emit(self: Any, node: Any, emitted: Any) -> None:
+        if not isinstance(emitted, action):
+            right(self, node, emitted)
+
+    patch.setattr(InstructionBuilder, "emit", emit)
+
+
+def missing_record(patch: Patch) -> None:
+    missing(instruction.Record, patch)
+
+
+def missing_wait(patch: Patch) -> None:
+    missing(instruction.WaitFor, patch)
+
+
+def uncopied_row(patch: Patch) -> None:
+    """A row is taken from memory to which its value was not copied."""
+
+    def in_memory(self: Any, builder: Any, tensors: Any, ref: Ref) -> Any:
+        spec = tensors.subgraph.spec(ref)
+        return tensors[ref].value if spec.shape == () else np.zeros(spec.shape, spec.dtype.np)
+
+    patch.setattr(list_rows.RowList, "_in_memory", in_memory)
+
+
+def reversed_nest(patch: Patch) -> None:
+    """The machine code of a loop makes its calls in another order."""
+    right = compiled_body.Lowering.block
+
+    def block(self: Any, segments: Any) -> Any:
+        changed = [segment._replace(instructions=segment.instructions[::-1]) for segment in segments]
+        return right(self, changed)
+
+    patch.setattr(compiled_body.Lowering, "block", block)
 
 
 def early_free(patch: Patch) -> None:
@@ -404,7 +598,7 @@ class Fault(NamedTuple):
     checks: list[str]
     """The functions that find it: all of them, since one finds what another would find later."""
     text: str
-    """The error, with ``@`` for a line of this file, and ``b.`` for a buffer."""
+    """The error, with ``@`` for a line of this file, ``b.`` for a buffer, and ``0x`` for an address."""
     mode: str = "off"
     """Of compiled loops."""
 
@@ -412,6 +606,7 @@ class Fault(NamedTuple):
 CONTENT, WAIT, WRITE = "check_content", "check_wait", "check_write"
 
 BEFORE = "what was there before the program"
+MOVED = "what was at 0x before the program"
 
 
 def output(name: str) -> str:
@@ -446,15 +641,15 @@ FAULTS = [
           wrong("Squeeze 'masked/Squeeze'", "masked/Where:0 at r0", output("masked/Where"),
                 "the release of r0 @")),
     Fault(loop_result_in_place, loop, [CONTENT],
-          wrong("MatMul 'while/last'", "while/x_2:0 at b.", BEFORE, output("while/new"))),
-    Fault(misplaced_scratch, loop_with_an_invariant, ["check_parameters"],
-          "program: expected parameter while/x-captured:0 at b. to stay; got " + output("while/Maximum")),
+          wrong("MatMul 'while/last'", "while/x_2:0 at b.", MOVED, output("while/new"))),
+    Fault(misplaced_scratch, loop_with_an_invariant, [CONTENT],
+          wrong("Maximum 'while/Maximum'", "while/x-captured:0 at b.", BEFORE, output("while/Less"))),
     Fault(no_spill, grown, [CONTENT],
           wrong("MatMul 'added'", "first:0 at b.", output("first"), output("MatMul_11"))),
     Fault(lost_spill, grown, [CONTENT],
-          wrong("MatMul 'added'", "first:0 at b., spilled", "a copy of it @", BEFORE)),
+          wrong("MatMul 'added'", "first:0 at b.", output("first"), BEFORE)),
     Fault(early_spill, grown, [CONTENT],
-          wrong("MatMul 'first'", "first:0 at b.", output("first"), BEFORE)),
+          wrong("MatMul 'added'", "first:0 at b.", output("first"), MOVED)),
     Fault(swapped_instructions, chain, [CONTENT],
           wrong("MatMul 'second'", "first:0 at b.", output("first"), BEFORE)),
     Fault(lost_instruction, chain, ["check_dropped", CONTENT],
@@ -482,6 +677,38 @@ FAULTS = [
           "_Loop 'while_1' @: program: reads Tanh:0 at b. without a wait for " + output("Tanh")),
     Fault(early_receive, two_devices_by_turns, ["check_sent", CONTENT],
           "_Recv 'first/_recv_0/localhost_0_0_CPU_1' @: program: reads a tensor before it is sent"),
+    Fault(lost_move, loop, [CONTENT],
+          wrong("_Loop 'while'", "while/new:0 at b. for while:1 at b.", output("while/new"), MOVED)),
+    Fault(lost_move, reordered_loop, [CONTENT],
+          wrong("_Loop 'while'", "while/one_1:0 at b. for while:2 at b.", output("one"), output("two"))),
+    Fault(lost_initial_move, loop, [CONTENT],
+          wrong("_Loop 'while'", "x:0 at b. for while:2 at b.", MOVED, BEFORE)),
+    Fault(swapped_initial_moves, reordered_loop, [CONTENT],
+          wrong("_Loop 'while'", "two:0 at b. for while:2 at b.", output("two"), MOVED)),
+    Fault(moves_out_of_order, reordered_loop, [CONTENT],
+          wrong("_Loop 'while'", "while/one_1:0 at b. for while:2 at b.", output("one"), output("two"))),
+    Fault(early_move, loop, [CONTENT],
+          wrong("MatMul 'while/last'", "while/x_2:0 at b.", MOVED, MOVED)),
+    Fault(overwritten_result, loop_and_its_reader, [CONTENT],
+          wrong("MatMul 'last'", "while:1 at b.", "output 1 of 'while' @", output("third"))),
+    Fault(uncopied_view, view_from_branch, [CONTENT],
+          wrong("AddV2 'last'", "what cond:0 at r0 may be a view of", output("first"), output("MatMul_4"))),
+    Fault(uncopied_view, view_from_loop, [CONTENT],
+          wrong("AddV2 'last'", "what while:1 at r3 may be a view of", output("while/inner"), output("add"))),
+    Fault(uncopied_view, view_begins_loop, [CONTENT],
+          wrong("AddV2 'last'", "what while:1 at r1 may be a view of", output("first"), output("MatMul_4"))),
+    Fault(uncopied_parameter, view_through_branch, [CONTENT],
+          wrong("AddV2 'last'", "what cond:0 at r1 may be a view of", output("first"), output("MatMul_4"))),
+    Fault(missing_record, wide_on_gpu, [WAIT, WRITE],
+          "MatMul 'MatMul' @: program: reads Tanh_2:0 at b. without a wait for " + output("Tanh_2")),
+    Fault(missing_wait, wide_on_gpu, ["check_joined", WAIT, WRITE],
+          "MatMul 'MatMul' @: program: reads Tanh_2:0 at b. without a wait for " + output("Tanh_2")),
+    Fault(uncopied_row, pushed_rows, [CONTENT],
+          wrong("TensorListSetItem 'while/TensorArrayWrite'",
+                "while/transpose:0 at Transpose(b.)", output("while/sin"), BEFORE), "eager"),
+    Fault(reversed_nest, small_loop, ["check_nest"],
+          "MatMul 'while/product' @: program: expected the machine code of this operation; got another",
+          "eager"),
 ]  # fmt: skip
 
 
@@ -504,14 +731,15 @@ def fault(request: Any, monkeypatch: Patch) -> Fault:
 def test_a_planted_fault_is_found(fault: Fault) -> None:
     with pytest.raises(InternalError, match="program: ") as info:
         fault.run()
-    expected = re.escape(fault.text).replace("@", AT).replace(r"b\.", r"b\d+")
+    expected = re.escape(fault.text).replace("@", AT).replace(r"b\.", r"b\d+").replace("0x", "0x[0-9a-f]+")
     assert re.search(expected, str(info.value)), info.value
 
 
 def test_without_its_checks_it_is_not_found(fault: Fault, monkeypatch: Patch) -> None:
     for name in fault.checks:
-        owner = next(o for o in (verify_program._Replay, node_accesses, verify_program) if hasattr(o, name))
-        monkeypatch.setattr(owner, name, lambda *_: None)
+        for owner in (verify_program._Replay, node_accesses, verify_program, verify_calls):
+            if hasattr(owner, name):
+                monkeypatch.setattr(owner, name, lambda *_: None)
     try:
         fault.run()
         found = ""

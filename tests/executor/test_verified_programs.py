@@ -23,6 +23,9 @@ PROGRAMS, MANY_PROGRAMS = 25, 5000
 ONCE_WRONG = (32, 266)
 """Seeds of programs that found a step that hung, and a fetch that was verified at another output's place."""
 
+VIEWS_ONCE_WRONG = (41, 111)
+"""Seeds of programs that found a view that a function took and returned, and whose memory was used again."""
+
 GPU_PROGRAMS, MANY_GPU_PROGRAMS = 3, 200
 STEPS = 7
 ROWS = 5_000
@@ -93,15 +96,52 @@ class UserProgram(Growing):
         return feed if self.large is None else {**feed, self.large: self._array((ROWS, 4))}
 
 
-def check(monkeypatch: pytest.MonkeyPatch, seed: int, kind: str = "cpu") -> None:
+class ViewingProgram(UserProgram):
+    """One with branches and loops that take, make and return views with bounds that are fed."""
+
+    def __init__(self, seed: int, kind: str = "cpu") -> None:
+        self._views: list[Any] = []
+        super().__init__(seed, kind)
+
+    def viewed(self) -> Any:
+        """The sum of such a view, or of an earlier one, whose memory may have been used again."""
+        x, begin = self._pick((4, 4)), self.axis
+        taken = x[begin:]
+        if self.rng.random() < 0.5:
+            branches = [lambda: taken, lambda: x[begin:], lambda: taken[begin:], lambda: -taken]
+            made = tf.cond(tf.equal(begin, 0), self._choose(branches), self._choose(branches))
+        else:
+            results = [
+                lambda v, _: v,
+                lambda v, _: v[begin:],
+                lambda _, w: w[begin:],
+                lambda *_: taken[begin:],
+            ]
+            result = self._choose(results)
+            shapes = [tf.TensorShape([]), tf.TensorShape([None, 4]), tf.TensorShape([4, 4])]
+            made = tf.while_loop(
+                lambda i, *_: i < 3, lambda i, v, w: (i + 1, result(v, w), -w), [0, taken, x], shapes
+            )[1]
+        self._views.append(made)
+        return _small(tf.reduce_sum(self._choose(self._views), axis=0))
+
+    kinds = (*UserProgram.kinds, *[viewed] * 6)
+
+
+Kind = type[UserProgram]
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch, seed: int, kind: str = "cpu", program_type: Kind = UserProgram
+) -> None:
     if kind == "gpu":
         plug_in(monkeypatch, seed)
-    program = UserProgram(seed, kind)
+    program = program_type(seed, kind)
     monkeypatch.setenv("FLOWRT_JIT", program.mode)
     try:
         program.check()
     except Exception as error:
-        error.add_note(f"check(monkeypatch, {seed}, {kind!r}) repeats it")
+        error.add_note(f"check(monkeypatch, {seed}, {kind!r}, {program_type.__name__}) repeats it")
         raise
 
 
@@ -118,6 +158,11 @@ def test_random_programs_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
         check(monkeypatch, seed)
 
 
+def test_random_programs_with_views_in_functions_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in (*range(PROGRAMS), *VIEWS_ONCE_WRONG):
+        check(monkeypatch, seed, program_type=ViewingProgram)
+
+
 def test_random_programs_on_pretended_gpus_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(GPU_PROGRAMS):
         check(monkeypatch, seed, "gpu")
@@ -129,5 +174,6 @@ def test_random_programs_on_pretended_gpus_are_right(monkeypatch: pytest.MonkeyP
 def test_many_random_programs_are_right(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     for seed in range(block, MANY_PROGRAMS, 10):
         check(monkeypatch, seed)
+        check(monkeypatch, seed, program_type=ViewingProgram)
     for seed in range(block, MANY_GPU_PROGRAMS, 10):
         check(monkeypatch, seed, "gpu")

@@ -44,6 +44,20 @@ def test_a_use_of_some_bytes_is_not_one_of_their_neighbours() -> None:
     ]  # fmt: skip
 
 
+def test_after_two_paths_only_what_both_left_is_known() -> None:
+    user, unknown = Use((0, 0), node()), Write(None, "unknown")
+    memory = Memory()
+    both, one, other = [Write(user.node, name) for name in ("both", "one", "other")]
+    memory.write((0, 8), both, user)
+    copied = memory.copy()
+    memory.write((2, 4), one, user)
+    copied.write((3, 6), other, user)
+    memory.join(copied, unknown)
+    assert [(piece.start, piece.write) for piece in memory.at((0, 8))] == [
+        (0, both), (2, unknown), (3, unknown), (4, unknown), (6, both),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_bounds_of_a_view_are_numpys(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ import io
 import os
 import resource
 import signal
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,13 +17,8 @@ import numpy as np
 import pytest
 
 from flowrt.errors import NotFoundError, ResourceExhaustedError
-from flowrt.train.checkpoints.checkpoint import (
-    CheckpointReader,
-    checkpoint_exists,
-    read_checkpoint,
-    remove_checkpoint,
-    write_checkpoint,
-)
+from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, write_checkpoint
+from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal, files, named_files, shard_files
 
 
@@ -35,10 +31,11 @@ def prefix(tmp_path: Path) -> str:
 
 
 class FileSystem:
-    """Counts the file-system calls of this process and lets the n-th one fail, half done where it can be."""
+    """Counts the file-system calls of this thread and lets the n-th one fail, half done where it can be."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fail_at: int, fail: Callable[[], None]) -> None:
         self.calls, self.fail_at, self.fail = 0, fail_at, fail
+        self.thread = threading.get_ident()
         for owner, name in [
             (os, "fsync"), (os, "replace"), (os, "open"), (os, "close"), (os, "mkdir"), (os, "unlink"),
             (os, "listdir"), (fcntl, "flock"), (os, "fstat"),
@@ -47,6 +44,8 @@ class FileSystem:
         patch.setattr(builtins, "open", self.counted(self.open_with(open)))
 
     def step(self) -> None:
+        if threading.get_ident() != self.thread:
+            return
         self.calls += 1
         if self.calls == self.fail_at:
             self.fail()

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
-from flowrt.train.checkpoints.checkpoint import read_checkpoint, remove_checkpoint, write_checkpoint
+from flowrt.train.checkpoints.checkpoint import remove_checkpoint, write_checkpoint
+from flowrt.train.checkpoints.checkpoint_reader import read_checkpoint
 from flowrt.train.checkpoints.checkpoint_state import (
     CheckpointState,
     format_checkpoint_state,

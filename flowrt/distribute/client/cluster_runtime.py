@@ -42,6 +42,7 @@ from flowrt.executor.ends.fetches import Fetches
 from flowrt.executor.lower.schedule import LOOP_COMPILER
 from flowrt.executor.session.local_runtime import Run, closed
 from flowrt.executor.session.request import Request
+from flowrt.executor.session.session_variables import StoredShard
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.pipeline import CompileOptions
@@ -270,6 +271,12 @@ class ClusterRuntime:
     def assign_variables(self, values: Mapping[Any, Any], run: Run) -> None:
         """See `flowrt.executor.session.session.BaseSession.assign_variables`."""
         run([v.initializer for v in values], {v.initializer.inputs[1]: x for v, x in values.items()})
+
+    def variable_shards(self, variables: Sequence[Any], run: Run) -> list[list[StoredShard]]:
+        """See `flowrt.executor.session.session.BaseSession.variable_shards`: none, all are in other
+        processes.
+        """
+        return [[] for _ in variables]
 
     def forget(self) -> None:
         """The master forgets a callable when its step is closed."""

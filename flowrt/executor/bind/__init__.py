@@ -7,7 +7,8 @@ bind_transfer   feeds, receives and sends
 bind_fetches    outputs that belong to the caller
 bind_control    loops and branches
 verify_program  every read finds the value that the graph says it reads: `node_accesses` by the graph,
-                `memory_contents` by the instructions, in an order that `stream_clocks` prove
+                `memory_contents` by the instructions, in an order that `stream_clocks` prove; and what is
+                called are the instructions: `verify_calls`
 bind            `Binder`: a partition -> `Program`
 capture         programs that a device can launch as one unit
 extend_program  incremental compilation: a larger request reuses a bound program

@@ -32,8 +32,8 @@ from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Ends, TransferBinder, is_other_type
 from flowrt.executor.bind.bind_values import constant, views
 from flowrt.executor.bind.capture import is_fixed
-from flowrt.executor.bind.node_accesses import Layer
-from flowrt.executor.bind.verify_program import is_checking, verify_function, verify_program
+from flowrt.executor.bind.node_accesses import BoundControl, Layer
+from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.buffers.buffer_assignment import (
     BufferAssignment,
@@ -116,6 +116,7 @@ class Binder:
         self._builder: InstructionBuilder = self._streams.builders[0]
         """Instruction builder of the node being bound."""
         self._feeds: dict[str, Feed] = {}
+        self._controls: dict[str, BoundControl] = {}
         self._trips = {} if device.executor.computes else trip_counts(self._subgraph)
 
     def bind(self) -> list[Program]:
@@ -131,7 +132,7 @@ class Binder:
             builder.cut(None, 0)
         if is_checking():
             blocks = [builder.segments for builder in self._streams.builders]
-            verify_program([Layer(self._subgraph, self.tensors)], self._subgraph.fetches, blocks)
+            verify_program([self.layer], self._subgraph.fetches, blocks)
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
         can_capture = self._device.captures and is_fixed(self._subgraph, self.tensors)
@@ -148,9 +149,12 @@ class Binder:
     def bind_function(self) -> InstructionBuilder:
         """The instructions of a function, which end without a wait."""
         self._bind_nodes()
-        if is_checking():
-            verify_function(Layer(self._subgraph, self.tensors), self._builder.segments_so_far())
         return self._builder
+
+    @property
+    def layer(self) -> Layer:
+        """The nodes that were bound, with their tensors, loops and branches."""
+        return Layer(self._subgraph, self.tensors, self._controls)
 
     # --- nodes
 
@@ -245,7 +249,7 @@ class Binder:
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
         compiles, trips = self._kernels.compiles_control, self._trips.get(node.name)
         control = (node, self._builder, self.tensors, functions, self._frame, compiles, self._in_nest, trips)
-        ControlBinder(*control).bind()
+        self._controls[node.name] = ControlBinder(*control).bind()
 
     def _bind_function(
         self,
@@ -262,10 +266,12 @@ class Binder:
         partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
-        builder = Binder(partition, self._resource, self._ends, outer).bind_function()
+        binder = Binder(partition, self._resource, self._ends, outer)
+        builder = binder.bind_function()
         self._builder.lines += builder.lines
+        results = [tensors[ref] for ref in subgraph.fetches]
         are_borrowed = [tensors.is_borrowed(ref) for ref in subgraph.fetches]
-        return BoundFunction(builder, [tensors[ref] for ref in subgraph.fetches], are_borrowed)
+        return BoundFunction(builder, binder.layer, results, are_borrowed)
 
 
 _KNOWN = frozenset({Storage.CONSTANT, Storage.RESOURCE, Storage.VIEW})

@@ -25,6 +25,7 @@ import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.executor.analysis.cost import CALL_SECONDS
+from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.compiled_body import (
     compiled_branches,
@@ -41,7 +42,7 @@ from flowrt.executor.lists.open_lists import ListBinder, OpenListBinder, open_li
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Branches, Frame, Loop, loops_in
-from flowrt.executor.program.instruction import Action, Call, Copy
+from flowrt.executor.program.instruction import Copy, Move, Place, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs, site_of
@@ -56,11 +57,12 @@ inner loop does not pause if it ends within a call, which may take milliseconds.
 
 
 class BoundFunction(NamedTuple):
-    """The instructions of a function, where its results are, which of these may be a variable's memory, and
-    the names of those that are in their owner's outputs already.
+    """The instructions of a function, with its tensors, where its results are, and which of these may be in
+    memory that is written again.
     """
 
     builder: InstructionBuilder
+    layer: Layer
     results: Sequence[Operand]
     are_borrowed: Sequence[bool]
 
@@ -113,34 +115,33 @@ class ControlBinder:
         (self._first, *self._arguments) = tensors.inputs(node)  # a predicate or an index, and the others
         self._mover = _Mover(node, builder.device, tensors.registers)
 
-    def bind(self) -> None:
+    def bind(self) -> BoundControl:
         inputs = [self._first, *self._arguments] if self._node.op.name == "_Loop" else [self._first]
         self._builder.line(self._node, [o.text for o in inputs], ", ".join(o.text for o in self._outputs))
-        if self._node.op.name == "_Loop":
-            self._bind_loop()
-        else:
-            self._bind_branches()
+        return self._bind_loop() if self._node.op.name == "_Loop" else self._bind_branches()
 
-    def _bind_branches(self) -> None:
+    def _bind_branches(self) -> BoundControl:
         functions = owned_subgraphs(self._node.attrs)
         may_be = self._compiles and all(may_be_compiled(function, {}) for function in functions)
-        blocks = []
+        blocks, layers = [], []
         for bind in self._functions:
             function = bind(self._arguments, self._outputs, self._frame, {}, may_be)
+            layers.append(function.layer)
             self._mover.move(function.builder, function.results, self._outputs, function.are_borrowed)
             function.builder.cut(None, 0)
             blocks.append(tuple(function.builder.segments))
         branches = Branches(self._node, self._mover.reader(self._first), blocks, self._first.value)
         if may_be and not self._in_nest:
-            action = compiled_branches(branches, [output.value for output in self._outputs])
-            if action is not None:
-                self._builder.emit(self._node, action)
-                return
-            for block in blocks:
+            branches.compiled = compiled_branches(branches, [output.value for output in self._outputs])
+            for block in blocks if branches.compiled is None else ():
                 _compile_loops(block)
-        self._builder.cut(None, 0, branches)
+        if branches.compiled is None:
+            self._builder.cut(None, 0, branches)
+        else:
+            self._builder.emit(self._node, branches.compiled)
+        return BoundControl(branches, layers)
 
-    def _bind_loop(self) -> None:
+    def _bind_loop(self) -> BoundControl:
         node, outputs, mover = self._node, self._outputs, self._mover
         body: Subgraph = node.attrs["body"]
         invariant = self._arguments[len(outputs) :]
@@ -151,7 +152,8 @@ class ControlBinder:
         mover.move(self._builder, [i for i, _, _ in moved], [o for _, o, _ in moved], [b for *_, b in moved])
         rows = self._rows(begun) if self._compiles else None
         specs = [body.nodes[name].outputs[0] for name in body.feeds[len(outputs) :]]
-        relocation = Relocation([], []) if rows is None else Relocation(invariant, specs)
+        relocated = ([], []) if rows is None else (invariant, specs)
+        relocation = Relocation(mover.registers, *relocated)
         lists = self._open_lists() if rows is None else rows
         frame = Frame(self._frame, site_of(node))
         arguments = [*outputs, *(relocation.operands or invariant)]
@@ -164,11 +166,12 @@ class ControlBinder:
         for opened in lists.opened.values():
             self._builder.emit_call(node, opened.open, mover.registers)
         if relocation:
-            self._builder.emit_call(node, relocation.prepare, mover.registers)
+            self._builder.emit(node, relocation)
         self._place_inner(lists.inner)
         self._builder.cut(None, 0, loop)
         for opened in lists.opened.values():
             self._builder.emit_call(node, opened.close, mover.registers)
+        return BoundControl(loop, [function.layer])
 
     def _loop(self, function: BoundFunction, frame: Frame) -> Loop:
         """The loop, with its variables moved at the end of its body."""
@@ -187,13 +190,12 @@ class ControlBinder:
 
     def _compile(self, loop: Loop, relocation: Relocation) -> None:
         """Compile the loop; if that cannot be, those in it."""
-        prepare = partial(relocation.fill, self._mover.registers)
-        made = compiled_loop(loop, [output.value for output in self._outputs], prepare)
+        made = compiled_loop(loop, [output.value for output in self._outputs], relocation.fill)
         if made is None:
             _compile_loops(loop.body)
         else:
-            relocation.bind(made.table)
-            loop.replace(made.segment, made.goes_on)
+            relocation.link(made.table)
+            loop.replace(made.segment, made.goes_on, made.table)
 
     # --- lists
 
@@ -233,7 +235,7 @@ class ControlBinder:
             _, rows = inner[output.slot]
             self._tensors.place(self._node, k, Operand(rows, None, output.text))
             if isinstance(rows, PushedRows):
-                self._builder.emit(self._node, Copy(rows.length, ZERO))
+                self._builder.emit(self._node, Move(rows.length, ZERO))
 
 
 def _compile_loops(block: Sequence[Segment]) -> None:
@@ -292,78 +294,56 @@ class _Mover:
         """Move ``sources`` to ``targets``, in parallel. A register's value that is borrowed from memory that
         may be overwritten (`BoundTensors.is_borrowed`) is copied first.
         """
-        copies: list[tuple[Any, Any]] = []  # from and to arrays that are there
-        loads: list[tuple[int, Any, bool]] = []  # from registers to arrays
-        stores: list[tuple[Operand, int, bool]] = []  # to registers
+        pending: list[Move] = []
         for source, target, is_borrowed in zip(sources, targets, are_borrowed, strict=True):
-            if target.slot is not None:
-                if source.slot != target.slot:
-                    stores.append((source, target.slot, is_borrowed or source.slot is None))
-            elif source.slot is not None:
-                loads.append((source.slot, target.value, is_borrowed))
-            elif source.value is not target.value:
-                copies.append((source.value, target.value))
-        overwritten = {slot for _, slot, _ in stores}
-        for position, (slot, array, is_borrowed) in enumerate(loads):
-            if is_borrowed or slot in overwritten:  # the value is kept in a separate register meanwhile
-                self.registers.append(None)
-                kept = len(self.registers) - 1
-                stores.append((Operand(None, slot, ""), kept, is_borrowed))
-                loads[position] = (kept, array, False)
-        self._store(builder, stores)  # first: the arrays have not been overwritten yet
-        self._copy(builder, copies)
-        for slot, array, _ in loads:
-            builder.emit_call(self._node, self._load(slot, array))
-
-    def _load(self, slot: int, array: Any) -> Callable[[], None]:
-        registers, copyto = self.registers, self._copyto
-        return lambda: copyto(array, registers[slot])
-
-    def _store(self, builder: InstructionBuilder, stores: Sequence[tuple[Operand, int, bool]]) -> None:
-        """Set registers, after reading all sources. Values in arrays are copied."""
-        if not stores:
-            return
-        registers, copy = self.registers, self.device.xp.array
-        reads = [self._read(source, copy if copies else None) for source, _, copies in stores]
-        slots = [slot for _, slot, _ in stores]
-        if len(stores) == 1:
-            (read,), (slot,) = reads, slots
-            builder.emit_call(self._node, lambda: registers.__setitem__(slot, read()))
-            return
-
-        def store() -> None:
-            values = [read() for read in reads]
-            for slot, value in zip(slots, values, strict=True):
-                registers[slot] = value
-
-        builder.emit_call(self._node, store)
-
-    def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
-        registers, slot, value = self.registers, source.slot, source.value
-        if slot is None:
-            assert copy is not None
-            return lambda: copy(value)
-        if copy is None:
-            return lambda: registers[slot]
-        return lambda: copy(registers[slot])
-
-    def _copy(self, builder: InstructionBuilder, copies: list[tuple[Any, Any]]) -> None:
-        """Copies between arrays, in an order in which nothing is overwritten that is still to be read."""
-        share = self.device.xp.may_share_memory
-        pending = list(copies)
-        while pending:
-            free = next(
-                (c for c in pending if not any(o is not c and share(o[0], c[1]) for o in pending)), None
-            )
-            if free is None:  # a circle: the first value waits in a copy
-                source, target = pending[0]
-                waiting = self.device.empty(source.shape, source.dtype)
-                builder.emit(self._node, self._copy_to(waiting, source))
-                pending[0] = (waiting, target)
+            if source.value is target.value and source.slot == target.slot:
                 continue
-            pending = [c for c in pending if c is not free]  # not by value, as remove() would
-            builder.emit(self._node, self._copy_to(free[1], free[0]))
+            copy: Copy | None = self._copyto
+            if target.slot is not None:
+                copy = self.device.xp.array if is_borrowed or source.slot is None else None
+            move = Move(self._place(target), self._place(source), copy)
+            if is_borrowed and source.slot is not None and target.slot is None:
+                move = self._set_aside(builder, move, self.device.xp.array)
+            pending.append(move)
+        while pending:
+            readers = [self._readers(move, pending) for move in pending]
+            for move, of_target in zip(pending, readers, strict=True):
+                if not of_target:
+                    builder.emit(self._node, move)
+            if all(readers):  # cycles: a value that is still to be read is put elsewhere
+                (first, *_), *_ = readers
+                pending = [self._set_aside(builder, move) if move is first else move for move in pending]
+            else:
+                pending = [move for move, of_target in zip(pending, readers, strict=True) if of_target]
 
-    def _copy_to(self, target: Any, source: Any) -> Action:
-        is_host = self.device.executor.computes and not self.device.is_asynchronous
-        return Copy(target, source) if is_host else Call(self._copyto, (target, source))
+    def _place(self, operand: Operand) -> Place:
+        return operand.value if operand.slot is None else Register(self.registers, operand.slot)
+
+    def _readers(self, move: Move, pending: Sequence[Move]) -> list[Move]:
+        """The others that may read what is at its target."""
+        return [other for other in pending if other is not move and self._reads(other, move.target)]
+
+    def _reads(self, move: Move, place: Place) -> bool:
+        """Whether ``move`` may read what is at ``place``."""
+        source = move.source
+        if isinstance(source, Register) and isinstance(place, Register):
+            return source.slot == place.slot
+        if isinstance(source, Register):  # if borrowed, it may be a view of it
+            return isinstance(move.target, Register) and move.copy is not None
+        return not isinstance(place, Register) and bool(self.device.xp.may_share_memory(source, place))
+
+    def _set_aside(self, builder: InstructionBuilder, move: Move, copy: Copy | None = None) -> Move:
+        """Put the value of ``move`` in a new place: an array's in another, a register's in another, where it
+        is copied if the move copies it to a register, or by ``copy``. Returns the rest of the move.
+        """
+        source = move.source
+        if not isinstance(source, Register):
+            array = self.device.empty(source.shape, source.dtype)
+            builder.emit(self._node, Move(array, source, self._copyto))
+            return move._replace(source=array)
+        self.registers.append(None)
+        register = Register(self.registers, len(self.registers) - 1)
+        if isinstance(move.target, Register):
+            move, copy = move._replace(copy=None), move.copy
+        builder.emit(self._node, Move(register, source, copy))
+        return move._replace(source=register)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt.device.device import Device
-from flowrt.device.stream_executor import Stream
+from flowrt.device.stream_executor import Event, Stream
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.program.edge_keys import event_key
+from flowrt.executor.program.instruction import Record, Signal, WaitFor
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
@@ -40,21 +41,19 @@ class BoundStreams:
         self._device, self._schedule, self._tensors, self._send = device, schedule, tensors, send
         count = 1 if device.is_asynchronous else schedule.count
         self.builders = [InstructionBuilder(device, depth) for _ in range(count)]
-        self._events: dict[str, Any] = {}
+        self._events: dict[str, Event] = {}
         """Events of an asynchronous device, by the node that they follow."""
         self._awaited = _awaited(schedule)
 
     def fork(self) -> None:
         """Begin a step on the device's first stream; the others wait for it."""
         for stream in self._side_streams():
-            wait_for = self._device.executor.wait_for
-            self.builders[0].emit_call(self._schedule.order[0], wait_for, stream, self._device.streams[0])
+            self.builders[0].emit(self._schedule.order[0], WaitFor(stream, self._device.streams[0]))
 
     def join(self) -> None:
         """A step ends on the device's first stream, which waits for the others."""
         for stream in self._side_streams():
-            wait_for = self._device.executor.wait_for
-            self.builders[0].emit_call(self._schedule.order[-1], wait_for, self._device.streams[0], stream)
+            self.builders[0].emit(self._schedule.order[-1], WaitFor(self._device.streams[0], stream))
 
     def _side_streams(self) -> Sequence[Stream]:
         """The streams of an asynchronous device, without the first."""
@@ -70,13 +69,11 @@ class BoundStreams:
         builder.use_stream(node, stream)
         for other in self._schedule.waits.get(node.name, ()):
             if self._device.is_asynchronous:
-                awaiting, event = self._device.streams[stream], self._events[other]
-                builder.emit_call(node, self._device.executor.wait_for, awaiting, event)
+                builder.emit(node, WaitFor(self._device.streams[stream], self._events[other]))
             else:
                 builder.cut(event_key(self._device, other, stream), self._event_slot)
         if self._is_moved(node):
-            first, own = self._device.streams[0], self._device.streams[stream]
-            builder.emit_call(node, self._device.executor.wait_for, first, own)
+            builder.emit(node, WaitFor(self._device.streams[0], self._device.streams[stream]))
             builder.use_stream(node, 0)
         return builder
 
@@ -91,15 +88,14 @@ class BoundStreams:
             return
         readers = self._awaited.get(node.name, ())
         if self._is_moved(node):
-            first, own = self._device.streams[0], self._device.streams[self._schedule.stream_of(node.name)]
-            builder.emit_call(node, self._device.executor.wait_for, own, first)
+            own = self._device.streams[self._schedule.stream_of(node.name)]
+            builder.emit(node, WaitFor(own, self._device.streams[0]))
         if not self._device.is_asynchronous:
             for reader in readers:
-                builder.emit_call(node, self._send, event_key(self._device, node.name, reader), True)
+                builder.emit(node, Signal(self._send, event_key(self._device, node.name, reader)))
         elif readers:  # one event for all of them
-            executor, stream = self._device.executor, self._schedule.stream_of(node.name)
-            event = self._events[node.name] = executor.create_event()
-            builder.emit_call(node, executor.record, self._device.streams[stream], event)
+            event = self._events[node.name] = self._device.executor.create_event()
+            builder.emit(node, Record(self._device.streams[self._schedule.stream_of(node.name)], event))
 
     @functools.cached_property
     def _event_slot(self) -> int:

@@ -43,7 +43,7 @@ from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
-from flowrt.executor.program.instruction import Call, Instruction, Spilled
+from flowrt.executor.program.instruction import Instruction, Move, Register
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment, segment_of
 from flowrt.graph.construction.graph_extension import Extension, addition
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
@@ -57,11 +57,20 @@ MAX_GROWTH = 0.5
 class Increment(NamedTuple):
     """Nodes that were bound together, and where their tensors are."""
 
-    subgraph: Subgraph
+    layer: Layer
     lifetimes: Lifetimes
-    tensors: BoundTensors
-    parameters: Mapping[str, Ref]
-    """Map from parameter names to tensors of earlier layers."""
+
+    @property
+    def subgraph(self) -> Subgraph:
+        return self.layer.subgraph
+
+    @property
+    def tensors(self) -> BoundTensors:
+        return self.layer.tensors
+
+    @property
+    def parameters(self) -> Mapping[str, Ref]:
+        return self.layer.parameters
 
 
 class Bound(NamedTuple):
@@ -101,19 +110,17 @@ class Bound(NamedTuple):
         return self.layer(ref[0]).tensors.get(ref)
 
 
-def bound_from(
-    part: Partition, resource: Callable[[Node], Any], ends: Ends, tensors: BoundTensors
-) -> Bound | None:
+def bound_from(part: Partition, resource: Callable[[Node], Any], ends: Ends, layer: Layer) -> Bound | None:
     """State from which a program of ``part`` can be extended; None on an asynchronous device, a device that
     does not compute, or one that may spread the result over several streams.
     """
     device = part.device
     if device.is_asynchronous or not device.executor.computes or device.num_streams > 1:
         return None
-    layer = Increment(part.subgraph, part.lifetimes, tensors, {})
     groups = [node for node in part.subgraph if "group" in node.attrs]
     in_groups = {ref: (node.name, i) for node in groups for i, ref in enumerate(node.attrs["group"].outputs)}
-    return Bound(part.device, resource, ends, part.has_loops, (layer,), {}, in_groups, {}, 0)
+    first = Increment(layer, part.lifetimes)
+    return Bound(part.device, resource, ends, part.has_loops, (first,), {}, in_groups, {}, 0)
 
 
 class Spill(NamedTuple):
@@ -208,7 +215,7 @@ def _without(bound: Bound, dropped: Collection[str]) -> Bound:
 def _verified(bound: Bound, layer: Increment, placed: Subgraph) -> Layer:
     nodes = layer.subgraph.nodes
     dropped = {name for name in nodes if name not in placed.nodes or bound.layer(name) is not layer}
-    return Layer(layer.subgraph, layer.tensors, layer.parameters, dropped)
+    return layer.layer._replace(dropped=dropped)
 
 
 # --- live-out tensors
@@ -248,30 +255,18 @@ def _keep(bound: Bound, ref: Ref) -> Spill | None:
     root = layer.lifetimes.root(ref)
     source = layer.subgraph.nodes[root[0]]
     is_read = source.op.reads_variable
-    registers, slot = layer.tensors.registers, layer.tensors.new_slot()
-    lock = layer.tensors[source.inputs[0]].value.lock if is_read else None
-    if operand.slot is None:
-        store = Call(_copy, (registers, slot, operand.value, lock))
-    elif root == ref and not is_read:
-        store = Call(_hold, (registers, slot, operand.slot))
-    else:
-        store = Call(_copy_register, (registers, slot, operand.slot, lock))
+    target = Register(layer.tensors.registers, layer.tensors.new_slot())
+    lock = layer.tensors[source.inputs[0]].value.lock if is_read else nullcontext()
+    is_own = operand.slot is not None and root == ref and not is_read
+    place = operand.value if operand.slot is None else Register(target.registers, operand.slot)
+    move = Move(target, place, None if is_own else functools.partial(_copy, lock))
     node = layer.subgraph.nodes[ref[0]]
-    instruction = Instruction(node, Spilled(ref, registers, slot, store))
-    return Spill(node, Operand(None, slot, f"r{slot}"), operand, instruction)
+    return Spill(node, Operand(None, target.slot, f"r{target.slot}"), operand, Instruction(node, move))
 
 
-def _copy(registers: list[Any], slot: int, value: Any, lock: Any) -> None:
-    with lock or nullcontext():
-        registers[slot] = np.array(value)
-
-
-def _copy_register(registers: list[Any], slot: int, source: int, lock: Any) -> None:
-    _copy(registers, slot, registers[source], lock)
-
-
-def _hold(registers: list[Any], slot: int, source: int) -> None:
-    registers[slot] = registers[source]
+def _copy(lock: Any, value: Any) -> Any:
+    with lock:
+        return np.array(value)
 
 
 # --- added nodes
@@ -293,9 +288,10 @@ def _bind_layer(
     places = assign_buffers(inner, schedule, lifetimes, bound.resource, bound.device, enclosing)
     tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places, arguments)
     partition = Partition(inner, bound.device, schedule, lifetimes, places, False)
-    builder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {})).bind_function()
+    binder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {}))
+    builder = binder.bind_function()
     builder.cut(None, 0)
-    return Increment(inner, lifetimes, tensors, parameters), builder.segments, builder.lines
+    return Increment(binder.layer._replace(parameters=parameters), lifetimes), builder.segments, builder.lines
 
 
 def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] | None:

@@ -1,6 +1,7 @@
-"""Contents of memory: the last write to each byte, and the uses since then.
+"""Contents of memory: the value in each byte, and its uses since it was put there.
 
-A register counts as one byte at an address below zero. See `flowrt.executor.bind.verify_program`.
+A value is what a node wrote once; moves put the same value elsewhere. A register counts as one byte at an
+address below zero, and its value may be a view of others. See `flowrt.executor.bind.verify_program`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flowrt.executor.bind.stream_clocks import Moment
+from flowrt.executor.program.instruction import Place, Register
 from flowrt.graph.node import Node
 
 Range: TypeAlias = tuple[int, int]
@@ -21,15 +23,27 @@ Range: TypeAlias = tuple[int, int]
 
 @final
 class Write:
-    """A write by ``node`` of ``what``; compared by identity."""
+    """A write by ``node`` of ``what``; compared by identity. Without a node, it precedes the program."""
 
     __slots__ = ("node", "what")
 
-    def __init__(self, node: Node, what: str) -> None:
+    def __init__(self, node: Node | None, what: str) -> None:
         self.node, self.what = node, what
 
     def __str__(self) -> str:
-        return self.what if self.node.source is None else f"{self.what} ({self.node.source})"
+        is_known = self.node is not None and self.node.source is not None
+        return f"{self.what} ({self.node.source})" if is_known and self.node else self.what
+
+
+@final
+class InitialValues:
+    """Values from before the program, which moves may put elsewhere, by where they were."""
+
+    def __init__(self) -> None:
+        self._writes: dict[Range, Write] = {}
+
+    def at(self, where: Range) -> Write:
+        return self._writes.setdefault(where, Write(None, f"what was at {where[0]:#x} before the program"))
 
 
 class Use(NamedTuple):
@@ -39,8 +53,15 @@ class Use(NamedTuple):
     node: Node
 
 
+class View(NamedTuple):
+    """Bytes of which a register's value is a view, and the value that must be there; None as in a `Piece`."""
+
+    where: Range
+    write: Write | None
+
+
 class Piece(NamedTuple):
-    """Bytes with one content: of ``write``, or, if that is None, from before the program. ``uses`` are the
+    """Bytes with one value: of ``write``, or, if that is None, from before the program. ``uses`` are the
     write and all reads since.
     """
 
@@ -48,20 +69,37 @@ class Piece(NamedTuple):
     stop: int
     write: Write | None
     uses: list[Use]
+    views: tuple[View, ...] = ()
 
     def split(self, cuts: Sequence[int]) -> list[Piece]:
         """The pieces between the addresses ``cuts``, which are inside."""
         ends = pairwise([self.start, *cuts, self.stop])
-        return [Piece(start, stop, self.write, self.uses[:]) for start, stop in ends]
+        return [self._replace(start=start, stop=stop, uses=self.uses[:]) for start, stop in ends]
 
 
 @final
 class Memory:
-    """The last write to each byte."""
+    """The value in each byte."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._pieces: list[Piece] = []
+
+    def copy(self) -> Memory:
+        copied = Memory()
+        copied._starts = self._starts[:]
+        copied._pieces = [piece._replace(uses=piece.uses[:]) for piece in self._pieces]
+        return copied
+
+    def join(self, other: Memory, unknown: Write) -> None:
+        """Have what may be there after either of two paths: ``unknown`` where they differ."""
+        for piece in other._pieces:
+            for own in self.at((piece.start, piece.stop)):
+                write = own.write if own.write is piece.write else unknown
+                uses = {use.moment: use for use in [*own.uses, *piece.uses]}
+                views = tuple(dict.fromkeys([*own.views, *piece.views]))
+                joint = Piece(own.start, own.stop, write, list(uses.values()), views)
+                self._replace(bisect_left(self._starts, own.start), 1, [joint])
 
     def at(self, where: Range) -> Sequence[Piece]:
         """The pieces that together are exactly the bytes of ``where``."""
@@ -77,15 +115,16 @@ class Memory:
             end = max(end, piece.stop)
         if end < stop:
             found.append(Piece(end, stop, None, []))
-        self._replace(first, last, found)
+        self._replace(first, last - first, found)
         return [piece for piece in found if start <= piece.start < stop]
 
-    def write(self, where: Range, write: Write, use: Use) -> None:
+    def write(self, where: Range, write: Write, use: Use, views: tuple[View, ...] = ()) -> None:
         length, first = len(self.at(where)), bisect_left(self._starts, where[0])
-        self._replace(first, first + length, [Piece(*where, write, [use])])
+        self._replace(first, length, [Piece(*where, write, [use], views)])
 
-    def _replace(self, first: int, last: int, pieces: Sequence[Piece]) -> None:
-        self._pieces[first:last], self._starts[first:last] = pieces, [piece.start for piece in pieces]
+    def _replace(self, first: int, length: int, pieces: Sequence[Piece]) -> None:
+        end = first + length
+        self._pieces[first:end], self._starts[first:end] = pieces, [piece.start for piece in pieces]
 
 
 # --- addresses
@@ -111,9 +150,16 @@ def are_same_array(a: Any, b: Any) -> bool:
 
 
 def register(registers: list[Any], slot: int) -> Range:
-    """The place of a register."""
+    """The address of a register."""
     start = slot - (id(registers) << 32)
     return start, start + 1
+
+
+def address_of(place: Place) -> Range | None:
+    """The addresses of an array or a register; None for an empty array."""
+    if isinstance(place, Register):
+        return register(*place)
+    return bounds(place) if place.size else None
 
 
 def is_register(where: Range) -> bool:

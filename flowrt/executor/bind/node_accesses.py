@@ -1,9 +1,10 @@
-"""Accesses of a program's nodes: the bytes that each reads and writes, and the write that a read must find.
+"""Accesses of a program's nodes: the bytes that each reads and writes, and the value that a read must find.
 
     output                                  a write of its node
-    view                                    what it is a view of
+    view                                    the value of what it is a view of
     variable                                its last update before the read, in the order of the graph
-    feed, constant, parameter of a function     what was there before the program
+    parameter of a function                 the value of the argument
+    feed, constant                          what was there before the program
 
 They follow from the graph and from the places of its tensors. See `flowrt.executor.bind.verify_program`.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple, final
 from flowrt import dtypes
 from flowrt.errors import InternalError
 from flowrt.executor.bind.memory_contents import (
+    InitialValues,
     Range,
     Write,
     are_same_array,
@@ -26,81 +28,113 @@ from flowrt.executor.bind.memory_contents import (
     register,
 )
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.program.instruction import Spilled
+from flowrt.executor.program.control_flow import Control
 from flowrt.executor.program.program import Segment
 from flowrt.executor.program.updates import nodes_of
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import LENT, Node, Ref, Subgraph
-from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.transfer import send_op
 from flowrt.graph.resources.variables import VariableResource
 
 
+class BoundControl(NamedTuple):
+    """A loop or branches, and the functions in them."""
+
+    control: Control
+    functions: Sequence[Layer]
+
+
 class Layer(NamedTuple):
-    """Nodes that were bound together, in the order of the graph, and where their tensors are. ``parameters``
-    are the tensors of earlier layers that feeds stand for. Nodes of ``dropped`` need not run.
+    """Nodes that were bound together, in the order of the graph, and where their tensors are, with the loops
+    and branches by node. ``parameters`` are the tensors of earlier layers that feeds stand for. Nodes of
+    ``dropped`` need not run.
     """
 
     subgraph: Subgraph
     tensors: BoundTensors
+    controls: Mapping[str, BoundControl]
     parameters: Mapping[str, Ref] = {}
     dropped: Collection[str] = ()
 
 
-class Part(NamedTuple):
-    """Bytes, and the write that must be there; None for what was there before the program."""
-
-    where: Range
-    write: Write | None
-
-
 class Stored(NamedTuple):
-    """A tensor of ``node``, or a variable, as its readers must find it."""
+    """A tensor of ``node``, or a variable, as its readers must find it: ``write`` is its value, None for what
+    was there before the program.
+    """
 
     node: Node
     text: str
-    parts: Sequence[Part]
+    where: Range
+    write: Write | None
+
+    def moved(self, where: Range, initial: InitialValues) -> Stored:
+        """The tensor after its value was moved to ``where``."""
+        if where == self.where:
+            return self
+        return self._replace(where=where, write=self.write or initial.at(self.where))
+
+
+class Written(NamedTuple):
+    """Bytes that a node writes; a register's value may be a view of ``source``."""
+
+    where: Range
+    write: Write
+    source: Stored | None = None
 
 
 class Access(NamedTuple):
     """The reads of a node, and its writes, which come after them."""
 
     reads: Sequence[Stored]
-    writes: Sequence[Part]
+    writes: Sequence[Written]
+
+
+class Nested(NamedTuple):
+    """A node that owns functions: its loop or branches, the values of its inputs (None for those that are not
+    followed), the last updates of all variables before it, and where the node leaves its outputs and updates.
+    """
+
+    bound: BoundControl
+    inputs: Sequence[Stored | None]
+    updates: Mapping[int, Write]
+    outputs: Sequence[Stored | None]
+    variables: Mapping[int, Stored]
 
 
 @final
 class NodeAccesses:
-    """The accesses of all nodes of ``layers`` that run in ``segments``. Raises `InternalError` if another
-    should run, or if one would write over what it reads.
+    """The accesses of all nodes of ``layers`` that run in ``segments``. Of a function, ``arguments`` are the
+    values of its parameters, and ``updates`` the last updates of the variables before it. Raises
+    `InternalError` if another node should run, or if one would write over what it reads.
     """
 
-    def __init__(self, layers: Sequence[Layer], segments: Sequence[Segment]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        segments: Sequence[Segment],
+        initial: InitialValues,
+        arguments: Sequence[Stored | None] = (),
+        updates: Mapping[int, Write] = {},
+    ) -> None:
         self.sent: list[Stored] = []
         """Tensors that other devices may read until the program ends, by the nodes that send them."""
-        self.parameters: list[Stored] = []
+        self.updates = dict(updates)
+        """The last update of each variable, by the ``id`` of its resource."""
+        self._initial = initial
         self._of_node: dict[int, Access] = {}
         """Accesses by the node's ``id``: nodes of two layers may have one name."""
+        self._nested: dict[int, Nested] = {}
         self._stored: list[dict[Ref, Stored]] = []
         """The tensors of each layer."""
-        self._layer_of: dict[int, dict[Ref, Stored]] = {}
-        self._updates: dict[int, Write] = {}
-        """The last update of each variable, by the ``id`` of its resource."""
+        self._arguments = dict(zip(layers[0].subgraph.feeds, arguments, strict=False))
         instructions = [instruction for segment in segments for instruction in segment.instructions]
         self._executed = {id(node) for instruction in instructions for node in nodes_of(instruction)}
         self._executed |= {id(segment.control.node) for segment in segments if segment.control is not None}
         self._executed |= {id(segment.receive) for segment in segments}
-        spills = [(node, action) for node, action in instructions if isinstance(action, Spilled)]
-        self._spills = {
-            register(action.registers, action.slot): Write(node, f"the copy of {_name(action.ref)}")
-            for node, action in spills
-        }
-        """Copies that outlast their tensors, by the place of the register."""
         for layer in layers:
             self._stored.append({})
             for node in layer.subgraph:
-                self._layer_of[id(node)] = self._stored[-1]
                 if node.name in layer.subgraph.feeds:
                     self._begin(layer, node)
                 else:
@@ -109,68 +143,68 @@ class NodeAccesses:
     def of(self, node: Node) -> Access:
         return self._of_node[id(node)]
 
-    def of_spill(self, node: Node, spilled: Spilled) -> Access:
-        where = register(spilled.registers, spilled.slot)
-        return Access([self._layer_of[id(node)][spilled.ref]], [Part(where, self._spills[where])])
+    def nested(self, node: Node) -> Nested | None:
+        """The functions of ``node``; None if it owns none."""
+        return self._nested.get(id(node))
 
-    def stored(self, refs: Iterable[Ref], kept: Mapping[Ref, Range] = {}) -> list[Stored]:
-        """The tensors, without lists and resources, which are not followed; ``kept`` in their registers."""
-        found = [(ref, stored) for ref in refs if (stored := self._find(ref)) is not None]
-        return [self._spilled(stored, kept[ref]) if ref in kept else stored for ref, stored in found]
-
-    def _spilled(self, stored: Stored, where: Range) -> Stored:
-        """The tensor as it must be in the register at ``where``."""
-        write = self._spills.get(where) or Write(stored.node, "a copy of it")
-        return stored._replace(text=f"{stored.text}, spilled", parts=[Part(where, write)])
-
-    def _find(self, ref: Ref) -> Stored | None:
+    def find(self, ref: Ref) -> Stored | None:
+        """The tensor; None for lists and resources, which are not followed."""
         return next((layer[ref] for layer in reversed(self._stored) if ref in layer), None)
+
+    def stored(self, refs: Iterable[Ref], kept: Mapping[Ref, Range]) -> list[Stored]:
+        """The tensors that are followed; those ``kept`` are moved there."""
+        found = [(ref, stored) for ref in refs if (stored := self.find(ref)) is not None]
+        return [stored.moved(kept.get(ref, stored.where), self._initial) for ref, stored in found]
 
     # --- one node
 
     def _begin(self, layer: Layer, feed: Node) -> None:
         """A feed, filled before the program begins, or a parameter."""
         ref = (feed.name, 0)
-        where, outer = _place(layer.tensors, ref), layer.parameters.get(feed.name)
+        where = _place(layer.tensors, ref)
         if where is None:
             return
+        outer = layer.parameters.get(feed.name)
+        argument = self._arguments.get(feed.name) if outer is None else self.find(outer)
         if outer is None:
-            self._stored[-1][ref] = stored = _stored(layer, feed, 0, [Part(where, None)])
-            self.parameters.append(stored)
-        elif (found := self._find(outer)) is not None:  # otherwise its node was dropped
-            is_there = any(part.where == where for part in found.parts)
-            self._stored[-1][ref] = found if is_there else self._spilled(found, where)
+            write = None if argument is None else argument.moved(where, self._initial).write
+            self._stored[-1][ref] = _stored(layer, feed, 0, where, write)
+        elif argument is not None:  # otherwise its node was dropped
+            self._stored[-1][ref] = argument.moved(where, self._initial)
 
     def _visit(self, layer: Layer, node: Node) -> None:
         tensors, known = layer.tensors, self._stored[-1]
-        reads = [read for ref in node.inputs if (read := self._read(layer, ref)) is not None]
-        made = {(node.name, i): self._parts(layer, node, i) for i in range(len(node.outputs))}
-        writes = [part for parts in made.values() for part in parts if part.write and part.write.node is node]
-        updates = dict[int, Write]()
+        inputs = [self._read(layer, ref) for ref in node.inputs]
+        made = [self._output(layer, node, index) for index in range(len(node.outputs))]
+        reads = [read for read in inputs if read is not None]
+        new = [output for output in made if output is not None and output.write and output.write.node is node]
+        writes = [Written(output.where, output.write, self._source(node)) for output in new if output.write]
+        variables = dict[int, Stored]()
         for handle, is_written in touches(node):
             variable = _variable(tensors, handle)
             if variable is not None:
-                where, before = bounds(variable.array), self._updates.get(id(variable))
-                reads.append(Stored(node, f"variable {variable.name!r}", [Part(where, before)]))
+                where, before = bounds(variable.array), self.updates.get(id(variable))
+                text = f"variable {variable.name!r}"
+                reads.append(Stored(node, text, where, before))
                 if is_written:
-                    updates[id(variable)] = Write(node, f"the update by {node.name!r}")
-                    writes.append(Part(where, updates[id(variable)]))
-        scratch = tensors.scratch(node) if node.op.effect is Effect.NESTED else None
-        if scratch is not None:
-            writes.append(Part(bounds(scratch), Write(node, f"the functions of {node.name!r}")))
+                    update = Write(node, f"the update by {node.name!r}")
+                    variables[id(variable)] = Stored(node, text, where, update)
+                    writes.append(Written(where, update))
         if writes and id(node) not in self._executed:
             check_dropped(layer, node)
             return
-        if writes:
+        bound = layer.controls.get(node.name)
+        if bound is not None:
+            self._nested[id(node)] = Nested(bound, inputs, dict(self.updates), made, variables)
+        elif writes:
             check_inputs(tensors, node, writes)
-        self._of_node[id(node)] = Access(reads, writes)
-        known.update({ref: _stored(layer, node, ref[1], parts) for ref, parts in made.items() if parts})
-        self._updates.update(updates)
+        self._of_node[id(node)] = Access(reads, [] if bound else writes)
+        known.update({(node.name, index): stored for index, stored in enumerate(made) if stored is not None})
+        self.updates.update({key: stored.write for key, stored in variables.items() if stored.write})
         is_kept = node.op is send_op and LENT not in node.attrs
-        if is_kept and node.inputs[0] in known:  # the value of a register is passed on
-            sent = known[node.inputs[0]]
-            parts = [part for part in sent.parts if not is_register(part.where)]
-            self.sent.append(Stored(node, f"{sent.text} for the receiver", parts))
+        sent = known.get(node.inputs[0]) if is_kept else None
+        if sent is not None and not is_register(sent.where):  # the value of a register is passed on
+            self.sent.append(sent._replace(node=node, text=f"{sent.text} for the receiver"))
 
     def _read(self, layer: Layer, ref: Ref) -> Stored | None:
         """The tensor. If its node does not run, it expects a write that does not come."""
@@ -178,28 +212,29 @@ class NodeAccesses:
         if stored is not None or where is None:
             return stored
         node = layer.subgraph.nodes[ref[0]]
-        return _stored(layer, node, ref[1], [Part(where, _output(node, ref[1]))])
+        return _stored(layer, node, ref[1], where, _new(node, ref[1]))
 
-    def _parts(self, layer: Layer, node: Node, index: int) -> list[Part]:
-        """The parts of an output: new bytes, or those of another tensor or a variable."""
-        tensors, op, ref = layer.tensors, node.op, (node.name, index)
-        where = _place(tensors, ref)
+    def _output(self, layer: Layer, node: Node, index: int) -> Stored | None:
+        """An output: new bytes, or those of another tensor or a variable."""
+        tensors, op = layer.tensors, node.op
+        where = _place(tensors, (node.name, index))
         if where is None:
-            return []
+            return None
+        write: Write | None = _new(node, index)
         if op.name == "Const":
-            return [Part(where, None)]
-        new = Part(where, _output(node, index))
-        if not op.alias or not node.inputs:
-            return [new]
-        source = node.inputs[op.aliased]
-        if op.reads_variable:
-            variable = _variable(tensors, source)
-            is_view = variable is not None and contains(bounds(variable.array), where)
-            return [Part(where, self._updates.get(id(variable)))] if is_view else [new]
-        viewed = self._stored[-1][source].parts if source in self._stored[-1] else []
-        if is_register(where):  # it may be a view
-            return [new, *viewed]
-        return [Part(where, part.write) for part in viewed if contains(part.where, where)] or [new]
+            write = None
+        elif op.reads_variable:
+            variable = _variable(tensors, node.inputs[op.aliased])
+            if variable is not None and contains(bounds(variable.array), where):
+                write = self.updates.get(id(variable))
+        elif (viewed := self._source(node)) is not None and contains(viewed.where, where):
+            write = viewed.write
+        return _stored(layer, node, index, where, write)
+
+    def _source(self, node: Node) -> Stored | None:
+        """The tensor of which the outputs of ``node`` may be views."""
+        is_view = node.op.alias and not node.op.reads_variable and node.inputs
+        return self._stored[-1].get(node.inputs[node.op.aliased]) if is_view else None
 
 
 def check_dropped(layer: Layer, node: Node) -> None:
@@ -208,7 +243,7 @@ def check_dropped(layer: Layer, node: Node) -> None:
         raise located(node, InternalError("program: expected an instruction; got none"))
 
 
-def check_inputs(tensors: BoundTensors, node: Node, writes: Sequence[Part]) -> None:
+def check_inputs(tensors: BoundTensors, node: Node, writes: Sequence[Written]) -> None:
     """Raise if the node would overwrite an input before it has read it: an elementwise one may write each
     element where it read it.
     """
@@ -219,7 +254,7 @@ def check_inputs(tensors: BoundTensors, node: Node, writes: Sequence[Part]) -> N
         where = _place(tensors, ref)
         if where is None or is_register(where):
             continue
-        for written, _ in writes:
+        for written, *_ in writes:
             is_same = written in outputs and are_same_array(tensors[ref].value, outputs[written])
             if overlap(where, written) and not (node.op.elementwise and is_same):
                 message = f"program: writes over its input {_name(ref)} before it has read it"
@@ -243,12 +278,12 @@ def _variable(tensors: BoundTensors, handle: Ref) -> VariableResource | None:
     return value if isinstance(value, VariableResource) and value.is_pinned and value.array.size else None
 
 
-def _stored(layer: Layer, node: Node, index: int, parts: Sequence[Part]) -> Stored:
+def _stored(layer: Layer, node: Node, index: int, where: Range, write: Write | None) -> Stored:
     ref = (node.name, index)
-    return Stored(node, f"{_name(ref)} at {layer.tensors[ref].text}", parts)
+    return Stored(node, f"{_name(ref)} at {layer.tensors[ref].text}", where, write)
 
 
-def _output(node: Node, index: int) -> Write:
+def _new(node: Node, index: int) -> Write:
     return Write(node, f"output {index} of {node.name!r}")
 
 

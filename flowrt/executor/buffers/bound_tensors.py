@@ -8,10 +8,8 @@ that a node owns share their owner's registers and arena, but have separate oper
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
-
-import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.memory_pool import LiveTensor, Owner
@@ -68,6 +66,8 @@ class BoundTensors:
         """Arrays by offset and shape, shared by all tensors with both: there are far fewer than tensors."""
         self._in_place: Mapping[Ref, Operand] = {}
         """Outputs of a function's owner that are written by the function's own kernels."""
+        self._borrowed: Collection[Ref] = ()
+        """Parameters with borrowed arguments. See `is_borrowed`."""
         self._large_slots: dict[Ref, list[int]] = {}
 
     def of_function(
@@ -81,6 +81,10 @@ class BoundTensors:
         inner = BoundTensors(self.device, function, lifetimes, places.buffers, self, base)
         inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
+        carried = len(outputs) if node.op.name == "_Loop" else 0  # moved into the outputs, which own them
+        given = node.inputs[len(node.inputs) - len(function.feeds) :]
+        pairs = list(zip(function.feeds, given, strict=True))[carried:]
+        inner._borrowed = {(name, 0) for name, argument in pairs if self.is_borrowed(argument)}
         return inner
 
     def of_addition(
@@ -121,7 +125,7 @@ class BoundTensors:
         root = self._lifetimes.root(ref)
         owner = self._operands.get(root)
         is_view = root != ref and owner is not None and owner.slot is None
-        return is_view or self.subgraph.nodes[root[0]].op.effect is Effect.READ
+        return is_view or root in self._borrowed or self.subgraph.nodes[root[0]].op.effect is Effect.READ
 
     def is_alias(self, ref: Ref) -> bool:
         """Whether the tensor is in another one's memory."""
@@ -172,14 +176,6 @@ class BoundTensors:
         assert self._arena is not None
         array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
         return Operand(array, None, self._names.setdefault((id(self._arena), offset), f"b{len(self._names)}"))
-
-    def scratch(self, node: Node) -> Any:
-        """The memory of the functions of ``node``, as bytes; None if they have none."""
-        nbytes = self._memory.sizes.get((node.name, SCRATCH), 0)
-        if self._arena is None or nbytes == 0:
-            return None
-        offset = self._base + self._memory.offsets[node.name, SCRATCH]
-        return self.device.executor.array(self._arena, (nbytes,), np.uint8, offset)
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""

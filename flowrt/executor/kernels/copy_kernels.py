@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -47,6 +47,6 @@ def clear_call(array: Array) -> MachineCall:
     return elementwise_call(lambda b: b.spread(b.const(0, array.dtype.name)), [array])
 
 
-def is_fit(array: Any) -> bool:
+def is_fit(array: Any) -> TypeGuard[Array]:
     """Whether loops can read and write it."""
     return isinstance(array, np.ndarray) and array.flags.aligned and array.dtype.name in DTYPES

@@ -31,7 +31,7 @@ from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Branches, Control, Loop
-from flowrt.executor.program.instruction import Action, Call, Checked, Copy, Guarded, Instruction
+from flowrt.executor.program.instruction import Action, Call, Checked, Guarded, Instruction, Move
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.evaluate import located
@@ -223,7 +223,7 @@ class Lowering:
                 return self._invoke(action)
             case ScalarCode():
                 return self._scalars(action)
-            case Copy(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
+            case Move(target, source) if is_fit(target) and is_fit(source) and target.shape == source.shape:
                 is_scalar = target.shape == ()
                 return (
                     self._scalars(scalar_copy(target, source))
@@ -236,7 +236,7 @@ class Lowering:
             case Guarded(call, status, fallback):
                 self._checks.append(DeferredCheck(node, partial(self._fall_back, fallback), status.data))
                 return self._invoke(call)._replace(status=self._word(status))
-            case RowAccess(step, table, status, run):
+            case RowAccess(step, table, _, status, run):
                 self._checks.append(DeferredCheck(node, run, status.data))
                 self._nanoseconds += table.nanoseconds
                 self._called.append(table)
@@ -353,7 +353,7 @@ def compiled_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None
     return Iterations(segment_of([Instruction(loop.node, Call(time_slice))]), table, goes_on)
 
 
-def compiled_branches(branches: Branches, results: Sequence[Any]) -> Action | None:
+def compiled_branches(branches: Branches, results: Sequence[Any]) -> MachineCall | Checked | None:
     """The branches, with their ``results``, as one call; None if they are more than machine code, or may
     pause.
     """

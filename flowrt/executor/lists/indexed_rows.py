@@ -77,7 +77,7 @@ class IndexedRows(RowList):
         table = Table.of([0, index, row, 0, 0, 0, 0], NS_PER_ROW + NS_PER_BYTE * row.nbytes)
         words = self._words = table.words
         status = words[REFUSED : REFUSED + 1]
-        return RowAccess(step, table, status, lambda: self._refuse(int(words[NUMBER])))
+        return RowAccess(step, table, row, status, lambda: self._refuse(int(words[NUMBER])))
 
     def _operands(self, tensors: BoundTensors) -> tuple[list[Operand], str]:
         """The operands, and the text of the element."""

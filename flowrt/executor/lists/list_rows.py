@@ -21,7 +21,7 @@ from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
 from flowrt.executor.lists.row_access import RowAccess, stack_access
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction import Copy
+from flowrt.executor.program.instruction import Move, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Ref, static_shape
 from flowrt.graph.ops.lists.tensor_lists import check_dtype
@@ -66,12 +66,10 @@ class RowList(ABC):
         value, slot, *_ = tensors[ref]
         if slot is None and value.flags.c_contiguous:
             return value
-        spec, node, registers = tensors.subgraph.spec(ref), self._opened.node, tensors.registers
+        spec = tensors.subgraph.spec(ref)
         array = np.empty(static_shape(spec), spec.dtype.np)
-        if slot is None:
-            builder.emit(node, Copy(array, value))
-        else:
-            builder.emit_call(node, lambda: np.copyto(array, registers[slot]))
+        source = value if slot is None else Register(tensors.registers, slot)
+        builder.emit(self._opened.node, Move(array, source))
         return array
 
     @abstractmethod

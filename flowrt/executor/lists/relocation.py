@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Array, Table
+from flowrt.device.llvm.call_sequence import Array, BoundCall, Table
 from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction import Move, Register
 from flowrt.graph.node import TensorSpec, static_shape
 from flowrt.graph.shapes import is_static
 from flowrt.loops.loop_program import DTYPES
@@ -30,9 +31,14 @@ class _Place(NamedTuple):
 
 @final
 class Relocation:
-    """The ``operands`` of the shapes in ``specs`` that are in registers, as operands in memory."""
+    """The ``operands`` of the shapes in ``specs`` that are in ``registers``, as operands in memory. As an
+    action, before the loop, it makes the values available there.
+    """
 
-    def __init__(self, operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self, registers: list[Any], operands: Sequence[Operand], specs: Sequence[TensorSpec]
+    ) -> None:
+        self._registers = registers
         self._stand_ins: dict[int, Array] = {}
         """Stand-ins by register."""
         self._places: list[_Place] | None = None
@@ -45,8 +51,8 @@ class Relocation:
         array = self._stand_ins.setdefault(slot, np.empty(static_shape(spec), spec.dtype.np))
         return Operand(array, None, operand.text)
 
-    def bind(self, table: Table) -> None:
-        """Have `prepare` patch the words of ``table``, and of the tables that it refers to."""
+    def link(self, table: Table) -> None:
+        """Have the action patch the words of ``table``, and of the tables that it refers to."""
         stand_ins = {id(array): slot for slot, array in self._stand_ins.items()}
         self._places = [
             _Place(stand_ins[id(owner)], words, position, array.ctypes.data - owner.ctypes.data)
@@ -54,20 +60,29 @@ class Relocation:
             if id(owner := _owner(array)) in stand_ins
         ]
 
-    def prepare(self, registers: list[Any]) -> None:
+    def bound(self) -> BoundCall:
+        return self._prepare, ()
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """The moves that the action amounts to."""
+        return [Move(array, Register(self._registers, slot)) for slot, array in self._stand_ins.items()]
+
+    def _prepare(self) -> None:
         """Point the table to the values, which are in registers now; for calls from Python, copy them."""
+        registers = self._registers
         if self._places is None:
-            self.fill(registers)
+            self.fill()
             return
         for slot in self._stand_ins:
             registers[slot] = np.asarray(registers[slot], order="C")
         for slot, words, position, offset in self._places:
             words[position] = registers[slot].ctypes.data + offset
 
-    def fill(self, registers: Sequence[Any]) -> None:
+    def fill(self) -> None:
         """Copy register values to their stand-ins, for what Python computes."""
         for slot, array in self._stand_ins.items():
-            np.copyto(array, registers[slot])
+            np.copyto(array, self._registers[slot])
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""

@@ -15,12 +15,13 @@ Step = Push | Take | ReadRow | WriteRow
 
 
 class RowAccess(NamedTuple):
-    """``step`` on ``table``. If it sets ``status`` in the table, ``settle()`` makes it possible, or raises
-    the operation's error.
+    """``step`` on ``table``: the copy of a row of a list from or to ``array``. If it sets ``status`` in the
+    table, ``settle()`` makes it possible, or raises the operation's error.
     """
 
     step: Step
     table: Table
+    array: Array
     status: Array
     settle: Callable[[], None]
 
@@ -46,4 +47,4 @@ def stack_access(
 ) -> RowAccess:
     """Access the end of a list of ``length`` rows. The caller sets the memory of the rows in the table."""
     table = Table.of([0, 0, 0, value, length, rest], NS_PER_ROW + NS_PER_BYTE * value.nbytes)
-    return RowAccess(step, table, table.words[STATUS : STATUS + 1], settle)
+    return RowAccess(step, table, value, table.words[STATUS : STATUS + 1], settle)

@@ -366,8 +366,8 @@ class Plan:
             resource = self._resource_on(part.device)
             binder = Binder(part, resource, ends)
             programs += binder.bind()
-            layers.append(Layer(part.subgraph, binder.tensors))
-            bound = bound_from(part, resource, ends, binder.tensors)
+            layers.append(binder.layer)
+            bound = bound_from(part, resource, ends, binder.layer)
         can_grow = len(programs) == 1 and self._mode.seed is None and not self._mode.is_shared
         bound = bound if can_grow else None
         can_interleave = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short

@@ -1,6 +1,6 @@
 """A compiled partition at run time: basic blocks of bound calls, and their drivers.
 
-instruction          instructions as data: calls, machine code, copies; printed as Python calls
+instruction          instructions as data: calls, machine code, moves, stream waits; printed as Python calls
 updates              updates of variables, adjacent ones joined
 program              `Program`: basic blocks, separated by waits for tensors that have not arrived
 control_flow         loops and branches between basic blocks

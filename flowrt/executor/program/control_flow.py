@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+from flowrt.device.llvm.call_sequence import MachineCall, Table
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
 if TYPE_CHECKING:
+    from flowrt.executor.program.instruction import Checked
     from flowrt.executor.program.program import Segment
 
 Block: TypeAlias = tuple["Segment", ...]
@@ -70,7 +72,9 @@ class Loop:
         "_goes_on",
         "_iterations_a_pause",
         "body",
+        "bound_body",
         "compile",
+        "nest",
         "node",
         "predicates",
     )
@@ -91,11 +95,18 @@ class Loop:
         self.compile: Callable[[], None] | None = None
         """Compiles the loop on its own, if it does not become part of an enclosing one."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
+        self.bound_body = body
+        """The body as it was bound, before `replace`."""
+        self.nest: Table | None = None
+        """The table of the machine code that makes the iterations, if it does."""
         self._iterations_a_pause = iterations_a_pause
 
-    def replace(self, segment: Segment, goes_on: Callable[[], Any]) -> None:
-        """Run ``segment``, which makes many iterations, as long as ``goes_on()``."""
+    def replace(self, segment: Segment, goes_on: Callable[[], Any], nest: Table) -> None:
+        """Run ``segment``, machine code with the table ``nest`` for many iterations, as long as
+        ``goes_on()``.
+        """
         self.body, self._goes_on, self._iterations_a_pause = (segment,), goes_on, 1
+        self.nest = nest
 
     def run(
         self, run_block: RunBlock, run_instructions: Callable[[Segment], object] | None
@@ -141,13 +152,21 @@ class Loop:
 class Branches:
     """One of ``blocks`` of ``node``: the one at ``index()``, by default the last."""
 
-    __slots__ = ("_index", "blocks", "node", "number")
+    __slots__ = ("_index", "blocks", "compiled", "node", "number")
 
     def __init__(self, node: Node, index: Callable[[], Any], blocks: Sequence[Block], number: Any) -> None:
         self.node = node
         self._index, self.blocks = index, blocks
         self.number = number
         """The index in memory; None if it is elsewhere."""
+        self.compiled: MachineCall | Checked | None = None
+        """Machine code in place of this, if there is any."""
+
+    @property
+    def nest(self) -> Table | None:
+        """The table of that machine code."""
+        call = self.compiled
+        return None if call is None else call.table if isinstance(call, MachineCall) else call.call.table
 
     def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
         index = int(self._index())

@@ -4,12 +4,14 @@
     MachineCall   a compiled loop (`flowrt.device.llvm.call_sequence`); `ParallelCall`, shared by threads
     Checked       a compiled loop that may reject its inputs, and the function that raises the error
     Guarded       a compiled loop that may not support its inputs, and the function that then recomputes it
-    Copy          of one host array to another
+    Move          of a value to a register or an array
     Free          of a register
-    Spilled       a call that stores a tensor in a register that outlasts it
     Update        of variables by compiled loops; adjacent ones are joined (`flowrt.executor.program.updates`)
     ScalarCode    scalar operations in a loop or branch (`flowrt.executor.kernels.scalar_code`)
     RowAccess     a row of a list in a loop (`flowrt.executor.lists.row_access`)
+    Relocated     operands of compiled loops in registers (`flowrt.executor.lists.relocation`)
+    Signal        an event, for a program on another host stream
+    UseStream, Record, WaitFor      the streams of an asynchronous device
 
 Binding makes them, passes join them, and printers turn them into what is executed: `bound` into a Python
 function and its arguments, `flowrt.executor.lists.compiled_body` into machine code.
@@ -19,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, in_sequence
-from flowrt.graph.node import Node, Ref
+from flowrt.device.stream_executor import Event, Stream
+from flowrt.graph.node import Node
 
 
 class Action(Protocol):
@@ -83,14 +86,58 @@ def _run_guarded(
         fallback()
 
 
-class Copy(NamedTuple):
-    """``source`` to ``target``, with a cast to its dtype."""
+class Register(NamedTuple):
+    """Register ``slot`` of a program."""
 
-    target: Array
-    source: Array
+    registers: list[Any]
+    slot: int
+
+
+Place: TypeAlias = "Array | Register"
+"""The location of a value: an array of the device, or a register."""
+
+
+Copy: TypeAlias = "Callable[..., Any]"
+"""A function that copies arrays. See `Move`."""
+
+
+class Move(NamedTuple):
+    """The value at ``source`` to ``target``: by ``copy(target, source)`` into an array, and by
+    ``copy(source)``, which returns the new value, into a register. Without ``copy`` the register refers to
+    the same value.
+    """
+
+    target: Place
+    source: Place
+    copy: Copy | None = np.copyto
 
     def bound(self) -> BoundCall:
-        return np.copyto, (self.target, self.source)
+        target, source, copy = self
+        match target, source:
+            case Register(), Register():
+                return (_refer, (*target, *source)) if copy is None else (_copy, (*target, copy, *source))
+            case Register(), _:
+                return _store, (*target, copy, source)
+            case _, Register():
+                return _load, (copy, target, *source)
+        assert copy is not None
+        return copy, (target, source)
+
+
+def _refer(registers: list[Any], slot: int, others: list[Any], source: int) -> None:
+    registers[slot] = others[source]
+
+
+def _copy(registers: list[Any], slot: int, copy: Callable[..., Any], others: list[Any], source: int) -> None:
+    registers[slot] = copy(others[source])
+
+
+def _store(registers: list[Any], slot: int, copy: Callable[..., Any], array: Array) -> None:
+    registers[slot] = copy(array)
+
+
+def _load(copy: Callable[..., Any], array: Array, registers: list[Any], source: int) -> None:
+    copy(array, registers[source])
 
 
 class Free(NamedTuple):
@@ -103,16 +150,43 @@ class Free(NamedTuple):
         return self.registers.__setitem__, (self.slot, None)
 
 
-class Spilled(NamedTuple):
-    """``call``, which stores the tensor ``ref`` in register ``slot``, where it outlasts its own memory."""
+class Signal(NamedTuple):
+    """``send(key, True)``: what was computed so far is done, for the one that waits for ``key``."""
 
-    ref: Ref
-    registers: list[Any]
-    slot: int
-    call: Call
+    send: Callable[[str, Any], None]
+    key: str
 
     def bound(self) -> BoundCall:
-        return self.call.bound()
+        return self.send, (self.key, True)
+
+
+class UseStream(NamedTuple):
+    """The following instructions are on ``stream``."""
+
+    stream: Stream
+
+    def bound(self) -> BoundCall:
+        return self.stream.executor.use, (self.stream,)
+
+
+class Record(NamedTuple):
+    """Record ``event`` on ``stream``."""
+
+    stream: Stream
+    event: Event
+
+    def bound(self) -> BoundCall:
+        return self.stream.executor.record, (self.stream, self.event)
+
+
+class WaitFor(NamedTuple):
+    """``stream`` waits for an event, or for all that is on another stream now."""
+
+    stream: Stream
+    other: Event | Stream
+
+    def bound(self) -> BoundCall:
+        return self.stream.executor.wait_for, (self.stream, self.other)
 
 
 class Instruction(NamedTuple):

@@ -9,7 +9,7 @@ from flowrt.device.device import Device
 from flowrt.device.stream_executor import Stream
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE, Control
-from flowrt.executor.program.instruction import Action, Call, Instruction
+from flowrt.executor.program.instruction import Action, Call, Instruction, UseStream
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Segment, segment_of
 from flowrt.graph.node import Node
 
@@ -55,7 +55,7 @@ class InstructionBuilder:
         """Switch an asynchronous device to that stream for the following instructions, from ``node`` on."""
         if self.device.is_asynchronous and stream != self.stream:
             self.stream = stream
-            self.emit_call(node, self.device.executor.use, self.device.streams[stream])
+            self.emit(node, UseStream(self.device.streams[stream]))
 
     def work(self, cost: float, pause: bool) -> None:
         """Add the cost of the last node; pause after it if due, or if ``pause`` is set."""
@@ -65,10 +65,6 @@ class InstructionBuilder:
             pause or len(self._instructions) >= MAX_BLOCK_LENGTH or self._cost >= MAX_BLOCK_COST
         ):
             self.cut(PAUSE, 0)
-
-    def segments_so_far(self) -> list[Segment]:
-        """The segments, and what there is of the next."""
-        return [*self.segments, segment_of(self._instructions)]
 
     def cut(
         self,

@@ -30,13 +30,21 @@ from flowrt.executor.partial.partial_run import Calls, LocalCalls
 from flowrt.executor.plan.plan import Plan, StepMode
 from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
 from flowrt.executor.session.request import Request
-from flowrt.executor.session.session_variables import Place, assign_variables, new_resource, read_variables
+from flowrt.executor.session.session_variables import (
+    Place,
+    StoredShard,
+    assign_variables,
+    new_resource,
+    read_variables,
+)
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.construction.graph_extension import Extension, extension
 from flowrt.graph.layouts.attributes import MESH
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.layouts.variable_shards import VariableShard, shards_of
 from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer, compile_step
+from flowrt.graph.passes.placement.place import place
 from flowrt.graph.passes.prepare.extend import MAX_REMEMBERED, Recent
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import Shape
@@ -71,6 +79,8 @@ class Runtime(Protocol):
     def variable_values(self, variables: Sequence[Any], run: Run) -> list[Any]: ...
 
     def assign_variables(self, values: Mapping[Any, Any], run: Run) -> None: ...
+
+    def variable_shards(self, variables: Sequence[Any], run: Run) -> list[list[StoredShard]]: ...
 
     def forget(self) -> None:
         """The graph was changed, not only extended."""
@@ -220,6 +230,35 @@ class LocalRuntime:
             run([v.is_initialized() for v in variables])  # places them, all in one plan
         devices = [self._by_name[self._assigned[v.op.name]] for v in variables]
         return [(d, self._resource(d, v.op.node)) for d, v in zip(devices, variables, strict=True)]
+
+    def variable_shards(self, variables: Sequence[Any], run: Run) -> list[list[StoredShard]]:
+        """See `flowrt.executor.session.session.BaseSession.variable_shards`."""
+        found = {
+            v: shards_of(v.op.node, [d.spec for d in self.devices]) for v in variables if _is_in_parts(v)
+        }
+        self._place([shard for shards in found.values() for shard in shards])
+        whole = [v for v in variables if v not in found]
+        stored = {v: [self._stored(shard) for shard in shards] for v, shards in found.items()}
+        for v, where in zip(whole, self._places(whole, run), strict=True):
+            stored[v] = [StoredShard(tuple(slice(0, size) for size in v.shape.as_list()), 0, 0, where)]
+        return [stored[v] for v in variables]
+
+    def _place(self, shards: Sequence[VariableShard]) -> None:
+        """Place the handles of ``shards`` as the first step that has them would."""
+        handles = [shard.handle for shard in shards if shard.handle is not None]
+        nodes = {handle.name: handle for handle in handles if handle.name not in self._assigned}
+        options = self._options(fuses=False)
+        placed = place(
+            Subgraph(nodes, (), (), ()), options.devices, assigned=self._assigned, soft=options.soft_placement
+        )
+        self._assigned.update([(node.name, node.device) for node in placed])
+
+    def _stored(self, shard: VariableShard) -> StoredShard:
+        where = None
+        if shard.handle is not None:
+            device = self._by_name[self._assigned[shard.handle.name]]
+            where = device, self._resource(device, shard.handle)
+        return StoredShard(shard.slices, shard.place, shard.task, where, shard.is_copy)
 
     def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
         """See `Runtime`."""

@@ -29,6 +29,7 @@ from flowrt.executor.session.clusters import CLUSTERS
 from flowrt.executor.session.default_session import as_default, graph_to_run, leave
 from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.session.request import Request
+from flowrt.executor.session.session_variables import StoredShard
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, leave_default_graph
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
@@ -301,6 +302,14 @@ class BaseSession:
         """
         self._check_open()
         self._runtime.assign_variables(values, self.run)
+
+    def variable_shards(self, variables: Sequence[Any]) -> list[list[StoredShard]]:
+        """The parts in which each variable, of static shape, is kept: one per device of its mesh, or one if
+        it has no layout; and those of its copy, if it has one. No parts of a variable that `variable_values`
+        alone can reach, as in a cluster.
+        """
+        self._check_open()
+        return self._runtime.variable_shards(variables, self.run)
 
     # --- for inspection
 

@@ -1,13 +1,15 @@
 """The variables of a session by themselves: given memory, read and set without operations.
 
-Checkpoints and ``variable.load`` use this way: it needs no plan.
+Checkpoints and ``variable.load`` use this way: it needs no plan. `StoredShard` is a part of a variable where
+it is kept: checkpoints are written from its memory, and read into it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,6 +23,46 @@ from flowrt.graph.resources.variables import VariableResource
 
 Place: TypeAlias = tuple[Device, VariableResource]
 """Location of a variable."""
+
+
+class StoredShard(NamedTuple):
+    """A part of a variable, and where it is kept. Several devices may keep the same part."""
+
+    slices: tuple[slice, ...]
+    """One per dimension of the whole."""
+    device: int
+    """The number of the device in the mesh."""
+    task: int
+    """The number of the process, if each runs its own session; otherwise 0."""
+    where: Place | None
+    """None in another process."""
+    is_copy: bool = False
+    """Whether it is set with the variable, perhaps in a narrower dtype, but is not its value."""
+
+    @contextmanager
+    def reading(self) -> Iterator[np.ndarray[Any, Any]]:
+        """The value on the host, not to be changed: the memory itself, if it is there, which no step updates
+        meanwhile. Raises `FailedPreconditionError` before the first assignment.
+        """
+        assert self.where is not None
+        device, resource = self.where
+        with device.step(), resource.lock:
+            yield device.to_host(resource.read())
+
+    def fill(self, write: Callable[[np.ndarray[Any, Any]], None]) -> None:
+        """Set the value by ``write(array)``, which fills an array of the part's shape: the memory itself, if
+        it is on the host. If it raises, the memory has no defined value.
+        """
+        assert self.where is not None
+        device, resource = self.where
+        if resource.is_pinned and not device.is_asynchronous and device.executor.computes:
+            with device.step(), resource.lock:
+                write(resource.array)
+                resource.is_initialized = True
+            return
+        value = np.empty([part.stop - part.start for part in self.slices], resource.dtype.np)
+        write(value)
+        assign(self.where, value)
 
 
 def new_resource(device: Device, node: Node) -> Any:
@@ -59,7 +101,13 @@ def assign_variables(values: Mapping[Any, Any], places: Sequence[Place], devices
     """
     given = [converter(v._as_graph_element())(value) for v, value in values.items()]
     arrays = bring(given, [device for device, _ in places], devices)
-    for (device, resource), array in zip(places, arrays, strict=True):
-        assign = device.executor.kernel(resource.name, resource.assign, 0.0)
-        with device.step(), device.activate():
-            assign(device.xp, device.to_device(array))
+    for place, array in zip(places, arrays, strict=True):
+        assign(place, array)
+
+
+def assign(place: Place, value: Any) -> None:
+    """Set a variable to a value of its shape and dtype, on the host or as `bring` gives it."""
+    device, resource = place
+    kernel = device.executor.kernel(resource.name, resource.assign, 0.0)
+    with device.step(), device.activate():
+        kernel(device.xp, device.to_device(value))

@@ -10,4 +10,5 @@ transfer_queue                      queues between steps and host threads (infee
 gradient_accumulator                conditional accumulators
 parameter_shard, shard_service      a parameter server's pure state machine; the same behind a lock
 groups, step_groups                 collective groups that this process has joined
+exchange                            a text from every rank of such a group to all
 """

@@ -1,9 +1,17 @@
 """Initializing, saving and restoring variables.
 
 durable_files      files written atomically; `write_graph`
-checkpoint_format  manifest and shards, without file access
+stored_arrays      the form of an array in a shard
+pieces             blocks of tensors, and which process writes which
+checkpoint_format  the manifest, without file access
+shard_file         safetensors files, written from memory and read in part
+together           processes that save or restore together
 checkpoint         the checkpoint store
+stored_tensor      a tensor in files, read in part
+checkpoint_reader  `CheckpointReader`
 checkpoint_state   the list of a directory's checkpoints
+variable_pieces    variables of a session as pieces
 saver              `Saver`
+foreign_files      `load_safetensors`
 scaffold           `Scaffold`: init ops, local init ops, saver
 """

@@ -1,15 +1,19 @@
-"""The checkpoint store: arrays by name, saved atomically.
+"""The checkpoint store: tensors by name, saved atomically, by one process or by several together.
 
 `checkpoint_format` describes the files. A save takes four steps:
 
-    1. The new manifest is created as ``P.<save id>.pending`` and locked (``flock``) until the save ends.
-    2. The shards are written and synced under names unique to this save; the old checkpoint's are untouched.
-    3. The manifest is written, synced and renamed to ``P.index.json``. This rename commits the save.
-    4. Shards that no manifest names are removed: the replaced checkpoint's and those of killed saves.
+    1. The first process creates the new manifest as ``P.<save id>.pending`` and locks it (``flock``) until
+       the save ends.
+    2. Each process writes and syncs its shards under names unique to this save; the old checkpoint's are
+       untouched.
+    3. When all have done so, the first one writes and syncs the manifest and renames it to ``P.index.json``.
+       This rename commits the save.
+    4. It removes the shards that no manifest names: the replaced checkpoint's and those of killed saves.
 
     Rule 1: a shard is never changed and its name never reused, so a reader's checks stay valid.
     Rule 2: a sweep spares a save with a locked pending manifest; the lock dies with its process.
     Rule 3: a save that raised before the rename removes its own files; after the rename it removes nothing.
+    Rule 4: only the process with the lock commits or removes, so whether a save was committed has one answer.
 
 Any number of threads and processes may save, read and remove under one prefix; the last rename wins.
 """
@@ -21,18 +25,13 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import IO, Any, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, Any
 
-import safetensors
-import safetensors.numpy
-
-from flowrt.base.progress import Progress
-from flowrt.dtypes import DType
-from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, nearest
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from flowrt.train.checkpoints import checkpoint_format as form
-from flowrt.train.checkpoints.checkpoint_format import Array, Manifest, ShardEntry
+from flowrt.train.checkpoints.checkpoint_format import Manifest, ShardEntry, TensorEntry
 from flowrt.train.checkpoints.durable_files import (
     PathLike,
     path_string,
@@ -40,9 +39,12 @@ from flowrt.train.checkpoints.durable_files import (
     typed_os_errors,
     write_synced,
 )
+from flowrt.train.checkpoints.pieces import plan_shards
+from flowrt.train.checkpoints.shard_file import HeldPiece, write_shard
+from flowrt.train.checkpoints.stored_arrays import Array
+from flowrt.train.checkpoints.together import ALONE, Processes
 
-MAX_SHARD_BYTES = 256 << 20  # a save holds about two shards in memory in addition to the tensors
-CHUNK_BYTES = 1 << 20  # read at a time for a checksum; larger ones leave the CPU's cache
+MAX_SHARD_BYTES = 1 << 30  # a copy over a network that breaks off goes on with the file that it was at
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}  # a file system without: no sweeps there
 
 _FILE_OF_TENSORFLOW = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
@@ -67,7 +69,7 @@ def _pending_path(prefix: str, save_id: str) -> str:
     return f"{prefix}.{save_id}.pending"
 
 
-def _shard_path(prefix: str, save_id: str, number: int, count: int) -> str:
+def shard_path(prefix: str, save_id: str, number: int, count: int) -> str:
     return f"{prefix}.{save_id}-{number:05d}-of-{count:05d}.safetensors"
 
 
@@ -102,23 +104,149 @@ def write_checkpoint(
     path = check_prefix(prefix)
     if max_shard_bytes < 1:
         raise InvalidArgumentError(f"max_shard_bytes: expected at least 1; got {max_shard_bytes}")
-    for name, array in tensors.items():
-        form.check_tensor(name, array)
-    stored = {name: form.to_stored(name, array) for name, array in tensors.items()}
-    plan = form.plan_shards({name: array.nbytes for name, array in stored.items()}, max_shard_bytes)
-    entries = {name: form.entry(tensors[name], number) for number, names in enumerate(plan) for name in names}
-    shards = [{name: stored[name] for name in names} for names in plan]
-    with typed_os_errors(f"saving checkpoint {path}"):
-        _make_directory(path)
-        with _pending_save(path) as (save_id, file):
-            paths = [_shard_path(path, save_id, number, len(shards)) for number in range(len(shards))]
-            written = tuple(map(_write_shard, paths, shards))
-            write_synced(file, form.encode_manifest(Manifest(save_id, written, entries)))
+    pieces = [HeldPiece.of_array(name, array) for name, array in tensors.items()]
+    write_pieces(path, lambda: pieces, ALONE, max_shard_bytes)
+
+
+def write_pieces(
+    prefix: str | None,
+    collect: Callable[[], Sequence[HeldPiece]],
+    processes: Processes,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> str:
+    """Save what ``collect`` returns in each of ``processes``, which between them have each tensor once.
+
+    They call it at the same time and save under one prefix, in a directory that all see: that of the first
+    process, where another gives None. Returns the prefix. Raises as `write_checkpoint`, and what ``collect``
+    raises: an error in one process is an error in all. If a process is killed, the others raise
+    `UnavailableError`, and files may be left, which the next save removes.
+    """
+    save = _Save(processes)
+    with ExitStack() as stack:
+        save.begin(prefix, collect, max_shard_bytes, stack)
+        save.commit(save.write())
+    if processes.number == 0:
+        with suppress(OSError):  # the save is committed; the next one removes what is left
+            _sweep(save.prefix)
+    return save.prefix
+
+
+class _Save:
+    """One save, in one of its processes: its steps, each of which ends in all at once."""
+
+    prefix: str
+    _save_id: str
+    _pending: IO[bytes]
+    """The new manifest, in the first process."""
+    _pieces: Sequence[HeldPiece]
+    """The pieces that this process adds; a tensor without elements has no bytes."""
+    _shards: list[list[HeldPiece]]
+    """The pieces with bytes, by shard."""
+    _numbers: range
+    """The numbers of this process's shards."""
+    _count: int
+    """The number of all shards."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes, self._is_first = processes, processes.number == 0
+
+    def begin(
+        self,
+        prefix: str | None,
+        collect: Callable[[], Sequence[HeldPiece]],
+        max_shard_bytes: int,
+        stack: ExitStack,
+    ) -> None:
+        """Find what there is to write, and under which names. The first process holds the lock until
+        ``stack`` ends.
+        """
+
+        def begin() -> tuple[str | None, str, int]:
+            path = None if prefix is None else check_prefix(prefix)
+            self._plan(collect(), max_shard_bytes)
+            if path is not None and self._processes.count > 1:
+                path = os.path.abspath(path)
+            if not self._is_first:
+                return path, "", len(self._shards)
+            assert path is not None
+            with typed_os_errors(f"saving checkpoint {path}"):
+                _make_directory(path)
+                save_id, self._pending = stack.enter_context(_pending_save(path))
+            return path, save_id, len(self._shards)
+
+        begun = self._processes.all(begin)
+        self.prefix, self._save_id, _ = begun[0]
+        for number, (path, _, _) in enumerate(begun):
+            if path not in (None, self.prefix):
+                raise InvalidArgumentError(
+                    f"save: expected one prefix in all processes; got {self.prefix!r}, and {path!r} in "
+                    f"process {number}"
+                )
+        counts = [count for _, _, count in begun]
+        first = sum(counts[: self._processes.number])
+        self._numbers, self._count = range(first, first + len(self._shards)), sum(counts)
+
+    def _plan(self, pieces: Sequence[HeldPiece], max_shard_bytes: int) -> None:
+        self._pieces = pieces
+        held: dict[str, HeldPiece] = {}
+        for piece in pieces:
+            if piece.num_elements and held.setdefault(piece.key, piece) is not piece:
+                raise InvalidArgumentError(
+                    f"checkpoint: expected different names of tensors and pieces; got {piece.key!r} of "
+                    f"{held[piece.key].tensor!r} and {piece.tensor!r}"
+                )
+        plan = plan_shards({key: piece.nbytes for key, piece in held.items()}, max_shard_bytes)
+        self._shards = [[held[key] for key in keys] for keys in plan]
+
+    def write(self) -> list[Any]:
+        """Write this process's shards: what each process adds to the manifest."""
+        return self._processes.all(self._write)
+
+    def _write(self) -> dict[str, Any]:
+        entries = list[ShardEntry]()
+        with typed_os_errors(f"saving checkpoint {self.prefix}"):
+            for number, pieces in zip(self._numbers, self._shards, strict=True):
+                entries.append(write_shard(self._shard_path(number), pieces))
+        number_of = {
+            piece.key: number
+            for number, pieces in zip(self._numbers, self._shards, strict=True)
+            for piece in pieces
+        }
+        found: dict[str, TensorEntry] = {}
+        for piece in self._pieces:
+            known = found.get(piece.tensor)
+            added = (piece.entry(number_of[piece.key]),) if piece.num_elements else ()
+            earlier = () if known is None else known.pieces
+            found[piece.tensor] = TensorEntry(piece.dtype, piece.tensor_shape, (*earlier, *added))
+        return form.manifest_body(Manifest(self._save_id, tuple(entries), found))
+
+    def commit(self, bodies: Sequence[Any]) -> None:
+        """Write the manifest of all processes, and rename it."""
+        self._processes.all(lambda: self._commit(bodies) if self._is_first else None)
+
+    def _commit(self, bodies: Sequence[Any]) -> None:
+        path = self.prefix
+        manifest = form.joined_manifest(bodies, f"saving checkpoint {path}")
+        with typed_os_errors(f"saving checkpoint {path}"):
+            if self._processes.count > 1:
+                self._check_visible(manifest)
+            write_synced(self._pending, form.encode_manifest(manifest))
             sync_directory(path)  # no manifest on disk before its shards' names
-            os.replace(_pending_path(path, save_id), _manifest_path(path))
+            os.replace(_pending_path(path, self._save_id), _manifest_path(path))
             sync_directory(path)  # no shard swept before the manifest that replaces it
-    with suppress(OSError):  # the save is committed; the next one removes what is left
-        _sweep(path)
+
+    def _check_visible(self, manifest: Manifest) -> None:
+        """Raise `FailedPreconditionError` unless this process sees the shards of all others."""
+        for number, entry in enumerate(manifest.shards):
+            shard = self._shard_path(number)
+            if not os.path.isfile(shard) or os.path.getsize(shard) != entry.nbytes:
+                raise FailedPreconditionError(
+                    f"saving checkpoint {self.prefix}: expected a directory that all processes share; the "
+                    f"first one does not see {os.path.basename(shard)}, which another has written"
+                )
+
+    def _shard_path(self, number: int) -> str:
+        return shard_path(self.prefix, self._save_id, number, self._count)
 
 
 def _make_directory(prefix: str) -> None:
@@ -163,14 +291,8 @@ def _abandon(prefix: str, save_id: str) -> None:
         return
     with suppress(OSError):
         for path in (*_shards_by_save(prefix).get(save_id, ()), pending):  # the lock's file last
-            os.unlink(path)
-
-
-def _write_shard(path: str, tensors: Mapping[str, Array]) -> ShardEntry:
-    data = safetensors.numpy.save(dict(tensors))
-    with open(path, "xb") as file:
-        write_synced(file, data)
-    return ShardEntry(len(data), form.checksum(data))
+            with suppress(FileNotFoundError):  # removed by another process
+                os.unlink(path)
 
 
 # Removing
@@ -212,7 +334,7 @@ def _in_progress(prefix: str, save_id: str) -> bool:
 
 def _is_current(prefix: str, save_id: str) -> bool:
     try:
-        return _read_manifest(prefix).save_id == save_id
+        return read_manifest(prefix).save_id == save_id
     except NotFoundError:
         return False
     except OpError:  # unreadable: it may name any shard
@@ -247,83 +369,7 @@ def why_absent(prefix: str) -> str:
     return f"there is no {_manifest_path(prefix)}"
 
 
-def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dict[str, Array]:
-    """The tensors ``names`` (all of them if None), by name, all from the same save.
-
-    Raises as `CheckpointReader` does. When a save replaces the checkpoint meanwhile, the new one is read.
-    """
-    wanted = None if names is None else list(names)
-    reader = CheckpointReader(prefix)
-    while True:
-        try:
-            return _read_all(reader, list(reader.tensors) if wanted is None else wanted)
-        except NotFoundError:
-            newer = CheckpointReader(prefix)
-            if newer.save_id == reader.save_id:
-                raise
-            reader = newer  # the shards were swept while we read, which only another save can repeat
-
-
-def _read_all(reader: CheckpointReader, names: Sequence[str]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
-    with Progress("restoring", len(names), "tensors") as progress:
-        for done, name in enumerate(names):
-            progress.update(done, name)
-            found[name] = reader.get_tensor(name)
-    return found
-
-
-@final
-class CheckpointReader:
-    """Reads the tensors of one checkpoint, one at a time; each shard is checked when it is first needed.
-
-    The constructor reads only the manifest. Raises `NotFoundError` (no checkpoint; no such tensor; a missing
-    shard, perhaps because the checkpoint was replaced since) and `DataLossError` (a file is damaged). After
-    an error the reader is unchanged. Not thread-safe.
-    """
-
-    def __init__(self, filepattern: PathLike) -> None:
-        self.prefix = check_prefix(filepattern)
-        manifest = _read_manifest(self.prefix)
-        self.save_id, self.tensors = manifest.save_id, manifest.tensors
-        self._entries = manifest.shards
-        self._shards: dict[int, Any] = {}  # open and checked, by number
-
-    def has_tensor(self, tensor_str: str) -> bool:
-        return tensor_str in self.tensors
-
-    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        return {name: list(entry.shape) for name, entry in self.tensors.items()}
-
-    def get_variable_to_dtype_map(self) -> dict[str, DType]:
-        return {name: entry.dtype for name, entry in self.tensors.items()}
-
-    def get_tensor(self, tensor_str: str) -> Array:
-        """A new array with the value of one tensor; object dtype with elements of type bytes for strings."""
-        entry = self.tensors.get(tensor_str)
-        if entry is None:
-            where, count = f"checkpoint {self.prefix}", len(self.tensors)
-            hint = nearest(str(tensor_str), self.tensors)
-            raise NotFoundError(f"{where}: expected one of its {count} tensors; got {tensor_str!r}.{hint}")
-        where = f"{self._shard_path(entry.shard)}: tensor {tensor_str!r}"
-        with typed_os_errors(where), _safetensors_errors(where):
-            shard = self._shard(entry.shard)
-            header = shard.get_slice(tensor_str)
-            entry.check_stored(where, header.get_dtype(), tuple(header.get_shape()))
-            return form.from_stored(entry, shard.get_tensor(tensor_str), where)
-
-    def _shard_path(self, number: int) -> str:
-        return _shard_path(self.prefix, self.save_id, number, len(self._entries))
-
-    def _shard(self, number: int) -> Any:
-        if number not in self._shards:
-            path = self._shard_path(number)
-            _check_file(path, self._entries[number])
-            self._shards[number] = safetensors.safe_open(path, framework="np")
-        return self._shards[number]
-
-
-def _read_manifest(prefix: str) -> Manifest:
+def read_manifest(prefix: str) -> Manifest:
     path, expected = _manifest_path(prefix), f"checkpoint {prefix}: expected its manifest"
     try:
         with typed_os_errors(expected), open(path, "rb") as file:
@@ -331,26 +377,3 @@ def _read_manifest(prefix: str) -> Manifest:
     except NotFoundError:
         raise NotFoundError(f"{expected}; {why_absent(prefix)}") from None
     return form.decode_manifest(data, path)
-
-
-def _check_file(path: str, entry: ShardEntry) -> None:
-    """Raise `DataLossError` unless the file has the size and the checksum of the manifest's entry."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != entry.nbytes:
-            raise DataLossError(f"{path}: expected {entry.nbytes} bytes; got {size}")
-        found = form.checksum(b"")
-        while chunk := file.read(CHUNK_BYTES):
-            found = form.checksum(chunk, int(found, 16))
-    if found != entry.crc32:
-        raise DataLossError(f"{path}: expected CRC-32 {entry.crc32}; got {found}")
-
-
-@contextmanager
-def _safetensors_errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    except safetensors.SafetensorError as error:
-        raise DataLossError(
-            f"{where}: expected the content described by the manifest; got {error}"
-        ) from error

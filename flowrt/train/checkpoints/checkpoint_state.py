@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import final
 
 from flowrt.errors import DataLossError, InvalidArgumentError
-from flowrt.train.checkpoints.checkpoint import CheckpointReader, checkpoint_exists, is_of_tensorflow
-from flowrt.train.checkpoints.checkpoint_format import Array
+from flowrt.train.checkpoints.checkpoint import checkpoint_exists, is_of_tensorflow
+from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
 from flowrt.train.checkpoints.durable_files import PathLike, path_string, replace_file, typed_os_errors
+from flowrt.train.checkpoints.stored_arrays import Array
 
 __all__ = [
     "CheckpointState", "get_checkpoint_state", "latest_checkpoint", "list_variables", "load_checkpoint",

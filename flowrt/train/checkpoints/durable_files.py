@@ -57,6 +57,11 @@ def path_string(path: object, what: str) -> str:
 def write_synced(file: IO[bytes], data: bytes) -> None:
     """Write ``data`` and wait until the disk has it."""
     file.write(data)
+    sync_file(file)
+
+
+def sync_file(file: IO[bytes]) -> None:
+    """Wait until the disk has what was written."""
     file.flush()
     os.fsync(file.fileno())
 

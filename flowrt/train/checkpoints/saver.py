@@ -1,16 +1,16 @@
 """`Saver`: variables to checkpoints and back.
 
 The files are those of `flowrt.train.checkpoints.checkpoint`: safetensors shards and a JSON manifest with
-checksums,
-replaced atomically. Nothing is added to the graph: values are taken from and put into the session, so a Saver
-works on a finalized graph, and nothing in a checkpoint can run.
+checksums, replaced atomically. Nothing is added to the graph: values are taken from and put into the session
+(`flowrt.train.checkpoints.variable_pieces`), so a Saver works on a finalized graph, and nothing in a
+checkpoint can run.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,13 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, neare
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.source import user_line
 from flowrt.profiler.text_table import first_few
-from flowrt.train.checkpoints.checkpoint import (
-    CheckpointReader,
-    checkpoint_exists,
-    read_checkpoint,
-    remove_checkpoint,
-    why_absent,
-    write_checkpoint,
-)
+from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, why_absent, write_pieces
+from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_one_save
 from flowrt.train.checkpoints.checkpoint_state import update_checkpoint_state
 from flowrt.train.checkpoints.durable_files import path_string
+from flowrt.train.checkpoints.stored_tensor import Reshaped, Source, StoredTensor
+from flowrt.train.checkpoints.together import processes_of
+from flowrt.train.checkpoints.variable_pieces import filling, held_pieces, take_part_in_values
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
 
 
@@ -99,28 +96,39 @@ class Saver:
         ``save_path-STEP``.
 
         ``global_step`` is an int, a variable or a tensor. If workers hold parts of a variable's value, all
-        must save at the same time, each to its own path, or call `take_part`. Raises
-        `FailedPreconditionError` for an uninitialized variable and the errors of writing; the last checkpoint
-        is then untouched.
+        must save at the same time, or call `take_part`: under one path if each runs its own session of a
+        mesh, otherwise each under its own. Raises `FailedPreconditionError` for an uninitialized variable and
+        the errors of writing, on a mesh in all of them; the last checkpoint is then untouched.
         """
         _check_session(sess, "save")
-        targets = self._targets()
         prefix = path_string(save_path, "save")
         if global_step is not None:
             step = _step_of(sess, global_step)
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
-        write_checkpoint(prefix, dict(zip(targets, _values(sess, targets.values()), strict=True)))
-        if write_state:
-            outdated = self._record(prefix)
-            directory = os.path.dirname(prefix) or "."
-            update_checkpoint_state(directory, prefix, self.last_checkpoints, latest_filename)
-            for each in outdated:
-                remove_checkpoint(each)
+        targets = self._targets()
+        processes = processes_of(targets.values())
+        write_pieces(prefix, lambda: held_pieces(sess, targets, processes), processes)
+        outdated = self._record(prefix) if write_state else []
+
+        def list_checkpoint() -> None:
+            if write_state and processes.number == 0:
+                directory = os.path.dirname(prefix) or "."
+                update_checkpoint_state(directory, prefix, self.last_checkpoints, latest_filename)
+                for each in outdated:
+                    remove_checkpoint(each)
+
+        processes.all(list_checkpoint)
         return prefix
 
     def take_part(self, sess: Any) -> None:
-        """Take part in the save of another worker: read, with it, the values that need all workers."""
-        _shared_values(sess, self._targets().values())
+        """Take part in the save of another worker: write, or read, what this one has of the variables."""
+        targets = self._targets()
+        processes = processes_of(targets.values())
+        if processes.count == 1:
+            take_part_in_values(sess, targets.values())
+            return
+        write_pieces(None, lambda: held_pieces(sess, targets, processes), processes)
+        processes.all(lambda: None)  # the first one lists the checkpoint
 
     def _record(self, prefix: str) -> list[str]:
         """Add ``prefix`` to the list of checkpoints. Drops those to remove from the list and returns them."""
@@ -137,33 +145,39 @@ class Saver:
     def restore(self, sess: Any, save_path: str | None) -> None:
         """Set the variables from a checkpoint; they need not be initialized.
 
-        Raises `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a
-        variable that is not in it, `InvalidArgumentError` for another shape or dtype (with both),
-        `DataLossError` for damage. After an error no variable has changed.
+        If each worker runs its own session of a mesh, all restore at the same time. Raises
+        `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a variable
+        that is not in it, `InvalidArgumentError` for another shape or dtype (with both), `DataLossError` for
+        damage. After an error no variable has changed, in any of them.
         """
         _check_session(sess, "restore")
-        if save_path is None:
-            raise InvalidArgumentError(
-                "restore: expected a checkpoint's prefix; got None. Was anything saved?", source=user_line()
-            )
-        prefix = path_string(save_path, "restore")
-        if not checkpoint_exists(prefix):
-            expected = "expected the prefix of a checkpoint that flowrt saved"
-            message = f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}"
-            raise InvalidArgumentError(message, source=user_line())
         targets = self._targets()
-        reader = CheckpointReader(prefix)
+        processes = processes_of(targets.values())
+        fill: Callable[[], None]
+
+        def prepare() -> str:
+            nonlocal fill
+            prefix = _existing(save_path)
+            save_id, fill = read_one_save(prefix, lambda reader: self._filling(sess, targets, reader))
+            return save_id
+
+        saves = set(processes.all(prepare))
+        if len(saves) > 1:
+            raise InvalidArgumentError(
+                f"restore: expected one checkpoint in all processes; got {save_path!r} of {len(saves)} saves",
+                source=user_line(),
+            )
+        processes.all(fill)
+
+    def _filling(
+        self, sess: Any, targets: Mapping[str, Variable], reader: CheckpointReader
+    ) -> tuple[str, Callable[[], None]]:
+        """The id of the save, and the function that sets ``targets`` from it."""
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         for name, variable in targets.items():
-            self._check(prefix, name, variable, shapes, types)
-        stored = read_checkpoint(prefix, list(targets))
-        sess.assign_variables(
-            {
-                copy: value
-                for name, v in targets.items()
-                for copy, value in zip(v.copies, v.value_for_copies(_shaped(stored[name], v)), strict=True)
-            }
-        )
+            self._check(reader.prefix, name, variable, shapes, types)
+        sources = {variable: _shaped(reader.stored(name), variable) for name, variable in targets.items()}
+        return reader.save_id, filling(sess, sources)
 
     def _check(
         self, prefix: str, name: str, variable: Variable, shapes: Mapping[str, Any], types: Mapping[str, Any]
@@ -203,22 +217,6 @@ class Saver:
         self.set_last_checkpoints([p for p in checkpoint_paths if checkpoint_exists(p)])
 
 
-def _values(sess: Any, variables: Iterable[Variable]) -> list[Any]:
-    """The value to save for each variable."""
-    variables = list(variables)
-    shared = _shared_values(sess, variables)
-    kept = [v for v in variables if v not in shared]
-    found = iter(sess.variable_values([copy for v in kept for copy in v.copies]))
-    own = {v: v.value_of_copies([next(found) for _ in v.copies]) for v in kept}
-    return [(shared if v in shared else own)[v] for v in variables]
-
-
-def _shared_values(sess: Any, variables: Iterable[Variable]) -> dict[Variable, Any]:
-    """The values that other workers hold parts of; the workers read them at the same time."""
-    tensors = {v: v.shared_value for v in variables if v.shared_value is not None}
-    return dict(zip(tensors, sess.run(list(tensors.values())), strict=True)) if tensors else {}
-
-
 def _by_name(var_list: Any) -> dict[str, Variable]:
     if not isinstance(var_list, Iterable) or isinstance(var_list, str | Variable):
         raise DTypeError(f"Saver: expected a list or dict of variables; got {var_list!r}")
@@ -252,6 +250,22 @@ def _step_of(sess: Any, global_step: Any) -> int:
         ) from None
 
 
-def _shaped(value: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, Any]:
+def _existing(save_path: Any) -> str:
+    """The prefix of a checkpoint. Raises `InvalidArgumentError` if there is none."""
+    if save_path is None:
+        raise InvalidArgumentError(
+            "restore: expected a checkpoint's prefix; got None. Was anything saved?", source=user_line()
+        )
+    prefix = path_string(save_path, "restore")
+    if not checkpoint_exists(prefix):
+        expected = "expected the prefix of a checkpoint that flowrt saved"
+        message = f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}"
+        raise InvalidArgumentError(message, source=user_line())
+    return prefix
+
+
+def _shaped(stored: StoredTensor, variable: Variable) -> Source:
+    """``stored``, in the shape of the variable if that is another one."""
     shape = variable.shape
-    return value if shape.is_compatible_with(value.shape) else value.reshape(shape.as_list())
+    fits = shape.is_compatible_with(list(stored.shape))
+    return stored if fits else Reshaped(stored, tuple(size or 0 for size in shape.as_list()))

@@ -1,10 +1,11 @@
 """Checkpoints and summaries if each worker has its own graph: the first one writes, all read.
 
 The value of a variable that each replica writes separately (synchronization ON_READ) is computed from the
-copies on all workers. So in every run the first worker's hook broadcasts whether it will save afterwards:
+copies on all workers, and of variables with layouts each worker writes what it has. So in every run the first
+worker's hook broadcasts whether it will save afterwards:
 
     first worker   CheckpointSaverHook   due, by step count or time       --agreed-->   reads, writes
-    the others     SavePartnerHook                                        --agreed-->   read
+    the others     SavePartnerHook                                        --agreed-->   read, write their part
 
 A summary of a value that all workers compute together (`Strategy.reduce`) is fetched by all of them, in the
 runs for which the first one's timer is due: each has a `SummarySaverHook`; those of the others write nothing.
@@ -19,6 +20,7 @@ from flowrt.dtypes import int32
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Operation, get_default_graph
 from flowrt.graph.layouts.attributes import MESH
+from flowrt.graph.passes.layouts.processes import own_of_variable
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.hooks.basic_session_run_hooks import required_global_step
@@ -77,9 +79,12 @@ class SaveAgreement:
 
     @staticmethod
     def of_graph() -> SaveAgreement | None:
-        """The agreement, or None if the variables' values can be read without the other workers."""
+        """The agreement, or None if the variables can be saved without the other workers."""
         strategy = strategy_of_workers()
-        is_shared = any(variable.shared_value is not None for variable in global_variables())
+        is_shared = any(
+            v.shared_value is not None or own_of_variable(v.op.node.attrs) is not None
+            for v in global_variables()
+        )
         return SaveAgreement(strategy, "save_agreement") if strategy is not None and is_shared else None
 
     @staticmethod

@@ -10,12 +10,14 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 import time
 
 import numpy as np
 
 import flowrt as tf
+from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
+from flowrt.graph.resources.variables import VariableResource
+from flowrt.train.checkpoints import checkpoint
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
 from tests.graph.passes.layouts.random_layouts import give, random_layout, random_mesh
 from tests.graph.passes.layouts.test_random_layouts import results
@@ -104,6 +106,51 @@ def sends():
         for _ in range(20):
             session.run([train, loss], {x: np.ones([4, 256])})
         return (received_bytes() - before) / 20, nbytes
+
+
+def keeps():
+    """Bytes a parameter of ``keeps STAGE REDUCE`` in this worker's variables, and in tensors that are there
+    when the first update begins. REDUCE: the dtype of gradients, if products are in bfloat16; else nothing.
+    """
+    _, stage, reduce = WHAT.split(":")
+    policy = tf.distribute.Precision("bfloat16", reduce=reduce) if reduce else None
+    found = tf.distribute.FullyShardedStrategy(
+        Mesh([("dp", len(ADDRESSES))]), stage=int(stage), units=r"layer\d+", policy=policy, **workers()
+    )
+    layers, width = 16, 64
+    with found.scope():
+        x = tf.placeholder(tf.float32, [len(ADDRESSES), width])
+        h = x
+        for layer in range(layers):
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/w", [width, width])))
+        train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
+    with tf.Session(config=CONFIG) as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train, {x: np.ones([len(ADDRESSES), width])})
+        resources = session._runtime._resources.values()
+        kept = sum(r.array.nbytes for r in resources if isinstance(r, VariableResource) and r.array.ndim)
+        plans = [plan for request in session._requests.values() for plan in request.plans.values()]
+        (part,) = plans[-1].partitions.values()
+        live = live_at_first_update(part)
+        return kept / (layers * width**2), live / (layers * width**2)
+
+
+def live_at_first_update(part):
+    """The bytes of tensors made before the first update and read by it or later."""
+    order = list(part.schedule.order)
+    first = next(i for i, node in enumerate(order) if node.name.startswith("Adam/update"))
+    made = {(node.name, k) for node in order[:first] for k in range(len(node.outputs))}
+    read = {ref for node in order[first:] for ref in node.inputs} & made
+    nodes, buffers = part.subgraph.nodes, part.buffers
+
+    def base(ref):
+        while nodes[ref[0]].op.alias and buffers.storage_of(ref) is not Storage.RESOURCE:
+            ref = nodes[ref[0]].inputs[nodes[ref[0]].op.aliased]
+        return ref
+
+    in_memory = (Storage.BUFFER, Storage.REGISTER)
+    roots = {base(ref) for ref in read}
+    return sum(nbytes_of(part.subgraph.spec(r)) for r in roots if buffers.storage_of(r) in in_memory)
 
 
 def received_bytes():
@@ -224,19 +271,81 @@ def draws():
         return np.array(losses).tolist(), called
 
 
+LAYOUTS = {"rows": {"w": ["a", None], "u": ["a"]}, "columns": {"w": [None, "a"]}, "whole": {}}
+"""Of the variables of `saved_variables`, by name."""
+
+
+def saved_variables(of_layout):
+    """A matrix, and smaller variables, for checkpoints; four devices, equally many in each process."""
+    with strategy(Mesh([("a", 2), ("b", 2)]), timeout_s=20.0).scope():
+        layouts = LAYOUTS[of_layout]
+        rows = np.arange(21.0).reshape(7, 3)
+        return {
+            name: tf.get_variable(name, initializer=tf.constant(value), layout=layouts.get(name))
+            for name, value in {"w": rows, "u": rows[:, 0] / 2, "step": np.int64(5)}.items()
+        }
+
+
 def saves():
-    """A checkpoint of 2 workers: the values before and after it is restored, and what is in its file."""
-    with strategy(Mesh([("tp", 2)])).scope():
-        w = tf.get_variable("w", [5, 3], tf.float64, layout=["tp", None])
-        saver = tf.train.Saver()
-    with tempfile.TemporaryDirectory() as directory, tf.Session() as session:
-        session.run(w.initializer)
-        before = session.run(w)
-        prefix = saver.save(session, f"{os.environ.get('CHECKPOINTS', directory)}/model")
-        session.run(w.assign(before * 0))
+    """A checkpoint, ``saves:LAYOUT``, and the one after it, which is restored: the values before, between and
+    after, and how many bytes this process has written.
+    """
+    found = saved_variables(WHAT.split(":")[1])
+    saver, written = tf.train.Saver(), []
+    note_writes(written)
+    with tf.Session(config=CONFIG) as session:
+        session.run(tf.global_variables_initializer())
+        before = session.run(found)
+        prefix = saver.save(session, f"{os.environ['CHECKPOINTS']}/model")
+        session.run([v.assign(tf.zeros_like(v)) for v in found.values()])
+        zeros = session.run(found)
         saver.restore(session, prefix)
-        saved = tf.train.NewCheckpointReader(prefix).get_tensor("w")
-        return before.tolist(), session.run(w).tolist(), saved.tolist()
+        values = before, zeros, session.run(found)
+        return [{name: v.tolist() for name, v in each.items()} for each in values], written
+
+
+def note_writes(written):
+    """Note the number of bytes of each shard that this process writes."""
+    real = checkpoint.write_shard
+
+    def noted(path, pieces):
+        entry = real(path, pieces)
+        written.append(sum(piece.nbytes for piece in pieces))
+        return entry
+
+    checkpoint.write_shard = noted
+
+
+def restores():
+    """The values that ``restores:LAYOUT`` finds in the checkpoint; or the error, and the values after it."""
+    found = saved_variables(WHAT.split(":")[1])
+    with tf.Session(config=CONFIG) as session:
+        session.run([v.assign(tf.ones_like(v)) for v in found.values()])
+        try:
+            tf.train.Saver().restore(session, f"{os.environ['CHECKPOINTS']}/model")
+        except tf.errors.OpError as error:
+            return type(error).__name__, str(error), [v.tolist() for v in session.run(list(found.values()))]
+        return {name: v.tolist() for name, v in session.run(found).items()}
+
+
+def loads():
+    """The values from the file CHECKPOINTS/w.safetensors, in rows."""
+    found = saved_variables("rows")
+    with tf.Session(config=CONFIG) as session:
+        names = {"w": tf.train.Transposed("weight"), "u": "bias"}
+        tf.train.load_safetensors(f"{os.environ['CHECKPOINTS']}/w.safetensors", names, session)
+        return [v.tolist() for v in session.run([found["w"], found["u"]])]
+
+
+def fails_to_save():
+    """One process has no value of a variable; one is killed while it writes: what the others raise."""
+    found = saved_variables("rows")
+    saver, prefix = tf.train.Saver(), f"{os.environ['CHECKPOINTS']}/model"
+    with tf.Session(config=CONFIG) as session:
+        session.run([v.initializer for name, v in found.items() if name != "step" or WHAT != "uninitialized"])
+        if TASK == 1 and WHAT == "killed_saving":
+            checkpoint.write_shard = lambda path, pieces: os.kill(os.getpid(), signal.SIGKILL)
+        saver.save(session, prefix)
 
 
 def monitors():
@@ -294,11 +403,16 @@ DOES = {
     "train": trains,
     "shard": shards,
     "sends": sends,
+    "keeps": keeps,
     "graphs": draws_graphs,
     "loops": draws_graphs,
     "reads": reads,
     "draws": draws,
     "saves": saves,
+    "restores": restores,
+    "loads": loads,
+    "uninitialized": fails_to_save,
+    "killed_saving": fails_to_save,
     "monitors": monitors,
     "fetches": fetches,
     "outside": outside,

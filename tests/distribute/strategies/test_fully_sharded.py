@@ -249,6 +249,22 @@ def test_bytes_of_variables_and_states(stage: int, size: int) -> None:
     assert kept == [(expected if size > 1 else 3.0) * parameter] * size
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("reduce", ["", "bfloat16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bytes_a_parameter_when_the_first_update_begins(stage: int, reduce: str, count: int) -> None:
+    """ZeRO's table, of variables, states and gradients, by the plan: in bfloat16, 4 + 12/N and 2 + 14/N
+    at stages 1 and 2. Stage 0 keeps no copy in bfloat16, nor does stage 3: 14 and 14/N. Of 16 layers, up to
+    two are whole at a time, and one may be reduced already.
+    """
+    size = 2 if reduce else 4
+    kept_expected = {0: 12, 1: size + 12 / count, 2: size + 12 / count, 3: 12 / count}[stage]
+    live_expected = size if stage < 2 else size / count
+    for kept, live in answers(f"keeps:{stage}:{reduce}", count):
+        assert kept == kept_expected
+        assert live_expected - size / 16 <= live <= live_expected + 2 * size / 16
+
+
 def bytes_of_variables(session: Any, device: Any) -> int:
     """The memory of the session's variables on ``device``, but for scalars."""
     found = [r for (name, _), r in session._runtime._resources.items() if name == device.name]

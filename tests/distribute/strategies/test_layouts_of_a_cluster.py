@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,3 +37,25 @@ def test_training_on_a_cluster_is_that_of_one_device(target: str, net: str) -> N
     np.testing.assert_allclose(losses, expected, 1e-12)
     for found, wanted in zip(variables, expected_variables, strict=True):
         np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
+
+
+def test_checkpoints_of_a_cluster_and_of_one_process_are_each_others(target: str, tmp_path: Path) -> None:
+    """A session on a cluster saves and restores through the client."""
+    value = np.arange(15.0).reshape(5, 3)
+
+    def session_of(where: str, layout: list[Any]) -> tuple[tf.Session, tf.Variable]:
+        tf.reset_default_graph()
+        with tf.distribute.LayoutStrategy(tf.distribute.Mesh([("tp", 3)])).scope():
+            w = tf.get_variable("w", initializer=tf.constant(value), layout=layout)
+        return tf.Session(where, config=tf.ConfigProto(device_count={"CPU": 3})), w
+
+    ends = [(target, ["tp", None]), ("", [None, "tp"])]
+    for (saved, rows), (restored, columns) in (ends, ends[::-1]):
+        session, w = session_of(saved, rows)
+        with session:
+            session.run(w.initializer)
+            prefix = tf.train.Saver().save(session, tmp_path / "model")
+        session, w = session_of(restored, columns)
+        with session:
+            tf.train.Saver().restore(session, prefix)
+            np.testing.assert_array_equal(session.run(w), value)

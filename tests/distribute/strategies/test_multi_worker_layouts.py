@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import re
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.layouts.mesh import Mesh
+from flowrt.train.checkpoints import shard_file
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net, trained
 from tests.distribute.strategies.test_multi_worker import answer_of, workers
 
@@ -96,23 +99,118 @@ def test_draws_without_a_seed_are_one_and_python_is_called_once() -> None:
     assert called_elsewhere == []
 
 
-def test_checkpoints_are_those_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes save under one name, and restore from it."""
+SAVED = {"w": np.arange(21.0).reshape(7, 3), "u": np.arange(7) * 1.5, "step": np.array(5)}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
-    for before, after, saved in answers("saves", 2):
-        assert before == after == saved
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("layout", "count", "expected_bytes"),
+    [
+        ("rows", 2, [104, 128]),
+        pytest.param("columns", 4, [8, 56, 56, 112], marks=pytest.mark.slow),
+        ("whole", 2, [64, 168]),
+    ],
+)
+def test_processes_save_together_and_restore_what_they_saved(
+    layout: str, count: int, expected_bytes: list[int], checkpoints: Path
+) -> None:
+    """Of equal copies one process writes one: that with the fewest bytes so far."""
+    found = answers(f"saves:{layout}", count)
+    expected = {name: value.tolist() for name, value in SAVED.items()}
+    zeros = {name: np.zeros_like(value).tolist() for name, value in SAVED.items()}
+    for values, _ in found:
+        assert values == [expected, zeros, expected]
+    assert sorted(sum(nbytes) for _, nbytes in found) == expected_bytes
+    assert len([*checkpoints.glob("*.safetensors")]) == count
+
+
+def scope_of(layout: list[str | None] | None) -> AbstractContextManager[Any]:
+    """On three devices of this process, or without a mesh."""
+    return nullcontext() if layout is None else tf.distribute.LayoutStrategy(Mesh([("a", 3)])).scope()
+
+
+def save_here(checkpoints: Path, layout: list[str | None] | None) -> None:
+    """In this process, with the layout of the matrix."""
     with tf.Graph().as_default():
-        w = tf.get_variable("w", [5, 3], tf.float64)
-        with tf.Session() as session:
-            tf.train.Saver().restore(session, f"{tmp_path}/model")
-            assert session.run(w).tolist() == saved
+        with scope_of(layout):
+            for name, value in SAVED.items():
+                given = {"layout": layout} if layout is not None and name == "w" else {}
+                tf.get_variable(name, initializer=tf.constant(value), **given)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, f"{checkpoints}/model")
+
+
+@pytest.mark.parametrize(("saved", "restored", "count"), [(None, "rows", 2), (["a", None], "columns", 4)])
+def test_processes_restore_what_other_meshes_saved(
+    saved: list[str | None] | None, restored: str, count: int, checkpoints: Path
+) -> None:
+    save_here(checkpoints, saved)
+    expected = {name: value.tolist() for name, value in SAVED.items()}
+    assert answers(f"restores:{restored}", count) == [expected] * count
+
+
+def test_what_processes_saved_is_restored_in_one(checkpoints: Path) -> None:
+    answers("saves:rows", 2)
+    for layout in (None, ["a", None], [None, "a"]):
+        with tf.Graph().as_default():
+            given = {} if layout is None else {"layout": layout}
+            with scope_of(layout):
+                w = tf.get_variable("w", [7, 3], tf.float64, **given)
+            with tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+                tf.train.Saver().restore(session, f"{checkpoints}/model")
+                np.testing.assert_array_equal(session.run(w), SAVED["w"])
+
+
+def test_damage_that_one_process_finds_is_an_error_in_all_and_no_variable_changes(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_file, "BLOCK_BYTES", 32)
+    save_here(checkpoints, ["a", None])
+    (path,) = checkpoints.glob("*.safetensors")
+    data = path.read_bytes()
+    at = data.rindex(SAVED["w"][6].tobytes())  # the last row, which the second process has
+    path.write_bytes(data[:at] + b"?" + data[at + 1 :])
+    found = answers("restores:rows", 2)
+    assert ["process 1: " in message for _, message, _ in found] == [True, False]
+    for kind, message, values in found:
+        assert kind == "DataLossError"
+        assert re.search(r"safetensors: tensor 'w', piece \[5:7, 0:3\]: expected CRC-32", message)
+        assert values == [np.ones_like(value).tolist() for value in SAVED.values()]
+
+
+def test_processes_load_foreign_files(checkpoints: Path) -> None:
+    safetensors.numpy.save_file(
+        {"weight": np.ascontiguousarray(SAVED["w"].T), "bias": SAVED["u"]}, f"{checkpoints}/w.safetensors"
+    )
+    assert answers("loads", 2) == [[SAVED["w"].tolist(), SAVED["u"].tolist()]] * 2
+
+
+def test_what_one_process_cannot_save_is_an_error_in_all_and_leaves_nothing(checkpoints: Path) -> None:
+    for kind, message in answers("uninitialized", 2):
+        assert kind == "FailedPreconditionError"
+        assert "step" in message
+        assert "has no value" in message
+    assert [*checkpoints.iterdir()] == []
+
+
+def test_a_process_killed_while_it_saves_is_named_and_the_checkpoint_stays(checkpoints: Path) -> None:
+    save_here(checkpoints, None)
+    with workers("killed_saving", 2, [SCRIPT] * 2) as processes:
+        kind, message = answer_of(processes[0])
+    assert (kind, "rank (a=1, b=" in message) == ("UnavailableError", True), message
+    np.testing.assert_array_equal(tf.train.load_variable(f"{checkpoints}/model", "w"), SAVED["w"])
 
 
 def test_a_monitored_loop_saves_when_the_first_process_says_so_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step subtracts 1 from each element."""
-    monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
     for begun, last_step in ((0, 3), (3, 5)):
         monkeypatch.setenv("LAST_STEP", str(last_step))
         first, second = answers("monitors", 2)
@@ -120,7 +218,7 @@ def test_a_monitored_loop_saves_when_the_first_process_says_so_and_goes_on(
         for step, value in first[2].items():
             assert value == [-float(step)] * 2
         assert str(last_step) in first[2]
-    assert len([*tmp_path.glob("events*")]) == 2, "one for each run, of the first process"
+    assert len([*checkpoints.glob("events*")]) == 2, "one for each run, of the first process"
 
 
 def test_strings_flags_and_unknown_sizes_travel_and_a_process_fetches_its_copy_alone() -> None:

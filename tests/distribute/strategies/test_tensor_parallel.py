@@ -326,6 +326,15 @@ def test_kernels_are_kept_in_parts_of_the_batch_axis_too() -> None:
     np.testing.assert_allclose(run(kept, strategy)[0], run(build)[0], 1e-6)
 
 
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("stage", [1, 3])
+def test_tensor_parallel_layers_inside_full_sharding(stage: int, sequence: bool) -> None:
+    strategy = tf.distribute.FullyShardedStrategy(
+        Mesh([("dp", 2), ("tp", 2)]), "dp", stage, min_bytes=64, plan=BLOCK, sequence=sequence
+    )
+    np.testing.assert_allclose(run(gpt, strategy, 5)[0], on_one_device()[0][:5], 1e-6)
+
+
 # --- optimizers that look at norms
 
 

@@ -23,10 +23,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutStrategy
+from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
+from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError
 from flowrt.graph.layouts.attributes import COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, UNIT, NodeLayouts
 from flowrt.graph.layouts.layout import Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"(?:.*?/)?[^/]*\d(?=/)")
 """The scope of a repeated block: up to the first part of a name that ends in a digit."""
 
 
-class FullyShardedStrategy(MultiWorkerLayoutStrategy):
+class FullyShardedStrategy(TensorParallelStrategy):
     """Keeps each variable, its gradient and its optimizer's slots in parts along ``axis`` of ``mesh``.
 
     ``axis`` may be several, such as ``("replica", "shard")``: the batch is sharded by all of them, variables
@@ -54,15 +54,18 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
     Others, and all without it, are joined in the order in which they are made, blocks as a whole, up to 25
     MiB. Variables below ``min_bytes`` stay whole, as do their states: a message costs more than the memory.
 
-    On several workers, as those of ``flowrt-run``, it is a `MultiWorkerLayoutStrategy`, which documents
-    ``rules``, ``cluster_resolver``, ``communication_options`` and ``policy``.
+    ``offload`` keeps variables in host memory: ``"optimizer"`` those that are updated, with a copy on the
+    devices; ``"parameters"``, at stage 3, all but the units in use; a number of bytes the same, but units
+    stay on a device as long as there is room for so many bytes. ``plan`` and ``sequence`` are those of
+    `TensorParallelStrategy`, along ``tensor_axis``. The other arguments are those of
+    `MultiWorkerLayoutStrategy`, which it is on several workers.
 
     >>> strategy = FullyShardedStrategy(Mesh([("dp", 2)]), axis="dp", stage=2)
     >>> strategy.stage
     2
 
     Raises `InvalidArgumentError` for a stage that is none, an axis that the mesh does not have or that is one
-    of time, and ``units`` that are no regular expression; and what `MultiWorkerLayoutStrategy` raises.
+    of time, and ``units`` that are no regular expression; and what `TensorParallelStrategy` raises.
     """
 
     def __init__(
@@ -74,18 +77,23 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         units: str | None = None,
         min_bytes: int = 4096,
         offload: str | int | None = None,
+        plan: Mapping[str, Style] | None = None,
+        tensor_axis: str = "tp",
+        sequence: bool = False,
         batch: Entry = None,
         rules: Mapping[str, Entry] | None = None,
         cluster_resolver: Any = None,
         communication_options: CommunicationOptions | None = None,
         policy: Precision | None = None,
     ) -> None:
-        if not isinstance(mesh, Mesh):
-            raise misuse(f"FullyShardedStrategy: expected a Mesh; got {mesh!r}", DTypeError)
+        check_mesh(mesh, "FullyShardedStrategy")
         axes = [axis] if isinstance(axis, str) else list(axis)
         _check(mesh, axes, stage, offload)
-        super().__init__(mesh, tuple(axes) if batch is None else batch, rules, cluster_resolver,
-                         communication_options, policy)  # fmt: skip
+        batch = tuple(axes) if batch is None else batch
+        shared_by = tensor_axis if plan else axes[-1]
+        super().__init__(
+            mesh, shared_by, plan, sequence, batch, rules, cluster_resolver, communication_options, policy
+        )
         self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
         self._offload = offload
@@ -98,10 +106,11 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
         return used if dim is None else used.with_placement(self._axis, Shard(dim))
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        attrs = dict(super().attributes_kept(variable, layouts))
         is_offloaded = self._offload is not None and self._is_worth_it(variable)
         if layouts.used is layouts.stored and not is_offloaded:
-            return {}
-        attrs = {UNIT: self._units.of(variable)}
+            return attrs
+        attrs[UNIT] = self._units.of(variable)
         if is_offloaded:
             attrs[HOST] = "1"
         if self.stage < 3:
@@ -112,7 +121,9 @@ class FullyShardedStrategy(MultiWorkerLayoutStrategy):
             attrs[REGATHER] = "1"
         if self.stage == 1:
             attrs[LAST] = "1"
-        return attrs if not isinstance(self._offload, int) else {**attrs, RESIDENT: str(self._offload)}
+        if isinstance(self._offload, int):
+            attrs[RESIDENT] = str(self._offload)
+        return attrs
 
     def _dtype_of_copy(self, variable: Variable) -> str:
         """The name of the dtype in which products read ``variable``."""

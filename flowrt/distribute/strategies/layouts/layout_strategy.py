@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from flowrt.base.structure import Structure
@@ -71,8 +71,7 @@ class LayoutStrategy(Strategy):
         rules: Mapping[str, Entry] | None = None,
         policy: Precision | None = None,
     ) -> None:
-        if not isinstance(mesh, Mesh):
-            raise misuse(f"LayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
+        check_mesh(mesh, "LayoutStrategy")
         batch_layout = layout_of(mesh, [batch], "LayoutStrategy: batch")
         rules = _by_text(
             {} if rules is None else rules, "LayoutStrategy: rules: expected axes by logical axis"
@@ -82,11 +81,15 @@ class LayoutStrategy(Strategy):
         if policy is not None and not isinstance(policy, Precision):
             raise misuse(f"LayoutStrategy: policy: expected a Precision; got {policy!r}", DTypeError)
         super().__init__(self._extended_over(mesh, batch_layout, rules))
-        self.mesh = mesh
-        self.policy = policy
+        self.mesh, self.policy = mesh, policy
+        self._patterns: dict[str, Entries] = {}
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         return LayoutExtended(self, mesh, batch, rules)
+
+    def layout_by_name(self, variable: Variable) -> Entries | None:
+        """The layout in which ``variable`` is used, unless the script gives one where it is made."""
+        return first_match(self._patterns, variable.op.name)
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
         """The layout in which ``variable`` is kept unless the script gives one: that in which it is used."""
@@ -108,7 +111,11 @@ class LayoutStrategy(Strategy):
         found = by_expression(layouts, "variable_layouts", "layouts")
         for pattern, entries in found.items():
             layout_of(self.mesh, entries, f"variable_layouts: {pattern!r}")
-        self.extended.patterns.update(layouts)
+        self._patterns.update(layouts)
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise `InvalidArgumentError` for an expression that matches none of the ``names`` of variables."""
+        check_matched("variable_layouts", self._patterns, names)
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:
@@ -124,7 +131,8 @@ class LayoutStrategy(Strategy):
             )
         with self.extended.opened_scope(), entered_layouts(self):
             yield self
-        self.extended.check_patterns()
+        if self.extended.names:
+            self.check_names(self.extended.names)
 
 
 class LayoutExtended(StrategyExtended):
@@ -137,8 +145,7 @@ class LayoutExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, ["/device:CPU:0"], ReductionToOneDevice())
         self._mesh, self._batch, self._rules = mesh, batch, rules
-        self.patterns: dict[str, Entries] = {}
-        self._names: list[str] = []
+        self.names: list[str] = []
         """The names of the variables so far."""
         self._wanted = threading.local()
 
@@ -146,10 +153,10 @@ class LayoutExtended(StrategyExtended):
 
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = next_creator(**arguments)
-        self._names.append(variable.op.name)
+        self.names.append(variable.op.name)
         wanted = self._pop_wanted() or Wanted(None, None)
         if wanted.layout is None:
-            wanted = wanted._replace(layout=self._by_name(variable))
+            wanted = wanted._replace(layout=self.strategy.layout_by_name(variable))
         layouts = self._layouts(variable, wanted)
         kept, policy = self.strategy.attributes_kept(variable, layouts), self.strategy.policy
         in_precision = {} if policy is None else policy.attributes(variable.dtype)
@@ -209,21 +216,6 @@ class LayoutExtended(StrategyExtended):
         self._wanted.value = None
         return wanted
 
-    def _by_name(self, variable: Variable) -> Entries | None:
-        return first_match(self.patterns, variable.op.name)
-
-    def check_patterns(self) -> None:
-        """Raise `InvalidArgumentError` for a pattern of `LayoutStrategy.variable_layouts` without a match."""
-        self._check_matched("variable_layouts", self.patterns)
-
-    def _check_matched(self, what: str, patterns: Iterable[str]) -> None:
-        for pattern in patterns if self._names else ():
-            if not any(re.fullmatch(pattern, name) for name in self._names):
-                raise misuse(
-                    f"{what}: expected the name of a variable to match {pattern!r}; none does."
-                    f"{nearest(pattern, self._names)}"
-                )
-
     # --- inputs
 
     @contextlib.contextmanager
@@ -245,12 +237,28 @@ class LayoutExtended(StrategyExtended):
         return fn(*args, **kwargs)
 
 
+def check_mesh(mesh: Any, where: str) -> None:
+    """Raise `DTypeError` unless ``mesh`` is one."""
+    if not isinstance(mesh, Mesh):
+        raise misuse(f"{where}: expected a Mesh; got {mesh!r}", DTypeError)
+
+
 _Value = TypeVar("_Value")
 
 
 def first_match(patterns: Mapping[str, _Value], name: str) -> _Value | None:
     """The value of the first of ``patterns`` that matches the whole of ``name``."""
     return next((value for pattern, value in patterns.items() if re.fullmatch(pattern, name)), None)
+
+
+def check_matched(what: str, patterns: Iterable[str], names: Collection[str]) -> None:
+    """Raise `InvalidArgumentError` for one of ``patterns``, of ``what``, that matches none of ``names``."""
+    for pattern in patterns:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise misuse(
+                f"{what}: expected the name of a variable to match {pattern!r}; none does."
+                f"{nearest(pattern, names)}"
+            )
 
 
 def by_expression(found: Any, where: str, what: str) -> dict[str, Any]:

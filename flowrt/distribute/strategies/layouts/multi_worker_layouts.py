@@ -26,11 +26,10 @@ from flowrt.distribute.resolvers import resolve
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.kinds.multi_worker import resolved, workers_of
 from flowrt.distribute.strategies.kinds.one_process import default_devices
-from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy, check_mesh
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
-from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
-from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.graph.layouts.attributes import attributes_of
 from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
@@ -79,12 +78,12 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         communication_options: CommunicationOptions | None = None,
         policy: Precision | None = None,
     ) -> None:
-        if not isinstance(mesh, Mesh):
-            raise misuse(f"MultiWorkerLayoutStrategy: expected a Mesh; got {mesh!r}", DTypeError)
+        check_mesh(mesh, "MultiWorkerLayoutStrategy")
         cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver)
         addresses, worker = workers_of(cluster, "MultiWorkerLayoutStrategy")
-        self._worker, self._seed = worker, secrets.randbelow(_MAX_SEED)
-        if len(addresses) > 1:
+        self._worker, self._is_alone = worker, len(addresses) == 1
+        self._seed = secrets.randbelow(_MAX_SEED)
+        if not self._is_alone:
             key = f"layouts{next(_numbers)}"
             mesh = mesh_of_workers(mesh, key, len(addresses))
             joined = _join(mesh, key, addresses, worker, communication_options or CommunicationOptions())
@@ -93,19 +92,22 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         super().__init__(mesh, batch, rules, policy)
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
-        if mesh.devices is None:
+        if self._is_alone:
             return super()._extended_over(mesh, batch, rules)
         return MultiWorkerLayoutExtended(self, mesh, batch, rules, self._worker)
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:
-        graph = get_default_graph()
+        if not self._is_alone:
+            self._share_seed(get_default_graph())
+        with super()._opened(what):
+            yield self
+
+    def _share_seed(self, graph: Graph) -> None:
         if graph.seed is None:
             graph.seed = self._seed
         kept = graph.get_collection_ref(_KEPT)
         kept += [] if self in kept else [self]
-        with super()._opened(what):
-            yield self
 
 
 class MultiWorkerLayoutExtended(LayoutExtended):

@@ -17,19 +17,22 @@ bytes, and activations take less memory (Korthikanti et al. 2022).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, TypeAlias, final
 
 from flowrt.distribute.strategies.layouts.layout_strategy import (
     Entries,
-    LayoutExtended,
-    LayoutStrategy,
     by_expression,
+    check_matched,
+    check_mesh,
     first_match,
 )
-from flowrt.graph.layouts.attributes import SUMMED
-from flowrt.graph.layouts.layout import Entry, Layout, format_layout, layout_of
+from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutStrategy
+from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
+from flowrt.graph.layouts.attributes import SUMMED, NodeLayouts
+from flowrt.graph.layouts.layout import Entry, format_layout, layout_of
 from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
 
@@ -55,7 +58,7 @@ def _vocab(rank: int, axis: str) -> Entries:
 _LAYOUTS: Mapping[str, Callable[[int, str], Entries]] = {"column": _column, "row": _row, "vocab": _vocab}
 
 
-class TensorParallelStrategy(LayoutStrategy):
+class TensorParallelStrategy(MultiWorkerLayoutStrategy):
     """A `LayoutStrategy` that shards the variables which ``plan`` names by ``axis`` of ``mesh``.
 
     ``plan`` says how a layer is computed, by regular expressions that match whole names of variables; the
@@ -68,7 +71,8 @@ class TensorParallelStrategy(LayoutStrategy):
     A kernel has more dimensions in front if it is that of a convolution. The bias of a kernel
     ``layer/kernel`` is ``layer/bias``, and needs no expression of its own. ``get_variable(layout=)`` and
     `LayoutStrategy.variable_layouts` come before the plan; ``get_variable(stored=)`` adds to it.
-    ``sequence``, ``batch`` and ``rules``: see the module, and `LayoutStrategy`.
+    ``sequence``: see the module; the other arguments are those of `MultiWorkerLayoutStrategy`, which it is on
+    several workers.
 
     >>> mesh = Mesh([("dp", 2), ("tp", 2)])
     >>> strategy = TensorParallelStrategy(mesh, plan={"up/kernel": "column"}, batch="dp")
@@ -88,17 +92,60 @@ class TensorParallelStrategy(LayoutStrategy):
         sequence: bool = False,
         batch: Entry = None,
         rules: Mapping[str, Entry] | None = None,
+        cluster_resolver: Any = None,
+        communication_options: CommunicationOptions | None = None,
+        policy: Precision | None = None,
     ) -> None:
-        self._axis, self._sequence = axis, sequence
-        self._plan = _checked({} if plan is None else plan)
-        super().__init__(mesh, batch, rules)
+        check_mesh(mesh, "TensorParallelStrategy")
+        self._plan = TensorPlan(mesh, axis, {} if plan is None else plan, sequence)
+        super().__init__(mesh, batch, rules, cluster_resolver, communication_options, policy)
 
-    def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
-        if mesh.axes[mesh.axis(self._axis)].is_time:
-            raise misuse(f"TensorParallelStrategy: expected an axis of space; got {self._axis!r}")
-        return TensorParallelExtended(
-            self, mesh, batch, rules, plan=self._plan, axis=self._axis, sequence=self._sequence
-        )
+    def layout_by_name(self, variable: Variable) -> Entries | None:
+        given = super().layout_by_name(variable)
+        return self._plan.layout(variable) if given is None else given
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        return {**super().attributes_kept(variable, layouts), **self._plan.attributes(variable)}
+
+    def check_names(self, names: Collection[str]) -> None:
+        super().check_names(names)
+        self._plan.check_names(names)
+
+
+@final
+class TensorPlan:
+    """The layouts of variables by the styles of their layers. Raises `InvalidArgumentError`."""
+
+    def __init__(self, mesh: Mesh, axis: str, styles: Mapping[str, Style], sequence: bool) -> None:
+        if mesh.axes[mesh.axis(axis)].is_time:
+            raise misuse(f"TensorParallelStrategy: expected an axis of space; got {axis!r}")
+        self._axis, self._styles = axis, _checked(styles)
+        self._summed: dict[str, str] = {}
+        """The attribute of the plan's variables: products that contract what is in parts are added up, those
+        of rows in the forward pass and those of columns in the backward pass.
+        """
+        if sequence:
+            sums = layout_of(mesh, [*[None] * SEQUENCE, axis], "TensorParallelStrategy: sequence")
+            self._summed = {SUMMED: format_layout(sums)}
+
+    def layout(self, variable: Variable) -> Entries | None:
+        """The layout in which ``variable`` is used; None if the plan does not say."""
+        style, rank = self._style(variable), variable.shape.ndims
+        return None if style is None or not rank else _LAYOUTS[style](rank, self._axis)
+
+    def attributes(self, variable: Variable) -> Mapping[str, str]:
+        """Further attributes of ``variable``."""
+        return {} if self._style(variable) is None else self._summed
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise `InvalidArgumentError` for an expression that matches none of ``names``."""
+        check_matched("TensorParallelStrategy: plan", self._styles, names)
+
+    def _style(self, variable: Variable) -> Style | None:
+        name = variable.op.name
+        scope, _, last = name.rpartition("/")
+        style = first_match(self._styles, name)
+        return first_match(self._styles, f"{scope}/kernel") if style is None and last == "bias" else style
 
 
 def _checked(plan: Any) -> dict[str, Style]:
@@ -110,41 +157,3 @@ def _checked(plan: Any) -> dict[str, Style]:
                 f"got {style!r}"
             )
     return found
-
-
-class TensorParallelExtended(LayoutExtended):
-    """Gives variables the layouts of a plan."""
-
-    def __init__(self, *args: Any, plan: Mapping[str, Style], axis: str, sequence: bool) -> None:
-        super().__init__(*args)
-        self._plan, self._axis = plan, axis
-        self._summed: dict[str, str] = {}
-        """The attribute of the plan's variables: products that contract what is in parts are added up, those
-        of rows in the forward pass and those of columns in the backward pass.
-        """
-        if sequence:
-            sums = layout_of(self._mesh, [*[None] * SEQUENCE, axis], "TensorParallelStrategy: sequence")
-            self._summed = {SUMMED: format_layout(sums)}
-
-    def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
-        variable = super().create_variable(next_creator, **arguments)
-        if self._style(variable) is not None:
-            variable.op.mutate(attrs={**variable.op.node.attrs, **self._summed})
-        return variable
-
-    def _by_name(self, variable: Variable) -> Entries | None:
-        given, style, rank = super()._by_name(variable), self._style(variable), variable.shape.ndims
-        return given if given is not None or style is None or not rank else _LAYOUTS[style](rank, self._axis)
-
-    def _style(self, variable: Variable) -> Style | None:
-        name = variable.op.name
-        scope, _, last = name.rpartition("/")
-        style = first_match(self._plan, name)
-        return first_match(self._plan, f"{scope}/kernel") if style is None and last == "bias" else style
-
-    def check_patterns(self) -> None:
-        """Raise `InvalidArgumentError` for an expression of the plan, or of
-        `LayoutStrategy.variable_layouts`, without a match.
-        """
-        super().check_patterns()
-        self._check_matched("TensorParallelStrategy: plan", self._plan)

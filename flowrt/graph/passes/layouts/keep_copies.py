@@ -22,7 +22,7 @@ from typing import final
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import COPY, IN_PARTS, LAYOUT, MESH, REGATHER, STORED, UNIT
+from flowrt.graph.layouts.attributes import COPY, IN_PARTS, LAYOUT, MESH, REGATHER, STORED, SUMMED, UNIT
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
@@ -64,7 +64,7 @@ class _Rewrite:
     def _rewritten(self, node: Node) -> Iterator[Node]:
         if node.name in self._handles:
             yield node
-            yield self._copy_of(node)
+            yield copy_of(node)
         elif node.op in (read_variable_op, resource_gather) and self._has_equal_copy(node.inputs[0]):
             yield node.replace(inputs=(_copy(node.inputs[0]), *node.inputs[1:]))
         elif node.op is cast_op and (read := self._read_of(node)) is not None:
@@ -93,15 +93,6 @@ class _Rewrite:
         is_copy = handle is not None and _dtype_of_copy(handle) is cast.outputs[0].dtype
         return self._nodes[read.name] if is_copy else None
 
-    def _copy_of(self, handle: Node) -> Node:
-        kept = (MESH, LAYOUT, STORED, UNIT, REGATHER) if IN_PARTS in handle.attrs[COPY] else (MESH, LAYOUT)
-        attrs = {
-            "dtype": _dtype_of_copy(handle), "shape": handle.attrs["shape"], "shared_name": "",
-            "container": handle.attrs.get("container", ""),
-            **{key: handle.attrs[key] for key in kept if key in handle.attrs},
-        }  # fmt: skip
-        return handle.replace(name=_copy((handle.name, 0))[0], attrs=attrs)
-
     def _refreshed(self, write: Node) -> Iterator[Node]:
         """The operations after ``write`` that gather what it wrote into copies."""
         ends: list[str] = []
@@ -123,6 +114,18 @@ class _Rewrite:
             self._stale.update(self._reads.pop(handle, ()))
         if ends:
             self._ends[write.name] = tuple(ends)
+
+
+def copy_of(handle: Node) -> Node:
+    """The handle of the copy that the variable ``handle`` has."""
+    in_parts = (STORED, UNIT, REGATHER) if IN_PARTS in handle.attrs[COPY] else ()
+    kept = (MESH, LAYOUT, SUMMED, *in_parts)
+    attrs = {
+        "dtype": _dtype_of_copy(handle), "shape": handle.attrs["shape"], "shared_name": "",
+        "container": handle.attrs.get("container", ""),
+        **{key: handle.attrs[key] for key in kept if key in handle.attrs},
+    }  # fmt: skip
+    return handle.replace(name=_copy((handle.name, 0))[0], attrs=attrs)
 
 
 def _dtype_of_copy(handle: Node) -> DType:

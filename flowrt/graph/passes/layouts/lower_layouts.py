@@ -51,6 +51,7 @@ from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
+from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.topology import sort_topologically
 
@@ -94,15 +95,8 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    mesh = mesh if mesh.devices is not None else mesh.with_devices(_names(devices))
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph)))
-    return _Lowering(propagate(scheduled, mesh), links).of_step()
-
-
-def _names(devices: Sequence[DeviceSpec]) -> list[str]:
-    """The names of ``devices``, GPUs if there are any."""
-    gpus = [device.to_string() for device in devices if device.device_type == "GPU"]
-    return gpus or [device.to_string() for device in devices if device.device_type == "CPU"]
+    return _Lowering(propagate(scheduled, mesh_on(mesh, devices)), links).of_step()
 
 
 @final
@@ -198,10 +192,7 @@ class _Lowering:
         """The end of a name for each coordinate, without the axes ``once``: ``@dp0tp1``."""
         found = self._known_suffixes.get(once)
         if found is None:
-            axes = [(i, axis.name) for i, axis in enumerate(self._mesh.axes) if i not in once]
-            found = {
-                c: "@" + ("".join(f"{axis}{c[i]}" for i, axis in axes) or "0") for c in self._mesh.coordinates
-            }
+            found = {at: suffix_at(self._mesh, at, once) for at in self._mesh.coordinates}
             self._known_suffixes[once] = found
         return found
 
@@ -435,7 +426,7 @@ class _Lowering:
         self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout], local: Local, at: Coordinate
     ) -> None:
         if node.op.effect is Effect.HANDLE:
-            node = node.replace(attrs=self._attrs_of_shard(node, outputs[0], at))
+            node = node.replace(attrs=attributes_at(node, outputs[0], at))
         if node.op.effect in (Effect.READ, Effect.WRITE):
             rows = own_rows(inputs[0], self._layouts.handles[node.inputs[0]].shape, at)
             if rows is not None and node.op is resource_gather:
@@ -454,14 +445,6 @@ class _Lowering:
             emit_local(self._emit, node.replace(op=op, attrs=_of_identity(node)), local, False)
         else:
             emit_local(self._emit, node, local, False)
-
-    def _attrs_of_shard(self, node: Node, stored: Layout, at: Coordinate) -> dict[str, Any]:
-        shape, name = node.attrs["shape"], node.attrs.get("shared_name") or node.name
-        return {
-            **node.attrs,
-            "shape": shape if stored.is_replicated else stored.local_shape(shape, at),
-            "shared_name": name + self._names[node.name][at].removeprefix(node.name),
-        }
 
     # --- nodes that run once
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.device.spec import DeviceSpec, format_device, parse_device
+from flowrt.device.spec import DeviceSpec
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
@@ -50,6 +50,7 @@ from flowrt.graph.ops.state.iterators import (
 )
 from flowrt.graph.ops.state.variable_ops import var_handle_op
 from flowrt.graph.passes.layouts.processes import Own
+from flowrt.graph.passes.layouts.variable_shards import device_inside
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.resources.groups import split_key
 
@@ -110,7 +111,7 @@ class _Part:
         self._ranks = {own.mesh.host(at): own.mesh.place(at) for at in reversed(own.mesh.coordinates)}
         self._ranks |= {name: rank for rank, name in enumerate(own.mesh.devices)}
         self._task = own.task(own.ranks[0])
-        self._devices = {rank: _inside(own.mesh.devices[rank], devices) for rank in own.ranks}
+        self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
         self._names_of_ranks = _coordinates_of(own.mesh)
         self._everywhere = _everywhere(whole, feeds)
         self._owners = {node.name: self._owner(node) for node in whole if node.op.effect is Effect.NESTED}
@@ -282,7 +283,7 @@ class _Part:
     def _here_of(self, node: Node, rank: int) -> str:
         """The device of this session for ``node``: that of ``rank``, or the host."""
         if node.device in self._hosts:
-            return _inside(node.device, self._all_devices)
+            return device_inside(node.device, self._all_devices)
         return self._devices[rank] if node.device in self._ranks else node.device
 
     def _controls(self, node: Node, rank: int) -> tuple[str, ...]:
@@ -446,18 +447,6 @@ def _everywhere(whole: Subgraph, feeds: Collection[str]) -> frozenset[str]:
         if (is_own or node.op in _OF_ITERATORS) and found.issuperset(node.predecessors):
             found.add(node.name)
     return frozenset(found)
-
-
-def _inside(device: str, devices: Sequence[DeviceSpec]) -> str:
-    """The device of this session that the mesh calls ``device``."""
-    wanted = parse_device(device)
-    if not any((d.device_type, d.device_index) == (wanted.device_type, wanted.device_index) for d in devices):
-        names = ", ".join(each.to_string() for each in devices)
-        raise InvalidArgumentError(
-            f"mesh: expected {device} among the devices of this process; got {names}. Set device_count in "
-            "the session's ConfigProto, or use a smaller mesh"
-        )
-    return format_device(DeviceSpec(device_type=wanted.device_type, device_index=wanted.device_index))
 
 
 def _coordinates_of(mesh: Mesh) -> list[tuple[int, ...]]:

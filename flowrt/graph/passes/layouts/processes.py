@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flowrt.device.spec import parse_device
-from flowrt.graph.layouts.attributes import MESH, layouts_of
+from flowrt.graph.layouts.attributes import MESH
 from flowrt.graph.layouts.mesh import Coordinate, Mesh, parse_mesh
 from flowrt.graph.resources.groups import ranks_here
 
@@ -42,8 +42,6 @@ def own_of(mesh: Mesh) -> Own | None:
     return Own(mesh, key, ranks) if key and ranks else None
 
 
-def is_among_processes(attrs: Mapping[str, Any]) -> bool:
-    """Whether several processes have parts of the variable with ``attrs``."""
-    mesh = parse_mesh(attrs[MESH]) if MESH in attrs else None
-    found = None if mesh is None or own_of(mesh) is None else layouts_of(attrs, mesh)
-    return found is not None and not found.stored.is_replicated
+def own_of_variable(attrs: Mapping[str, Any]) -> Own | None:
+    """The part of this process in the mesh of the variable with ``attrs``, None if no other has a part."""
+    return own_of(parse_mesh(attrs[MESH])) if MESH in attrs else None

@@ -5,15 +5,18 @@ A gradient of a variable that is kept in parts is reduced and scattered (a Relay
 gradients of a unit are not made before those of the unit two before it are in parts, so no more than two
 units' gradients are whole at any time. Those that are to be reduced last, with the attribute `_last`, stay
 where they are.
+
+A gradient that is summed up in a narrower dtype than its variable's is widened in parts, not before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flowrt.graph.layouts.attributes import UNIT
+from flowrt.graph.layouts.attributes import HOST, UNIT
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.precision import SUMS_FIRST
 
 BEHIND = 2
 """A unit's gradients are made when those of the unit so many before are in parts."""
@@ -21,6 +24,7 @@ BEHIND = 2
 
 def schedule_scatters(subgraph: Subgraph) -> Subgraph:
     """``subgraph`` with reductions of gradients where these are made; the same object if there are none."""
+    subgraph = _widened_in_parts(subgraph)
     moved = _to_move(subgraph)
     if not moved:
         return subgraph
@@ -34,6 +38,30 @@ def schedule_scatters(subgraph: Subgraph) -> Subgraph:
             node = node.replace(controls=tuple(dict.fromkeys([*node.controls, *waits[node.name]])))
         nodes[node.name] = node
         nodes |= {name: subgraph.nodes[name] for name in moved.get(node.name, ())}
+    return subgraph.replace(nodes=nodes)
+
+
+def _widened_in_parts(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` with reductions before the casts of what is summed up in a narrower dtype."""
+    reductions = {node.inputs[0]: node for node in subgraph if node.op is relayout_op and UNIT in node.attrs}
+    casts = {
+        reductions[node.name, 0].name: node
+        for node in subgraph
+        if SUMS_FIRST in node.attrs and (node.name, 0) in reductions
+    }
+    if not casts:
+        return subgraph
+    nodes: dict[str, Node] = {}
+    for node in subgraph:
+        cast = casts.get(node.name)
+        if cast is not None:
+            spec, name = subgraph.spec(cast.inputs[0]), f"{node.name}/narrow"
+            attrs = {**node.attrs, "T": spec.dtype}
+            nodes[name] = node.replace(name=name, inputs=cast.inputs, attrs=attrs, outputs=(spec,))
+            place = {HOST: node.attrs[HOST]} if HOST in node.attrs else {}
+            attrs = {**{key: cast.attrs[key] for key in cast.op.attrs}, **place}
+            node = node.replace(op=cast.op, inputs=((name, 0),), controls=(), attrs=attrs)
+        nodes[node.name] = node
     return subgraph.replace(nodes=nodes)
 
 
