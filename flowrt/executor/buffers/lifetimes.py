@@ -22,6 +22,10 @@ NEVER = float("inf")
 """End position of a tensor that may still be read outside the program."""
 
 
+_WRITING = frozenset({Effect.WRITE, Effect.NESTED})
+"""The effects of operations that may write a resource."""
+
+
 @final
 class Lifetimes:
     """The last reader of each tensor. Aliases count as their root: the tensor that owns the memory."""
@@ -36,30 +40,37 @@ class Lifetimes:
         self._kept: set[Ref] = set()
         """Tensors that were sent and must stay as they are: all but lent reads of variables."""
         self._writes: dict[Ref, list[int]] = {}
+        roots, last = self._roots, self._last
         for position, node in enumerate(schedule.order):
             op = node.op
             for ref in node.inputs:
-                self._last[self.root(ref)] = position
+                last[roots.get(ref, ref)] = position
             if op.name == "_Send":
                 self._note_sent(node)
-            for handle, writes in touches(node):
-                if writes:
-                    self._writes.setdefault(self.root(handle), []).append(position)
+            if op.effect in _WRITING:
+                self._note_writes(node, position)
+            outputs = [(node.name, index) for index in range(len(node.outputs))]
             if op.alias and op.effect is not Effect.READ and node.inputs:
                 root = self.root(node.inputs[op.aliased])
-                self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
-            for index in range(len(node.outputs)):
-                self._last.setdefault(self.root((node.name, index)), position)
+                roots.update(dict.fromkeys(outputs, root))
+            else:
+                for ref in outputs:
+                    last[ref] = position
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
         self._read_last: dict[float, list[Ref]] = {}
         """The roots with their last reader in this partition at each position."""
-        for root, last in self._last.items():
-            self._read_last.setdefault(last, []).append(root)
+        for root, end in last.items():
+            self._read_last.setdefault(end, []).append(root)
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
+
+    def _note_writes(self, node: Node, position: int) -> None:
+        for handle, writes in touches(node):
+            if writes:
+                self._writes.setdefault(self.root(handle), []).append(position)
 
     def _note_sent(self, node: Node) -> None:
         root = self.root(node.inputs[0])
