@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, final
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import may_block, node_cost
+from flowrt.executor.analysis.cost import may_block, node_costs
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.bind_control import BoundFunction, ControlBinder
@@ -62,6 +62,8 @@ class Partition(NamedTuple):
     schedule: StreamSchedule
     lifetimes: Lifetimes
     buffers: BufferAssignment
+    costs: Sequence[float]
+    """`node_cost` of each node of the schedule's order."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
 
@@ -76,7 +78,8 @@ def compile_partition(
     """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
-    return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
+    costs = node_costs(subgraph, schedule.order)
+    return Partition(subgraph, device, schedule, lifetimes, places, costs, has_loops)
 
 
 class Outer(NamedTuple):
@@ -102,7 +105,7 @@ class Binder:
     def __init__(
         self, partition: Partition, resource: Callable[[Node], Any], ends: Ends, outer: Outer | None = None
     ) -> None:
-        self._subgraph, device, self._schedule, lifetimes, places, self._has_loops = partition
+        self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops = partition
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
@@ -171,7 +174,7 @@ class Binder:
                 raise located(node, error) from error.__cause__
             except Exception as error:
                 raise located(node, error) from error
-            builder.work(node_cost(self._subgraph, node), may_block(node))
+            builder.work(self._costs[position], may_block(node))
 
     def _bind_node(self, node: Node) -> None:
         storage = self._storage[node.name]
@@ -263,7 +266,8 @@ class Binder:
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, _ = function
-        partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
+        costs = node_costs(subgraph, schedule.order)
+        partition = Partition(subgraph, self._device, schedule, lifetimes, places, costs, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         binder = Binder(partition, self._resource, self._ends, outer)
