@@ -178,7 +178,7 @@ class Binder:
 
     def _bind_node(self, node: Node) -> None:
         storage = self._storage[node.name]
-        if storage in _KNOWN:
+        if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
             self._bind_known(node, storage)
         elif node.op.effect is Effect.NESTED:
             self._bind_functions(node)
@@ -276,6 +276,3 @@ class Binder:
         results = [tensors[ref] for ref in subgraph.fetches]
         are_borrowed = [tensors.is_borrowed(ref) for ref in subgraph.fetches]
         return BoundFunction(builder, binder.layer, results, are_borrowed)
-
-
-_KNOWN = frozenset({Storage.CONSTANT, Storage.RESOURCE, Storage.VIEW})

@@ -22,10 +22,6 @@ NEVER = float("inf")
 """End position of a tensor that may still be read outside the program."""
 
 
-_WRITING = frozenset({Effect.WRITE, Effect.NESTED})
-"""The effects of operations that may write a resource."""
-
-
 @final
 class Lifetimes:
     """The last reader of each tensor. Aliases count as their root: the tensor that owns the memory."""
@@ -47,7 +43,7 @@ class Lifetimes:
                 last[roots.get(ref, ref)] = position
             if op.name == "_Send":
                 self._note_sent(node)
-            if op.effect in _WRITING:
+            if op.effect is Effect.WRITE or op.effect is Effect.NESTED:
                 self._note_writes(node, position)
             outputs = [(node.name, index) for index in range(len(node.outputs))]
             if op.alias and op.effect is not Effect.READ and node.inputs:
@@ -62,6 +58,10 @@ class Lifetimes:
         """The roots with their last reader in this partition at each position."""
         for root, end in last.items():
             self._read_last.setdefault(end, []).append(root)
+        self._ending = dict(self._read_last)
+        """Those of them that no other device reads."""
+        for end in {last[root] for root in self._sent}:
+            self._ending[end] = [root for root in self._read_last[end] if root not in self._sent]
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
@@ -87,7 +87,7 @@ class Lifetimes:
 
     def ending_at(self, position: int) -> Sequence[Ref]:
         """The roots for which `ends_at` is true."""
-        return [root for root in self.read_last_at(position) if root not in self._sent]
+        return self._ending.get(position, ())
 
     def is_read_last_at(self, ref: Ref, position: int) -> bool:
         """Whether no node of this partition reads the tensor after ``position``."""

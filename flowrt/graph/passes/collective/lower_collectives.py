@@ -205,7 +205,10 @@ class _Lowering:
             controls = added.controls
             if added.name in entries:
                 controls = self._before(node, added.device)
-            self._add(added.replace(controls=controls, source=node.source))
+            name, attrs, device = added.name, added.attrs, added.device
+            self._add(
+                Node(name, added.op, added.inputs, controls, attrs, device, node.source, added.outputs)
+            )
         self._results |= {(node.name, index): ref for index, ref in enumerate(results)}
         self._targets |= dict.fromkeys([prefix + target for target in function.targets])
         lasts = [tuple([prefix + end for end in ends]) for ends in last]

@@ -207,6 +207,8 @@ class _Lowering:
 
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:
         """The names that the node of ``coordinates``, which share it, waits for."""
+        if not node.controls:
+            return ()
         return tuple(dict.fromkeys(self._names[c][at] for c in node.controls for at in coordinates))
 
     # --- tensors
