@@ -105,7 +105,10 @@ class Node:
     @property
     def predecessors(self) -> list[str]:
         """The names of the nodes that it reads or waits for."""
-        return [*[name for name, _ in self.inputs], *self.controls]
+        names = [name for name, _ in self.inputs]
+        if self.controls:
+            names += self.controls
+        return names
 
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""
