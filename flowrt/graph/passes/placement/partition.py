@@ -102,10 +102,8 @@ class Partitioner:
 
     def _bring(self, node: Node) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
         """Inputs and control inputs of ``node`` in its part."""
-        device, nodes = node.device, self.whole.nodes
-        inputs = node.inputs
-        if any([nodes[name].device != device for name, _ in inputs]):
-            inputs = tuple([self.local(ref, device) for ref in inputs])
+        device = node.device
+        inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = [self._local_control(name, device) for name in node.controls]
         if is_in_group(node):
             controls += self._order.before(node.name, device)
