@@ -471,19 +471,18 @@ def overwritten_fetch(patch: Patch) -> None:
 
 def overwritten_send(patch: Patch) -> None:
     """The buffer of a tensor that is sent is used again."""
-
-    def by_end(self: Any) -> dict[float, list[Any]]:
-        found: dict[float, list[Any]] = {}
-        for root, last in self._last.items():
-            found.setdefault(last, []).append(root)
-        return found
-
-    patch.setattr(Lifetimes, "_by_end", by_end)
+    patch.setattr(Lifetimes, "ending_at", Lifetimes.read_last_at)
 
 
 def early_release(patch: Patch) -> None:
     """A register is cleared by its first reader."""
-    patch.setattr(Lifetimes, "is_read_last_at", lambda *_: True)
+
+    def last_read(self: Any, node: Any, position: int) -> list[int]:
+        del position
+        roots = [self._lifetimes.root(ref) for ref in node.inputs]
+        return [slot for root in roots for slot in self._large_slots.pop(root, ())]
+
+    patch.setattr(BoundTensors, "last_read", last_read)
 
 
 def loop_result_in_place(patch: Patch) -> None:

@@ -36,22 +36,20 @@ class Lifetimes:
         self._kept: set[Ref] = set()
         """Tensors that were sent and must stay as they are: all but lent reads of variables."""
         self._writes: dict[Ref, list[int]] = {}
-        roots, last = self._roots, self._last
+        last = self._last
         for position, node in enumerate(schedule.order):
             op = node.op
             for ref in node.inputs:
-                last[roots.get(ref, ref)] = position
+                last[self.root(ref)] = position
             if op.name == "_Send":
                 self._note_sent(node)
             if op.effect is Effect.WRITE or op.effect is Effect.NESTED:
                 self._note_writes(node, position)
-            outputs = [(node.name, index) for index in range(len(node.outputs))]
             if op.alias and op.effect is not Effect.READ and node.inputs:
                 root = self.root(node.inputs[op.aliased])
-                roots.update(dict.fromkeys(outputs, root))
-            else:
-                for ref in outputs:
-                    last[ref] = position
+                self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
+            for index in range(len(node.outputs)):
+                last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
         self._read_last: dict[float, list[Ref]] = {}
