@@ -83,12 +83,12 @@ def test_a_tree_of_two_devices() -> None:
         "v0 = _Feed()",
         "v1 = _Feed()",
         "sum/_tree/step_0/rank_0/AddV2 = AddV2(v0, v1)",
-        "sum/_tree/step_1/rank_1/Identity = Identity(sum/_tree/step_0/rank_0/AddV2)",
+        "sum/_tree/rank_1/Identity = Identity(sum/_tree/step_0/rank_0/AddV2)",
     ]
     assert [n.device for n in after] == [device(0), device(1), device(0), device(1)]
     assert [name for name, _ in after.fetches] == [
         "sum/_tree/step_0/rank_0/AddV2",
-        "sum/_tree/step_1/rank_1/Identity",
+        "sum/_tree/rank_1/Identity",
     ]
 
 
@@ -126,6 +126,12 @@ def test_what_a_rank_passes_on_it_has_had() -> None:
     assert len(sends) == 6
 
 
+def test_a_rank_copies_only_what_it_gives_on() -> None:
+    given = values(8, 8)
+    after = lowered(all_gather_op(given, **group(8, lowering="hypercube")), given)
+    assert [n.op.name for n in after if n.op.name in ("Identity", "ConcatV2")] == ["ConcatV2"] * 8 * 3
+
+
 def test_several_ranks_of_one_device_send_nothing() -> None:
     with get_default_graph().device(device(0)):
         given = [placeholder("float32", [4]) for _ in range(3)]
@@ -151,7 +157,7 @@ def test_collectives_of_a_device_come_in_the_order_of_creation() -> None:
     after = lowered([*second, *first], given)
     assert [text for text in lines(after) if text.startswith("second")] == [
         "second/_tree/step_0/rank_0/AddV2 = AddV2(v0, v1) ^first/_tree/step_0/rank_0/AddV2",
-        "second/_tree/step_1/rank_1/Identity = Identity(second/_tree/step_0/rank_0/AddV2)",
+        "second/_tree/rank_1/Identity = Identity(second/_tree/step_0/rank_0/AddV2)",
     ]
 
 
@@ -165,7 +171,7 @@ def test_a_collective_waits_for_what_it_is_told_to() -> None:
     assert after.nodes["sum/_tree/step_0/rank_0/AddV2"].controls == ("before",)
     assert after.nodes["behind"].controls == (
         "sum/_tree/step_0/rank_0/AddV2",
-        "sum/_tree/step_1/rank_1/Identity",
+        "sum/_tree/rank_1/Identity",
     )
 
 
@@ -174,7 +180,7 @@ def test_a_target_keeps_its_name() -> None:
     results = all_reduce_op(given, name="sum", **group(2, lowering="tree"))
     after = lowered([], given, [results[0].op])
     assert lines(after)[-1] == (
-        "sum = NoOp() ^sum/_tree/step_0/rank_0/AddV2 ^sum/_tree/step_1/rank_1/Identity"
+        "sum = NoOp() ^sum/_tree/step_0/rank_0/AddV2 ^sum/_tree/rank_1/Identity"
     )
 
 
