@@ -19,6 +19,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
@@ -162,19 +164,23 @@ class Binder:
     # --- nodes
 
     def _bind_nodes(self) -> None:
-        for position, node in enumerate(self._schedule.order):
-            if node.op.name == "_Feed" and (node.name, 0) in self.tensors:
-                continue
-            try:
-                builder = self._builder = self._streams.begin(node)
-                self._bind_node(node)
-                self._free_registers(node, position)
-                self._streams.end(node, builder)
-            except OpError as error:
-                raise located(node, error) from error.__cause__
-            except Exception as error:
-                raise located(node, error) from error
-            builder.work(self._costs[position], may_block(node))
+        with np.errstate(all="ignore"):  # kernels make the views
+            for position, node in enumerate(self._schedule.order):
+                if node.op.name != "_Feed" or (node.name, 0) not in self.tensors:
+                    self._bind_at(position, node)
+
+    def _bind_at(self, position: int, node: Node) -> None:
+        """Bind ``node``, which is at ``position`` of the order."""
+        try:
+            builder = self._builder = self._streams.begin(node)
+            self._bind_node(node)
+            self._free_registers(node, position)
+            self._streams.end(node, builder)
+        except OpError as error:
+            raise located(node, error) from error.__cause__
+        except Exception as error:
+            raise located(node, error) from error
+        builder.work(self._costs[position], may_block(node))
 
     def _bind_node(self, node: Node) -> None:
         storage = self._storage[node.name]

@@ -133,7 +133,8 @@ def assign_buffers(
 
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
-    return _Assigner(subgraph, schedule, lifetimes, resource, device, enclosing).run()
+    with np.errstate(all="ignore"):  # for the trial runs
+        return _Assigner(subgraph, schedule, lifetimes, resource, device, enclosing).run()
 
 
 @final
@@ -284,8 +285,7 @@ class _Assigner:
         if any(isinstance(a, Later) for a in arguments):
             return False
         try:
-            with np.errstate(all="ignore"):
-                array = function(*arguments)
+            array = function(*arguments)
         except Exception as error:
             raise located(node, error) from error
         views = array if isinstance(array, list) else [array]

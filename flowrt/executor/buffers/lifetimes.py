@@ -36,34 +36,37 @@ class Lifetimes:
         self._kept: set[Ref] = set()
         """Tensors that were sent and must stay as they are: all but lent reads of variables."""
         self._writes: dict[Ref, list[int]] = {}
-        last = self._last
         for position, node in enumerate(schedule.order):
-            op = node.op
-            for ref in node.inputs:
-                last[self.root(ref)] = position
-            if op.name == "_Send":
-                self._note_sent(node)
-            if op.effect is Effect.WRITE or op.effect is Effect.NESTED:
-                self._note_writes(node, position)
-            if op.alias and op.effect is not Effect.READ and node.inputs:
-                root = self.root(node.inputs[op.aliased])
-                self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
-            for index in range(len(node.outputs)):
-                last.setdefault(self.root((node.name, index)), position)
+            self._note(node, position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
         self._read_last: dict[float, list[Ref]] = {}
         """The roots with their last reader in this partition at each position."""
-        for root, end in last.items():
-            self._read_last.setdefault(end, []).append(root)
+        for root, last in self._last.items():
+            self._read_last.setdefault(last, []).append(root)
         self._ending = dict(self._read_last)
         """Those of them that no other device reads."""
-        for end in {last[root] for root in self._sent}:
-            self._ending[end] = [root for root in self._read_last[end] if root not in self._sent]
+        for last in {self._last[root] for root in self._sent}:
+            self._ending[last] = [root for root in self._read_last[last] if root not in self._sent]
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
+
+    def _note(self, node: Node, position: int) -> None:
+        """Note what ``node``, at ``position``, reads, sends, writes and makes."""
+        op = node.op
+        for ref in node.inputs:
+            self._last[self.root(ref)] = position
+        if op.name == "_Send":
+            self._note_sent(node)
+        if op.effect is Effect.WRITE or op.effect is Effect.NESTED:
+            self._note_writes(node, position)
+        if op.alias and op.effect is not Effect.READ and node.inputs:
+            root = self.root(node.inputs[op.aliased])
+            self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
+        for index in range(len(node.outputs)):
+            self._last.setdefault(self.root((node.name, index)), position)
 
     def _note_writes(self, node: Node, position: int) -> None:
         for handle, writes in touches(node):

@@ -169,19 +169,14 @@ def test_a_collective_waits_for_what_it_is_told_to() -> None:
         behind = op("NoOp", name="behind")
     after = lowered([], given, [behind])
     assert after.nodes["sum/_tree/step_0/rank_0/AddV2"].controls == ("before",)
-    assert after.nodes["behind"].controls == (
-        "sum/_tree/step_0/rank_0/AddV2",
-        "sum/_tree/rank_1/Identity",
-    )
+    assert after.nodes["behind"].controls == ("sum/_tree/step_0/rank_0/AddV2", "sum/_tree/rank_1/Identity")
 
 
 def test_a_target_keeps_its_name() -> None:
     given = values(2, 3)
     results = all_reduce_op(given, name="sum", **group(2, lowering="tree"))
     after = lowered([], given, [results[0].op])
-    assert lines(after)[-1] == (
-        "sum = NoOp() ^sum/_tree/step_0/rank_0/AddV2 ^sum/_tree/rank_1/Identity"
-    )
+    assert lines(after)[-1] == ("sum = NoOp() ^sum/_tree/step_0/rank_0/AddV2 ^sum/_tree/rank_1/Identity")
 
 
 def test_a_result_that_nobody_wants_is_not_made() -> None:

@@ -180,7 +180,9 @@ def test_writes_are_never_merged():
 
 def test_constants_alone_are_merged(x):
     a, b = constant(1.0, name="a"), constant(1.0, name="b")
-    before = subgraph_of([op("AddV2", op("Exp", x, name="c"), a, name="y"), op("Exp", x, name="d"), b], feeds=[x])
+    before = subgraph_of(
+        [op("AddV2", op("Exp", x, name="c"), a, name="y"), op("Exp", x, name="d"), b], feeds=[x]
+    )
     after = merge_constants(before)
     verify_subgraph(after)
     assert lines(after) == ["x = _Feed()", "a = Const(1.0)", "c = Exp(x)", "y = AddV2(c, a)", "d = Exp(x)"]

@@ -3,8 +3,9 @@
     ring, step 0 of p = 2:   rank 0  StridedSlice (chunk 1)  ->  rank 1  AddV2 (chunk 1, the received one)
 
 A transfer between two ranks of the graph is an edge; `flowrt.graph.passes.placement.partition` turns it into
-a send and a receive if their devices differ. What a rank forwards, and its result, is its own copy (an Identity
-on its device), so a ring stays a ring. Transfers to and from ranks in other graphs are `_GroupSend` and `_GroupRecv`.
+a send and a receive if their devices differ. What a rank forwards, and its result, is its own copy (an
+Identity on its device), so a ring stays a ring. Transfers to and from ranks in other graphs are `_GroupSend`
+and `_GroupRecv`.
 
 An expansion is a function with one parameter per value; equal calls share it.
 """

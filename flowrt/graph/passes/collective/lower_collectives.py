@@ -206,9 +206,7 @@ class _Lowering:
             if added.name in entries:
                 controls = self._before(node, added.device)
             name, attrs, device = added.name, added.attrs, added.device
-            self._add(
-                Node(name, added.op, added.inputs, controls, attrs, device, node.source, added.outputs)
-            )
+            self._add(Node(name, added.op, added.inputs, controls, attrs, device, node.source, added.outputs))
         self._results |= {(node.name, index): ref for index, ref in enumerate(results)}
         self._targets |= dict.fromkeys([prefix + target for target in function.targets])
         lasts = [tuple([prefix + end for end in ends]) for ends in last]
