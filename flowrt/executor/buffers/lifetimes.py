@@ -45,7 +45,7 @@ class Lifetimes:
         for root, last in self._last.items():
             self._read_last.setdefault(last, []).append(root)
         self._ending = dict(self._read_last)
-        """Those of them that no other device reads."""
+        """The roots among them that no other device reads."""
         for last in {self._last[root] for root in self._sent}:
             self._ending[last] = [root for root in self._read_last[last] if root not in self._sent]
         if schedule.count > 1:
