@@ -58,12 +58,15 @@ class Source(NamedTuple):
     instruction: int
 
     def __str__(self) -> str:
-        return f"{self.code.co_filename}:{_line(self.code, self.instruction)}"
+        return f"{self.code.co_filename}:{_line(self.code, self.code.co_linetable, self.instruction)}"
 
 
 @lru_cache(maxsize=1024)
-def _line(code: Any, instruction: int) -> int:
-    """The line of an instruction: the nodes of one call on several devices ask for the same one."""
+def _line(code: Any, table: bytes, instruction: int) -> int:
+    """The line of an instruction: the nodes of one call on several devices ask for the same one. ``table``
+    tells code objects apart that are equal but for their lines.
+    """
+    del table
     line: int = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= instruction < end:
