@@ -82,13 +82,10 @@ class Device:
         for cache in (self.transfer, self.workspace):
             self.pool.add_cache(cache)
         self.captures = captures
+        self.is_asynchronous: bool = executor.is_asynchronous
+        """Whether its memory is not the host's: values are copied to it and from it, in streams."""
         self._steps = _Steps()
         self._streams: list[Stream] | None = None
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether its memory is not the host's: values are copied to it and from it, in streams."""
-        return self.executor.is_asynchronous
 
     # --- memory
 

@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from flowrt.dtypes import DType
@@ -57,11 +58,20 @@ class Source(NamedTuple):
     instruction: int
 
     def __str__(self) -> str:
-        line = self.code.co_firstlineno
-        for start, end, number in self.code.co_lines():
-            if start <= self.instruction < end:
-                line = number
-        return f"{self.code.co_filename}:{line}"
+        return f"{self.code.co_filename}:{_line(self.code, self.code.co_linetable, self.instruction)}"
+
+
+@lru_cache(maxsize=1024)
+def _line(code: Any, table: bytes, instruction: int) -> int:
+    """The line of an instruction: the nodes of one call on several devices ask for the same one. ``table``
+    tells code objects apart that are equal but for their lines.
+    """
+    del table
+    line: int = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= instruction < end:
+            line = number
+    return line
 
 
 @final
@@ -98,7 +108,10 @@ class Node:
     @property
     def predecessors(self) -> list[str]:
         """The names of the nodes that it reads or waits for."""
-        return [*[name for name, _ in self.inputs], *self.controls]
+        names = [name for name, _ in self.inputs]
+        if self.controls:
+            names += self.controls
+        return names
 
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""

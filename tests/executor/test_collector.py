@@ -31,6 +31,22 @@ def test_no_collection_begins_in_the_context_and_later_ones_do():
         gc.callbacks.pop()
 
 
+def test_what_the_context_has_made_is_old_afterwards():
+    with paused_collector():
+        kept: list[object] = [[]]
+    assert any(found is kept for found in gc.get_objects(generation=2))
+
+
+def test_frozen_objects_stay_frozen():
+    gc.freeze()
+    try:
+        with paused_collector():
+            pass
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+
+
 def test_the_collector_is_as_it_was_after_a_compile_that_failed():
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [])

@@ -471,19 +471,18 @@ def overwritten_fetch(patch: Patch) -> None:
 
 def overwritten_send(patch: Patch) -> None:
     """The buffer of a tensor that is sent is used again."""
-
-    def by_end(self: Any) -> dict[float, list[Any]]:
-        found: dict[float, list[Any]] = {}
-        for root, last in self._last.items():
-            found.setdefault(last, []).append(root)
-        return found
-
-    patch.setattr(Lifetimes, "_by_end", by_end)
+    patch.setattr(Lifetimes, "ending_at", Lifetimes.read_last_at)
 
 
 def early_release(patch: Patch) -> None:
     """A register is cleared by its first reader."""
-    patch.setattr(Lifetimes, "is_read_last_at", lambda *_: True)
+
+    def last_read(self: Any, node: Any, position: int) -> list[int]:
+        del position
+        roots = [self._lifetimes.root(ref) for ref in node.inputs]
+        return [slot for root in roots for slot in self._large_slots.pop(root, ())]
+
+    patch.setattr(BoundTensors, "last_read", last_read)
 
 
 def loop_result_in_place(patch: Patch) -> None:
@@ -638,8 +637,8 @@ FAULTS = [
           wrong("_Send 'first/_send_0/localhost_0_0_CPU_1'", "first:0 at b. for the receiver",
                 output("first"), output("MatMul_2"))),
     Fault(early_release, unknown_size, [CONTENT],
-          wrong("Squeeze 'masked/Squeeze'", "masked/Where:0 at r0", output("masked/Where"),
-                "the release of r0 @")),
+          wrong("GatherV2 'masked/GatherV2'", "masked/Squeeze:0 at r1", output("masked/Squeeze"),
+                "the release of r1 @")),
     Fault(loop_result_in_place, loop, [CONTENT],
           wrong("MatMul 'while/last'", "while/x_2:0 at b.", MOVED, output("while/new"))),
     Fault(misplaced_scratch, loop_with_an_invariant, [CONTENT],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import num_elements
@@ -47,5 +49,10 @@ def _owner_waits(node: Node) -> bool:
     return any(map(waits_outside, owned_subgraphs(node.attrs)))
 
 
+def node_costs(subgraph: Subgraph, order: Iterable[Node]) -> list[float]:
+    """`node_cost` of each node of ``order``."""
+    return [node_cost(subgraph, node) for node in order]
+
+
 def total_cost(subgraph: Subgraph) -> float:
-    return sum(node_cost(subgraph, node) for node in subgraph)
+    return sum(node_costs(subgraph, subgraph))

@@ -19,10 +19,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import may_block, node_cost
+from flowrt.executor.analysis.cost import may_block, node_costs
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.bind_control import BoundFunction, ControlBinder
@@ -62,6 +64,8 @@ class Partition(NamedTuple):
     schedule: StreamSchedule
     lifetimes: Lifetimes
     buffers: BufferAssignment
+    costs: Sequence[float]
+    """`node_cost` of each node of the schedule's order."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
 
@@ -76,7 +80,8 @@ def compile_partition(
     """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
-    return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
+    costs = node_costs(subgraph, schedule.order)
+    return Partition(subgraph, device, schedule, lifetimes, places, costs, has_loops)
 
 
 class Outer(NamedTuple):
@@ -102,7 +107,7 @@ class Binder:
     def __init__(
         self, partition: Partition, resource: Callable[[Node], Any], ends: Ends, outer: Outer | None = None
     ) -> None:
-        self._subgraph, device, self._schedule, lifetimes, places, self._has_loops = partition
+        self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops = partition
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
@@ -159,23 +164,27 @@ class Binder:
     # --- nodes
 
     def _bind_nodes(self) -> None:
-        for position, node in enumerate(self._schedule.order):
-            if node.op.name == "_Feed" and (node.name, 0) in self.tensors:
-                continue
-            try:
-                builder = self._builder = self._streams.begin(node)
-                self._bind_node(node)
-                self._free_registers(node, position)
-                self._streams.end(node, builder)
-            except OpError as error:
-                raise located(node, error) from error.__cause__
-            except Exception as error:
-                raise located(node, error) from error
-            builder.work(node_cost(self._subgraph, node), may_block(node))
+        with np.errstate(all="ignore"):  # kernels make the views
+            for position, node in enumerate(self._schedule.order):
+                if node.op.name != "_Feed" or (node.name, 0) not in self.tensors:
+                    self._bind_at(position, node)
+
+    def _bind_at(self, position: int, node: Node) -> None:
+        """Bind ``node``, which is at ``position`` of the order."""
+        try:
+            builder = self._builder = self._streams.begin(node)
+            self._bind_node(node)
+            self._free_registers(node, position)
+            self._streams.end(node, builder)
+        except OpError as error:
+            raise located(node, error) from error.__cause__
+        except Exception as error:
+            raise located(node, error) from error
+        builder.work(self._costs[position], may_block(node))
 
     def _bind_node(self, node: Node) -> None:
         storage = self._storage[node.name]
-        if storage in _KNOWN:
+        if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
             self._bind_known(node, storage)
         elif node.op.effect is Effect.NESTED:
             self._bind_functions(node)
@@ -263,7 +272,8 @@ class Binder:
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, _ = function
-        partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
+        costs = node_costs(subgraph, schedule.order)
+        partition = Partition(subgraph, self._device, schedule, lifetimes, places, costs, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         binder = Binder(partition, self._resource, self._ends, outer)
@@ -272,6 +282,3 @@ class Binder:
         results = [tensors[ref] for ref in subgraph.fetches]
         are_borrowed = [tensors.is_borrowed(ref) for ref in subgraph.fetches]
         return BoundFunction(builder, binder.layer, results, are_borrowed)
-
-
-_KNOWN = frozenset({Storage.CONSTANT, Storage.RESOURCE, Storage.VIEW})

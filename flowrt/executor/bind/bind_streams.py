@@ -62,6 +62,8 @@ class BoundStreams:
 
     def begin(self, node: Node) -> InstructionBuilder:
         """The instruction builder for ``node``, after its waits."""
+        if self._schedule.count == 1:
+            return self.builders[0]
         stream = self._schedule.stream_of(node.name)
         builder = self.builders[0 if self._device.is_asynchronous else stream]
         builder.use_stream(node, stream)
@@ -82,6 +84,8 @@ class BoundStreams:
 
     def end(self, node: Node, builder: InstructionBuilder) -> None:
         """Tell the streams that wait for ``node`` that it is done."""
+        if self._schedule.count == 1:
+            return
         readers = self._awaited.get(node.name, ())
         if self._is_moved(node):
             own = self._device.streams[self._schedule.stream_of(node.name)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from flowrt import dtypes
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
@@ -25,7 +23,7 @@ def constant(node: Node, put: Callable[[Any, Owner], Any] | None) -> Operand:
 
 def views(node: Node, reads: Sequence[Operand], xp: Any) -> list[Operand]:
     """The outputs of ``node`` as views of the memory of one of its inputs, made by its kernel for the array
-    module ``xp``, or the handle that it passes on. Raises the kernel's errors.
+    module ``xp``, or the handle that it passes on. Raises the kernel's errors, and gives NumPy's warnings.
     """
     source = reads[node.op.aliased]
     if node.outputs[0].dtype is dtypes.resource:
@@ -33,8 +31,7 @@ def views(node: Node, reads: Sequence[Operand], xp: Any) -> list[Operand]:
     if node.op.effect is Effect.READ:
         return [Operand(source.value.array, None, source.text)]
     function, arguments = bound_kernel(xp, node, reads)
-    with np.errstate(all="ignore"):
-        array: Any = function(*arguments)
+    array: Any = function(*arguments)
     if array is source.value:
         return [Operand(array, None, source.text, host_value=source.host_value)]
     text = f"{node.op.name}({source.text})"

@@ -31,6 +31,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
+from flowrt.executor.analysis.cost import node_costs
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
@@ -287,7 +288,8 @@ def _bind_layer(
     enclosing = Enclosing(storage, there, {})
     places = assign_buffers(inner, schedule, lifetimes, bound.resource, bound.device, enclosing)
     tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places, arguments)
-    partition = Partition(inner, bound.device, schedule, lifetimes, places, False)
+    costs = node_costs(inner, schedule.order)
+    partition = Partition(inner, bound.device, schedule, lifetimes, places, costs, False)
     binder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {}))
     builder = binder.bind_function()
     builder.cut(None, 0)

@@ -138,39 +138,38 @@ class BoundTensors:
 
     def create(self, node: Node) -> list[Operand]:
         """New places for the outputs of ``node``, as assigned: buffers or registers."""
-        for index in range(len(node.outputs)):
-            if self._places.storage_of((node.name, index)) is Storage.BUFFER:
-                self.new_buffer(node, index)
-            else:
-                self.new_register(node, index)
-        return self.outputs(node)
+        return [
+            self._new_buffer(node, index)
+            if self._places.storage_of((node.name, index)) is Storage.BUFFER
+            else self.new_register(node, index)
+            for index in range(len(node.outputs))
+        ]
 
     def new_slot(self) -> int:
         """A register of no tensor."""
         self.registers.append(None)
         return len(self.registers) - 1
 
-    def new_register(self, node: Node, index: int) -> int:
+    def new_register(self, node: Node, index: int) -> Operand:
+        """A register for the output."""
         slot, spec = self.new_slot(), node.outputs[index]
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
             self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
         is_host = self.device.is_asynchronous and is_output_on_host(node, index)
-        self.place(node, index, Operand(None, slot, f"r{slot}", is_host=is_host))
-        return slot
+        operand = self._operands[node.name, index] = Operand(None, slot, f"r{slot}", is_host=is_host)
+        return operand
 
-    def new_buffer(self, node: Node, index: int) -> Any:
+    def _new_buffer(self, node: Node, index: int) -> Operand:
         """The output's array in the arena, by the memory plan."""
         spec, ref = node.outputs[index], (node.name, index)
-        if ref in self._in_place:
-            operand = self._in_place[ref]
-            self.place(node, index, operand)
-            return operand.value
-        offset = self._base + self._memory.offsets[ref]
-        key = offset, spec
-        if key not in self._buffers:
-            self._buffers[key] = self._buffer_at(offset, spec)
-        operand = self._operands[ref] = self._buffers[key]
-        return operand.value
+        operand = self._in_place.get(ref)
+        if operand is None:
+            key = offset, _ = self._base + self._memory.offsets[ref], spec
+            operand = self._buffers.get(key)
+            if operand is None:
+                operand = self._buffers[key] = self._buffer_at(offset, spec)
+        self._operands[ref] = operand
+        return operand
 
     def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:
         assert self._arena is not None
@@ -179,18 +178,12 @@ class BoundTensors:
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
-        slots: list[int] = []
-        if not self._large_slots:
-            return slots
-        outputs = [(node.name, i) for i in range(len(node.outputs))]
-        for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
-            if (
-                root in self._large_slots
-                and self._lifetimes.is_read_last_at(root, position)
-                and self._lifetimes.are_done(root, node.name)
-            ):
-                slots += self._large_slots.pop(root)
-        return slots
+        return [
+            slot
+            for root in self._lifetimes.read_last_at(position)
+            if root in self._large_slots and self._lifetimes.are_done(root, node.name)
+            for slot in self._large_slots.pop(root)
+        ]
 
 
 def owner_of(node: Node) -> Owner:

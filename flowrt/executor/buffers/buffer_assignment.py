@@ -133,7 +133,8 @@ def assign_buffers(
 
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
-    return _Assigner(subgraph, schedule, lifetimes, resource, device, enclosing).run()
+    with np.errstate(all="ignore"):  # for the trial runs
+        return _Assigner(subgraph, schedule, lifetimes, resource, device, enclosing).run()
 
 
 @final
@@ -149,6 +150,7 @@ class _Assigner:
     ) -> None:
         self._subgraph, self._schedule, self._lifetimes = subgraph, schedule, lifetimes
         self._resource, self._device, self._is_asynchronous = resource, device, device.is_asynchronous
+        self._computes = device.executor.computes
         self._storage: dict[str, Storage] = {}
         self._arena = ArenaPlanner(schedule.happens_before if schedule.count > 1 else None)
         self._live: dict[Ref, TensorSpec] = {}
@@ -226,14 +228,13 @@ class _Assigner:
         return Storage.BUFFER if self._is_asynchronous or small else Storage.REGISTER
 
     def _fits_buffers(self, node: Node) -> bool:
-        outputs = [(node.name, i) for i in range(len(node.outputs))]
-        if not outputs:
+        if not node.outputs:
             return False
         if not all(map(_is_plain, node.outputs)):
-            if not self._device.executor.computes:
+            if not self._computes:
                 self._check_shapes(node)
             return False
-        if not self._device.executor.computes:
+        if not self._computes:
             return True
         if node.op.name == "_Recv":
             return self._is_asynchronous
@@ -242,6 +243,7 @@ class _Assigner:
             return False
         if self._is_asynchronous:
             return not is_on_host(node)
+        outputs = [(node.name, i) for i in range(len(node.outputs))]
         if self._surroundings is None and self._fetched_bytes(outputs) > _copied_bytes(node):
             return False
         is_sent = not is_copied and self._lifetimes.is_sent(outputs)
@@ -283,8 +285,7 @@ class _Assigner:
         if any(isinstance(a, Later) for a in arguments):
             return False
         try:
-            with np.errstate(all="ignore"):
-                array = function(*arguments)
+            array = function(*arguments)
         except Exception as error:
             raise located(node, error) from error
         views = array if isinstance(array, list) else [array]

@@ -37,40 +37,47 @@ class Lifetimes:
         """Tensors that were sent and must stay as they are: all but lent reads of variables."""
         self._writes: dict[Ref, list[int]] = {}
         for position, node in enumerate(schedule.order):
-            op = node.op
-            for ref in node.inputs:
-                self._last[self.root(ref)] = position
-            if op.name == "_Send":
-                self._note_sent(node)
-            for handle, writes in touches(node):
-                if writes:
-                    self._writes.setdefault(self.root(handle), []).append(position)
-            if op.alias and op.effect is not Effect.READ and node.inputs:
-                root = self.root(node.inputs[op.aliased])
-                self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
-            for index in range(len(node.outputs)):
-                self._last.setdefault(self.root((node.name, index)), position)
+            self._note(node, position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
-        self._ending = self._by_end()
+        self._read_last: dict[float, list[Ref]] = {}
+        """The roots with their last reader in this partition at each position."""
+        for root, last in self._last.items():
+            self._read_last.setdefault(last, []).append(root)
+        self._ending = dict(self._read_last)
+        """The roots among them that no other device reads."""
+        for last in {self._last[root] for root in self._sent}:
+            self._ending[last] = [root for root in self._read_last[last] if root not in self._sent]
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
+
+    def _note(self, node: Node, position: int) -> None:
+        """Note what ``node``, at ``position``, reads, sends, writes and makes."""
+        op = node.op
+        for ref in node.inputs:
+            self._last[self.root(ref)] = position
+        if op.name == "_Send":
+            self._note_sent(node)
+        if op.effect is Effect.WRITE or op.effect is Effect.NESTED:
+            self._note_writes(node, position)
+        if op.alias and op.effect is not Effect.READ and node.inputs:
+            root = self.root(node.inputs[op.aliased])
+            self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
+        for index in range(len(node.outputs)):
+            self._last.setdefault(self.root((node.name, index)), position)
+
+    def _note_writes(self, node: Node, position: int) -> None:
+        for handle, writes in touches(node):
+            if writes:
+                self._writes.setdefault(self.root(handle), []).append(position)
 
     def _note_sent(self, node: Node) -> None:
         root = self.root(node.inputs[0])
         self._sent.add(root)
         if LENT not in node.attrs:
             self._kept.add(root)
-
-    def _by_end(self) -> dict[float, list[Ref]]:
-        """The roots with their last reader at each position."""
-        ending: dict[float, list[Ref]] = {}
-        for root, last in self._last.items():
-            if root not in self._sent:
-                ending.setdefault(last, []).append(root)
-        return ending
 
     def root(self, ref: Ref) -> Ref:
         return self._roots.get(ref, ref)
@@ -86,6 +93,10 @@ class Lifetimes:
     def is_read_last_at(self, ref: Ref, position: int) -> bool:
         """Whether no node of this partition reads the tensor after ``position``."""
         return self._last[self.root(ref)] == position
+
+    def read_last_at(self, position: int) -> Sequence[Ref]:
+        """The roots for which `is_read_last_at` is true."""
+        return self._read_last.get(position, ())
 
     def is_read_before(self, ref: Ref, position: int) -> bool:
         """Whether all readers of the tensor's memory precede ``position``, and none is on another device."""

@@ -81,8 +81,9 @@ class OpenList(NamedTuple):
             push = self._push(tensors, operands[1])
             builder.emit_line(node, Call(push), operands, operands[0].text)
         else:
-            pop = self._pop(tensors, tensors.new_register(node, 1))
-            builder.emit_line(node, Call(pop), operands[:1], tensors[node.name, 1].text)
+            popped = tensors.new_register(node, 1)
+            assert popped.slot is not None
+            builder.emit_line(node, Call(self._pop(tensors, popped.slot)), operands[:1], popped.text)
 
     def _push(self, tensors: BoundTensors, value: Operand) -> Callable[[], None]:
         registers, slot, source, device = tensors.registers, self.slot, value.slot, tensors.device

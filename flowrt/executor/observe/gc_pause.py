@@ -10,8 +10,10 @@ from contextlib import contextmanager
 @contextmanager
 def paused_collector() -> Iterator[None]:
     """A context without garbage collections, except those requested by another thread. Objects created by a
-    compile stay alive: for a plan of 100,000 operations, 2,400 collections take a sixth of the time. Threads
-    may nest it: the one that disabled the collector enables it again.
+    compile stay alive: for a plan of 100,000 operations, 2,400 collections take a sixth of the time. They are
+    old at its end, so that the next young collection need not visit them: for a step on 8 devices that takes
+    as long as a twentieth of its compile. Threads may nest it: the one that disabled the collector enables it
+    again.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -19,4 +21,7 @@ def paused_collector() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():  # otherwise the user has frozen objects, which must stay so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -17,7 +17,7 @@ from weakref import ref
 
 from flowrt.device.device import Device
 from flowrt.errors import InternalError, OpError, ResourceExhaustedError
-from flowrt.executor.analysis.cost import total_cost, waits_outside
+from flowrt.executor.analysis.cost import waits_outside
 from flowrt.executor.bind.bind import Binder, Partition, compile_partition
 from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.bind.extend_program import Bound, bound_from
@@ -119,9 +119,10 @@ class Plan:
         parts = self.partitions.values()
         self.has_loops = any(part.has_loops and _can_have_loops(part.subgraph) for part in parts)
         """Whether compiled loops are a part of it."""
-        self._inline = self._mode.seed is not None or not _needs_threads(parts, self._mode.inline)
+        costs = [sum(part.costs) for part in parts]
+        self._inline = self._mode.seed is not None or not _needs_threads(parts, costs, self._mode.inline)
         subgraphs = self.subgraphs
-        self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_BLOCK_COST
+        self._is_short = len(subgraphs) > 1 and sum(costs) < MAX_BLOCK_COST
         """Whether several devices together have no more to do than one may between two pauses."""
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         by_device = [[f for f in placed.fetches if placed.nodes[f[0]].device == d] for d in self.partitions]
@@ -431,10 +432,10 @@ def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
     return [position[item] for item in wanted]
 
 
-def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
+def _needs_threads(partitions: Collection[Partition], costs: Sequence[float], inline: bool) -> bool:
     """Whether each program needs its own thread: for host streams, for asynchronous devices, and for programs
-    that may block on another step; otherwise only with two devices that have enough work, if the session
-    allows it.
+    that may block on another step; otherwise only if two partitions have enough work, by their ``costs``, and
+    the session allows it.
     """
     if any(p.schedule.count > 1 and not p.device.is_asynchronous for p in partitions):
         return True
@@ -444,4 +445,4 @@ def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
         return True
     if any(p.device.is_asynchronous and p.device.executor.computes for p in partitions):
         return True
-    return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST
+    return not inline and sorted(costs)[-2] >= THREADED_COST

@@ -24,7 +24,12 @@ def remote_keys(part: Subgraph) -> list[str]:
 
 def is_remote(node: Node) -> bool:
     """Whether the ends of a send or receive are in different tasks."""
-    return task_of(node.attrs["send_device"]) != task_of(node.attrs["recv_device"])
+    return _are_in_different_tasks(node.attrs["send_device"], node.attrs["recv_device"])
+
+
+@functools.lru_cache(maxsize=1024)
+def _are_in_different_tasks(device: str, other: str) -> bool:
+    return task_of(device) != task_of(other)
 
 
 @overload

@@ -200,6 +200,9 @@ def python_calls(instructions: Sequence[Instruction]) -> Iterator[tuple[BoundCal
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
     code, which cannot fail.
     """
+    if not any(isinstance(action, MachineCall) for _, action in instructions):
+        yield from [(action.bound(), node) for node, action in instructions]
+        return
     for is_machine_code, run in groupby(instructions, _is_machine_code):
         several = list(run)
         if is_machine_code and len(several) > 1:

@@ -10,7 +10,7 @@ must be initialized.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -67,8 +67,10 @@ class Update(NamedTuple):
         return Updates([self], []).bound()
 
 
-def join_updates(instructions: Iterable[Instruction]) -> list[Instruction]:
+def join_updates(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
     """Adjacent independent updates, and the registers that are freed between them, as one instruction."""
+    if not any(isinstance(action, Update) for _, action in instructions):
+        return instructions
     found: list[Instruction] = []
     memory = _Written()
     updates: list[Update] = []

@@ -54,13 +54,17 @@ def create_key(
     Raises `InvalidArgumentError` for a device that is not fully named, an edge name that is empty or has a
     ``;``, and a number outside [0, 2**64).
     """
-    where = f"rendezvous key of {edge_name!r}"
     if not edge_name or ";" in edge_name:
-        raise InvalidArgumentError(f"{where}: expected an edge name that is not empty and has no ';'")
-    numbers = {"src_incarnation": src_incarnation, "frame_id": frame_id, "iteration": iteration}
-    for name, number in numbers.items():
+        raise InvalidArgumentError(
+            f"rendezvous key of {edge_name!r}: expected an edge name that is not empty and has no ';'"
+        )
+    for name, number in (
+        ("src_incarnation", src_incarnation), ("frame_id", frame_id), ("iteration", iteration),
+    ):  # fmt: skip
         if not 0 <= number <= _MAX_ID:
-            raise InvalidArgumentError(f"{where}: expected {name} in [0, 2**64); got {number}")
+            raise InvalidArgumentError(
+                f"rendezvous key of {edge_name!r}: expected {name} in [0, 2**64); got {number}"
+            )
     src, dst = _full_name(src_device), _full_name(dst_device)
     return f"{src};{src_incarnation:016x};{dst};{edge_name};{frame_id}:{iteration}"
 

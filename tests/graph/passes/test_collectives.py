@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -62,7 +63,11 @@ def lowered(fetches: Sequence[Tensor], feeds: Sequence[Tensor], targets: Sequenc
 
 
 def without_constants(subgraph: Subgraph) -> list[str]:
-    return [text for text in lines(subgraph) if " = Const(" not in text]
+    """Its lines, with values in place of the constants' names."""
+    values = {n.name: str(n.attrs["value"].tolist()) for n in subgraph if n.op.name == "Const"}
+    names = sorted(values, key=len, reverse=True)
+    texts = [text for text in lines(subgraph) if " = Const(" not in text]
+    return [functools.reduce(lambda text, name: text.replace(name, values[name]), names, t) for t in texts]
 
 
 def test_a_subgraph_without_collectives_is_the_same_object() -> None:
@@ -78,12 +83,12 @@ def test_a_tree_of_two_devices() -> None:
         "v0 = _Feed()",
         "v1 = _Feed()",
         "sum/_tree/step_0/rank_0/AddV2 = AddV2(v0, v1)",
-        "sum/_tree/step_1/rank_1/Identity = Identity(sum/_tree/step_0/rank_0/AddV2)",
+        "sum/_tree/rank_1/Identity = Identity(sum/_tree/step_0/rank_0/AddV2)",
     ]
     assert [n.device for n in after] == [device(0), device(1), device(0), device(1)]
     assert [name for name, _ in after.fetches] == [
         "sum/_tree/step_0/rank_0/AddV2",
-        "sum/_tree/step_1/rank_1/Identity",
+        "sum/_tree/rank_1/Identity",
     ]
 
 
@@ -91,17 +96,25 @@ def test_a_ring_of_two_devices() -> None:
     given = values(2, 4)
     after = lowered(all_reduce_op(given, name="sum", **group(2, lowering="ring")), given)
     ring = "sum/_ring"
-    strided = "{0}/{1} = StridedSlice({2}, {0}/{1}/stack, {0}/{1}/stack_1, {0}/{1}/stack_2)"
+    strided = "{0}/{1} = StridedSlice({2}, [{3}], [{4}], [1])"
     assert without_constants(after)[4:10] == [
-        strided.format(f"{ring}/step_0/rank_0", "strided_slice", f"{ring}/rank_0/Reshape"),
-        strided.format(f"{ring}/step_0/rank_1", "strided_slice", f"{ring}/rank_1/Reshape"),
-        strided.format(f"{ring}/step_0/rank_1", "strided_slice_1", f"{ring}/rank_1/Reshape"),
+        strided.format(f"{ring}/step_0/rank_0", "strided_slice", f"{ring}/rank_0/Reshape", 2, 4),
+        strided.format(f"{ring}/step_0/rank_1", "strided_slice", f"{ring}/rank_1/Reshape", 0, 2),
+        strided.format(f"{ring}/step_0/rank_1", "strided_slice_1", f"{ring}/rank_1/Reshape", 2, 4),
         f"{ring}/step_0/rank_1/AddV2 = AddV2({ring}/step_0/rank_1/strided_slice_1, "
         f"{ring}/step_0/rank_0/strided_slice)",
-        strided.format(f"{ring}/step_0/rank_0", "strided_slice_1", f"{ring}/rank_0/Reshape"),
+        strided.format(f"{ring}/step_0/rank_0", "strided_slice_1", f"{ring}/rank_0/Reshape", 0, 2),
         f"{ring}/step_0/rank_0/AddV2 = AddV2({ring}/step_0/rank_0/strided_slice_1, "
         f"{ring}/step_0/rank_1/strided_slice)",
     ]
+
+
+def test_a_device_has_each_bound_of_its_slices_once() -> None:
+    given = values(4, 8)
+    after = lowered(all_reduce_op(given, **group(4, lowering="ring")), given)
+    bounds = [(n.device, str(n.attrs["value"])) for n in after if n.op.name == "Const"]
+    assert len(bounds) == len(set(bounds))
+    assert {value for on, value in bounds if on == device(0)} >= {"[0]", "[2]", "[4]", "[6]", "[8]", "[1]"}
 
 
 def test_what_a_rank_passes_on_it_has_had() -> None:
@@ -111,6 +124,12 @@ def test_what_a_rank_passes_on_it_has_had() -> None:
     hops = {(n.attrs["send_device"][-1], n.attrs["recv_device"][-1]) for n in sends}
     assert hops == {("0", "1"), ("1", "2"), ("2", "0")}
     assert len(sends) == 6
+
+
+def test_a_rank_copies_only_what_it_gives_on() -> None:
+    given = values(8, 8)
+    after = lowered(all_gather_op(given, **group(8, lowering="hypercube")), given)
+    assert [n.op.name for n in after if n.op.name in ("Identity", "ConcatV2")] == ["ConcatV2"] * 8 * 3
 
 
 def test_several_ranks_of_one_device_send_nothing() -> None:
@@ -138,7 +157,7 @@ def test_collectives_of_a_device_come_in_the_order_of_creation() -> None:
     after = lowered([*second, *first], given)
     assert [text for text in lines(after) if text.startswith("second")] == [
         "second/_tree/step_0/rank_0/AddV2 = AddV2(v0, v1) ^first/_tree/step_0/rank_0/AddV2",
-        "second/_tree/step_1/rank_1/Identity = Identity(second/_tree/step_0/rank_0/AddV2)",
+        "second/_tree/rank_1/Identity = Identity(second/_tree/step_0/rank_0/AddV2)",
     ]
 
 
@@ -150,19 +169,14 @@ def test_a_collective_waits_for_what_it_is_told_to() -> None:
         behind = op("NoOp", name="behind")
     after = lowered([], given, [behind])
     assert after.nodes["sum/_tree/step_0/rank_0/AddV2"].controls == ("before",)
-    assert after.nodes["behind"].controls == (
-        "sum/_tree/step_0/rank_0/AddV2",
-        "sum/_tree/step_1/rank_1/Identity",
-    )
+    assert after.nodes["behind"].controls == ("sum/_tree/step_0/rank_0/AddV2", "sum/_tree/rank_1/Identity")
 
 
 def test_a_target_keeps_its_name() -> None:
     given = values(2, 3)
     results = all_reduce_op(given, name="sum", **group(2, lowering="tree"))
     after = lowered([], given, [results[0].op])
-    assert lines(after)[-1] == (
-        "sum = NoOp() ^sum/_tree/step_0/rank_0/AddV2 ^sum/_tree/step_1/rank_1/Identity"
-    )
+    assert lines(after)[-1] == ("sum = NoOp() ^sum/_tree/step_0/rank_0/AddV2 ^sum/_tree/rank_1/Identity")
 
 
 def test_a_result_that_nobody_wants_is_not_made() -> None:

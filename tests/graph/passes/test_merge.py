@@ -5,7 +5,7 @@ import pytest
 
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.passes.optimise.merge import MAX_KEY_BYTES, eliminate_common_subexpressions
+from flowrt.graph.passes.optimise.merge import MAX_KEY_BYTES, eliminate_common_subexpressions, merge_constants
 from flowrt.graph.passes.prepare.order_effects import order_effects
 from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
@@ -70,7 +70,10 @@ def test_equal_constants_are_merged():
     ids=["dtype", "shape", "sign of zero", "value"],
 )
 def test_constants_that_differ_are_not_merged(other):
-    assert_not_merged(constant(np.zeros(2, np.float32)), constant(other))
+    fetches = constant(np.zeros(2, np.float32)), constant(other)
+    assert_not_merged(*fetches)
+    before = subgraph_of(fetches)
+    assert merge_constants(before) is before
 
 
 def test_constants_that_are_not_a_number_are_merged():
@@ -173,3 +176,31 @@ def test_writes_are_never_merged():
     handle = op("VarHandleOp", dtype="float32", shape=[])
     value = constant(1.0)
     assert_not_merged(targets=[op("AssignAddVariableOp", handle, value) for _ in range(2)])
+
+
+def test_constants_alone_are_merged(x):
+    a, b = constant(1.0, name="a"), constant(1.0, name="b")
+    before = subgraph_of(
+        [op("AddV2", op("Exp", x, name="c"), a, name="y"), op("Exp", x, name="d"), b], feeds=[x]
+    )
+    after = merge_constants(before)
+    verify_subgraph(after)
+    assert lines(after) == ["x = _Feed()", "a = Const(1.0)", "c = Exp(x)", "y = AddV2(c, a)", "d = Exp(x)"]
+    assert after.fetches == (("y", 0), ("d", 0), ("a", 0))
+
+
+def test_a_constant_of_another_device_that_waits_or_is_large_stays(x):
+    graph, large = get_default_graph(), np.zeros(MAX_KEY_BYTES, np.float32)
+    first = constant(1.0)
+    with graph.device("/cpu:1"):
+        there = constant(1.0)
+    with graph.control_dependencies([x]):
+        later = constant(1.0)
+    before = subgraph_of([first, there, later, constant(large), constant(large)], feeds=[x])
+    assert merge_constants(before) is before
+
+
+def test_a_constant_that_is_a_target_stays():
+    first, second = constant(1.0, name="a"), constant(1.0, name="b")
+    before = subgraph_of([first], [second.op])
+    assert merge_constants(before) is before

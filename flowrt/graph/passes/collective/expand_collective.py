@@ -3,8 +3,9 @@
     ring, step 0 of p = 2:   rank 0  StridedSlice (chunk 1)  ->  rank 1  AddV2 (chunk 1, the received one)
 
 A transfer between two ranks of the graph is an edge; `flowrt.graph.passes.placement.partition` turns it into
-a send and a receive if their devices differ. A rank forwards its own copy (an Identity on its device), so a
-ring stays a ring. Transfers to and from ranks in other graphs are `_GroupSend` and `_GroupRecv`.
+a send and a receive if their devices differ. What a rank forwards, and its result, is its own copy (an
+Identity on its device), so a ring stays a ring. Transfers to and from ranks in other graphs are `_GroupSend`
+and `_GroupRecv`.
 
 An expansion is a function with one parameter per value; equal calls share it.
 """
@@ -123,6 +124,10 @@ class _Expansion:
         givers = [rank for rank in call.ranks if self._ends[rank].before is not None]
         self._given = dict(zip(givers, self.values, strict=True))
         self._pieces: dict[int, list[_Piece]] = {rank: [] for rank in call.ranks}
+        self._received = set[tuple[int, Tensor]]()
+        """Values as ranks have received them."""
+        self._copies: dict[tuple[int, Tensor], Tensor] = {}
+        """The ranks' own copies of those that they give on."""
         self._scope = ""
         """Prefix of names."""
 
@@ -147,7 +152,11 @@ class _Expansion:
     def _take_step(self, number: int, step: Step) -> None:
         """Add a step; all its transfers read the pieces held before it."""
         self._scope = f"step_{number}/"
-        sent = [(t, self._read(t.source, t.first, t.end)) for t in step if t.source in self._devices]
+        sent = [
+            (t, self._own(t.source, self._read(t.source, t.first, t.end)))
+            for t in step
+            if t.source in self._devices
+        ]
         arrived = [(t, value) for t, value in sent if t.target in self._devices]
         for transfer, value in sent:
             if transfer.target not in self._devices:
@@ -163,7 +172,7 @@ class _Expansion:
             own = self._read(rank, first, end)
             value = self._on(rank, _COMBINE[self._call.reduction], own, value)
         elif self._devices.get(transfer.source) != self._devices[rank]:
-            value = self._on(rank, identity, value)
+            self._received.add((rank, value))
         kept = [piece for piece in self._pieces[rank] if piece.first < first or piece.end > end]
         self._pieces[rank] = [_Piece(first, end, value), *kept]
 
@@ -222,6 +231,14 @@ class _Expansion:
 
     # --- pieces
 
+    def _own(self, rank: int, value: Tensor) -> Tensor:
+        """``value`` on the rank's device, where it is given on."""
+        if (rank, value) not in self._received:
+            return value
+        if (rank, value) not in self._copies:
+            self._copies[rank, value] = self._on(rank, identity, value)
+        return self._copies[rank, value]
+
     def _read(self, rank: int, first: int, end: int) -> Tensor:
         """The rank's chunks [first, end) as one tensor on its device."""
         parts = [self._part(rank, *part) for part in _cover(self._pieces[rank], first, end)]
@@ -260,7 +277,8 @@ class _Expansion:
 
     def _result(self, rank: int) -> Tensor:
         self._scope = ""
-        result = self._joined(rank, [self._read(rank, *interval) for interval in self._ends[rank].after])
+        parts = [self._read(rank, *interval) for interval in self._ends[rank].after]
+        result = self._own(rank, self._joined(rank, parts))
         if self._call.reduction == "mean":
             result = self._on(rank, _divide, result, self._schedule.ranks)
         if self._is_flat:

@@ -37,6 +37,7 @@ from flowrt.graph.passes.collective.collective_call import (
 )
 from flowrt.graph.passes.collective.expand_collective import Call, expand
 from flowrt.graph.passes.collective.native_collective import rank_part
+from flowrt.graph.passes.optimise.merge import merge_constants
 from flowrt.graph.passes.prepare.lower import inline
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.topology import reachable
@@ -140,7 +141,7 @@ class _Lowering:
             self._add_end(self._subgraph.nodes[name])
         fetches = tuple([self._results.get(ref, ref) for ref in self._subgraph.fetches])
         lowered = self._subgraph.replace(nodes=self._made)
-        return prune(lowered.replace(fetches=fetches, targets=tuple(self._targets)))
+        return prune(merge_constants(lowered.replace(fetches=fetches, targets=tuple(self._targets))))
 
     def _add(self, node: Node) -> None:
         self._made[node.name] = node
@@ -204,7 +205,8 @@ class _Lowering:
             controls = added.controls
             if added.name in entries:
                 controls = self._before(node, added.device)
-            self._add(added.replace(controls=controls, source=node.source))
+            name, attrs, device = added.name, added.attrs, added.device
+            self._add(Node(name, added.op, added.inputs, controls, attrs, device, node.source, added.outputs))
         self._results |= {(node.name, index): ref for index, ref in enumerate(results)}
         self._targets |= dict.fromkeys([prefix + target for target in function.targets])
         lasts = [tuple([prefix + end for end in ends]) for ends in last]

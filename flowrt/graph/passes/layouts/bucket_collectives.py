@@ -65,7 +65,10 @@ def bucket_collectives(subgraph: Subgraph, mesh: Mesh, links: Links) -> Subgraph
     kinds = _kinds(subgraph)
     for kind in dict.fromkeys(kinds.values()):
         members = {name for name, found in kinds.items() if found == kind}
-        subgraph = _joined(subgraph, members, mesh, _most_bytes(kind, links))
+        most_bytes = _most_bytes(kind, links)
+        small = {name for name in members if _nbytes(subgraph.nodes[name]) <= most_bytes}
+        if len(small) > 1:
+            subgraph = _joined(subgraph, members, small, mesh)
     return subgraph
 
 
@@ -102,26 +105,27 @@ def _most_bytes(kind: Kind, links: Links) -> int:
     return 0 if is_inside else int(messages * links.between.latency_s / COPY_S_PER_BYTE)
 
 
-def _joined(subgraph: Subgraph, names: set[str], mesh: Mesh, most_bytes: int) -> Subgraph:
+def _joined(subgraph: Subgraph, members: set[str], small: set[str], mesh: Mesh) -> Subgraph:
+    """``subgraph`` with the ``small`` ones of the collectives ``members`` in buckets."""
     by_level: dict[int, list[Node]] = defaultdict(list)
-    for name, level in _levels(subgraph, names).items():
-        if _nbytes(subgraph.nodes[name]) <= most_bytes:
+    for name, level in _levels(subgraph, members).items():
+        if name in small:
             by_level[level].append(subgraph.nodes[name])
     buckets = [
-        [members[number] for number in bucket]
-        for members in by_level.values()
-        for bucket in fill_buckets([("", _nbytes(node)) for node in members], CAP_BYTES)
+        [nodes[number] for number in bucket]
+        for nodes in by_level.values()
+        for bucket in fill_buckets([("", _nbytes(node)) for node in nodes], CAP_BYTES)
         if len(bucket) > 1
     ]
     if not buckets:
         return subgraph
-    last = {members[-1].name: members for members in buckets}
+    last = {bucket[-1].name: bucket for bucket in buckets}
     emit, replaced = Emitter(mesh, subgraph.nodes.keys()), Joined()
     for node in subgraph:
         emit.nodes[node.name] = node
         if node.name in last:
             replaced |= _Bucket(emit, last[node.name]).emit_all()
-    ends = {node.name: (replaced[node.name, 0][0],) for members in buckets for node in members}
+    ends = {node.name: (replaced[node.name, 0][0],) for bucket in buckets for node in bucket}
     nodes = {name: node.redirected(replaced, ends) for name, node in emit.nodes.items() if name not in ends}
     fetches = tuple(replaced.get(ref, ref) for ref in subgraph.fetches)
     targets = tuple(ends.get(target, (target,))[0] for target in subgraph.targets)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -61,13 +62,8 @@ def emit_local(emit: Emitter, node: Node, local: Local, is_partial_mean: bool) -
 
 
 def _put(emit: Emitter, node: Node, local: Local) -> None:
-    emit.nodes[local.name] = node.replace(
-        name=local.name,
-        inputs=local.inputs,
-        controls=local.controls,
-        device=local.device,
-        outputs=local.outputs,
-    )
+    name, inputs, controls, device, outputs = local
+    emit.nodes[name] = Node(name, node.op, inputs, controls, node.attrs, device, node.source, outputs)
 
 
 def _sizes(spec: TensorSpec) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -88,6 +84,7 @@ def with_local_shapes(emit: Emitter, node: Node, local: Local) -> tuple[Ref, ...
     return tuple(inputs)
 
 
+@lru_cache(maxsize=1024)
 def _takes_shapes(op: OpDef) -> bool:
     return any(argument.is_shape or argument.name == "element_shape" for argument in op.inputs)
 

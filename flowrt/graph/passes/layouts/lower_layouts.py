@@ -107,6 +107,7 @@ class _Lowering:
 
     def __init__(self, layouts: Layouts, links: Links, is_function: bool = False) -> None:
         self._subgraph, self._layouts, self._mesh = layouts.subgraph, layouts, layouts.mesh
+        self._devices = {at: layouts.mesh.device(at) for at in layouts.mesh.coordinates}
         self._links, self._parameters = links, frozenset(self._subgraph.feeds if is_function else ())
         self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
         self._tensors = Redistribution(self._emit, links.inside)
@@ -209,6 +210,8 @@ class _Lowering:
 
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:
         """The names that the node of ``coordinates``, which share it, waits for."""
+        if not node.controls:
+            return ()
         return tuple(dict.fromkeys(self._names[c][at] for c in node.controls for at in coordinates))
 
     # --- tensors
@@ -245,19 +248,13 @@ class _Lowering:
         ]
         computed = self._computed(node, outputs)
         plain = node.replace(attrs=_without_layout(node))
-        lower = functools.partial(self._emit_at, plain, inputs, computed)
+        are_whole = all(layout.is_replicated for layout in computed)
         for name, coordinates in self._name_parts(node, [*inputs, *outputs]).items():
             at = coordinates[0]
-            local = Local(
-                name,
-                tuple(each[at] for each in refs),
-                self._controls(node, coordinates),
-                self._device(node, at),
-                tuple(
-                    [_local(spec, layout, at) for spec, layout in zip(node.outputs, computed, strict=True)]
-                ),
-            )
-            lower(local, at)
+            specs = node.outputs if are_whole else _locals(node.outputs, computed, at)
+            given = tuple([each[at] for each in refs])
+            local = Local(name, given, self._controls(node, coordinates), self._device(node, at), specs)
+            self._emit_at(plain, inputs, computed, local, at)
         if value is not None and value.is_on_host:
             self._put_output(node, 0, computed[0], self._brought(node))
         else:
@@ -269,7 +266,7 @@ class _Lowering:
 
     def _device(self, node: Node, at: Coordinate) -> str:
         """The device on which ``node`` runs for the coordinate ``at``."""
-        return self._mesh.host(at) if node.name in self._on_host else self._mesh.device(at)
+        return self._mesh.host(at) if node.name in self._on_host else self._devices[at]
 
     def _transfer(self, at: Coordinate) -> OpDef[Tensor]:
         """The operation that brings a tensor from host to device or back. What a CPU receives of another is
@@ -462,6 +459,13 @@ class _Lowering:
         )
         self._names[node.name] = dict.fromkeys(self._mesh.coordinates, node.name)
         self._put(node, [none] * len(node.outputs))
+
+
+def _locals(
+    specs: Sequence[TensorSpec], layouts: Sequence[Layout], coordinate: Coordinate
+) -> tuple[TensorSpec, ...]:
+    """The part of each tensor, in its layout, that ``coordinate`` has."""
+    return tuple([_local(spec, layout, coordinate) for spec, layout in zip(specs, layouts, strict=True)])
 
 
 @functools.lru_cache(8192)

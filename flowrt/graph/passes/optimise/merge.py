@@ -10,7 +10,7 @@ and nodes without outputs are left to `clean_dependencies`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,32 @@ def eliminate_common_subexpressions(subgraph: Subgraph) -> Subgraph:
                 merged[node.name] = same
                 continue
         nodes.append(node)
-    if not merged:
-        return subgraph
+    return _merged(subgraph, nodes, merged) if merged else subgraph
+
+
+def merge_constants(subgraph: Subgraph) -> Subgraph:
+    """Merge equal small constants of one device that wait for nothing into the first of them: for passes that
+    add the same shapes, bounds and axes many times, after which most nodes would be such constants.
+    """
+    targets = set(subgraph.targets)
+    merged: dict[str, str] = {}
+    first: dict[Hashable, str] = {}
+    nodes: list[Node] = []
+    for node in subgraph:
+        if merged:
+            node = _with_merged_inputs(node, merged)
+        if node.op.name == "Const" and not node.controls and node.attrs["value"].nbytes <= MAX_KEY_BYTES:
+            key = node.device, node.outputs, _content(node.attrs["value"])
+            same = first.setdefault(key, node.name)
+            if same != node.name and node.name not in targets:
+                merged[node.name] = same
+                continue
+        nodes.append(node)
+    return _merged(subgraph, nodes, merged) if merged else subgraph
+
+
+def _merged(subgraph: Subgraph, nodes: Sequence[Node], merged: Mapping[str, str]) -> Subgraph:
+    """``subgraph`` with ``nodes``, and the fetches that those in ``merged`` gave."""
     fetches = tuple([(merged.get(name, name), index) for name, index in subgraph.fetches])
     return subgraph.with_nodes(nodes).replace(fetches=fetches)
 

@@ -34,20 +34,25 @@ class ExchangeOrder:
         """The ones of each device."""
         self._before: dict[str, int] = {}
         """The ones that each node depends on, without itself."""
-        self._bits: dict[str, int] = {}
+        self._until: dict[str, int] = {}
+        """The same, with itself."""
         started = 0
         for node in whole:
-            before = reduce(or_, map(self._until, self._predecessors(node)), 0)
+            before = 0
+            for name in self._predecessors(node):
+                before |= self._until[name]
             in_group = is_in_group(node)
             if in_group:
                 before |= started
-            self._before[node.name] = before
+            self._before[node.name] = until = before
             if in_group or node.name in leaving:
-                self._bits[node.name] = bit = 1 << len(self._names)
+                bit = 1 << len(self._names)
                 self._names.append(node.name)
                 self._of_device[node.device] = self._of_device.get(node.device, 0) | bit
+                until |= bit
+            self._until[node.name] = until
             if in_group:
-                started |= self._until(node.name)
+                started |= until
 
     def before(self, name: str, device: str) -> tuple[str, ...]:
         """The nodes of ``device`` on which ``name``, which is on another one or in a group, depends through
@@ -56,20 +61,19 @@ class ExchangeOrder:
         node, nodes = self._whole.nodes[name], self._whole.nodes
         wanted = self._before[name] & self._of_device.get(device, 0)
         if node.device == device:
-            own = [self._until(o) for o in self._predecessors(node) if nodes[o].device == device]
+            own = [self._until[o] for o in self._predecessors(node) if nodes[o].device == device]
             wanted &= ~reduce(or_, own, 0)
         found: list[str] = []
         while wanted:
             last = self._names[wanted.bit_length() - 1]  # no other implies the last in the order of the step
-            wanted &= ~self._until(last)
+            wanted &= ~self._until[last]
             found.append(last)
         return tuple(found)
 
     def _predecessors(self, node: Node) -> list[str]:
+        if not self._parts:
+            return node.predecessors
         return [part for name in node.predecessors for part in self._parts.get(name, (name,))]
-
-    def _until(self, name: str) -> int:
-        return self._before[name] | self._bits.get(name, 0)
 
 
 def is_in_group(node: Node) -> bool:

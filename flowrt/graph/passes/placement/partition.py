@@ -14,7 +14,7 @@ them are sent before the first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -162,6 +162,7 @@ def _is_small_constant(node: Node) -> bool:
     return node.op.name == "Const" and not node.controls and node.attrs["value"].nbytes <= MAX_COPIED_BYTES
 
 
+@lru_cache(maxsize=1024)
 def tag(device: str) -> str:
     """A device's name as a part of an operation's name: ``/job:a/task:0/device:CPU:1`` -> ``a_0_CPU_1``."""
     words = device.replace("/device:", "/:").split("/")

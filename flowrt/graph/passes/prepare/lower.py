@@ -104,5 +104,6 @@ def inline(
         inputs = tuple([moved(ref) for ref in node.inputs])
         if controls and not waits and all(ref in parameters for ref in node.inputs):
             waits = controls
-        nodes.append(node.replace(name=prefix + node.name, inputs=inputs, controls=waits))
+        name, attrs, source = prefix + node.name, node.attrs, node.source
+        nodes.append(Node(name, node.op, inputs, waits, attrs, node.device, source, node.outputs))
     return nodes, [moved(ref) for ref in function.fetches]
