@@ -118,7 +118,8 @@ def sends():
 
 def keeps():
     """Bytes a parameter of ``keeps STAGE REDUCE`` in this worker's variables, and in tensors that are there
-    when the first update begins. REDUCE: the dtype of gradients, if products are in bfloat16; else nothing.
+    when the first update begins; and how many layers are whole at a time, at most. REDUCE: the dtype of
+    gradients, if products are in bfloat16; else nothing.
     """
     _, stage, reduce = WHAT.split(":")
     policy = tf.distribute.Precision("bfloat16", reduce=reduce) if reduce else None
@@ -140,7 +141,19 @@ def keeps():
         plans = [plan for request in session._requests.values() for plan in request.plans.values()]
         (part,) = plans[-1].partitions.values()
         live = live_at_first_update(part)
-        return kept / (layers * width**2), live / (layers * width**2)
+        whole = most_gathered(part) / (4 * width**2)
+        return kept / (layers * width**2), live / (layers * width**2), whole
+
+
+def most_gathered(part):
+    """The most bytes of gathered variables that are there at a time, by the order of the plan."""
+    order, changes = list(part.schedule.order), []
+    for position, node in enumerate(order):
+        if node.op.name == "_GroupWait" and "/AllGather/" in node.name and "/stretch" in node.name:
+            readers = [i for i, other in enumerate(order) if (node.name, 0) in other.inputs]
+            nbytes = nbytes_of(node.outputs[0])
+            changes += [(position, nbytes), (max(readers) + 0.5, -nbytes)]
+    return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def live_at_first_update(part):

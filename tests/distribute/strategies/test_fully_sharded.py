@@ -270,8 +270,10 @@ def test_bytes_a_parameter_when_the_first_update_begins(stage: int, reduce: str,
     size = 2 if reduce else 4
     kept_expected = {0: 12, 1: size + 12 / count, 2: size + 12 / count, 3: 12 / count}[stage]
     live_expected = size if stage < 2 else size / count
-    for kept, live in answers(f"keeps:{stage}:{reduce}", count):
+    for kept, live, layers in answers(f"keeps:{stage}:{reduce}", count):
         assert kept == kept_expected
+        assert layers <= 2
+        assert (layers > 0) == (stage == 3)
         assert live_expected - size / 16 <= live <= live_expected + 2 * size / 16
 
 
