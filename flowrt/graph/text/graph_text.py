@@ -420,6 +420,7 @@ class _Code(NamedTuple):
 
     co_filename: str
     co_firstlineno: int
+    co_linetable = b""
 
     def co_lines(self) -> tuple[()]:
         return ()
