@@ -420,7 +420,7 @@ class _Code(NamedTuple):
 
     co_filename: str
     co_firstlineno: int
-    co_linetable = b""
+    co_linetable: bytes = b""
 
     def co_lines(self) -> tuple[()]:
         return ()
