@@ -151,8 +151,8 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
 
 def _nbytes(node: Node) -> int:
     """The bytes of the largest of the tensors of ``node``."""
-    (count,) = {node.attrs["group_size"] if node.op is reduce_scatter_op else 1}
-    return count * math.prod(_shape(node.outputs[0])) * node.outputs[0].dtype.np.itemsize
+    parts = node.attrs["group_size"] if node.op is reduce_scatter_op else 1
+    return parts * math.prod(_shape(node.outputs[0])) * node.outputs[0].dtype.np.itemsize
 
 
 class _Bucket:

@@ -55,12 +55,15 @@ class Partitioner:
         self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
-        self._lent = lent_reads(subgraph, {node.name: part_of(node.device) for node in subgraph})
         self._sites: dict[str | None, list[Node]] = {}
         """The parts of each loop on several devices, collected until the first is added."""
         for node in subgraph:
             if SITE in node.attrs:
                 self._sites.setdefault(node.attrs[SITE], []).append(node)
+
+    @cached_property
+    def _lent(self) -> frozenset[str]:
+        return lent_reads(self.whole, {node.name: self.part_of(node.device) for node in self.whole})
 
     @cached_property
     def _order(self) -> ExchangeOrder:
