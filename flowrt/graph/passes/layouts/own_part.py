@@ -405,7 +405,7 @@ class _Part:
         """Compare ``text`` with the other processes before anything travels."""
         if self._is_alone:
             return
-        first, name, fed = self._own.ranks[0], "_agree", self._whole.feeds
+        first, name, fed = self._own.ranks[0], "_agree", self._shared_feeds()
         given = tuple((feed, 0) for feed in fed)
         attrs = {
             "group_key": self._own.key, "rank": first, "ranks": self._own.ranks, "plan": text, "fed": fed,
@@ -417,6 +417,27 @@ class _Part:
         feeds = {feed: self._nodes.pop(feed) for feed in fed if feed in self._nodes}
         self._nodes = {**feeds, name: agree, **self._nodes}
         self._travelling.append(name)
+
+    def _shared_feeds(self) -> tuple[str, ...]:
+        """The feeds that other processes than the first read, in parts or whole: they must be equal in all."""
+        read_from: dict[str, set[str]] = {feed: {feed} for feed in self._whole.feeds}
+        shared: set[str] = set()
+        for node in self._whole:
+            if node.name in read_from:
+                continue
+            feeds = set[str]().union(*[read_from.get(name, ()) for name, _ in node.inputs])
+            if node.name in self._everywhere:
+                read_from[node.name] = feeds
+            elif self._is_elsewhere(node):
+                shared |= feeds
+        return tuple(feed for feed in self._whole.feeds if feed in shared)
+
+    def _is_elsewhere(self, node: Node) -> bool:
+        """Whether another process than the first runs ``node``, or a part of it."""
+        owner = self._owners.get(node.name)
+        if node.op in COLLECTIVES or (owner is not None and owner.is_shared):
+            return True
+        return self._own.task(self._rank(node)) != self._own.task(0)
 
     # --- made here
 
