@@ -419,7 +419,7 @@ class _Part:
         self._travelling.append(name)
 
     def _shared_feeds(self) -> tuple[str, ...]:
-        """The feeds that other processes than the first read, in parts or whole: they must be equal in all."""
+        """The feeds that other processes than the first read, in parts or whole: all must feed the same."""
         read_from: dict[str, set[str]] = {feed: {feed} for feed in self._whole.feeds}
         shared: set[str] = set()
         for node in self._whole:
