@@ -178,7 +178,7 @@ def layout_of(mesh: Mesh, entries: Sequence[Entry], where: str = "layout") -> La
     placements: list[Placement] = [REPLICATED] * len(mesh.axes)
     for dim, entry in enumerate(entries):
         names = _axes_of_entry(entry, dim, where)
-        axes = [mesh.axis(name) for name in names]
+        axes = [mesh.axis(name, where) for name in names]
         if axes != sorted(set(axes)):
             order = ", ".join(axis.name for axis in mesh.axes)
             raise InvalidArgumentError(

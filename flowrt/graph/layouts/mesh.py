@@ -85,13 +85,15 @@ class Mesh:
     def num_devices(self) -> int:
         return math.prod(axis.size for axis in self.axes if not axis.is_time)
 
-    def axis(self, name: str) -> int:
-        """The number of the axis ``name``. Raises `InvalidArgumentError` if there is none."""
+    def axis(self, name: str, where: str = "layout") -> int:
+        """The number of the axis ``name``. Raises `InvalidArgumentError`, of the argument ``where``, if there
+        is none.
+        """
         found = self._numbers.get(name)
         if found is None:
             hint = nearest(str(name), self._numbers)
             raise InvalidArgumentError(
-                f"layout: expected an axis of the mesh {self}; got {name!r}.{hint}", source=user_line()
+                f"{where}: expected an axis of the mesh {self}; got {name!r}.{hint}", source=user_line()
             )
         return found
 

@@ -34,11 +34,12 @@ from flowrt.distribute.strategies.reduce.cross_device_ops import placed_on
 from flowrt.distribute.strategies.reduce.group_ops import GroupCrossDeviceOps
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.distribute.strategies.variables.distributed_variables import distributed_variable
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.state.iterators import expect_data_op
+from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
 from flowrt.version import VERSION
 
@@ -64,7 +65,11 @@ class MultiWorkerMirroredStrategy(Strategy):
     def __init__(
         self, cluster_resolver: Any = None, communication_options: CommunicationOptions | None = None
     ) -> None:
-        cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver)
+        cluster = (
+            resolve(os.environ)
+            if cluster_resolver is None
+            else resolved(cluster_resolver, "MultiWorkerMirroredStrategy")
+        )
         self._resolver = cluster_resolver or SimpleClusterResolver(
             cluster.spec, task_type=cluster.job, task_id=cluster.task
         )
@@ -133,8 +138,14 @@ class MultiWorkerExtended(MirroredExtended):
         return distributed_variable(self.strategy, self.worker_devices, next_creator, **changed)
 
 
-def resolved(resolver: Any) -> ResolvedCluster:
-    """The cluster and the task of a ``resolver`` of the script."""
+def resolved(resolver: Any, strategy: str) -> ResolvedCluster:
+    """The cluster and the task of a ``resolver`` of the script. Raises `DTypeError`, which names the
+    ``strategy``, for what is none.
+    """
+    if not hasattr(resolver, "cluster_spec"):
+        raise misuse(
+            f"{strategy}: cluster_resolver: expected a ClusterResolver; got {resolver!r}", DTypeError
+        )
     source = type(resolver).__name__
     return ResolvedCluster(
         resolver.cluster_spec(), resolver.task_type or "worker", resolver.task_id or 0, source

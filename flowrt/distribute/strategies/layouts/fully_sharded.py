@@ -23,6 +23,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+from flowrt.distribute.strategies.layouts.argument_names import known_names
 from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
@@ -69,6 +70,7 @@ class FullyShardedStrategy(TensorParallelStrategy):
     of time, and ``units`` that are no regular expression; and what `TensorParallelStrategy` raises.
     """
 
+    @known_names
     def __init__(
         self,
         mesh: Mesh,
@@ -177,7 +179,7 @@ def _check(mesh: Mesh, axes: Sequence[str], stage: Any) -> None:
         raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
     if not axes:
         raise misuse(f"FullyShardedStrategy: expected an axis of the mesh {mesh}; got none")
-    if mesh.axes[mesh.axis(axes[-1])].is_time:
+    if mesh.axes[mesh.axis(axes[-1], "FullyShardedStrategy")].is_time:
         raise misuse(
             f"FullyShardedStrategy: expected an axis of devices, on which parts of variables can be; got "
             f"{axes[-1]!r}, an axis of time of the mesh {mesh}"

@@ -76,15 +76,14 @@ class LayoutStrategy(Strategy):
         rules: Mapping[str, Entry] | None = None,
         policy: Precision | None = None,
     ) -> None:
-        check_mesh(mesh, "LayoutStrategy")
-        batch_layout = layout_of(mesh, [batch], "LayoutStrategy: batch")
-        rules = _by_text(
-            {} if rules is None else rules, "LayoutStrategy: rules: expected axes by logical axis"
-        )
+        where = type(self).__name__
+        check_mesh(mesh, where)
+        batch_layout = layout_of(mesh, [batch], f"{where}: batch")
+        rules = _by_text({} if rules is None else rules, f"{where}: rules: expected axes by logical axis")
         for name, axes in rules.items():
-            layout_of(mesh, [axes], f"LayoutStrategy: rule of {name!r}")
+            layout_of(mesh, [axes], f"{where}: rule of {name!r}")
         if policy is not None and not isinstance(policy, Precision):
-            raise misuse(f"LayoutStrategy: policy: expected a Precision; got {policy!r}", DTypeError)
+            raise misuse(f"{where}: policy: expected a Precision; got {policy!r}", DTypeError)
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh, self.policy = mesh, policy
         self._patterns: dict[str, Entries] = {}
@@ -142,8 +141,8 @@ class LayoutStrategy(Strategy):
         other = layout_strategy() or distribution_context()
         if other is not None:
             raise misuse(
-                f"LayoutStrategy.{what}: expected a call outside other strategies' scopes; got one inside "
-                f"that of {getattr(other, 'strategy', other)!r}. Use one strategy, or leave the first scope",
+                f"{type(self).__name__}.{what}: expected a call outside other strategies' scopes; got one "
+                f"inside that of {getattr(other, 'strategy', other)!r}. Use one strategy, or leave the first scope",
                 FailedPreconditionError,
             )
         with self.extended.opened_scope(), entered_layouts(self):

@@ -78,14 +78,15 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         communication_options: CommunicationOptions | None = None,
         policy: Precision | None = None,
     ) -> None:
-        check_mesh(mesh, "MultiWorkerLayoutStrategy")
-        cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver)
-        addresses, worker = workers_of(cluster, "MultiWorkerLayoutStrategy")
+        where = type(self).__name__
+        check_mesh(mesh, where)
+        cluster = resolve(os.environ) if cluster_resolver is None else resolved(cluster_resolver, where)
+        addresses, worker = workers_of(cluster, where)
         self._worker, self._is_alone = worker, len(addresses) == 1
         self._seed = secrets.randbelow(_MAX_SEED)
         if not self._is_alone:
             key = f"layouts{next(_numbers)}"
-            mesh = mesh_of_workers(mesh, key, len(addresses))
+            mesh = mesh_of_workers(mesh, key, len(addresses), where)
             joined = _join(mesh, key, addresses, worker, communication_options or CommunicationOptions())
             self._leave = weakref.finalize(self, joined.close)
             self._seed = _agreed(joined, self._seed)
@@ -134,18 +135,19 @@ class MultiWorkerLayoutExtended(LayoutExtended):
         return relayout_op(found, **attributes_of(Layout.replicated(self._mesh)))
 
 
-def mesh_of_workers(mesh: Mesh, key: str, workers: int) -> Mesh:
-    """``mesh`` on the devices of ``workers``, the tasks of the job ``key``. Raises `InvalidArgumentError`."""
+def mesh_of_workers(mesh: Mesh, key: str, workers: int, where: str) -> Mesh:
+    """``mesh`` on the devices of ``workers``, the tasks of the job ``key``. Raises `InvalidArgumentError`, of
+    the strategy ``where``.
+    """
     if mesh.devices is not None:
         raise misuse(
-            "MultiWorkerLayoutStrategy: expected a mesh without devices, which are those of all workers; "
-            f"got {mesh!r}"
+            f"{where}: expected a mesh without devices, which are those of all workers; got {mesh!r}"
         )
     count, left = divmod(mesh.num_devices, workers)
     if left or not count:
         raise misuse(
-            f"MultiWorkerLayoutStrategy: expected a mesh with equally many devices of each of {workers} "
-            f"workers; got {mesh}, of {mesh.num_devices} devices"
+            f"{where}: expected a mesh with equally many devices of each of {workers} workers; got {mesh}, "
+            f"of {mesh.num_devices} devices"
         )
     kind = parse_device(default_devices()[0]).device_type
     return mesh.with_devices(

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeAlias, final
 
+from flowrt.distribute.strategies.layouts.argument_names import known_names
 from flowrt.distribute.strategies.layouts.layout_strategy import (
     Entries,
     by_expression,
@@ -84,6 +85,7 @@ class TensorParallelStrategy(MultiWorkerLayoutStrategy):
     regular expression.
     """
 
+    @known_names
     def __init__(
         self,
         mesh: Mesh,
@@ -96,8 +98,9 @@ class TensorParallelStrategy(MultiWorkerLayoutStrategy):
         communication_options: CommunicationOptions | None = None,
         policy: Precision | None = None,
     ) -> None:
-        check_mesh(mesh, "TensorParallelStrategy")
-        self._plan = TensorPlan(mesh, axis, {} if plan is None else plan, sequence)
+        where = type(self).__name__
+        check_mesh(mesh, where)
+        self._plan = TensorPlan(mesh, axis, {} if plan is None else plan, sequence, where)
         super().__init__(mesh, batch, rules, cluster_resolver, communication_options, policy)
 
     def layout_by_name(self, variable: Variable) -> Entries | None:
@@ -114,18 +117,25 @@ class TensorParallelStrategy(MultiWorkerLayoutStrategy):
 
 @final
 class TensorPlan:
-    """The layouts of variables by the styles of their layers. Raises `InvalidArgumentError`."""
+    """The layouts of variables by the styles of their layers. Raises `InvalidArgumentError`, of the strategy
+    ``where``.
+    """
 
-    def __init__(self, mesh: Mesh, axis: str, styles: Mapping[str, Style], sequence: bool) -> None:
-        if mesh.axes[mesh.axis(axis)].is_time:
-            raise misuse(f"TensorParallelStrategy: expected an axis of space; got {axis!r}")
-        self._axis, self._styles = axis, _checked(styles)
+    def __init__(
+        self, mesh: Mesh, axis: str, styles: Mapping[str, Style], sequence: bool, where: str
+    ) -> None:
+        if mesh.axes[mesh.axis(axis, where)].is_time:
+            raise misuse(f"{where}: expected an axis of space; got {axis!r}")
+        if not isinstance(sequence, bool):
+            raise misuse(f"{where}: sequence: expected a bool; got {sequence!r}")
+        self._axis, self._where = axis, f"{where}: plan"
+        self._styles = _checked(styles, self._where)
         self._summed: dict[str, str] = {}
         """The attribute of the plan's variables: products that contract what is in parts are added up, those
         of rows in the forward pass and those of columns in the backward pass.
         """
         if sequence:
-            sums = layout_of(mesh, [*[None] * SEQUENCE, axis], "TensorParallelStrategy: sequence")
+            sums = layout_of(mesh, [*[None] * SEQUENCE, axis], f"{where}: sequence")
             self._summed = {SUMMED: format_layout(sums)}
 
     def layout(self, variable: Variable) -> Entries | None:
@@ -139,7 +149,7 @@ class TensorPlan:
 
     def check_names(self, names: Collection[str]) -> None:
         """Raise `InvalidArgumentError` for an expression that matches none of ``names``."""
-        check_matched("TensorParallelStrategy: plan", self._styles, names)
+        check_matched(self._where, self._styles, names)
 
     def _style(self, variable: Variable) -> Style | None:
         name = variable.op.name
@@ -148,12 +158,10 @@ class TensorPlan:
         return first_match(self._styles, f"{scope}/kernel") if style is None and last == "bias" else style
 
 
-def _checked(plan: Any) -> dict[str, Style]:
-    found: dict[str, Style] = by_expression(plan, "TensorParallelStrategy: plan", "styles")
+def _checked(plan: Any, where: str) -> dict[str, Style]:
+    found: dict[str, Style] = by_expression(plan, where, "styles")
     for pattern, style in found.items():
-        if style not in _LAYOUTS:
-            raise misuse(
-                f"TensorParallelStrategy: plan: expected {', '.join(map(repr, _LAYOUTS))} for {pattern!r}; "
-                f"got {style!r}"
-            )
+        if not isinstance(style, str) or style not in _LAYOUTS:
+            styles = ", ".join(map(repr, _LAYOUTS))
+            raise misuse(f"{where}: expected {styles} for {pattern!r}; got {style!r}")
     return found

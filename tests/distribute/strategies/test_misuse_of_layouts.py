@@ -1,0 +1,122 @@
+"""What a script gets wrong with layout strategies: the error names the strategy that the script made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import flowrt as tf
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
+
+D = tf.distribute
+HERE = r"test_misuse_of_layouts\.py:\d+\)"
+STRATEGIES = pytest.mark.parametrize(
+    "strategy",
+    [D.LayoutStrategy, D.MultiWorkerLayoutStrategy, D.TensorParallelStrategy, D.FullyShardedStrategy],
+    ids=lambda strategy: strategy.__name__,
+)
+
+
+def mesh() -> Any:
+    return D.Mesh([("dp", 2), ("tp", 2)])
+
+
+@STRATEGIES
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"mesh": 3}, "expected a Mesh; got 3"),
+        ({"batch": "pd"}, r"batch: expected an axis of the mesh \[dp=2, tp=2\]; got 'pd'"),
+        ({"batch": 3}, "batch: expected None, an axis, or several for dimension 0; got 3"),
+        ({"rules": [1]}, r"rules: expected axes by logical axis; got \[1\]"),
+        ({"rules": {"embed": "pt"}}, "rule of 'embed': expected an axis of the mesh"),
+        ({"policy": "bfloat16"}, "policy: expected a Precision; got 'bfloat16'"),
+    ],
+)
+def test_arguments_that_all_have(strategy: Any, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"{HERE}: {strategy.__name__}: {text}"):
+        strategy(**{"mesh": mesh(), **arguments})
+
+
+@STRATEGIES
+def test_a_scope_inside_another(strategy: Any) -> None:
+    with tf.Graph().as_default(), D.MirroredStrategy(["/cpu:0"]).scope():
+        with pytest.raises(FailedPreconditionError, match=rf"{HERE}: {strategy.__name__}\.scope: expected"):
+            strategy(mesh()).scope().__enter__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"mesh": D.Mesh([("dp", 3), ("tp", 1)])}, "a mesh with equally many devices of each of 2 workers"),
+        ({"mesh": D.Mesh([("dp", 2), ("tp", 1)], ["/cpu:0", "/cpu:1"])}, "a mesh without devices"),
+        ({"cluster_resolver": 3}, "a ClusterResolver; got 3"),
+    ],
+)
+def test_processes(arguments: dict[str, Any], text: str) -> None:
+    spec = tf.train.ClusterSpec({"worker": ["a:1", "b:1"]})
+    resolver = D.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    for strategy in (D.TensorParallelStrategy, D.FullyShardedStrategy):
+        with pytest.raises(InvalidArgumentError, match=rf"{strategy.__name__}: .*expected {text}"):
+            strategy(**{"mesh": mesh(), "cluster_resolver": resolver, **arguments})
+
+
+@pytest.mark.parametrize("strategy", [D.TensorParallelStrategy, D.FullyShardedStrategy])
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        ({"up": "rows"}, "expected 'column', 'row', 'vocab' for 'up'; got 'rows'"),
+        ({"up": ["row"]}, r"expected 'column', 'row', 'vocab' for 'up'; got \['row'\]"),
+        ({"up": {}}, "expected 'column', 'row', 'vocab' for 'up'; got {}"),
+        ({"up": None}, "expected 'column', 'row', 'vocab' for 'up'; got None"),
+        ({3: "row"}, "expected styles by expression; got {3: 'row'}"),
+        ({"(": "row"}, r"expected a regular expression; got '\('"),
+        ("row", "expected styles by expression; got 'row'"),
+    ],
+)
+def test_a_plan(strategy: Any, plan: Any, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"{HERE}: {strategy.__name__}: plan: {text}"):
+        strategy(mesh(), plan=plan)
+
+
+def test_a_plan_that_matches_nothing() -> None:
+    for strategy in (D.TensorParallelStrategy, D.FullyShardedStrategy):
+        with tf.Graph().as_default():
+            with pytest.raises(InvalidArgumentError, match=rf"{strategy.__name__}: plan: .* Nearest: up"):
+                with strategy(mesh(), plan={"upp": "row"}).scope():
+                    tf.get_variable("up", [4, 4])
+
+
+def test_sequence_is_a_bool() -> None:
+    for strategy in (D.TensorParallelStrategy, D.FullyShardedStrategy):
+        with pytest.raises(
+            InvalidArgumentError, match=f"{strategy.__name__}: sequence: expected a bool; got"
+        ):
+            strategy(mesh(), sequence="tp")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("device_mesh", "Here it is mesh, a Mesh"),
+        ("sharding_strategy", "Here it is stage, 0 to 3"),
+        ("auto_wrap_policy", "Here it is units, a regular expression"),
+        ("cpu_offload", "Here it is offload, 'parameters' or 'optimizer'"),
+        ("mixed_precision", "Here it is policy, a Precision"),
+        ("parallelize_plan", "Here it is plan, styles by names of variables"),
+        ("polcy", "Nearest: policy"),
+        ("zzz", "They are mesh, axis, stage, .*, policy$"),
+    ],
+)
+def test_arguments_of_other_frameworks(name: str, hint: str) -> None:
+    text = rf"{HERE}: FullyShardedStrategy: expected one of its arguments; got '{name}'\. {hint}"
+    with pytest.raises(DTypeError, match=text):
+        D.FullyShardedStrategy(**{"axis": "dp", name: mesh()})
+
+
+def test_no_hint_names_an_argument_that_the_strategy_does_not_have() -> None:
+    with pytest.raises(
+        DTypeError, match=r"TensorParallelStrategy: .* got 'cpu_offload'\. They are mesh, axis"
+    ):
+        D.TensorParallelStrategy(mesh(), cpu_offload=True)  # type: ignore[call-arg]
