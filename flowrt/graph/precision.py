@@ -89,6 +89,15 @@ def _holds(wide: DType, narrow: DType) -> bool:
     return bool(one.nmant >= other.nmant and one.maxexp >= other.maxexp and one.minexp <= other.minexp)
 
 
+def with_precision(attrs: Mapping[str, Any], old: Precision | None, new: Precision | None) -> dict[str, Any]:
+    """The attributes of a variable with ``attrs`` whose graph had the precision ``old`` and has ``new``: a
+    variable with another precision, such as that of a strategy, keeps it.
+    """
+    own = {key: value for key, value in attrs.items() if key not in (COMPUTE, REDUCE)}
+    before, after = ({} if p is None else p.attributes(attrs["dtype"]) for p in (old, new))
+    return {**own, **after} if {**own, **before} == attrs else dict(attrs)
+
+
 def precision_of(attrs: Mapping[str, Any]) -> Precision | None:
     """The precision of a variable with ``attrs``; None if it has none."""
     if COMPUTE not in attrs:

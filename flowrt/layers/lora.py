@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.ops.base.filling import zeros_like
@@ -34,18 +36,18 @@ class LoraDense(KernelLayer):
     ['query/down', 'query/up']
 
     Raises `InvalidArgumentError` for ``units`` or a ``rank`` that are no positive integers, and for an
-    ``alpha`` that is not finite.
+    ``alpha`` that is no finite number.
     """
 
     @passing_on(KernelLayer.__init__)
     def __init__(self, units: int, rank: int, alpha: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
         self.units, self._width = count(units, "LoraDense: units"), count(rank, "LoraDense: rank")
-        if self._width == 0 or not math.isfinite(alpha):
-            raise self._error(
-                InvalidArgumentError, f"expected a positive rank and a finite alpha; got {rank} and {alpha}"
-            )
-        self._scale = alpha / self._width
+        if self._width == 0:
+            raise self._error(InvalidArgumentError, f"expected a positive rank; got {rank}")
+        if not _is_finite(alpha):
+            raise self._error(InvalidArgumentError, f"alpha: expected a finite number; got {alpha!r}")
+        self._scale = float(alpha) / self._width
 
     def build(self, input_shape: TensorShape) -> None:
         inputs = self._known(input_shape, -1)
@@ -83,6 +85,11 @@ class LoraDense(KernelLayer):
 
     def _scaled(self, change: Tensor) -> Tensor:
         return multiply(change, number(self._scale, change))
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
 
 
 lora_dense = layer_function(LoraDense)

@@ -118,8 +118,12 @@ def test_factors_are_in_parts_with_their_kernels(axes: Any) -> None:
 
 def test_mistakes() -> None:
     for rank, alpha, message in [
-        (0, 1.0, "a positive rank and a finite alpha; got 0 and 1.0"),
-        (2, float("nan"), "got 2 and nan"),
+        (0, 1.0, "expected a positive rank; got 0"),
+        (2, float("nan"), "alpha: expected a finite number; got nan"),
+        (2, "4", "alpha: expected a finite number; got '4'"),
+        (2, None, "alpha: expected a finite number; got None"),
+        (2, [1.0], r"alpha: expected a finite number; got \[1.0\]"),
+        (2, True, "alpha: expected a finite number; got True"),
         ("a", 1.0, "rank: expected an integer"),
     ]:
         with pytest.raises(InvalidArgumentError, match=message):

@@ -89,6 +89,42 @@ def test_a_graph_may_have_any_precision(graph: tf.Graph) -> None:
     np.testing.assert_array_equal(computed(tf.ones([2, 2]), w), 2)
 
 
+def test_the_precision_of_a_graph_is_that_of_variables_which_it_has(graph: tf.Graph) -> None:
+    """Not of those of a strategy with a policy, and a step that has run before runs in it, too."""
+    exact = np.float32(2 + 2.0**-11)
+    w = tf.get_variable("w", [2, 2], initializer=tf.constant_initializer(1 + 2.0**-12))
+    policy = tf.distribute.Precision("float16")
+    with tf.distribute.LayoutStrategy(tf.distribute.Mesh([("dp", 1)]), policy=policy).scope():
+        own = tf.get_variable("own", [2, 2])
+    y = tf.matmul(tf.ones([2, 2]), w)
+    with initialized() as session:
+        np.testing.assert_array_equal(session.run(y), exact)
+        graph.precision = tf.distribute.Precision("bfloat16")
+        np.testing.assert_array_equal(session.run(y), 2)
+        assert own.op.node.attrs["_compute"] == "float16"
+        graph.precision = None
+        np.testing.assert_array_equal(session.run(y), exact)
+        assert own.op.node.attrs["_compute"] == "float16"
+
+
+def test_in_a_function_the_precision_is_that_of_the_whole_graph(graph: tf.Graph) -> None:
+    def branch() -> Any:
+        tf.get_default_graph().precision = tf.distribute.Precision("bfloat16")
+        return tf.constant(0.0)
+
+    tf.cond(tf.constant(True), branch, lambda: tf.constant(1.0))
+    assert graph.precision == tf.distribute.Precision("bfloat16")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", tf.bfloat16])
+def test_a_graph_s_precision_that_is_none(precision: Any, graph: tf.Graph) -> None:
+    w = tf.get_variable("w", [2, 2])
+    with pytest.raises(DTypeError, match=r"Graph.precision: expected a Precision, or None; got"):
+        graph.precision = precision
+    assert "_compute" not in w.op.node.attrs
+    assert graph.precision is None
+
+
 # --- digits
 
 
@@ -151,14 +187,27 @@ def test_the_defaults_are_tensorflow_s() -> None:
     scale = E.DynamicLossScale()
     assert scale.get_config() == {"initial_loss_scale": 2.0**15, "increment_period": 2000, "multiplier": 2.0}
     assert E.DynamicLossScale.from_config(scale.get_config()).get_config() == scale.get_config()
+    assert (
+        repr(scale) == "DynamicLossScale(initial_loss_scale=32768.0, increment_period=2000, multiplier=2.0)"
+    )
     assert E.FixedLossScale.from_config({"loss_scale_value": 8.0}).get_config() == {"loss_scale_value": 8.0}
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: E.FixedLossScale(0.5), "loss_scale_value: expected a number of at least 1; got 0.5"),
+        (lambda: E.FixedLossScale(0.5), "value: expected a number of at least 1 that float32 holds; got 0.5"),
         (lambda: E.FixedLossScale(float("nan")), "got nan"),
+        (lambda: E.FixedLossScale(float("inf")), "loss_scale_value: .* got inf"),
+        (lambda: E.FixedLossScale(1e39), r"loss_scale_value: .* that float32 holds; got 1e\+39"),
+        (lambda: E.DynamicLossScale(float("inf")), "initial_loss_scale: .* got inf"),
+        (lambda: E.DynamicLossScale(multiplier=float("inf")), "multiplier: .* got inf"),
+        (lambda: E.DynamicLossScale(increment_period=float("inf")), "a positive number of steps; got inf"),
+        (lambda: E.DynamicLossScale(increment_period=2.5), "a positive number of steps; got 2.5"),
+        (
+            lambda: E.MixedPrecisionLossScaleOptimizer(tf.train.AdamOptimizer(), np.ones(2)),
+            "a LossScale, a number or 'dynamic'; got array",
+        ),
         (lambda: E.DynamicLossScale(increment_period=0), "increment_period: .* got 0"),
         (lambda: E.DynamicLossScale(multiplier="2"), "multiplier: .* got '2'"),
         (

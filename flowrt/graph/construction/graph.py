@@ -39,10 +39,10 @@ from flowrt.graph.construction.scopes import (
 from flowrt.graph.inference import Signatures, infer_outputs
 from flowrt.graph.messages.graph_def import nodes_to_graph_def
 from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
-from flowrt.graph.op_def import OpDef, PartialValue
+from flowrt.graph.op_def import Effect, OpDef, PartialValue
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.precision import Precision
+from flowrt.graph.precision import Precision, with_precision
 from flowrt.graph.source import misuse, user_source
 
 __all__ = [
@@ -59,7 +59,7 @@ class Graph:
     ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
     threads may add operations to one graph. ``seed`` is the graph-level random seed, ``gradient_functions``
     the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations``
-    counts changes that invalidate plans. ``precision`` is that of new variables, None: that of their dtype.
+    counts changes that invalidate plans.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Graph:
         self.gradient_functions: dict[str, Vjp] = {}
         self.python_functions: dict[str, Any] = {}
         self.seed: int | None = None
-        self.precision: Precision | None = None
+        self._precision: Precision | None = None
         self.mutations = 0
 
     # --- operations
@@ -253,6 +253,31 @@ class Graph:
     def seed_position(self) -> int:
         """A number for the next random operation, unique in the graph."""
         return self.version
+
+    @property
+    def precision(self) -> Precision | None:
+        """The precision of the graph's variables, present and future; None: that of their dtype. A variable
+        with a precision of its own, that of a strategy, keeps it.
+
+        >>> tf.get_default_graph().precision = tf.distribute.Precision("bfloat16")
+
+        Setting it raises `DTypeError` for what is no `Precision`, and `FailedPreconditionError` if the graph
+        is finalized.
+        """
+        return self.root._precision
+
+    @precision.setter
+    def precision(self, precision: Precision | None) -> None:
+        if precision is not None and not isinstance(precision, Precision):
+            raise misuse(f"Graph.precision: expected a Precision, or None; got {precision!r}", DTypeError)
+        root = self.root
+        root.check_building()
+        for op in root.get_operations():
+            if op.op_def.effect is Effect.HANDLE and "dtype" in op.node.attrs:
+                attrs = with_precision(op.node.attrs, root._precision, precision)
+                if attrs != op.node.attrs:
+                    op.mutate(attrs=attrs)
+        root._precision = precision
 
     # --- freezing
 

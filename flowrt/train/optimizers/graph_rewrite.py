@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.graph.construction.graph import Operation, get_default_graph
-from flowrt.graph.op_def import Effect
-from flowrt.graph.precision import COMPUTE, REDUCE, Precision
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.precision import Precision
 from flowrt.train.optimizers.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer
 from flowrt.train.optimizers.optimizer import Optimizer
 
@@ -29,25 +28,10 @@ def enable_mixed_precision_graph_rewrite(
     `MixedPrecisionLossScaleOptimizer`.
     """
     scaled = MixedPrecisionLossScaleOptimizer(opt, loss_scale)
-    _set_precision(Precision("float16"))
+    get_default_graph().precision = Precision("float16")
     return scaled
 
 
 def disable_mixed_precision_graph_rewrite() -> None:
     """Compute the products of the default graph's variables in their own dtype again."""
-    _set_precision(None)
-
-
-def _set_precision(precision: Precision | None) -> None:
-    graph = get_default_graph().root
-    graph.precision = precision
-    for op in graph.get_operations():
-        if op.op_def.effect is Effect.HANDLE and "dtype" in op.node.attrs:
-            _mark(op, precision)
-
-
-def _mark(variable: Operation, precision: Precision | None) -> None:
-    attrs = {key: value for key, value in variable.node.attrs.items() if key not in (COMPUTE, REDUCE)}
-    found = {} if precision is None else precision.attributes(attrs["dtype"])
-    if {**attrs, **found} != variable.node.attrs:
-        variable.mutate(attrs={**attrs, **found})
+    get_default_graph().precision = None

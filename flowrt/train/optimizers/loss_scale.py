@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import constant
@@ -30,6 +32,8 @@ from flowrt.variables.variable import Variable, VariableAggregation
 
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale"]
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 class LossScale(ABC):
     """A scale of losses, one value per graph. A call returns it, a scalar of float32."""
@@ -48,6 +52,10 @@ class LossScale(ABC):
     def get_config(self) -> dict[str, Any]:
         """The arguments that make an equal scale."""
 
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
+        return f"{type(self).__name__}({arguments})"
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The scale that `get_config` describes."""
@@ -61,7 +69,7 @@ class FixedLossScale(LossScale):
     ...     print(session.run(FixedLossScale(128.0)()))
     128.0
 
-    Raises `InvalidArgumentError` for a scale below 1.
+    Raises `InvalidArgumentError` for a scale below 1, and for one that float32 does not hold.
     """
 
     def __init__(self, loss_scale_value: float) -> None:
@@ -92,14 +100,15 @@ class DynamicLossScale(LossScale):
 
     The scale and the count of steps are variables, made at first use, that checkpoints include.
 
-    Raises `InvalidArgumentError` for a scale or a multiplier below 1, and for a period below one step.
+    Raises `InvalidArgumentError` for a scale or a multiplier below 1, for one that float32 does not hold, and
+    for a period that is no positive number of steps.
     """
 
     def __init__(
         self, initial_loss_scale: float = 2.0**15, increment_period: int = 2000, multiplier: float = 2.0
     ) -> None:
         self.initial_loss_scale = _at_least_one("DynamicLossScale: initial_loss_scale", initial_loss_scale)
-        self.increment_period = int(_at_least_one("DynamicLossScale: increment_period", increment_period))
+        self.increment_period = _steps(increment_period)
         self.multiplier = _at_least_one("DynamicLossScale: multiplier", multiplier)
         self._states: dict[Graph, _State] = {}
 
@@ -141,9 +150,9 @@ def as_loss_scale(value: Any) -> LossScale:
     """``value``, a `LossScale`, a number for a fixed one, or "dynamic". Raises `InvalidArgumentError`."""
     if isinstance(value, LossScale):
         return value
-    if value == "dynamic":
+    if isinstance(value, str) and value == "dynamic":
         return DynamicLossScale()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if _is_number(value):
         return FixedLossScale(value)
     raise InvalidArgumentError(
         f"loss_scale: expected a LossScale, a number or 'dynamic'; got {value!r}", source=user_line()
@@ -164,9 +173,22 @@ def all_finite(grads: Sequence[Any]) -> Tensor:
     return equal(add_n([add_n(counts) for counts in by_layout.values()]), 0.0)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def _at_least_one(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 1:
+    if not _is_number(value) or not 1 <= value <= _LARGEST:
         raise InvalidArgumentError(
-            f"{what}: expected a number of at least 1; got {value!r}", source=user_line()
+            f"{what}: expected a number of at least 1 that float32 holds; got {value!r}", source=user_line()
         )
     return float(value)
+
+
+def _steps(value: Any) -> int:
+    if not _is_number(value) or value % 1 or not 1 <= value <= np.iinfo(np.int64).max:
+        raise InvalidArgumentError(
+            f"DynamicLossScale: increment_period: expected a positive number of steps; got {value!r}",
+            source=user_line(),
+        )
+    return int(value)

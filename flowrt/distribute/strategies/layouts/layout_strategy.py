@@ -142,7 +142,8 @@ class LayoutStrategy(Strategy):
         if other is not None:
             raise misuse(
                 f"{type(self).__name__}.{what}: expected a call outside other strategies' scopes; got one "
-                f"inside that of {getattr(other, 'strategy', other)!r}. Use one strategy, or leave the first scope",
+                f"inside that of {getattr(other, 'strategy', other)!r}. Use one strategy, or leave the first "
+                "scope",
                 FailedPreconditionError,
             )
         with self.extended.opened_scope(), entered_layouts(self):

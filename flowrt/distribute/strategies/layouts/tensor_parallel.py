@@ -159,7 +159,7 @@ class TensorPlan:
 
 
 def _checked(plan: Any, where: str) -> dict[str, Style]:
-    found: dict[str, Style] = by_expression(plan, where, "styles")
+    found = by_expression(plan, where, "styles")
     for pattern, style in found.items():
         if not isinstance(style, str) or style not in _LAYOUTS:
             styles = ", ".join(map(repr, _LAYOUTS))
