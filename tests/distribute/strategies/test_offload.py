@@ -43,7 +43,7 @@ class Run:
         )
         with tf.Graph() as graph:
             tf.set_random_seed(1)
-            with tf.distribute.FullyShardedStrategy(mesh(size), units=UNITS, **options).scope():
+            with tf.distribute.FullyShardedStrategy(mesh(size), **{"units": UNITS, **options}).scope():
                 net = layers()
             with tf.Session(graph=graph, config=config) as session:
                 session.run(tf.global_variables_initializer())
@@ -114,10 +114,21 @@ def test_training_is_that_of_one_device(net: str, size: int, offload: Any) -> No
 # --- mistakes
 
 
-def test_a_unit_above_the_limit_is_named() -> None:
-    text = r"unit 'layer\d': expected at most 1,000 bytes, .*; got 262,144. A limit of that would do"
-    with pytest.raises(InvalidArgumentError, match=text):
-        Run(1, stage=3, offload=1000)
+@pytest.mark.parametrize(
+    ("units", "text"),
+    [
+        (UNITS, r"'layer\d' of variable '(layer\d/w)': expected at most 1,000 bytes, .*; got 262,144"),
+        (
+            "layer[0-3]|layer",  # four layers, each a unit, and the last four
+            "'layer' of 4 variables, 'layer4/w' to 'layer7/w': expected at most 1,000 bytes, .*; got "
+            "1,048,576. A limit of 1,048,576 would do, or of 1,310,720, .* its largest variable has 262,144",
+        ),
+        (None, "'layer0/w' of 8 variables, 'layer0/w' to 'layer7/w': expected .*; got 2,097,152. A limit of"),
+    ],
+)
+def test_a_unit_above_the_limit_is_named_with_what_would_fit(units: str | None, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"unit {text}"):
+        Run(1, stage=3, offload=1000, units=units)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
-
-from flowrt.errors import InvalidArgumentError
 
 AHEAD = 2
 """The number of uses after which a chunk's memory is another's, without a limit: two are there at most."""
@@ -31,16 +28,13 @@ class Placed(NamedTuple):
 
 def place_chunks(uses: Sequence[str], sizes: Mapping[str, int], limit: int | None) -> list[Placed]:
     """The place of each of ``uses``, of chunks with ``sizes`` in bytes, of which at most ``limit`` bytes are
-    there at a time.
+    there at a time. Each chunk is within the limit.
 
     >>> [placed.brought for placed in place_chunks("abcba", {"a": 1, "b": 1, "c": 1}, 2)]
     [0, 1, 2, 1, 4]
-
-    Raises `InvalidArgumentError` for a chunk above the limit.
     """
     if limit is None:
         return [Placed(i, (i - AHEAD,) if i >= AHEAD else ()) for i in range(len(uses))]
-    _check(uses, sizes, limit)
     following = _next_uses(uses)
     here: dict[str, int] = {}
     """The last use of each chunk that is there."""
@@ -67,14 +61,3 @@ def _next_uses(uses: Sequence[str]) -> list[float]:
         found.append(following.get(chunk, math.inf))
         following[chunk] = i
     return found[::-1]
-
-
-def _check(uses: Sequence[str], sizes: Mapping[str, int], limit: int) -> None:
-    largest = max(uses, key=sizes.__getitem__, default=None)
-    if largest is not None and sizes[largest] > limit:
-        together = max([sizes[a] + sizes[b] for a, b in pairwise(uses)], default=0)
-        raise InvalidArgumentError(
-            f"unit {largest!r}: expected at most {limit:,} bytes, the limit of what a device has of units; "
-            f"got {sizes[largest]:,}. A limit of that would do, or {max(together, sizes[largest]):,}, so "
-            "that one comes while another is used; or smaller units"
-        )

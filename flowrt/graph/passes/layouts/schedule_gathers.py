@@ -21,11 +21,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, final
 
 import numpy as np
 
 from flowrt.dtypes import as_dtype, int32
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import touches
 from flowrt.graph.layouts.attributes import COPY, REGATHER, RESIDENT, UNIT, layouts_of
@@ -57,8 +59,11 @@ def schedule_gathers(subgraph: Subgraph, mesh: Mesh) -> Subgraph:
     stretches = _stretches(_uses(subgraph, units))
     if not stretches:
         return subgraph
-    sizes, limit = _sizes(subgraph, mesh)
-    places = place_chunks([stretch[0].unit for stretch in stretches], sizes, limit)
+    limit = min([int(node.attrs[RESIDENT]) for node in subgraph if RESIDENT in node.attrs], default=None)
+    found, order = _Units(subgraph, mesh), [stretch[0].unit for stretch in stretches]
+    if limit is not None:
+        found.check(order, limit)
+    places = place_chunks(order, found.sizes, limit)
     return _with_reads(subgraph, units, stretches, places)
 
 
@@ -182,14 +187,37 @@ def _with_reads(
     return subgraph.replace(nodes=nodes)
 
 
-def _sizes(subgraph: Subgraph, mesh: Mesh) -> tuple[dict[str, int], int | None]:
-    """The bytes that a device gets of each unit, at most, and the limit of what it may have of them."""
-    sizes: dict[str, int] = defaultdict(int)
-    limits = [int(node.attrs[RESIDENT]) for node in subgraph if RESIDENT in node.attrs]
-    for node in subgraph:
-        layouts = layouts_of(node.attrs, mesh) if REGATHER in node.attrs else None
-        if layouts is not None:
-            dtype = as_dtype(node.attrs.get(COMPUTE, node.attrs["dtype"]))
-            part = layouts.used.local_shape(node.attrs["shape"], mesh.coordinates[0])
-            sizes[node.attrs[UNIT]] += math.prod(part) * dtype.size
-    return sizes, min(limits, default=None)
+@final
+class _Units:
+    """The variables of each unit, with the bytes that a device gets of each, at most."""
+
+    def __init__(self, subgraph: Subgraph, mesh: Mesh) -> None:
+        self._variables: dict[str, dict[str, int]] = defaultdict(dict)
+        for node in subgraph:
+            layouts = layouts_of(node.attrs, mesh) if REGATHER in node.attrs else None
+            if layouts is not None:
+                dtype = as_dtype(node.attrs.get(COMPUTE, node.attrs["dtype"]))
+                part = layouts.used.local_shape(node.attrs["shape"], mesh.coordinates[0])
+                self._variables[node.attrs[UNIT]][node.name] = math.prod(part) * dtype.size
+        self.sizes = {unit: sum(variables.values()) for unit, variables in self._variables.items()}
+
+    def check(self, order: Sequence[str], limit: int) -> None:
+        """Raise `InvalidArgumentError` for a unit above ``limit`` bytes, of those used in ``order``."""
+        largest = max(order, key=self.sizes.__getitem__)
+        if self.sizes[largest] <= limit:
+            return
+        variables, size = self._variables[largest], self.sizes[largest]
+        first, *others = variables
+        which = (
+            f"{len(variables)} variables, {first!r} to {others[-1]!r}" if others else f"variable {first!r}"
+        )
+        together = max([self.sizes[a] + self.sizes[b] for a, b in pairwise(order)], default=size)
+        hint = f"A limit of {size:,} would do"
+        if together > size:
+            hint += f", or of {together:,}, so that one unit comes while another is used"
+        if others:
+            hint += f"; or smaller units: its largest variable has {max(variables.values()):,}"
+        raise InvalidArgumentError(
+            f"unit {largest!r} of {which}: expected at most {limit:,} bytes, the limit of what a device has "
+            f"of units; got {size:,}. {hint}"
+        )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.passes.layouts.place_chunks import Placed, place_chunks
 
 
@@ -66,9 +64,3 @@ def test_what_is_there_is_never_above_the_limit(
 
 def test_without_a_limit_all_are_brought_anew_and_two_are_there() -> None:
     assert place_chunks("abcb", {}, None) == [Placed(0, ()), Placed(1, ()), Placed(2, (0,)), Placed(3, (1,))]
-
-
-def test_a_chunk_above_the_limit_is_an_error_that_says_what_would_fit() -> None:
-    text = "unit 'b': expected at most 5 bytes.*; got 6. A limit of that would do, or 10,"
-    with pytest.raises(InvalidArgumentError, match=text):
-        place_chunks("aba", {"a": 4, "b": 6}, 5)
