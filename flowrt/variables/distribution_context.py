@@ -8,9 +8,16 @@ replicas, such as optimizers and variables, queries this module, without having 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+_log = logging.getLogger("flowrt")
+
+unopened_strategies: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Strategies over several processes of which no scope has been opened yet."""
 
 
 class DistributionContext(NamedTuple):
@@ -41,6 +48,19 @@ def layout_strategy() -> Any:
     a script builds for it as for one device.
     """
     return _thread.layouts
+
+
+def warn_of_unopened_strategies() -> None:
+    """Say so, once, if a script trains without a strategy, and has made one that it does not use."""
+    if layout_strategy() is not None:
+        return
+    for strategy in list(unopened_strategies):
+        unopened_strategies.discard(strategy)
+        _log.warning(
+            "%r has no variables, as no scope of it was opened: each process trains a model of its own. Make "
+            "the model, its placeholders and its optimizer inside strategy.scope()",
+            strategy,
+        )
 
 
 @contextlib.contextmanager

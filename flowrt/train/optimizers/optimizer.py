@@ -22,7 +22,7 @@ from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
 from flowrt.train.optimizers.sharded_gradients import as_updates_need
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES, create_slot, zeros_of
-from flowrt.variables.distribution_context import distribution_context
+from flowrt.variables.distribution_context import distribution_context, warn_of_unopened_strategies
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
 
 
@@ -137,6 +137,7 @@ class Optimizer:
             )
         context = distribution_context()
         if context is None:
+            warn_of_unopened_strategies()
             return self._apply(pairs, global_step, name)
         if context.replica is None:
             raise FailedPreconditionError(

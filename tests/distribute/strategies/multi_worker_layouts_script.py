@@ -3,8 +3,10 @@
 Prints what came of it as JSON.
 """
 
+import contextlib
 import itertools
 import json
+import logging
 import os
 import signal
 import socket
@@ -431,6 +433,24 @@ def outside():
         return float(session.run(total))
 
 
+def forgets():
+    """The warnings of a script that makes a strategy and does not use it, and then those of one that does."""
+    texts = [[], []]
+    for number, shown in enumerate(texts):
+        handler = logging.Handler()
+        handler.emit = lambda record, shown=shown: shown.append(record.getMessage())
+        logging.getLogger("flowrt").addHandler(handler)
+        with tf.Graph().as_default():
+            found = tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), **workers())
+            with found.scope() if number else contextlib.nullcontext():
+                w = tf.get_variable("w", [2], tf.float64)
+                optimizer = tf.train.GradientDescentOptimizer(0.1)
+                optimizer.minimize(tf.reduce_sum(w * w))
+                optimizer.minimize(tf.reduce_sum(w))
+        logging.getLogger("flowrt").removeHandler(handler)
+    return texts
+
+
 DOES = {
     "train": trains,
     "shard": shards,
@@ -449,6 +469,7 @@ DOES = {
     "fetches": fetches,
     "outside": outside,
     "feeds": feeds,
+    "forgets": forgets,
 }
 
 try:

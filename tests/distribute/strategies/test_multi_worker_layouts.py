@@ -285,3 +285,11 @@ def test_workers_that_feed_rows_of_their_own_are_told() -> None:
     for kind, message in answers("feeds", 2):
         assert kind == "InvalidArgumentError"
         assert "and feed all of the same batch; got, as number 1, the feed of 'Placeholder'" in message
+
+
+def test_a_forgotten_scope_is_a_warning_where_a_model_is_trained_without_it() -> None:
+    for without_scope, with_scope in answers("forgets", 2):
+        (text,) = without_scope
+        assert text.startswith("<FullyShardedStrategy over [dp=2]> has no variables, as no scope of it was")
+        assert "each process trains a model of its own" in text
+        assert with_scope == []

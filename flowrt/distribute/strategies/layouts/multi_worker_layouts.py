@@ -37,6 +37,7 @@ from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.text.python_calls import py_func
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
+from flowrt.variables.distribution_context import unopened_strategies
 from flowrt.variables.variable import Variable
 
 _numbers = itertools.count()
@@ -91,6 +92,8 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
             self._leave = weakref.finalize(self, joined.close)
             self._seed = _agreed(joined, self._seed)
         super().__init__(mesh, batch, rules, policy)
+        if not self._is_alone:
+            unopened_strategies.add(self)
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         if self._is_alone:
@@ -99,6 +102,7 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:
+        unopened_strategies.discard(self)
         if not self._is_alone:
             self._share_seed(get_default_graph())
         with super()._opened(what):
