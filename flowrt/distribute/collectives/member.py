@@ -117,7 +117,8 @@ class GroupMember:
             return lambda: None
         self._agreed.add(digest)  # ranks that disagree have no further steps
         rule, text = "run the same step over one mesh, and feed all of the same batch", given() + plan
-        return functools.partial(self._value, self._ask(lambda c: check_plan(c, text, rule)))
+        name = f"first run of a step that {plan.partition(chr(10))[0]}"
+        return functools.partial(self._value, self._ask(lambda c: check_plan(c, text, rule, name)))
 
     # --- the thread
 

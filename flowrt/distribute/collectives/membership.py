@@ -112,7 +112,8 @@ def disagree(membership: Membership, texts: Sequence[tuple[int, bytes]]) -> OpEr
     if any(END_OF_DATA.encode() in text for _, text in texts):
         return OutOfRangeError(f"{membership}: expected data at all ranks, or at none; got {calls}")
     return InvalidArgumentError(
-        f"{membership}: expected all ranks to make the same calls in the same order; got {calls}"
+        f"{membership}: expected all ranks to make the same calls in the same order; got {calls}. Does one "
+        "of them run, save or restore something alone?"
     )
 
 

@@ -16,12 +16,14 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.errors import InvalidArgumentError
 
 
-def check_plan(communicator: Communicator, plan: str, rule: str = "begin with the same collectives") -> None:
+def check_plan(
+    communicator: Communicator, plan: str, rule: str = "begin with the same collectives", name: str = "plan"
+) -> None:
     """Called by all ranks at the same time. Raises `InvalidArgumentError`, with the broken ``rule``, on all
-    unless all plans are one.
+    unless all plans are one. ``name`` is what a rank does, for the error if others make another call.
     """
     digest = hashlib.sha256(plan.encode()).digest()
-    digests = communicator.all_gather(np.frombuffer(digest, np.uint8)[None], name="plan")
+    digests = communicator.all_gather(np.frombuffer(digest, np.uint8)[None], name=name)
     others = np.flatnonzero((digests != digests[0]).any(axis=1))
     if not len(others):
         return

@@ -17,7 +17,7 @@ def exchange(group_key: str, ranks: Sequence[int], text: str, name: str) -> list
     Blocks until all have come. Raises as `flowrt.graph.resources.groups.Member`.
     """
     data = np.frombuffer(text.encode(), np.uint8)
-    sizes = _gather(group_key, ranks, np.array([data.size], np.int64), f"{name}/size")
+    sizes = _gather(group_key, ranks, np.array([data.size], np.int64), f"{name}: sizes")
     rows = np.zeros([1, max(*sizes, 1)], np.uint8)
     rows[0, : data.size] = data
     found = _gather(group_key, ranks, rows, name)

@@ -59,8 +59,9 @@ class JoinedMember(Member, Protocol):
 
     def agree(self, plan: str, given: Callable[[], str]) -> Callable[[], object]:
         """Compare ``plan``, and what is ``given``, with those of all ranks, the first time that ``plan``
-        comes. The returned function waits for it, and raises `InvalidArgumentError` on all ranks, showing the
-        first line that differs.
+        comes. Its first line says in words what the step does. The returned function waits for the others,
+        and raises `InvalidArgumentError` on all ranks, showing the first line that differs, or that others do
+        something else.
         """
 
 

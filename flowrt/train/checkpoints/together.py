@@ -63,7 +63,7 @@ class Together:
         except BaseException as error:  # noqa: BLE001 (the others wait for this process)
             own_error = error
             answer = _described(error)
-        texts = exchange(self._own.key, self._own.ranks, json.dumps(answer), "checkpoint")
+        texts = exchange(self._own.key, self._own.ranks, json.dumps(answer), "save or restore")
         if own_error is not None:
             raise own_error
         answers = [json.loads(texts[rank]) for rank in self._firsts]

@@ -451,6 +451,32 @@ def forgets():
     return texts
 
 
+def differs_alone():
+    """What the error says if the first worker alone, after a step of both, fetches or saves."""
+    texts = []
+    for does in ("fetch", "save", "other fetch"):
+        with tf.Graph().as_default():
+            with strategy(Mesh([("dp", 2)]), "dp").scope():
+                x = tf.placeholder(tf.float64, [4, 2], name="x")
+                w = tf.get_variable("w", [2, 1], tf.float64, layout=["dp", None])
+                loss = tf.reduce_mean(tf.matmul(x, w), name="loss")
+                train = tf.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+                saver = tf.train.Saver()
+            with tf.Session() as session:
+                session.run(tf.global_variables_initializer())
+                if does != "other fetch":
+                    session.run(train, {x: np.ones([4, 2])})
+                try:
+                    if TASK == 0 and does == "save":
+                        saver.save(session, f"{os.environ['CHECKPOINTS']}/model")
+                    elif TASK == 0:
+                        session.run(loss, {x: np.ones([4, 2])})
+                    session.run(train, {x: np.ones([4, 2])})
+                except tf.errors.OpError as error:
+                    texts.append(str(error))
+    return texts
+
+
 DOES = {
     "train": trains,
     "shard": shards,
@@ -469,6 +495,7 @@ DOES = {
     "fetches": fetches,
     "outside": outside,
     "feeds": feeds,
+    "alone": differs_alone,
     "forgets": forgets,
 }
 

@@ -287,6 +287,18 @@ def test_workers_that_feed_rows_of_their_own_are_told() -> None:
         assert "and feed all of the same batch; got, as number 1, the feed of 'Placeholder'" in message
 
 
+def test_what_one_process_does_alone_is_said(checkpoints: Path) -> None:
+    for fetch, save, other in answers("alone", 2):
+        for text in (fetch, save, other):
+            assert "expected all ranks to make the same calls in the same order; got rank (dp=" in text
+            assert "Does one of them run, save or restore something alone?" in text
+        assert re.search(r"rank \(dp=0\) \S+ \d: all_gather 'first run of a step that fetches loss:0'", fetch)
+        assert re.search(r"rank \(dp=0\) \S+ \d: all_gather 'save or restore: sizes'", save)
+        assert re.search(r"rank \(dp=0\) \S+ \d: all_gather 'first run of a step that fetches loss:0'", other)
+        assert re.search(r"rank \(dp=1\) \S+ \d: all_gather 'first run of a step that runs train'", other)
+    assert [*checkpoints.iterdir()] == []
+
+
 def test_a_forgotten_scope_is_a_warning_where_a_model_is_trained_without_it() -> None:
     for without_scope, with_scope in answers("forgets", 2):
         (text,) = without_scope

@@ -1,5 +1,6 @@
-"""The text of a step with layouts: a line per operation of the global graph, equal in processes that run one
-script. They compare it before the step runs first (`flowrt.graph.passes.layouts.own_part`).
+"""The text of a step with layouts: what it fetches and runs, and a line per operation of the global graph.
+It is equal in processes that run one script, which compare it before the step runs first
+(`flowrt.graph.passes.layouts.own_part`).
 
 It leaves out what a process may fetch for itself, such as a step's number for its log: what has no effect,
 and needs nothing of another process.
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.redistribute import Move
 from flowrt.graph.passes.layouts.step_layouts import Layouts
@@ -22,12 +23,12 @@ from flowrt.graph.topology import reachable
 
 _DIGITS = 12
 _SHOWN = 4
-"""Elements of a constant that are written out."""
+"""Elements of a constant, and fetches, that are written out."""
 
 
 def step_text(layouts: Layouts, moves: Sequence[Move]) -> str:
-    """The lines of a step with ``layouts``, in which there are the redistributions ``moves``: names, types,
-    shapes, attributes and layouts.
+    """The lines of a step with ``layouts``, in which there are the redistributions ``moves``: the first says
+    in words what it fetches and runs, the others have names, types, shapes, attributes and layouts.
     """
     subgraph = layouts.subgraph
     exchanged = {_owner(move) for move in moves if move.step.collective != "Slice"} | layouts.single
@@ -42,7 +43,17 @@ def step_text(layouts: Layouts, moves: Sequence[Move]) -> str:
     kept = reachable(ends, lambda name: subgraph.nodes[name].predecessors)
     lines = [_line(node, layouts) for node in subgraph if node.name in kept]
     lines += [*[f"fetch {name}:{index}" for name, index in fetches], *[f"run {t}" for t in subgraph.targets]]
-    return "\n".join([f"mesh {layouts.mesh}", *lines])
+    return "\n".join([_in_words(fetches, subgraph.targets), f"mesh {layouts.mesh}", *lines])
+
+
+def _in_words(fetches: Sequence[Ref], targets: Sequence[str]) -> str:
+    """``fetches Mean:0 and runs Adam``; of many, the first."""
+    ends = {"fetches": [f"{name}:{index}" for name, index in fetches], "runs": list(targets)}
+    parts = [
+        f"{verb} {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
+        for verb, names in ends.items() if names
+    ]  # fmt: skip
+    return " and ".join(parts)
 
 
 def _owner(move: Move) -> str:
