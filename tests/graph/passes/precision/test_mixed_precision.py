@@ -37,9 +37,11 @@ BF16 = Precision("bfloat16")
 
 
 def variable(name: str, shape: Sequence[int], precision: Precision | None = BF16) -> Any:
-    """One that is computed in ``precision``."""
-    tf.get_default_graph().precision = precision
-    return tf.get_variable(name, shape, initializer=tf.ones_initializer())
+    """One that is computed in ``precision``, as under a strategy with this policy."""
+    found = tf.get_variable(name, shape, initializer=tf.ones_initializer())
+    attrs = {} if precision is None else precision.attributes(found.dtype)
+    found.op.mutate(attrs={**found.op.node.attrs, **attrs})
+    return found
 
 
 def before(fetches: Sequence[Any], targets: Sequence[Any] = ()) -> Subgraph:
