@@ -29,6 +29,7 @@ demo: $(READY)  ## train a network on real data on two CPU devices, then on a cl
 	@$(PY) -m flowrt.cli.run --standalone --nproc 2 examples/digits_cluster.py
 
 test: $(READY)  ## run the tests, except the slow ones
+	@$(PY) -m compileall -q flowrt  # the processes of tests start three times as fast, whatever the environment says
 	@$(PY) -m pytest -n 3 --dist loadfile -m "not slow"  # on 2 cores: a test that waits leaves one idle
 
 test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, and verify programs

@@ -21,9 +21,6 @@ from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.train.checkpoints import checkpoint
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
-from tests.graph.passes.layouts.random_layouts import give, random_layout, random_mesh
-from tests.graph.passes.layouts.test_random_layouts import results
-from tests.graph.random_graphs import CALLS, CONTROL_FLOW, RandomGraph
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 Axis, Mesh = tf.distribute.Axis, tf.distribute.Mesh
@@ -195,6 +192,11 @@ def draws_graphs():
     some with loops and branches, each under a random mesh over all processes: where results are not those of
     one device.
     """
+    # with pytest, for which the other answers need not wait
+    from tests.graph.passes.layouts.random_layouts import give, random_layout, random_mesh
+    from tests.graph.passes.layouts.test_random_layouts import results
+    from tests.graph.random_graphs import CALLS, CONTROL_FLOW, RandomGraph
+
     kind, first, end = WHAT.split(":")
     calls, kinds = (8, (*CALLS, *2 * CONTROL_FLOW)) if kind == "loops" else (12, CALLS)
     wrong = []
