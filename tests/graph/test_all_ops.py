@@ -38,6 +38,7 @@ from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.surface import all as all_ops
 from flowrt.graph.passes.placement.place import supports
 from flowrt.graph.shapes import compatible
+from tests.each import of_each_op
 from tests.graph.evaluation import value_of, values_of
 
 STEP = 1e-6
@@ -99,7 +100,7 @@ def feeds_of(flat: list[Tensor], values: list[Any]) -> dict[Tensor, Any]:
     return {t: v for t, v in zip(flat, values, strict=True) if t.op.type == "Placeholder"}
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_kernel_returns_what_the_shape_rule_says(op: OpDef, sample: Sample) -> None:
     with Graph():
         operation, flat = build(op, sample)
@@ -116,7 +117,7 @@ def test_kernel_returns_what_the_shape_rule_says(op: OpDef, sample: Sample) -> N
             np.testing.assert_array_equal(np.asarray(value), copy)
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_kernel_writes_the_same_into_out(op: OpDef, sample: Sample) -> None:
     if not op.takes_out or op.effect is not Effect.PURE:
         return
@@ -147,7 +148,7 @@ def inexact(tensor: Tensor) -> bool:
     return tensor.dtype.np == np.float64
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_gradients_agree_with_finite_differences_and_with_the_jvp(op: OpDef, sample: Sample) -> None:
     if not differentiable(op, sample):
         return
@@ -203,7 +204,7 @@ def test_gradients_agree_with_finite_differences_and_with_the_jvp(op: OpDef, sam
         np.testing.assert_allclose(forward, reverse, rtol=1e-8, atol=1e-9, err_msg="jvp against vjp")
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_second_derivatives_agree_with_differences_of_the_first(op: OpDef, sample: Sample) -> None:
     if not differentiable(op, sample):
         return

@@ -20,6 +20,7 @@ from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, dim_of
 from flowrt.graph.op_def import OpDef, Sample, op_def, registered_ops, sample
 from flowrt.graph.ops.surface import all as all_ops
 from flowrt.graph.partial_value import as_host_value
+from tests.each import of_each_op
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 
@@ -75,7 +76,7 @@ def cuts(rule: ShardingRule) -> Iterator[tuple[int, int]]:
                 yield factor, parts
 
 
-@pytest.mark.parametrize(("op", "each"), cases())
+@of_each_op(cases())
 def test_parts_make_the_whole(op: OpDef, each: Sample) -> None:
     with Graph():
         operation, _ = build(op, each)

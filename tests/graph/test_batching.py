@@ -15,6 +15,7 @@ from flowrt.graph.construction.graph import Operation, get_default_graph
 from flowrt.graph.functions.batching import Batching, has_rule
 from flowrt.graph.op_def import Effect, OpDef, Sample, registered_ops
 from flowrt.graph.ops.surface import all as _all_ops  # noqa: F401  (defines every op)
+from tests.each import of_each_op
 from tests.graph.evaluation import values_of
 
 SIZE = 3
@@ -98,7 +99,7 @@ def template(op: OpDef, sample: Sample, batched: tuple[int, ...]) -> tuple[Opera
     return first.op, rows, batches
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_a_rule_does_to_a_batch_what_the_op_does_to_each_element(op: OpDef, sample: Sample) -> None:
     for batched in choices(op, sample):
         with tf.Graph().as_default():

@@ -18,6 +18,7 @@ from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, registered_ops
 from flowrt.graph.ops.elementwise.comparison import MIN_WORDS
 from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.shapes import is_static
+from tests.each import of_each_op
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import EXECUTOR_OPS, FUSED_OPS, build, feeds_of, flat_inputs
 
@@ -114,7 +115,7 @@ def apart(value: Any) -> Any:
     return view
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_all_of_it_is_written(op: OpDef, sample: Sample) -> None:
     """Bit for bit as in memory of its own."""
     values, expected = results_of(op, sample)
@@ -124,7 +125,7 @@ def test_all_of_it_is_written(op: OpDef, sample: Sample) -> None:
         assert out.tobytes() == np.ascontiguousarray(e).tobytes()
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_inputs_and_results_that_lie_apart(op: OpDef, sample: Sample) -> None:
     values, expected = results_of(op, sample)
     outs = [apart(poisoned(e.shape, e.dtype)) for e in expected]
@@ -136,7 +137,7 @@ def test_inputs_and_results_that_lie_apart(op: OpDef, sample: Sample) -> None:
             np.testing.assert_array_equal(out, e)
 
 
-@pytest.mark.parametrize(("op", "sample"), [case for case in cases() if case.values[0].elementwise])
+@of_each_op(case for case in cases() if case.values[0].elementwise)
 def test_elementwise_kernels_write_over_any_input(op: OpDef, sample: Sample) -> None:
     values = [with_zero(np.asarray(v)) for v in flat_inputs(op, sample)]
     expected = np.asarray(called(op, sample, values, None))

@@ -24,6 +24,7 @@ from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, parse_signature
 from flowrt.protos import graph_pb2
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
+from tests.each import of_each_op
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import build, cases, feeds_of, flat_inputs
 
@@ -133,7 +134,7 @@ def test_an_attribute_of_the_users_own_comes_back(value: Any) -> None:
     assert type(got) is type(value)
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_every_op_comes_back_from_its_graph_def(op: OpDef, sample: Sample) -> None:
     with Graph() as graph:
         operation, flat = build(op, sample)

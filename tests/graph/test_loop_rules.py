@@ -23,6 +23,7 @@ from flowrt.graph.op_facets import Loop, LoopPattern
 from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.loops.loop_program import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Matrix, Store
+from tests.each import of_each_op
 from tests.loops.loop_reference import evaluate_loops
 
 FUNCTION_ULP = 4
@@ -244,7 +245,7 @@ def has_no_loop(case: Case) -> bool:
 ELEMENTWISE = with_loop(Effect.PURE)
 
 
-@pytest.mark.parametrize("case", named(sample_cases(ELEMENTWISE)) + named(extreme_cases(ELEMENTWISE)))
+@of_each_op(named(sample_cases(ELEMENTWISE)) + named(extreme_cases(ELEMENTWISE)))
 def test_elementwise_rules_agree_with_kernels(case: Case) -> None:
     if has_no_loop(case):
         assert build(case, [False] * len(case.flat)) is None
@@ -311,9 +312,7 @@ def not_finite_rows() -> Iterator[Case]:
             yield Case(op, inputs, complete(op, inputs, {}))
 
 
-@pytest.mark.parametrize(
-    "case", named(sample_cases(with_loop(Effect.PURE, LoopPattern.ALONG_ROWS))) + named(not_finite_rows())
-)
+@of_each_op(named(sample_cases(with_loop(Effect.PURE, LoopPattern.ALONG_ROWS))) + named(not_finite_rows()))
 def test_rules_along_rows_agree_with_kernels(case: Case) -> None:
     if case.flat[0].shape[-1] == 0:
         return  # a loop over no columns has nothing to give
@@ -399,7 +398,7 @@ def run_update(case: Case) -> list[Any]:
     return [resource.read() for resource in resources]
 
 
-@pytest.mark.parametrize("case", named(update_cases()))
+@of_each_op(named(update_cases()))
 def test_updates_agree_with_kernels(case: Case) -> None:
     program, results = elementwise_results(case)
     ulp = 256 if calls_functions(program) else 0  # Ftrl's difference of two powers cancels

@@ -28,6 +28,7 @@ from flowrt.graph.ops.base.indexing import put_rows, take
 from flowrt.graph.ops.state import optimizer_updates, variable_ops
 from flowrt.graph.passes.placement.place import supports
 from flowrt.graph.resources.variables import VariableResource
+from tests.each import of_each_op
 from tests.graph.pretend_device import PretendArray, pretend, waits
 from tests.graph.test_all_ops import build, cases, flat_inputs
 
@@ -102,7 +103,7 @@ def outs(node: Node, expected: list[Any]) -> Iterator[Any]:
         yield made if len(made) != 1 or node.op.outputs[0].is_list else made[0]
 
 
-@pytest.mark.parametrize(("node", "values"), GPU_CASES)
+@of_each_op(GPU_CASES)
 def test_kernel_gives_on_the_device_what_it_gives_on_the_host(node: Node, values: list[Any]) -> None:
     expected = [np.asarray(e) for e in run(np, node, values)]
     in_host_memory = [a.on_host for a in node.op.outputs for _ in range(a.length(node.attrs))]

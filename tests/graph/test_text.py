@@ -24,6 +24,7 @@ from flowrt.graph.op_def import OpDef, Sample, op_def
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
+from tests.each import of_each_op
 from tests.graph.test_all_ops import build, cases
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -133,7 +134,7 @@ def test_the_text_is_that_of_the_golden_file(name: str, subgraphs: list[Subgraph
 # --- round trips
 
 
-@pytest.mark.parametrize(("op", "sample"), cases())
+@of_each_op(cases())
 def test_every_op_comes_back_from_its_text(op: OpDef, sample: Sample) -> None:
     with Graph() as graph:
         build(op, sample)
