@@ -47,7 +47,7 @@ among it. Collectives are expanded before placement. (`_Send`, which takes tenso
 WAITING = """
     DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt Polygamma RandomGamma
     RandomGammaAt RandomPoissonV2 RandomPoissonV2At RandomUniformInt RandomUniformIntAt ResourceCountUpTo
-    SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Unique UniqueWithCounts Where
+    SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum SegmentSumAt Unique UniqueWithCounts Where
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
 they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise
