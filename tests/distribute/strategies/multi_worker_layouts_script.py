@@ -1,9 +1,11 @@
 """What the workers of `test_multi_worker_layouts` run, with the arguments WHAT TASK ADDRESSES...
 
-Prints what came of it as JSON.
+Prints what came of it as JSON. With ``stand`` for WHAT it reads lines of a WHAT and environment variables
+from its input, and prints a line for each.
 """
 
 import contextlib
+import gc
 import itertools
 import json
 import logging
@@ -501,8 +503,19 @@ DOES = {
     "forgets": forgets,
 }
 
-try:
-    answer = DOES.get(WHAT.partition(":")[0], quadratic)()
-except tf.errors.OpError as error:
-    answer = [type(error).__name__, str(error)]
-print(json.dumps(answer), flush=True)
+
+def answer():
+    try:
+        return DOES.get(WHAT.partition(":")[0], quadratic)()
+    except tf.errors.OpError as error:
+        return [type(error).__name__, str(error)]
+
+
+if WHAT != "stand":
+    print(json.dumps(answer()), flush=True)
+for question in sys.stdin if WHAT == "stand" else ():
+    WHAT, settings = json.loads(question)
+    os.environ.update(settings)
+    tf.reset_default_graph()
+    print(json.dumps(answer()), flush=True)
+    gc.collect()  # the group of a strategy ends with its graph

@@ -1,8 +1,10 @@
 """What the workers of `test_multi_worker` run: ``multi_worker_script.py WHAT TASK ADDRESSES...``.
 
-Prints what came of it as JSON.
+Prints what came of it as JSON. With ``stand`` for WHAT it reads lines of a WHAT and environment variables
+from its input, and prints a line for each.
 """
 
+import gc
 import json
 import os
 import signal
@@ -227,12 +229,23 @@ DOES = {
     "summarizes": summarizes,
 }
 
-if WHAT == "absent" and TASK == 1:
-    time.sleep(600)
-if WHAT == "version" and TASK == 1:
-    multi_worker.VERSION = "0.0.0"
-try:
-    answer = DOES.get(WHAT, trains)(strategy())
-except tf.errors.OpError as error:
-    answer = [type(error).__name__, str(error)]
-print(json.dumps(answer), flush=True)
+
+def answer():
+    if WHAT == "absent" and TASK == 1:
+        time.sleep(600)
+    if WHAT == "version" and TASK == 1:
+        multi_worker.VERSION = "0.0.0"
+    try:
+        return DOES.get(WHAT, trains)(strategy())
+    except tf.errors.OpError as error:
+        return [type(error).__name__, str(error)]
+
+
+if WHAT != "stand":
+    print(json.dumps(answer()), flush=True)
+for question in sys.stdin if WHAT == "stand" else ():
+    WHAT, settings = json.loads(question)
+    os.environ.update(settings)
+    tf.reset_default_graph()
+    print(json.dumps(answer()), flush=True)
+    gc.collect()  # the group of a strategy ends with its graph

@@ -23,7 +23,7 @@ from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.passes.prepare.verify import verify_subgraph
 from flowrt.graph.resources.variables import VariableResource
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, DEVICES, NETS, Net, of_net, trained
-from tests.distribute.strategies.test_multi_worker_layouts import answers
+from tests.distribute.strategies.standing_workers import Answers
 
 Mesh, Axis = tf.distribute.Mesh, tf.distribute.Axis
 
@@ -95,7 +95,7 @@ def test_training_is_that_of_one_device(net: str, what: str, stage: int) -> None
         pytest.param("lstm", 2, 3, marks=pytest.mark.slow),
     ],
 )
-def test_so_is_that_of_processes(net: str, count: int, stage: int) -> None:
+def test_so_is_that_of_processes(answers: Answers, net: str, count: int, stage: int) -> None:
     """In which the messages of a unit are joined."""
     (losses, variables), *others = answers(f"shard:{net}:{stage}", count)
     expected, expected_variables = on_one_device(net)
@@ -106,7 +106,7 @@ def test_so_is_that_of_processes(net: str, count: int, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_processes_compute_in_a_narrower_dtype_as_devices_do(stage: int) -> None:
+def test_processes_compute_in_a_narrower_dtype_as_devices_do(answers: Answers, stage: int) -> None:
     policy = tf.distribute.Precision("bfloat16")
     expected, _ = trained_under(
         sharded("dp 2", stage, "gpt", policy=policy), functools.partial(NETS["gpt"], tf.float32)
@@ -177,7 +177,7 @@ def test_bytes_sent_in_a_step(stage: int, size: int) -> None:
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_bytes_that_sockets_receive_in_a_step(
-    stage: int, count: int, monkeypatch: pytest.MonkeyPatch
+    answers: Answers, stage: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the kernel's count of all connections of each process, of 6 layers: 2, 2, 2 and 3 Phi, times
     (N - 1) / N, but for the last layer's and the first one's second gather. Headers are below 1 %; before the
@@ -262,7 +262,9 @@ def test_bytes_of_variables_and_states(stage: int, size: int) -> None:
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reduce", ["", "bfloat16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_bytes_a_parameter_when_the_first_update_begins(stage: int, reduce: str, count: int) -> None:
+def test_bytes_a_parameter_when_the_first_update_begins(
+    answers: Answers, stage: int, reduce: str, count: int
+) -> None:
     """ZeRO's table, of variables, states and gradients, by the plan: in bfloat16, 4 + 12/N and 2 + 14/N
     at stages 1 and 2. Stage 0 keeps no copy in bfloat16, nor does stage 3: 14 and 14/N. Of 16 layers, up to
     two are whole at a time, and one may be reduced already.

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ import pytest
 import flowrt as tf
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.strategies.values.buckets import buckets
+from tests.distribute.strategies.standing_workers import Answers, StandingWorkers
 
 SCRIPT = Path(__file__).with_name("multi_worker_script.py")
 ROOT = SCRIPT.parents[3]
@@ -49,12 +50,12 @@ def answer_of(process: Process) -> Any:
     return json.loads(printed)
 
 
-def answers(what: str, count: int, scripts: list[Path] | None = None) -> list[Any]:
-    with workers(what, count, scripts) as processes:
-        return [answer_of(process) for process in processes]
+@pytest.fixture
+def answers(standing: Callable[[Path, int], StandingWorkers]) -> Answers:
+    return lambda what, count: standing(SCRIPT, count).ask(what)
 
 
-def test_workers_begin_as_the_chief_and_stay_equal() -> None:
+def test_workers_begin_as_the_chief_and_stay_equal(answers: Answers) -> None:
     """Each worker's loss is about its own number, and the gradients are added up."""
     first, *others = answers("train", 3)
     assert others == [first, first]
@@ -67,7 +68,7 @@ def test_workers_begin_as_the_chief_and_stay_equal() -> None:
     np.testing.assert_allclose(loss, loss_before, rtol=1e-12)
 
 
-def test_compressed_gradients_are_near() -> None:
+def test_compressed_gradients_are_near(answers: Answers) -> None:
     (begin, end, _), other = answers("compressed", 2)
     assert other[:2] == [begin, end]
     weight = np.array(begin)
@@ -77,22 +78,22 @@ def test_compressed_gradients_are_near() -> None:
     assert end != weight.tolist()
 
 
-def test_every_record_once_an_epoch_and_nobody_hangs() -> None:
+def test_every_record_once_an_epoch_and_nobody_hangs(answers: Answers) -> None:
     """Of 10 records in shards of 5, in shares of 2: steps of 4, 4 and 2 records."""
     for seen, steps, bias, weight in answers("uneven", 2):
         assert (seen, steps) == (10, 3)
         assert bias == weight[0] == weight[1] == -45.0
 
 
-def test_sparse_gradients_are_those_of_all() -> None:
+def test_sparse_gradients_are_those_of_all(answers: Answers) -> None:
     assert answers("sparse", 3) == [[3.0, 1.0, 1.0, 1.0, 0.0, 0.0]] * 3
 
 
-def test_a_sum_over_all_replicas_is_what_was_assigned() -> None:
+def test_a_sum_over_all_replicas_is_what_was_assigned(answers: Answers) -> None:
     assert answers("assigned", 2) == [7, 7]
 
 
-def test_what_replicas_wrote_is_saved_and_restored_as_one_value() -> None:
+def test_what_replicas_wrote_is_saved_and_restored_as_one_value(answers: Answers) -> None:
     """Replicas of two workers have made 3 and 13 of it: the mean of 8 is everybody's, a sum of 16 is shared
     out, the first replica's 3 is in its worker's checkpoint.
     """
@@ -116,7 +117,8 @@ def test_a_monitored_loop_saves_what_all_workers_have_and_goes_on(
     begun = 0
     for last_step in ends:
         monkeypatch.setenv("LAST_STEP", str(last_step))
-        (begun_first, saved), (begun_second, _) = answers("monitors", 2)
+        with workers("monitors", 2) as processes:  # as after a restart
+            (begun_first, saved), (begun_second, _) = map(answer_of, processes)
         assert begun_first == begun_second == begun
         assert str(last_step) in saved
         assert len(saved) >= 2
@@ -130,7 +132,11 @@ def test_a_monitored_loop_saves_what_all_workers_have_and_goes_on(
     [({"save_summaries_steps": 3}, [1, 4, 7]), ({"save_summaries_secs": 1e-9}, [1, 2, 3, 4, 5, 6, 7])],
 )
 def test_a_summary_of_a_sum_over_all_workers_is_written_by_the_first(
-    interval: dict[str, Any], steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: Answers,
+    interval: dict[str, Any],
+    steps: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each step adds 2 to the weight of each of two workers."""
     monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
@@ -177,7 +183,7 @@ def test_a_worker_that_is_stuck_is_named() -> None:
     assert (kind, "rank 1" in message) == ("DeadlineExceededError", True), message
 
 
-def test_graphs_that_differ_are_shown_side_by_side() -> None:
+def test_graphs_that_differ_are_shown_side_by_side(answers: Answers) -> None:
     for kind, message in answers("differ", 2):
         assert kind == "InvalidArgumentError"
         assert "expected all ranks to begin with the same collectives" in message
@@ -189,7 +195,9 @@ def test_workers_with_different_scripts_are_told_apart(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     shutil.copy(SCRIPT, other)
     other.write_text(other.read_text() + "\n# of another version\n")
-    for kind, message in answers("train", 2, [SCRIPT, other]):
+    with workers("train", 2, [SCRIPT, other]) as processes:
+        found = [answer_of(process) for process in processes]
+    for kind, message in found:
         assert kind == "InvalidArgumentError"
         assert "expected all workers to run one script" in message
         assert "multi_worker_script.py" in message
@@ -197,7 +205,9 @@ def test_workers_with_different_scripts_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_workers_with_different_versions_are_told_apart() -> None:
-    for kind, message in answers("version", 2):
+    with workers("version", 2) as processes:
+        found = [answer_of(process) for process in processes]
+    for kind, message in found:
         assert kind == "InvalidArgumentError"
         assert f"flowrt {tf.__version__}, " in message
         assert "flowrt 0.0.0, " in message

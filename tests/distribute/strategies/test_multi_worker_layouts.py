@@ -17,14 +17,10 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.train.checkpoints import shard_file
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net, trained
+from tests.distribute.strategies.standing_workers import Answers
 from tests.distribute.strategies.test_multi_worker import answer_of, workers
 
 SCRIPT = Path(__file__).with_name("multi_worker_layouts_script.py")
-
-
-def answers(what: str, count: int) -> list[Any]:
-    with workers(what, count, [SCRIPT] * count) as processes:
-        return [answer_of(process) for process in processes]
 
 
 @functools.cache
@@ -49,7 +45,9 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
         ("embedding", "dp x tp", 2),  # two devices a process
     ],
 )
-def test_training_in_processes_is_that_of_one_device(net: str, what: str, count: int) -> None:
+def test_training_in_processes_is_that_of_one_device(
+    answers: Answers, net: str, what: str, count: int
+) -> None:
     expected, expected_variables = on_one_device(net)
     (losses, variables), *others = answers(f"train:{net}:{what}", count)
     np.testing.assert_allclose(losses, expected, 1e-12)
@@ -61,18 +59,20 @@ def test_training_in_processes_is_that_of_one_device(net: str, what: str, count:
 @pytest.mark.parametrize(
     ("first", "end", "count"), [(0, 6, 2), pytest.param(305, 320, 3, marks=pytest.mark.slow), (411, 413, 4)]
 )
-def test_results_of_random_graphs_are_those_of_one_device(first: int, end: int, count: int) -> None:
+def test_results_of_random_graphs_are_those_of_one_device(
+    answers: Answers, first: int, end: int, count: int
+) -> None:
     assert answers(f"graphs:{first}:{end}", count) == [[]] * count
 
 
 @pytest.mark.parametrize(
     ("first", "end", "count"), [(0, 6, 2), pytest.param(500, 508, 4, marks=pytest.mark.slow)]
 )
-def test_so_are_those_with_loops_and_branches(first: int, end: int, count: int) -> None:
+def test_so_are_those_with_loops_and_branches(answers: Answers, first: int, end: int, count: int) -> None:
     assert answers(f"loops:{first}:{end}", count) == [[]] * count
 
 
-def test_processes_give_the_bits_of_devices() -> None:
+def test_processes_give_the_bits_of_devices(answers: Answers) -> None:
     """All coordinates in one session, and each process its own: a sum of two has one order."""
     (losses, variables), _ = answers("train:mlp:tp", 2)
     layouts = of_net(NETS["mlp"], COLUMNS)
@@ -81,7 +81,7 @@ def test_processes_give_the_bits_of_devices() -> None:
     assert variables == [each.tolist() for each in expected_variables]
 
 
-def test_a_shuffled_dataset_is_one_in_all_processes_and_ends_in_all() -> None:
+def test_a_shuffled_dataset_is_one_in_all_processes_and_ends_in_all(answers: Answers) -> None:
     """Each epoch's two steps have all rows between them, whatever their order."""
     first, second = answers("reads", 2)
     assert first == second
@@ -91,7 +91,7 @@ def test_a_shuffled_dataset_is_one_in_all_processes_and_ends_in_all() -> None:
     assert total == 2 * squares
 
 
-def test_draws_without_a_seed_are_one_and_python_is_called_once() -> None:
+def test_draws_without_a_seed_are_one_and_python_is_called_once(answers: Answers) -> None:
     (losses, called), (others, called_elsewhere) = answers("draws", 2)
     assert losses == others
     assert len({loss for loss, _ in losses}) == 3
@@ -117,7 +117,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_processes_save_together_and_restore_what_they_saved(
-    layout: str, count: int, expected_bytes: list[int], checkpoints: Path
+    answers: Answers, layout: str, count: int, expected_bytes: list[int], checkpoints: Path
 ) -> None:
     """Of equal copies one process writes one: that with the fewest bytes so far."""
     found = answers(f"saves:{layout}", count)
@@ -148,14 +148,14 @@ def save_here(checkpoints: Path, layout: list[str | None] | None) -> None:
 
 @pytest.mark.parametrize(("saved", "restored", "count"), [(None, "rows", 2), (["a", None], "columns", 4)])
 def test_processes_restore_what_other_meshes_saved(
-    saved: list[str | None] | None, restored: str, count: int, checkpoints: Path
+    answers: Answers, saved: list[str | None] | None, restored: str, count: int, checkpoints: Path
 ) -> None:
     save_here(checkpoints, saved)
     expected = {name: value.tolist() for name, value in SAVED.items()}
     assert answers(f"restores:{restored}", count) == [expected] * count
 
 
-def test_what_processes_saved_is_restored_in_one(checkpoints: Path) -> None:
+def test_what_processes_saved_is_restored_in_one(answers: Answers, checkpoints: Path) -> None:
     answers("saves:rows", 2)
     for layout in (None, ["a", None], [None, "a"]):
         with tf.Graph().as_default():
@@ -168,7 +168,7 @@ def test_what_processes_saved_is_restored_in_one(checkpoints: Path) -> None:
 
 
 def test_damage_that_one_process_finds_is_an_error_in_all_and_no_variable_changes(
-    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    answers: Answers, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_file, "BLOCK_BYTES", 32)
     save_here(checkpoints, ["a", None])
@@ -184,14 +184,16 @@ def test_damage_that_one_process_finds_is_an_error_in_all_and_no_variable_change
         assert values == [np.ones_like(value).tolist() for value in SAVED.values()]
 
 
-def test_processes_load_foreign_files(checkpoints: Path) -> None:
+def test_processes_load_foreign_files(answers: Answers, checkpoints: Path) -> None:
     safetensors.numpy.save_file(
         {"weight": np.ascontiguousarray(SAVED["w"].T), "bias": SAVED["u"]}, f"{checkpoints}/w.safetensors"
     )
     assert answers("loads", 2) == [[SAVED["w"].tolist(), SAVED["u"].tolist()]] * 2
 
 
-def test_what_one_process_cannot_save_is_an_error_in_all_and_leaves_nothing(checkpoints: Path) -> None:
+def test_what_one_process_cannot_save_is_an_error_in_all_and_leaves_nothing(
+    answers: Answers, checkpoints: Path
+) -> None:
     for kind, message in answers("uninitialized", 2):
         assert kind == "FailedPreconditionError"
         assert "step" in message
@@ -213,7 +215,8 @@ def test_a_monitored_loop_saves_when_the_first_process_says_so_and_goes_on(
     """Each step subtracts 1 from each element."""
     for begun, last_step in ((0, 3), (3, 5)):
         monkeypatch.setenv("LAST_STEP", str(last_step))
-        first, second = answers("monitors", 2)
+        with workers("monitors", 2, [SCRIPT] * 2) as processes:  # as after a restart
+            first, second = map(answer_of, processes)
         assert first[:2] == second[:2] == [begun, [-float(last_step)] * 2]
         for step, value in first[2].items():
             assert value == [-float(step)] * 2
@@ -221,7 +224,9 @@ def test_a_monitored_loop_saves_when_the_first_process_says_so_and_goes_on(
     assert len([*checkpoints.glob("events*")]) == 2, "one for each run, of the first process"
 
 
-def test_strings_flags_and_unknown_sizes_travel_and_a_process_fetches_its_copy_alone() -> None:
+def test_strings_flags_and_unknown_sizes_travel_and_a_process_fetches_its_copy_alone(
+    answers: Answers,
+) -> None:
     (*first, alone), (*second, _) = answers("fetches", 2)
     assert first == second
     where, texts, flags, *parts = first
@@ -233,7 +238,7 @@ def test_strings_flags_and_unknown_sizes_travel_and_a_process_fetches_its_copy_a
 # --- what goes wrong
 
 
-def test_a_step_that_differs_is_shown_to_all() -> None:
+def test_a_step_that_differs_is_shown_to_all(answers: Answers) -> None:
     for kind, message in answers("differ", 4):
         assert kind == "InvalidArgumentError"
         assert "expected all ranks to run the same step over one mesh" in message
@@ -255,7 +260,7 @@ def test_a_process_that_stops_is_named_by_its_coordinate_and_axis() -> None:
     assert re.search(r"group 'dp': .* within 5 s; rank \(dp=1, tp=.\) \(\S+\) did not come", message)
 
 
-def test_a_variable_of_each_process_cannot_be_used_in_a_step_of_all() -> None:
+def test_a_variable_of_each_process_cannot_be_used_in_a_step_of_all(answers: Answers) -> None:
     for kind, message in answers("outside", 2):
         assert kind == "InvalidArgumentError"
         assert "variable 'step': expected one made in the scope of the strategy" in message
@@ -280,14 +285,14 @@ def test_one_worker_alone_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> N
             assert session.run(w * 2).tolist() == [2, 2]
 
 
-def test_workers_that_feed_rows_of_their_own_are_told() -> None:
+def test_workers_that_feed_rows_of_their_own_are_told(answers: Answers) -> None:
     """As replicas would: half of the rows would be left out."""
     for kind, message in answers("feeds", 2):
         assert kind == "InvalidArgumentError"
         assert "and feed all of the same batch; got, as number 1, the feed of 'Placeholder'" in message
 
 
-def test_what_one_process_does_alone_is_said(checkpoints: Path) -> None:
+def test_what_one_process_does_alone_is_said(answers: Answers, checkpoints: Path) -> None:
     for fetch, save, other in answers("alone", 2):
         for text in (fetch, save, other):
             assert "expected all ranks to make the same calls in the same order; got rank (dp=" in text
@@ -299,7 +304,7 @@ def test_what_one_process_does_alone_is_said(checkpoints: Path) -> None:
     assert [*checkpoints.iterdir()] == []
 
 
-def test_a_forgotten_scope_is_a_warning_where_a_model_is_trained_without_it() -> None:
+def test_a_forgotten_scope_is_a_warning_where_a_model_is_trained_without_it(answers: Answers) -> None:
     for without_scope, with_scope in answers("forgets", 2):
         (text,) = without_scope
         assert text.startswith("<FullyShardedStrategy over [dp=2]> has no variables, as no scope of it was")

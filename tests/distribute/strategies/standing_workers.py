@@ -1,0 +1,61 @@
+"""Workers that answer one question after another: what a test asks costs no start of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias, final
+
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+
+Answers: TypeAlias = Callable[[str, int], list[Any]]
+"""What each of some workers answers to a question."""
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = ("CHECKPOINTS", "INTERVAL", "LAST_STEP")
+"""Variables of the environment that tests set for the workers."""
+
+
+@final
+class StandingWorkers:
+    """``count`` processes of ``script``, which reads lines with a question and its settings, and prints one
+    for each; both are JSON. A question is asked of all at the same time. A hang meets pytest's timeout.
+    """
+
+    def __init__(self, script: Path, count: int) -> None:
+        self._stack = ExitStack()
+        reserved = self._stack.enter_context(ReservedPorts(count))
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        self._processes = [self._started(script, task, addresses) for task in range(count)]
+
+    def _started(self, script: Path, task: int, addresses: Sequence[str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(script), "stand", str(task), *addresses],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )  # fmt: skip
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        return process
+
+    def ask(self, what: str) -> list[Any]:
+        """The answers of all workers."""
+        settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([what, settings]) + "\n")
+        return [json.loads(process.stdout.readline()) for process in self._processes if process.stdout]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
