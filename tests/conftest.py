@@ -29,9 +29,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 
 THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
 
-# Examples are the same in every run, so that a red run is about the change; the nightly run looks for new
-# ones. No deadline: the machine may be busy, and a hang meets pytest's timeout.
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
+# Examples are few and the same in every run, so that a red run is about the change; the nightly run looks for
+# new ones. No deadline: the machine may be busy, and a hang meets pytest's timeout.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, max_examples=40, derandomize=True, print_blob=True
+)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("suite")
 

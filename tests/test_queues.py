@@ -109,7 +109,7 @@ def _was_refused(attempt):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestQueueMachine.settings = settings(stateful_step_count=30)
 
 
 def test_nobody_is_overtaken():

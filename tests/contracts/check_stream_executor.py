@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
@@ -237,7 +237,6 @@ class StreamExecutorContract(DeviceMemoryContract):
     def test_what_happens_before_ends_before(self) -> None:
         """Random work, records and waits on three streams: work starts after all that it has to wait for."""
 
-        @settings(max_examples=100)
         @given(st.lists(st.tuples(st.sampled_from(_History.KINDS), THREE, THREE), max_size=40))
         def check(program: list[tuple[str, int, int]]) -> None:
             executor, history = self.case.make(), _History()

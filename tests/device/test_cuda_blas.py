@@ -105,7 +105,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=2, max_size=4)
 @given(
     SIZES, SIZES, st.sampled_from(sorted(LAYOUTS)), st.sampled_from(sorted(LAYOUTS)), st.booleans(), st.data()
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_two_views_are_multiplied_as_by_numpy(
     gpu: Gpu, left: list[int], right: list[int], turn: str, turn_b: str, into: bool, data: st.DataObject
 ) -> None:

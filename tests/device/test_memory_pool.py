@@ -471,4 +471,4 @@ class PoolOnAWilfulDevice(RuleBasedStateMachine):
 
 
 TestPoolOnAWilfulDevice = PoolOnAWilfulDevice.TestCase
-TestPoolOnAWilfulDevice.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolOnAWilfulDevice.settings = settings(stateful_step_count=40)

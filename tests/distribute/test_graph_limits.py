@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -204,13 +204,11 @@ def consume(text: str) -> None:
     assert calls < MAX_CALLS * (len(text) + 1000)
 
 
-@settings(max_examples=100, deadline=None)
 @given(mutated())
 def test_a_mutated_text_is_a_graph_or_a_typed_error(text: str) -> None:
     consume(text)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text())
 @example("%c = _Feed() : f32[" + "9" * 5000 + "]")
 @example("%a = NoOp()\nfetches: %a:" + "9" * 5000)

@@ -16,6 +16,7 @@ from flowrt.executor.kernels import loop_layout
 from flowrt.executor.kernels.fused_program import program_of
 from flowrt.executor.kernels.loop_layout import coalesced
 from flowrt.executor.plan import tiers
+from tests.each import nightly
 from tests.executor.fused_sessions import both, fused_of
 from tests.executor.random_programs import RandomProgram, assert_same
 
@@ -32,7 +33,7 @@ def eager(monkeypatch):
 # --- random programs
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", nightly(range(5), 2))
 def test_random_programs(eager, block):
     used = 0
     for seed in range(block * 12, block * 12 + 12):

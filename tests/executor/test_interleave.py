@@ -7,6 +7,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.executor.plan.instance import Instance
+from tests.each import nightly
 from tests.executor.fused_sessions import plans_of
 from tests.executor.random_programs import RandomProgram, assert_same
 
@@ -60,7 +61,7 @@ def test_a_step_of_several_devices_is_one_stretch(drives):
     assert drives == []
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", nightly(range(30), 10))
 def test_random_programs_give_the_same_laid_and_by_turns(seed, request):
     devices = 2 + seed % 3
     program = RandomProgram(7000 + seed, calls=25, devices=devices)

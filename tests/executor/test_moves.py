@@ -13,6 +13,7 @@ from flowrt.executor.bind.bind_control import _Mover
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Move, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
+from tests.each import nightly
 
 COUNT = 5
 """Registers, and as many arrays."""
@@ -46,7 +47,7 @@ def test_a_move_copies_into_arrays_and_refers_from_registers() -> None:
     assert registers[0].tolist() == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", nightly(range(200), 60))
 def test_moves_are_made_at_once(device: Any, seed: int) -> None:
     """Against reading everything before anything is written. Some registers hold views of the arrays, of
     which the mover knows only that they are borrowed.

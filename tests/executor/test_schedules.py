@@ -11,6 +11,7 @@ import flowrt as tf
 from flowrt.executor.plan import plan
 from flowrt.executor.program.runner import StepControl, run_inline, run_seeded
 from flowrt.rendezvous import InlineRendezvous
+from tests.each import nightly
 from tests.executor.random_programs import RandomProgram, assert_same
 
 GRAPHS = 40
@@ -27,8 +28,8 @@ def cpus(count, **fields):
     return tf.ConfigProto(device_count={"CPU": count}, **fields)
 
 
-@pytest.mark.parametrize("block", range(8))
-def test_a_thousand_seeded_interleavings_give_one_result_and_leave_the_rendezvous_empty(block, monkeypatch):
+@pytest.mark.parametrize("block", nightly(range(8), 3))
+def test_seeded_interleavings_give_one_result_and_leave_the_rendezvous_empty(block, monkeypatch):
     checked = []
 
     def check_empty(rendezvous):
@@ -46,7 +47,7 @@ def test_a_thousand_seeded_interleavings_give_one_result_and_leave_the_rendezvou
     assert not any(checked)
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", nightly(range(4), 2))
 def test_threads_and_turns_give_what_the_reference_gives(block, threaded):
     for number in range(block, 40, 4):
         devices = 2 + number % 3

@@ -13,6 +13,7 @@ from flowrt.executor.analysis.streams import by_rank, schedule_streams
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.prepare.order_effects import order_effects
 from flowrt.graph.passes.prepare.prune import extract
+from tests.each import nightly
 from tests.executor.random_programs import RandomProgram, assert_same
 from tests.executor.sleeping import meet_op, sleep_op
 
@@ -129,7 +130,7 @@ def test_small_work_is_not_spread():
 # --- results
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", nightly(range(10), 3))
 def test_random_programs_on_several_streams_in_random_orders(spread, block):
     used = 0
     for seed in range(block * 20, block * 20 + 20):

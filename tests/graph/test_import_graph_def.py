@@ -473,7 +473,7 @@ def change_attr(data: st.DataObject, attr: Any) -> None:
             attr.CopyFrom(graph_pb2.AttrValue(b=True))
 
 
-@settings(max_examples=5 * settings.default.max_examples)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(st.data())
 def test_a_damaged_graph_def_is_imported_or_refused_with_a_typed_error(data: st.DataObject) -> None:
     encoded = data.draw(st.sampled_from(SAMPLES))

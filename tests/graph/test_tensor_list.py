@@ -96,7 +96,7 @@ class ListMachine(RuleBasedStateMachine):
 
 
 TestListMachine = ListMachine.TestCase
-TestListMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestListMachine.settings = settings(stateful_step_count=60)
 
 
 # --- what it costs: counted in differences that are turned around and copies

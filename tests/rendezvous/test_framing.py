@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.device.workspace import new_bytes
@@ -35,7 +35,6 @@ arrays = st.one_of(
 ).map(lambda data: np.frombuffer(data, np.uint8))
 frames = st.builds(Frame, st.sampled_from(Kind), st.binary(max_size=100), st.lists(arrays, max_size=4))
 cuts = st.lists(st.integers(1, JOINED), min_size=1, max_size=8)
-few = settings(max_examples=100, deadline=None)
 
 
 def as_bytes(frames: Iterable[Frame]) -> bytes:
@@ -75,7 +74,6 @@ def fill(decoder: FrameDecoder, data: bytes, sizes: list[int]) -> list[Frame]:
 
 
 @pytest.mark.parametrize("read", [feed, fill])
-@few
 @given(st.lists(frames, max_size=4), cuts)
 def test_frames_come_out_as_they_went_in(
     read: Callable[[FrameDecoder, bytes, list[int]], list[Frame]], expected: list[Frame], sizes: list[int]
@@ -85,7 +83,6 @@ def test_frames_come_out_as_they_went_in(
     assert decoder.is_between_frames
 
 
-@few
 @given(st.lists(frames, min_size=1, max_size=3), st.data())
 def test_a_stream_that_is_cut_gives_whole_frames_only(expected: list[Frame], data: st.DataObject) -> None:
     ends = np.cumsum([len(as_bytes([frame])) for frame in expected]).tolist()
@@ -96,7 +93,6 @@ def test_a_stream_that_is_cut_gives_whole_frames_only(expected: list[Frame], dat
     assert decoder.is_between_frames == (cut in (0, *ends))
 
 
-@few
 @given(frames, st.data())
 def test_one_changed_byte_of_the_head_is_noticed(frame: Frame, data: st.DataObject) -> None:
     stream = bytearray(as_bytes([frame]))
@@ -110,7 +106,6 @@ def test_one_changed_byte_of_the_head_is_noticed(frame: Frame, data: st.DataObje
     assert not came  # a length that grew: it still waits for the rest
 
 
-@few
 @given(st.binary(max_size=300), cuts)
 def test_random_bytes_raise_typed_errors_only(data: bytes, sizes: list[int]) -> None:
     for start in (b"", MAGIC, struct.pack("<4sB", MAGIC, VERSION)):
@@ -180,7 +175,6 @@ def test_small_frames_are_one_piece_and_large_arrays_are_not_copied() -> None:
     assert np.shares_memory(np.asarray(piece), large)
 
 
-@few
 @given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 64))
 def test_messages_are_full_but_the_last(pieces: list[bytes], limit: int) -> None:
     messages = list(pack_messages(pieces, limit))

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -147,7 +147,6 @@ def test_what_a_receive_waits_is_no_time_of_its_own():
     assert measured_seconds(metadata.step_stats) == pytest.approx({"x": 8e-6, "y": 1e-6})
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_lifted_edges_are_those_between_the_siblings_that_hold_the_ends(data):
     parents = [0] + [data.draw(st.integers(0, item - 1)) for item in range(1, 12)]

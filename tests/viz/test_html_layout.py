@@ -20,7 +20,6 @@ MANY = 14
 edges_between_few = st.lists(st.tuples(st.integers(0, MANY - 1), st.integers(0, MANY - 1)), max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
 @given(edges_between_few)
 def test_boxes_of_a_layer_have_room_for_each_other(edges):
     layout = lay_out(MANY, edges)
@@ -42,7 +41,6 @@ def test_two_boxes_never_stand_in_one_place():
     assert len(set(zip(layout.layers, layout.columns, strict=True))) == 13
 
 
-@settings(max_examples=150, deadline=None)
 @given(edges_between_few)
 def test_what_passes_a_layer_stands_beside_its_boxes(edges):
     layout = lay_out(MANY, edges)
@@ -54,7 +52,6 @@ def test_what_passes_a_layer_stands_beside_its_boxes(edges):
             assert all(abs(column - box) >= LANE - 1e-6 for box in boxes)
 
 
-@settings(max_examples=150, deadline=None)
 @given(edges_between_few)
 def test_edges_go_down_where_there_is_no_circle(edges):
     forward = [(a, b) for a, b in edges if a < b]

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import (
@@ -412,7 +412,6 @@ policies = st.integers(1, 4).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(policies, st.integers(1, 8), st.integers(0, 2**32))
 def test_every_run_ends_and_uses_each_gradient_once_and_in_time(policy, steps, seed):
     if policy.quorum > 1:

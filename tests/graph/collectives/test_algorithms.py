@@ -63,7 +63,7 @@ def wanted(kind: str, p: int, root: int, chunk: int) -> list[int]:
 
 
 @given(st.sampled_from(NAMES), st.lists(st.integers(0, 3), min_size=1, max_size=17), st.integers(0, 16))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 def test_ranks_end_with_what_the_kind_says(which: tuple[str, str], tasks: list[int], root: int) -> None:
     kind, name = which
     p = len(tasks)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
@@ -300,7 +300,6 @@ NAMES = [(kind, name) for kind, found in ALGORITHMS.items() for name in found if
     st.integers(0, 5),
     st.lists(st.integers(0, 3), max_size=2),
 )
-@settings(max_examples=100, deadline=None)
 def test_messages_and_bytes_are_the_schedules(
     which: tuple[str, str], p: int, root: int, rows: int, rest: list[int]
 ) -> None:

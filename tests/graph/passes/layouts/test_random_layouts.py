@@ -11,6 +11,7 @@ import pytest
 import flowrt as tf
 from flowrt.graph.layouts.attributes import SUMMED
 from flowrt.graph.layouts.layout import format_layout
+from tests.each import nightly
 from tests.graph.passes.layouts.random_layouts import CONFIG, give, random_layout, random_mesh
 from tests.graph.random_graphs import CALLS, CONTROL_FLOW, NOISE, RandomGraph
 
@@ -59,19 +60,19 @@ def check(seed: int, calls: int = 12, kinds: Sequence[Any] = CALLS, sums: bool =
             np.testing.assert_allclose(many, one, 1e-9, 1e-12, err_msg=what)
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, PER_TEST))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 8))
 def test_results_are_those_of_one_device(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed)
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS // 5, PER_TEST))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 2))
 def test_sums_in_parts_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed, sums=True)
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS // 5, PER_TEST))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 2))
 def test_loops_branches_and_draws_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed, 8, (*CALLS, *NOISE, *2 * CONTROL_FLOW))
