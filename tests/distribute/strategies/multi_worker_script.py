@@ -245,7 +245,9 @@ if WHAT != "stand":
     print(json.dumps(answer()), flush=True)
 for question in sys.stdin if WHAT == "stand" else ():
     WHAT, settings = json.loads(question)
-    os.environ.update(settings)
+    for name, value in settings.items():
+        os.environ.pop(name, None)
+        os.environ.update({} if value is None else {name: value})
     tf.reset_default_graph()
     print(json.dumps(answer()), flush=True)
     gc.collect()  # the group of a strategy ends with its graph

@@ -18,7 +18,7 @@ Answers: TypeAlias = Callable[[str, int], list[Any]]
 """What each of some workers answers to a question."""
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = ("CHECKPOINTS", "INTERVAL", "LAST_STEP")
+SETTINGS = ("CHECKPOINTS", "FLOWRT_TRANSPORT", "INTERVAL", "LAST_STEP")
 """Variables of the environment that tests set for the workers."""
 
 
@@ -46,7 +46,7 @@ class StandingWorkers:
 
     def ask(self, what: str) -> list[Any]:
         """The answers of all workers."""
-        settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+        settings = {name: os.environ.get(name) for name in SETTINGS}
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps([what, settings]) + "\n")
