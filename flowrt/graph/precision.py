@@ -90,8 +90,8 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def with_precision(attrs: Mapping[str, Any], old: Precision | None, new: Precision | None) -> dict[str, Any]:
-    """The attributes of a variable with ``attrs`` whose graph had the precision ``old`` and has ``new``: a
-    variable with another precision, such as that of a strategy, keeps it.
+    """The attributes of a variable with ``attrs`` when the precision of its graph changes from ``old`` to
+    ``new``: a variable with another one, such as that of a strategy, keeps it.
     """
     own = {key: value for key, value in attrs.items() if key not in (COMPUTE, REDUCE)}
     before, after = ({} if p is None else p.attributes(attrs["dtype"]) for p in (old, new))
