@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -36,6 +37,21 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("suite")
+
+ROOT = Path(__file__).parents[1]
+
+LONGEST = (
+    "tests/test_examples.py",
+    "tests/distribute/test_failures.py",
+    "tests/distribute/strategies/test_multi_worker.py",
+    "tests/distribute/strategies/test_multi_worker_layouts.py",
+    "tests/distribute/strategies/test_fully_sharded.py",
+    "tests/distribute/test_leaks.py",
+    "tests/train/test_saved_together_crash.py",
+    "tests/cli/test_selftest.py",
+    "tests/executor/test_compiled_once.py",
+)
+"""Files that take longest. They come first: no worker of a run is left with one of them at the end."""
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +125,8 @@ def _no_gpu_because() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest = {ROOT / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: longest.get(item.path, len(LONGEST)))
     for item in items:
         if item.get_closest_marker("gpu") and (reason := _no_gpu_because()):
             item.add_marker(pytest.mark.skip(reason=reason))

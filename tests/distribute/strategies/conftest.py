@@ -1,4 +1,4 @@
-"""`standing`: workers of a script that answer questions as long as the tests run."""
+"""`standing`: workers of a script that answer questions as long as the tests of a file run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.distribute.strategies.standing_workers import Answers, StandingWorker
 SCRIPT = Path(__file__).with_name("multi_worker_layouts_script.py")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def standing() -> Iterator[Callable[[Path, int], StandingWorkers]]:
     """``standing(script, count)``: the workers of a script, started when they are first needed."""
     found: dict[tuple[Path, int], StandingWorkers] = {}
