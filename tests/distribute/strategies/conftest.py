@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,14 +16,17 @@ SCRIPT = Path(__file__).with_name("multi_worker_layouts_script.py")
 
 @pytest.fixture(scope="module")
 def standing() -> Iterator[Callable[[Path, int], StandingWorkers]]:
-    """``standing(script, count)``: the workers of a script, started when they are first needed."""
-    found: dict[tuple[Path, int], StandingWorkers] = {}
+    """``standing(script, count)``: the workers of a script, started when they are first needed; others for
+    another transport, which is that of a process.
+    """
+    found: dict[tuple[Path, int, str | None], StandingWorkers] = {}
     with ExitStack() as stack:
 
         def workers(script: Path, count: int) -> StandingWorkers:
-            if (script, count) not in found:
-                found[script, count] = stack.enter_context(StandingWorkers(script, count))
-            return found[script, count]
+            key = script, count, os.environ.get("FLOWRT_TRANSPORT")
+            if key not in found:
+                found[key] = stack.enter_context(StandingWorkers(script, count))
+            return found[key]
 
         yield workers
 

@@ -249,5 +249,6 @@ for question in sys.stdin if WHAT == "stand" else ():
         os.environ.pop(name, None)
         os.environ.update({} if value is None else {name: value})
     tf.reset_default_graph()
-    print(json.dumps(answer()), flush=True)
-    gc.collect()  # the group of a strategy ends with its graph
+    answered = json.dumps(answer())
+    gc.collect()  # a group ends with its graph, in all workers before one of them forms the next
+    print(answered, flush=True)

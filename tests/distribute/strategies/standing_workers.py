@@ -18,7 +18,7 @@ Answers: TypeAlias = Callable[[str, int], list[Any]]
 """What each of some workers answers to a question."""
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = ("CHECKPOINTS", "FLOWRT_TRANSPORT", "INTERVAL", "LAST_STEP")
+SETTINGS = ("CHECKPOINTS", "INTERVAL", "LAST_STEP")
 """Variables of the environment that tests set for the workers."""
 
 
