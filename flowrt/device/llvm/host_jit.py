@@ -248,8 +248,8 @@ _OPTIMISATIONS = {
     "loop_vectorization": True,
     "slp_vectorization": False,
 }
-"""What pays for loops, in which each value is computed once already. With level 3, SLP and `SLOW_PASS` the 62
-longest loops of BERT-tiny and a transformer run no faster (median 0.997), and compile 1.6 times as long.
+"""The passes that pay for loops, which compute each value once already. With level 3, SLP and `SLOW_PASS` the
+62 longest loops of BERT-tiny and a transformer run no faster (median 0.997), and compile 1.6 times as long.
 """
 
 SLOW_PASS = "lsr"
@@ -260,7 +260,7 @@ code generation takes. Processors add a scaled index to an address for nothing.
 
 @contextmanager
 def _without_slow_pass(llvm: Any) -> Iterator[None]:
-    """The option is the process's: others who use LLVM keep the pass."""
+    """A context without the pass. The option is the process's, so other users of LLVM get it back."""
     llvm.set_option("flowrt", f"-disable-{SLOW_PASS}")
     try:
         yield
