@@ -522,3 +522,55 @@ def test_a_view_that_is_sent_from_a_loop_is_what_it_was(monkeypatch):
 
     two = tf.ConfigProto(device_count={"CPU": 2})
     assert on_modes(monkeypatch, build, two) == [40_000 * 210.0] * 2
+
+
+# --- branches in place of a loop's variable
+
+
+def with_product(product, first, second):
+    return first, product(first, second)
+
+
+BRANCHES = {
+    "elementwise": (lambda h, k: (h * 2.0 + k, k), lambda h, k: (h * 2.0 + k, k)),
+    "a product": (lambda h, k: (tf.matmul(h, k), k), lambda h, k: (h @ k, k)),
+    "an old value read later": (lambda h, k: (h + k, h * 2.0), lambda h, k: (h + k, h * 2.0)),
+    "the other read later": (
+        lambda h, k: with_product(tf.matmul, h + k, k),
+        lambda h, k: with_product(np.matmul, h + k, k),
+    ),
+    "exchanged": (lambda h, k: (k, h), lambda h, k: (k, h)),
+    "a view of it": (lambda h, k: (h - tf.transpose(h), k), lambda h, k: (h - h.T, k)),
+    "one value twice": (lambda h, k: 2 * (h + k,), lambda h, k: 2 * (h + k,)),
+}
+"""Of two matrices, and the same in NumPy."""
+
+
+@pytest.mark.parametrize("first", BRANCHES)
+@pytest.mark.parametrize("second", ["elementwise", "exchanged"])
+@pytest.mark.parametrize("view", [None, lambda h: tf.reshape(h, [9]), tf.identity])
+def test_a_branch_in_place_of_a_variable(monkeypatch, first, second, view):
+    """Its other argument is the second variable, or a view of the first."""
+    monkeypatch.setenv("FLOWRT_CHECK", "1")
+    h, k = start = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 3, 3))
+
+    def build():
+        fed = tf.placeholder(tf.float64, [2, 3, 3])
+
+        def body(i, h, k):
+            other = k if view is None else view(h)
+
+            def branch(name):
+                matrix = (lambda: tf.reshape(other, [3, 3])) if other.shape == [9] else (lambda: other)
+                return lambda: BRANCHES[name][0](h, matrix())
+
+            return i + 1, *tf.cond(tf.equal(i % 2, 0), branch(first), branch(second))
+
+        return tf.while_loop(below(5), body, [0, *tf.unstack(fed)])[1:], {fed: start}
+
+    unoptimised = tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0))
+    config = tf.ConfigProto(graph_options=unoptimised) if view is tf.identity else None
+    for i in range(5):
+        h, k = BRANCHES[second if i % 2 else first][1](h, k if view is None else h)
+    for found in on_modes(monkeypatch, build, config):
+        np.testing.assert_allclose(found, [h, k], rtol=1e-12)

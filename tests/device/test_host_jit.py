@@ -172,6 +172,23 @@ def test_loops_are_vectorised() -> None:
     assert len(compiler._optimised(adding(1))) > 1.2 * len(compiler._optimised(in_turn))
 
 
+def test_others_who_use_llvm_have_it_as_it_was() -> None:
+    """The slow pass, which makes a sum of this product, is left out of code for loops alone."""
+    compiler = host_jit._compiler()
+    text = loop_text("%product = mul i64 %i, 12345\n  %new = sitofp i64 %product to float")
+
+    def code_of_others() -> bytes:
+        llvm, target = compiler._llvm, compiler._target
+        with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
+            module.triple, module.data_layout = target.triple, str(target.target_data)
+            return bytes(target.emit_object(module))
+
+    with host_jit._without_slow_pass(compiler._llvm):
+        without = code_of_others()
+    compile_loop(adding(2))
+    assert code_of_others() != without
+
+
 # --- once
 
 

@@ -416,3 +416,16 @@ def test_bias_and_activation_are_in_place_behind_a_product(eager):
         (program,) = plans_of(session)[-1].programs
     product, group, *_ = [line for line in program.lines if line.node.op.name in ("MatMul", "_Fused")]
     assert group.operands[0] == group.result == product.result
+
+
+def test_only_loops_that_run_are_compiled(eager):
+    """A group in place of its input has one loop, not another one for results in memory of their own."""
+    x, w = tf.placeholder(tf.float32, [6, 10]), tf.placeholder(tf.float32, [10, 10])
+    known = []
+    for factor in (1.4142, 1.7321):  # the second has the loops of the products already
+        y = tf.matmul(tf.tanh(tf.matmul(x, w) * factor) + 0.5772, w)
+        with tf.Session() as session:
+            session.run(y, {x: values(6, 10), w: values(10, 10)})
+            assert fused_of(session) == [["Mul", "Tanh", "AddV2"]]
+        known.append(set(loop_layout._compiled))
+    assert len(known[1] - known[0]) == 1

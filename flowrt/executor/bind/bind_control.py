@@ -3,7 +3,8 @@
 The outputs of a node that owns functions are assigned buffers or registers. A loop's variables *are* its
 outputs: they are initialized from the inputs before the loop, the body reads them as its parameters, and its
 results are moved into them at the end of each iteration, unless its kernels write them in place. A branch's
-results are moved to the outputs at its end.
+results are moved to the outputs at its end, unless its kernels write them there. In a loop these may be its
+variables in turn, if the branch is their last reader.
 
 Moves are parallel: a result may be another variable's old value, as in ``a, b = b, a``. So a buffer is
 written only after its old contents have been moved, and a cycle is broken by copying one value.

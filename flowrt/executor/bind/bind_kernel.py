@@ -114,6 +114,8 @@ class KernelBinder:
             update = self._backend.update(node, arguments, specs, self._registers)
             if update is not None:
                 return update
+        if isinstance(function, GroupKernel):
+            function.prepare()  # its results will be new memory, which no input shares
         if not self._device.is_asynchronous:
             function = sized_call(node, function, self._device.empty)
         return self._call(node, function, arguments, slots, allocates=True)

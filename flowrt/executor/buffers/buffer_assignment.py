@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple, final
@@ -198,7 +198,7 @@ class _Assigner:
         if node.op.name == "_Feed":
             return self._storage_of_feed(node)
         if node.op.effect is Effect.NESTED:
-            return self._assign_functions(node)
+            return self._assign_functions(node, position)
         if node.op.reads_variable and self._lifetimes.is_overwritten(node, position):
             self._copied.add(node.name)
         elif node.op.alias and self._try_view(node):
@@ -316,12 +316,12 @@ class _Assigner:
 
     # --- functions
 
-    def _assign_functions(self, node: Node) -> Storage:
+    def _assign_functions(self, node: Node, position: int) -> Storage:
         """The outputs of ``node`` and the places of its functions, which run one at a time."""
         for index, spec in enumerate(node.outputs):
             ref = (node.name, index)
             self._outputs[ref] = storage = self._storage_of_output(ref, spec)
-            if storage is Storage.BUFFER:
+            if storage is Storage.BUFFER and not self._is_written_home(node, index, position):
                 self._new_buffer(node, index)
         functions = tuple([self._assign_function(node, f) for f in owned_subgraphs(node.attrs)])
         self._functions[node.name] = functions
@@ -363,12 +363,23 @@ class _Assigner:
         homes: dict[Ref, tuple[int, Ref | None]] = {}
         for index, ref in enumerate(results):
             if self._outputs[node.name, index] is Storage.BUFFER and ref not in homes:
-                homes[ref] = index, (function.feeds[index], 0) if is_loop else None
+                occupant = index if is_loop else self._occupant(node, index, arguments)
+                homes[ref] = index, None if occupant is None else (function.feeds[occupant], 0)
         return Enclosing(parameters, stand_ins, homes)
+
+    def _occupant(self, node: Node, index: int, arguments: Sequence[Ref]) -> int | None:
+        """The number of the argument that is where the output of a branch will be, if one is."""
+        if (node.name, index) not in self.in_place:
+            return None
+        assert self._surroundings is not None
+        _, parameter = self._surroundings.homes[node.name, index]
+        roots = [self._lifetimes.root(ref) for ref in arguments]
+        return roots.index(parameter) if parameter in roots else None
 
     def _is_written_home(self, node: Node, index: int, position: int) -> bool:
         """Whether the output, a result of this function, can be written directly to its owner's output: the
-        old value there must be dead, and the kernel may read it only under rule 4.
+        old value there must be dead, and the kernel may read it only under rule 4. Branches may read it as
+        one argument: for them it is a value at the place of their result in turn.
         """
         ref = (node.name, index)
         if self._surroundings is None or ref not in self._surroundings.homes:
@@ -379,9 +390,11 @@ class _Assigner:
             if self._subgraph.spec(parameter) != node.outputs[index]:
                 return False
             if not lifetimes.is_read_before(parameter, position):
-                if not (node.op.elementwise and lifetimes.ends_at(parameter, position)):
+                reads = [ref for ref in node.inputs if lifetimes.root(ref) == parameter]
+                is_one_argument = node.op.name == "_Case" and len(reads) == 1 and reads[0] != node.inputs[0]
+                if not (node.op.elementwise or is_one_argument):
                     return False
-                if any(lifetimes.root(r) == parameter and r not in self._exact for r in node.inputs):
+                if not lifetimes.ends_at(parameter, position) or not self._exact.issuperset(reads):
                     return False
         self.in_place[ref] = home
         self._exact.add(ref)

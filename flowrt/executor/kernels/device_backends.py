@@ -42,9 +42,7 @@ class HostBackend(PlainBackend):
         return scalar_code(node, reads, out)
 
     def group(self, node: Node) -> GroupKernel:
-        kernel = FusedKernel(node)
-        kernel.prepare()
-        return kernel
+        return FusedKernel(node)
 
     def update(
         self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]

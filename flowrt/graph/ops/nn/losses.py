@@ -111,10 +111,10 @@ def _sparse_cross_entropy(xp: Any, features: Any, labels: Any, out: Any = None) 
     powers = xp.exp(exponents, out=exponents)
     total = powers.sum(axis=1)
     loss += xp.log(total).astype(loss.dtype, copy=False)
-    powers /= total[:, None]
-    powers[chosen] -= powers.dtype.type(1)
-    backprop[...] = powers
-    return loss, backprop
+    shares = backprop if backprop.dtype == powers.dtype else powers
+    xp.true_divide(powers, total[:, None], out=shares)
+    shares[chosen] -= shares.dtype.type(1)
+    return loss, delivered(xp, shares, backprop.dtype, backprop)
 
 
 def _check_classes(labels: Any, classes: int) -> None:
