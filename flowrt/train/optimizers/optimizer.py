@@ -22,7 +22,7 @@ from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
 from flowrt.train.optimizers.sharded_gradients import as_updates_need
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES, create_slot, zeros_of
-from flowrt.variables.distribution_context import distribution_context
+from flowrt.variables.distribution_context import distribution_context, layout_strategy
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
 
 
@@ -135,7 +135,9 @@ class Optimizer:
             raise InvalidArgumentError(
                 "apply_gradients: expected at least one gradient; got none", source=user_line()
             )
-        context = distribution_context()
+        context, layouts = distribution_context(), layout_strategy()
+        if layouts is not None:
+            layouts.settle()
         if context is None:
             return self._apply(pairs, global_step, name)
         if context.replica is None:

@@ -87,7 +87,7 @@ class TensorParallelStrategy(MultiWorkerLayoutStrategy):
     def __init__(
         self,
         mesh: Mesh,
-        axis: str = "tp",
+        axis: str | None = "tp",
         plan: Mapping[str, Style] | None = None,
         sequence: bool = False,
         batch: Entry = None,
@@ -116,10 +116,12 @@ class TensorParallelStrategy(MultiWorkerLayoutStrategy):
 class TensorPlan:
     """The layouts of variables by the styles of their layers. Raises `InvalidArgumentError`."""
 
-    def __init__(self, mesh: Mesh, axis: str, styles: Mapping[str, Style], sequence: bool) -> None:
-        if mesh.axes[mesh.axis(axis)].is_time:
+    def __init__(self, mesh: Mesh, axis: str | None, styles: Mapping[str, Style], sequence: bool) -> None:
+        if axis is not None and mesh.axes[mesh.axis(axis)].is_time:
             raise misuse(f"TensorParallelStrategy: expected an axis of space; got {axis!r}")
         self._axis, self._styles = axis, _checked(styles)
+        if axis is None and styles:
+            raise misuse(f"TensorParallelStrategy: plan: expected an axis of {mesh} for it; got None")
         self._summed: dict[str, str] = {}
         """The attribute of the plan's variables: products that contract what is in parts are added up, those
         of rows in the forward pass and those of columns in the backward pass.
@@ -131,7 +133,9 @@ class TensorPlan:
     def layout(self, variable: Variable) -> Entries | None:
         """The layout in which ``variable`` is used; None if the plan does not say."""
         style, rank = self._style(variable), variable.shape.ndims
-        return None if style is None or not rank else _LAYOUTS[style](rank, self._axis)
+        if style is None or self._axis is None or not rank:
+            return None
+        return _LAYOUTS[style](rank, self._axis)
 
     def attributes(self, variable: Variable) -> Mapping[str, str]:
         """Further attributes of ``variable``."""

@@ -1,0 +1,211 @@
+"""`PipelineStrategy`: a model in stages, each on devices of its own, and micro-batches that pass through
+them.
+
+    mesh = tf.distribute.Mesh([("pp", 4)])
+    strategy = tf.distribute.PipelineStrategy(mesh, axis="pp", micro_batches=8, schedule="1f1b")
+    with strategy.scope():
+        for i, block in enumerate(blocks):
+            with tf.distribute.stage(i * 4 // len(blocks)):
+                h = block(h)
+
+The script builds one graph of the whole batch; losses and gradients are those of one device. The strategy
+only gives stages to operations, and the batch an axis of time: its turns are the micro-batches. The passes
+place, cut and order the step (`flowrt.graph.passes.layouts`, `flowrt.graph.pipeline`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, check_mesh
+from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutExtended
+from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
+from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
+from flowrt.errors import FailedPreconditionError
+from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
+from flowrt.graph.layouts.attributes import FOUND, SCHEDULE, STAGE, NodeLayouts
+from flowrt.graph.layouts.layout import Entry, Layout
+from flowrt.graph.layouts.mesh import Axis, Mesh
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, stage_of
+from flowrt.graph.pipeline.mesh_schedule import schedule_on
+from flowrt.graph.pipeline.schedules import TABLE
+from flowrt.graph.precision import Precision
+from flowrt.graph.source import misuse
+from flowrt.variables.distribution_context import layout_strategy
+from flowrt.variables.variable import Variable
+
+MICRO = "micro"
+"""The axis of time that the strategy adds to the mesh."""
+
+
+class PipelineStrategy(TensorParallelStrategy):
+    """Computes a model in stages along ``axis`` of ``mesh``, each micro-batch one after the other.
+
+    The batch is cut into ``micro_batches`` parts, and each of these by the axes ``batch``. ``schedule`` is
+    one of naive, gpipe, 1f1b, interleaved, zb_h1, zb_h2 and zbv; the path of a file; or such a file's text, a
+    line per device (`flowrt.graph.pipeline.schedule_file`). There are as many stages as positions on
+    ``axis``, times ``chunks``.
+
+    ``stages`` says where a stage begins: ``"auto"`` by `stage`, and without it by costs; or a list with a
+    name scope for each stage, or several. The rest of a script follows: an operation outside is at the stage
+    of its inputs. ``plan`` and ``sequence`` are those of `TensorParallelStrategy` along ``tensor_axis``; the
+    other arguments are those of `MultiWorkerLayoutStrategy`, which it is on several workers.
+
+    >>> strategy = PipelineStrategy(Mesh([("pp", 2)]), micro_batches=4, schedule="gpipe")
+    >>> strategy.schedule.stages
+    2
+
+    Raises `InvalidArgumentError` for an axis that is none or one of time, a mesh with an axis of time, a
+    schedule that is none or does not fit, and what `TensorParallelStrategy` raises.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        axis: str = "pp",
+        micro_batches: int = 1,
+        schedule: str | os.PathLike[str] = "1f1b",
+        chunks: int | None = None,
+        stages: str | Sequence[str | Sequence[str]] = "auto",
+        plan: Mapping[str, Style] | None = None,
+        tensor_axis: str = "tp",
+        sequence: bool = False,
+        batch: Entry = None,
+        rules: Mapping[str, Entry] | None = None,
+        cluster_resolver: Any = None,
+        communication_options: CommunicationOptions | None = None,
+        policy: Precision | None = None,
+    ) -> None:
+        check_mesh(mesh, "PipelineStrategy")
+        staged = _staged(mesh, axis, micro_batches)
+        self._text = _text_of(schedule, chunks)
+        self.schedule = schedule_on(staged, self._text)
+        self._scopes = _scopes_of(stages, self.schedule.stages)
+        axes = () if batch is None else (batch,) if isinstance(batch, str) else tuple(batch)
+        super().__init__(
+            staged, tensor_axis if plan else None, plan, sequence, (MICRO, *axes), rules, cluster_resolver,
+            communication_options, policy,
+        )  # fmt: skip
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        return {**super().attributes_kept(variable, layouts), SCHEDULE: self._text}
+
+    def settle(self) -> None:
+        """Give a stage to each variable that has none."""
+        graph = get_default_graph()
+        if self._is_settled(graph):
+            return
+        nodes = {op.name: op.node for op in graph.get_operations()}
+        found = assign_stages(Subgraph(nodes, (), (), ()))
+        for name in self.extended.names:
+            op = graph.operations.get(name)
+            if op is not None and stage_of(op.node.attrs) is None:
+                op.mutate(attrs={**op.node.attrs, STAGE: str(found[name])})
+
+    def _is_settled(self, graph: Graph) -> bool:
+        nodes = [graph.operations[name].node for name in self.extended.names if name in graph.operations]
+        return all(stage_of(node.attrs) is not None for node in nodes)
+
+    def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
+        if self._is_alone:
+            return PipelineExtended(self, mesh, batch, rules)
+        return MultiWorkerPipelineExtended(self, mesh, batch, rules, self._worker)
+
+    def stage_at(self, name: str) -> str:
+        """The stage of a new operation with this name: that of its name scope, or to be found."""
+        for number, scopes in enumerate(self._scopes):
+            if any(name == scope or name.startswith(f"{scope}/") for scope in scopes):
+                return str(number)
+        return FOUND
+
+
+class PipelineExtended(LayoutExtended):
+    """Gives stages to operations, besides layouts."""
+
+    strategy: PipelineStrategy
+    stage: int | None = None
+    """The stage of operations that are made now; None outside `stage`."""
+
+    def _of_input(self, op: Operation) -> Mapping[str, Any]:
+        attrs = super()._of_input(op)
+        text = self.strategy.stage_at(op.name) if self.stage is None else str(self.stage)
+        return {**attrs, STAGE: text, **({SCHEDULE: self.strategy._text} if attrs else {})}
+
+
+class MultiWorkerPipelineExtended(PipelineExtended, MultiWorkerLayoutExtended):
+    """The same on several workers."""
+
+
+@contextlib.contextmanager
+def stage(index: int) -> Iterator[None]:
+    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` in whose scope it is.
+
+    >>> with strategy.scope(), stage(1):
+    ...     h = tf.layers.dense(h, 64)
+
+    Raises `FailedPreconditionError` outside such a scope, `InvalidArgumentError` for a stage that is none.
+    """
+    strategy = layout_strategy()
+    if not isinstance(strategy, PipelineStrategy):
+        raise misuse("stage: expected the scope of a PipelineStrategy; got none", FailedPreconditionError)
+    count = strategy.schedule.stages
+    if type(index) is not int or not 0 <= index < count:
+        raise misuse(f"stage: expected a number from 0 to {count - 1}, of {count} stages; got {index!r}")
+    extended = strategy.extended
+    assert isinstance(extended, PipelineExtended)
+    outer, extended.stage = extended.stage, index
+    try:
+        yield
+    finally:
+        extended.stage = outer
+
+
+def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:
+    """``mesh`` with ``axis`` as that of stages, and turns for the micro-batches."""
+    if type(micro_batches) is not int or micro_batches < 1:
+        raise misuse(f"PipelineStrategy: micro_batches: expected an integer >= 1; got {micro_batches!r}")
+    times = [each.name for each in mesh.axes if each.is_time]
+    if times:
+        raise misuse(
+            f"PipelineStrategy: expected a mesh of devices, as micro_batches says the number of turns; got "
+            f"{times[0]!r}, an axis of time of the mesh {mesh}"
+        )
+    return mesh.staged(axis).with_turns(Axis(MICRO, micro_batches, is_time=True))
+
+
+def _text_of(schedule: Any, chunks: Any) -> str:
+    """The text that a graph has of ``schedule``."""
+    if isinstance(schedule, str) and (schedule in TABLE or "\n" in schedule):
+        return schedule if chunks is None or "\n" in schedule else f"{schedule} {_checked_chunks(chunks)}"
+    try:
+        with open(schedule, encoding="utf-8") as file:
+            return file.read().rstrip() + "\n"
+    except (OSError, TypeError) as error:
+        raise misuse(
+            f"PipelineStrategy: schedule: expected one of {', '.join(TABLE)}, or the path of a file with a "
+            f"line of actions per device; got {schedule!r}: {error}"
+        ) from None
+
+
+def _checked_chunks(chunks: Any) -> int:
+    if type(chunks) is not int or chunks < 1:
+        raise misuse(f"PipelineStrategy: chunks: expected an integer >= 1; got {chunks!r}")
+    return chunks
+
+
+def _scopes_of(stages: Any, count: int) -> list[list[str]]:
+    """The name scopes of each stage; none if they are to be found."""
+    if stages == "auto":
+        return []
+    is_list = isinstance(stages, list | tuple)
+    found = [[each] if isinstance(each, str) else list(each) for each in stages] if is_list else []
+    if len(found) != count or not all(isinstance(scope, str) for each in found for scope in each):
+        raise misuse(
+            f"PipelineStrategy: stages: expected 'auto', or a name scope, or several, for each of {count} "
+            f"stages; got {stages!r}"
+        )
+    return [[scope.rstrip("/") for scope in each] for each in found]
