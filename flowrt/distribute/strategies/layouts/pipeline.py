@@ -1,5 +1,4 @@
-"""`PipelineStrategy`: a model in stages, each on devices of its own, and micro-batches that pass through
-them.
+"""`PipelineStrategy`: a model in stages, each on devices of its own, through which micro-batches pass.
 
     mesh = tf.distribute.Mesh([("pp", 4)])
     strategy = tf.distribute.PipelineStrategy(mesh, axis="pp", micro_batches=8, schedule="1f1b")
@@ -25,12 +24,13 @@ from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorke
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.errors import FailedPreconditionError
-from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
-from flowrt.graph.layouts.attributes import FOUND, SCHEDULE, STAGE, NodeLayouts
+from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeLayouts
 from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.assign_stages import assign_stages, stage_of
+from flowrt.graph.passes.layouts.cut_stages import cut_stages
 from flowrt.graph.pipeline.mesh_schedule import schedule_on
 from flowrt.graph.pipeline.schedules import TABLE
 from flowrt.graph.precision import Precision
@@ -52,8 +52,10 @@ class PipelineStrategy(TensorParallelStrategy):
 
     ``stages`` says where a stage begins: ``"auto"`` by `stage`, and without it by costs; or a list with a
     name scope for each stage, or several. The rest of a script follows: an operation outside is at the stage
-    of its inputs. ``plan`` and ``sequence`` are those of `TensorParallelStrategy` along ``tensor_axis``; the
-    other arguments are those of `MultiWorkerLayoutStrategy`, which it is on several workers.
+    of its inputs. With ``remat="stage"`` the backward pass of a stage computes its forward pass again, so
+    that of a micro-batch only what arrives at the stage is kept. ``plan`` and ``sequence`` are those of
+    `TensorParallelStrategy` along ``tensor_axis``; the other arguments are those of
+    `MultiWorkerLayoutStrategy`, which it is on several workers.
 
     >>> strategy = PipelineStrategy(Mesh([("pp", 2)]), micro_batches=4, schedule="gpipe")
     >>> strategy.schedule.stages
@@ -71,6 +73,7 @@ class PipelineStrategy(TensorParallelStrategy):
         schedule: str | os.PathLike[str] = "1f1b",
         chunks: int | None = None,
         stages: str | Sequence[str | Sequence[str]] = "auto",
+        remat: str | None = None,
         plan: Mapping[str, Style] | None = None,
         tensor_axis: str = "tp",
         sequence: bool = False,
@@ -85,6 +88,10 @@ class PipelineStrategy(TensorParallelStrategy):
         self._text = _text_of(schedule, chunks)
         self.schedule = schedule_on(staged, self._text)
         self._scopes = _scopes_of(stages, self.schedule.stages)
+        if remat not in (None, "stage"):
+            raise misuse(f"PipelineStrategy: remat: expected None or 'stage'; got {remat!r}")
+        self.kept = {SCHEDULE: self._text, **({} if remat is None else {REMAT: remat})}
+        """Further attributes of variables and inputs."""
         axes = () if batch is None else (batch,) if isinstance(batch, str) else tuple(batch)
         super().__init__(
             staged, tensor_axis if plan else None, plan, sequence, (MICRO, *axes), rules, cluster_resolver,
@@ -92,23 +99,22 @@ class PipelineStrategy(TensorParallelStrategy):
         )  # fmt: skip
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
-        return {**super().attributes_kept(variable, layouts), SCHEDULE: self._text}
+        return {**super().attributes_kept(variable, layouts), **self.kept}
 
     def settle(self) -> None:
-        """Give a stage to each variable that has none."""
+        """Give a stage to each variable; and to each operation, by costs, if the script names none."""
         graph = get_default_graph()
-        if self._is_settled(graph):
+        handles = [graph.operations[name] for name in self.extended.names if name in graph.operations]
+        if all(stage_of(op.node.attrs) is not None for op in handles):
             return
-        nodes = {op.name: op.node for op in graph.get_operations()}
-        found = assign_stages(Subgraph(nodes, (), (), ()))
-        for name in self.extended.names:
-            op = graph.operations.get(name)
-            if op is not None and stage_of(op.node.attrs) is None:
-                op.mutate(attrs={**op.node.attrs, STAGE: str(found[name])})
-
-    def _is_settled(self, graph: Graph) -> bool:
-        nodes = [graph.operations[name].node for name in self.extended.names if name in graph.operations]
-        return all(stage_of(node.attrs) is not None for node in nodes)
+        step = Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+        if not any(stage_of(node.attrs) is not None for node in step):
+            for name, number in cut_stages(step, self.schedule.stages).items():
+                _set_stage(graph.operations[name], number)
+            step = Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+        found = assign_stages(step)
+        for op in handles:
+            _set_stage(op, found[op.name])
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         if self._is_alone:
@@ -133,7 +139,7 @@ class PipelineExtended(LayoutExtended):
     def _of_input(self, op: Operation) -> Mapping[str, Any]:
         attrs = super()._of_input(op)
         text = self.strategy.stage_at(op.name) if self.stage is None else str(self.stage)
-        return {**attrs, STAGE: text, **({SCHEDULE: self.strategy._text} if attrs else {})}
+        return {**attrs, STAGE: text, **(self.strategy.kept if attrs else {})}
 
 
 class MultiWorkerPipelineExtended(PipelineExtended, MultiWorkerLayoutExtended):
@@ -162,6 +168,10 @@ def stage(index: int) -> Iterator[None]:
         yield
     finally:
         extended.stage = outer
+
+
+def _set_stage(op: Operation, number: int) -> None:
+    op.mutate(attrs={**op.node.attrs, STAGE: str(number)})
 
 
 def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:

@@ -24,7 +24,7 @@ from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import ATTRIBUTES, UNIT, mesh_of
+from flowrt.graph.layouts.attributes import AGAIN, ATTRIBUTES, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
@@ -56,6 +56,7 @@ from flowrt.graph.passes.layouts.order_actions import (
 from flowrt.graph.passes.layouts.own_part import check_state, own_part
 from flowrt.graph.passes.layouts.processes import own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
+from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
 from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
@@ -122,6 +123,7 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
+    subgraph = recompute_stages(subgraph)
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
     return _Lowering(propagate(scheduled, mesh_on(mesh, devices)), links).of_step()
 
@@ -373,14 +375,16 @@ class _Lowering:
         """Lower a draw: its position in the stream is taken once; each coordinate draws its part there."""
         (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
         whole = [d or 0 for d in spec.shape or ()]
-        self._emit.nodes[node.name] = node.replace(
-            op=random_position,
-            inputs=(),
-            controls=self._controls(node, self._mesh.coordinates),
-            attrs={key: node.attrs[key] for key in random_position.attrs},
-            device=self._home(node, self._first),
-            outputs=(TensorSpec(dtypes.uint64, (3,)),),
-        )
+        first = node.attrs.get(AGAIN, node.name)
+        if first == node.name:
+            self._emit.nodes[node.name] = node.replace(
+                op=random_position,
+                inputs=(),
+                controls=self._controls(node, self._mesh.coordinates),
+                attrs={key: node.attrs[key] for key in random_position.attrs},
+                device=self._home(node, self._first),
+                outputs=(TensorSpec(dtypes.uint64, (3,)),),
+            )
         there = op_def(f"{node.op.name}At")
         kept = {key: value for key, value in node.attrs.items() if key not in random_position.attrs}
         none, position = Layout.replicated(self._mesh), self._layouts.position(node.name)
@@ -394,7 +398,7 @@ class _Lowering:
                 self._device(node, at),
                 (_local(spec, layout, at),),
             )
-            inputs = (*with_local_shapes(self._emit, node, local), (node.name, 0))
+            inputs = (*with_local_shapes(self._emit, node, local), (first, 0))
             attrs = {**_without_layout(node.replace(attrs=kept)), "of": whole, "begin": begin}
             self._emit.nodes[name] = node.replace(
                 name=name, op=there, inputs=inputs, controls=(), attrs=attrs, device=local.device,

@@ -4,9 +4,9 @@ An *action* is what one stage computes of one micro-batch in one direction (`flo
 an axis of stages each turn is one action, so that what a turn keeps is free before the next one begins: this
 is gradient accumulation.
 
-    actions of nodes     what `lower_layouts` notes of the nodes that differ between turns of helpers
-    slices, sums, messages: with their inputs on the same devices, else with their readers what runs once
-    reads of variables, updates: as soon as its inputs are there
+    computed in turns    their stage and turn, which `lower_layouts` notes
+    helpers              slices, sums, messages: with their inputs at the same position, else their readers
+    what runs once       reads of variables, updates: as soon as its inputs are there
 
 Nodes are sorted by the start of their action in a replay of the schedule. For those who reorder a step
 (several streams, compiled loops), the first nodes of an action also wait for the last ones of the action
