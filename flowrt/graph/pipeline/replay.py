@@ -16,7 +16,7 @@ from flowrt.graph.pipeline.times import EQUAL, AnyTimes, Number, Ticks, in_ticks
 @final
 @dataclass(frozen=True)
 class Replay:
-    """When each action starts and ends, if every device runs its actions in order, each as early as it can.
+    """Start and end of each action, if every device runs its actions in order, each as early as it can.
 
     All times are exact fractions, in the unit of the `Times`; the first action starts at 0.
     """
