@@ -41,8 +41,8 @@ def schedule_svg(played: Replay) -> str:
     """The picture of ``played``, as the text of an SVG file.
 
     A box is as wide as its action is long and has the micro-batch's number; the later a device's chunk, the
-    paler. Grey is idle time. At the right is the largest number of micro-batches whose activations a device
-    holds. Tooltips give stage, micro-batch, start and end.
+    paler. Grey is idle time. At the right is the largest number of micro-batches of which a device holds
+    activations. Tooltips give stage, micro-batch, start and end.
 
     Raises `ResourceExhaustedError` for more than `MAX_ACTIONS` actions.
     """

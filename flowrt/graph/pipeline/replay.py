@@ -52,7 +52,7 @@ class Replay:
         return tuple(self.end[line[-1]] - self.start[line[0]] for line in self.schedule.actions)
 
     def activations(self, device: int) -> list[tuple[Fraction, Fraction]]:
-        """Micro-batches whose activations ``device`` holds, over time: pairs (time, number from then on).
+        """Micro-batches of which ``device`` holds activations, over time: pairs (time, number from then on).
 
         An activation is held from the start of F to the end of B or W. The activations of one chunk count
         1/chunks.
@@ -70,13 +70,13 @@ class Replay:
 
 
 def held_passes(schedule: Schedule, device: int) -> list[int]:
-    """Passes whose activations ``device`` holds, after the start of each F and the end of other actions."""
+    """Passes of which ``device`` holds activations, after the start of each F and the end of other actions."""
     change = {"F": 1, "B": -1, "I": 0, "W": -1}
     return list(accumulate(change[action.kind] for action in schedule.actions[device]))
 
 
 def peaks(schedule: Schedule) -> tuple[Fraction, ...]:
-    """The largest number of micro-batches whose activations each device holds."""
+    """The largest number of micro-batches of which each device holds activations."""
     most = (max(held_passes(schedule, device)) for device in range(schedule.devices))
     return tuple(Fraction(passes, schedule.chunks) for passes in most)
 
