@@ -70,7 +70,7 @@ class Replay:
 
 
 def held_passes(schedule: Schedule, device: int) -> list[int]:
-    """Passes of which ``device`` holds activations, after the start of each F and the end of other actions."""
+    """Passes of which ``device`` holds activations: after the start of each F, the end of other actions."""
     change = {"F": 1, "B": -1, "I": 0, "W": -1}
     return list(accumulate(change[action.kind] for action in schedule.actions[device]))
 

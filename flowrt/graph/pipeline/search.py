@@ -33,7 +33,7 @@ def best_schedule(
     2, or as many as ``times`` has. Results are equal in every process.
 
     >>> best_schedule(4, 16).name, best_schedule(4, 16, most_held=1).name
-    ('zbv', 'naive')
+    ('zbv', 'auto')
 
     Raises `InvalidArgumentError` for sizes and times that are none, and for ``most_held`` below 1.
     """
@@ -75,7 +75,7 @@ def _candidates(
     limit = every if most_held * chunks >= every else int(most_held * chunks)
     # More room is not always faster: a forward pass that is taken early may be in the way of a backward pass.
     rooms = {min(limit, room) for room in (devices * chunks, 2 * devices * chunks, limit)}
-    for vee in (False, True) if chunks > 1 < devices else (False,):
+    for vee in (False, True) if chunks > 1 and devices > 1 else (False,):
         outline = Schedule(AUTO, micro_batches, chunks, vee, split=True, actions=((),) * devices)
         for room in sorted(rooms):
             yield greedy_schedule(outline, ticks, room)

@@ -71,8 +71,8 @@ def test_stages_may_be_written_where_each_device_has_one() -> None:
         ),
         (
             "2F0 0F0 2B0 0B0\n1F0 3F0 3B0 1B0",
-            "mine: line 1, column 1 (device 0), F(2,0): expected no cycle; got F(2,0) after F(1,0) after F(0,0)"
-            " after F(2,0)",
+            "mine: line 1, column 1 (device 0), F(2,0): expected no cycle; got F(2,0) after F(1,0)"
+            " after F(0,0) after F(2,0)",
         ),
         ("F0 B0\n999999F0", "mine: line 2, column 1, F(999999,0): expected no stage, as in the first action"),
     ],
