@@ -101,7 +101,7 @@ def _row(played: Replay, device: int, inner: float) -> Iterator[str]:
         start, end = played.start[action], played.end[action]
         tip = f"{action}: {_number(start)} to {_number(end)}"
         yield _box(schedule, action, left + float(start) * scale, top, float(end - start) * scale, tip)
-    held = _number(played.peaks[device])
+    held = _number(round(played.peaks[device], 2))  # more digits do not fit
     yield f'<text x="{left + inner + 10:g}" y="{text_y:g}">holds {held}</text>'
 
 

@@ -161,3 +161,8 @@ def test_a_file_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "mine").write_bytes(b"\xff\xfe")
     assert main(command("--schedule", str(tmp_path / "mine"), out=tmp_path / "a.svg")) == 2
     assert "expected text in UTF-8; got other bytes" in capsys.readouterr().err
+
+
+def test_thirds_of_activations_fit_their_column() -> None:
+    texts = texts_of(replay(order("interleaved", 3, 12, 3)))
+    assert [text for text in texts if text.startswith("holds")] == ["holds 3.67", "holds 3", "holds 2.33"]
