@@ -32,10 +32,10 @@ def stage_of(attrs: Mapping[str, object]) -> int | None:
 
 
 def backward_nodes(subgraph: Subgraph) -> set[str]:
-    """The nodes of the backward pass: derivatives, and what depends on them."""
+    """The nodes of the backward pass: derivatives, and what reads them or waits for them."""
     found: set[str] = set()
     for node in subgraph:
-        if FORWARD in node.attrs or not found.isdisjoint(name for name, _ in node.inputs):
+        if FORWARD in node.attrs or not found.isdisjoint(node.predecessors):
             found.add(node.name)
     return found
 
