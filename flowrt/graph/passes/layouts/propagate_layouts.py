@@ -23,7 +23,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import INEXACT
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.evaluate import located
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import (
@@ -96,7 +97,16 @@ def _of_step(subgraph: Subgraph, mesh: Mesh) -> Layouts:
 def _schedule_of(subgraph: Subgraph, mesh: Mesh) -> Schedule | None:
     if mesh.stages is None:
         return None
-    return schedule_on(mesh, next(node.attrs[SCHEDULE] for node in subgraph if SCHEDULE in node.attrs))
+    found = {node.attrs[SCHEDULE]: node for node in subgraph if SCHEDULE in node.attrs}
+    if len(found) > 1:
+        (one, first), (other, second) = list(found.items())[:2]
+        raise located(
+            second,
+            UnimplementedError(
+                f"expected one schedule of a step; got {other!r} of {second.name!r} and {one!r} of {first.name!r}"
+            ),
+        )
+    return schedule_on(mesh, *found)
 
 
 class _Start(NamedTuple):
