@@ -237,24 +237,37 @@ class _Ordering:
 
     def _cycle(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> OpError:
         """The error that names the actions which wait for each other."""
+        path = self._waiting(nodes, ordered)
+        edges = [*zip(path, (*path[1:], path[0]), strict=True)]
+        actions = [action for action in map(self._action.get, path) if action is not None]
+        changes = [a for a, b in zip(actions, (*actions[1:], actions[0]), strict=True) if a != b]
+        told = " after ".join(map(str, (*changes, changes[0])))
+        whole = next((source for reader, source in edges if self._joins_turns(reader, source)), None)
+        if whole is None:
+            node, found = nodes[path[0]], f"expected an order in which no pass waits for itself; got {told}"
+        else:
+            name, _, _ = whole.partition("@")  # of a coordinate
+            node = nodes[whole]
+            found = (
+                f"{name!r} needs a whole batch, of which the micro-batches are computed one after the other: "
+                f"{told}. Compute it of each micro-batch, or use one micro-batch. (Where a reshape joins the "
+                f"batch with another dimension, {self._schedule.micro_batches} must divide the batch.)"
+            )
+        return located(node, InvalidArgumentError(f"schedule {self._schedule.name}: {found}"))
+
+    def _waiting(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> list[str]:
+        """Nodes each of which waits for the next one, and the last for the first."""
         name = next(name for name in self._step.nodes if name not in ordered)
         seen: dict[str, None] = {}
         while name not in seen:
             seen[name] = None
             name = next(other for other in nodes[name].predecessors if other not in ordered)
         path = list(seen)
-        path = path[path.index(name) :]
-        actions: list[str] = []
-        for each in path:
-            action = self._action.get(each)
-            if action is not None and (not actions or actions[-1] != str(action)):
-                actions.append(str(action))
-        whole = next((each for each in path if each not in self._action and each in self._given), path[0])
-        return located(
-            nodes[whole],
-            InvalidArgumentError(
-                f"schedule {self._schedule.name}: {nodes[whole].op.name} {whole!r} needs a whole batch, of "
-                f"which the micro-batches are computed one after the other: {' after '.join(actions)} after "
-                f"{actions[0]}. Compute it of each micro-batch, or use one micro-batch"
-            ),
-        )
+        return path[path.index(name) :]
+
+    def _joins_turns(self, reader: str, source: str) -> bool:
+        """Whether ``source``, which ``reader`` reads, is of all micro-batches, or of another one."""
+        if reader not in self._action or source not in self._step.nodes:
+            return False
+        action = self._action.get(source)
+        return action is None or action.micro_batch != self._action[reader].micro_batch
