@@ -51,10 +51,11 @@ _STRATEGIES = (
     "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
     "InputReplicationMode", "LayoutStrategy", "LocalShard", "Mesh", "MirroredStrategy",
     "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
-    "PerReplica", "Precision", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice",
-    "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
-    "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
-    "in_cross_replica_context", "local_shards", "relayout",
+    "PerReplica", "PipelineStrategy", "Precision", "ReduceOp", "ReductionToEachDevice",
+    "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended",
+    "TensorParallelStrategy", "ValueContext", "experimental_set_strategy", "get_loss_reduction",
+    "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context", "local_shards",
+    "relayout", "stage",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ Subpackages:
     passes         pure functions from Subgraph to Subgraph
     collectives    schedules and costs of collectives
     layouts        layouts of tensors over a mesh of devices
+    pipeline       schedules of pipelines: orders of actions, as data
     resources      run-time state behind handles
     messages       nodes and tensors as protobuf; text: the text form
 

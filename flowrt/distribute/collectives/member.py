@@ -3,10 +3,11 @@
 
     _GroupStart, _GroupWait    the communicator's collectives
     _GroupSend, _GroupRecv     messages over the links below the communicator
+    _TaggedSend, _TaggedRecv   messages that are awaited by tag, in any order
     _GroupAgree                a comparison of plans
 
-All of it runs on the communicator's thread, in the order of the requests. A wait for a result ends with its
-step, whatever the thread is waiting for.
+All of it but messages with tags runs on the communicator's thread, in the order of the requests. A wait for a
+result ends with its step, whatever the thread is waiting for.
 """
 
 from __future__ import annotations
@@ -72,6 +73,15 @@ class GroupMember:
         mesh = self._links()
 
         return self._value(self._ask(lambda _: _received(mesh, peer, edge)))
+
+    def send_tagged(self, peer: int, tag: str, array: Any) -> None:
+        flat = np.array(array, order="C").reshape(-1)  # a copy: the step continues, and overwrites it
+        self._links().send_tagged(peer, tag.encode(), flat)
+        self.communicator.traffic.count(flat.nbytes)
+
+    def receive_tagged(self, peer: int, tag: str) -> Any:
+        received = self._links().receive_tagged(peer, tag.encode(), tag)
+        return np.frombuffer(received, np.uint8)
 
     def _links(self) -> Mesh:
         if self._mesh is None:

@@ -1,6 +1,7 @@
 """`Mesh`: a connection between each two ranks of a group, over the transports of clusters.
 
     DATA     in order; queued at the other rank until received
+    TAGGED   the same for each tag: received in any order of tags, by any thread
     ABORT    the error that has ended the group on another rank: raised at once, in any wait
     (lost)   the process or the network of the other rank died: raised in waits for that rank
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,6 +25,7 @@ from flowrt.device.interruptible import in_slices
 from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
 from flowrt.distribute.wire.messages import decode_status, encode_status
 from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
+from flowrt.graph.resources.step_context import wait_until
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener
 
@@ -32,7 +35,7 @@ COPIED_BYTES = 64 << 10
 LINGER_S = 5.0
 """Time that a rank that refuses, or leaves, stays for what it still sends to the others."""
 
-DATA, ABORT = b"D", b"A"
+DATA, TAGGED, ABORT = b"D", b"T", b"A"
 """The first byte of a frame's header."""
 
 
@@ -62,6 +65,7 @@ class Mesh:
         self._inboxes: dict[int, queue.SimpleQueue[Item]] = {
             rank: queue.SimpleQueue() for rank in membership.others
         }
+        self._tagged: dict[tuple[int, bytes], deque[Bytes]] = {}
         self._sent: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._unsent = 0
 
@@ -108,6 +112,41 @@ class Mesh:
         error = self._error or item
         assert isinstance(error, OpError)
         raise copy_to_raise(error)
+
+    # --- tagged messages
+
+    def send_tagged(self, rank: int, tag: bytes, array: Any) -> None:
+        """Send ``array``, contiguous and flat, which must not be changed any more. Any thread may call it.
+        Raises `UnavailableError` where ``rank`` was lost.
+        """
+        try:
+            self._connections[rank].send(TAGGED + tag, (array.view(np.uint8),))
+        except UnavailableError as error:
+            raise copy_to_raise(self._error or self.lose(rank, error)) from None
+
+    def receive_tagged(self, rank: int, tag: bytes, doing: str) -> Bytes:
+        """The bytes of the next message of ``rank`` with this ``tag``. Raises as `receive`, and the error
+        that ends the thread's step. Any thread may call it.
+        """
+        key, found = (rank, tag), list[Bytes]()
+
+        def is_there() -> bool:
+            if self._tagged.get(key):
+                found.append(self._tagged[key].popleft())
+                return True
+            error = self._error or self._lost.get(rank)
+            if error is not None:
+                raise copy_to_raise(error)
+            return False
+
+        with self._changed:
+            if not wait_until(is_there, self._changed.wait, self.membership.timeout_s):
+                raise missing(self.membership, [rank], doing)
+            if not self._tagged[key]:
+                del self._tagged[key]
+        return found[0]
+
+    # --- flushing
 
     def flush(self, doing: str) -> None:
         """Return when all that was sent may be changed. Raises `DeadlineExceededError`."""
@@ -167,6 +206,10 @@ class Mesh:
         kind, rest = header[:1], header[1:]
         if kind == DATA:
             self._inboxes[rank].put(Arrived(rest, payload[0] if payload else None))
+        elif kind == TAGGED:
+            with self._changed:
+                self._tagged.setdefault((rank, rest), deque()).append(payload[0])
+                self._changed.notify_all()
         elif kind == ABORT:
             error = decode_status(pb.Status.FromString(rest))
             self._end(error)
@@ -175,7 +218,9 @@ class Mesh:
 
     def lose(self, rank: int, why: OpError) -> OpError:
         """Record the loss of ``rank``, after its sent frames; returns the error for waits for it."""
-        error = self._lost.setdefault(rank, lost_rank(self.membership, rank, why))
+        with self._changed:
+            error = self._lost.setdefault(rank, lost_rank(self.membership, rank, why))
+            self._changed.notify_all()
         self._inboxes[rank].put(error)
         return error
 

@@ -43,6 +43,8 @@ from flowrt.distribute.strategies.layouts.local_shards import local_shards as lo
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import (
     MultiWorkerLayoutStrategy as MultiWorkerLayoutStrategy,
 )
+from flowrt.distribute.strategies.layouts.pipeline import PipelineStrategy as PipelineStrategy
+from flowrt.distribute.strategies.layouts.pipeline import stage as stage
 from flowrt.distribute.strategies.layouts.tensor_parallel import (
     TensorParallelStrategy as TensorParallelStrategy,
 )

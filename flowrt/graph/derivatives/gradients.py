@@ -20,6 +20,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, Unimp
 from flowrt.graph.construction.build import constant_tensor, convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.construction.list_slices import ListSlices, sum_lists
+from flowrt.graph.layouts.attributes import FORWARD, STAGE
 from flowrt.graph.op_def import Rule
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.ops.array.concat_and_split import concat_op
@@ -148,20 +149,29 @@ def backpropagate(
             continue
         if all(t.ref in stops for t in op.outputs):
             continue
-        dys = [total_of(shares.get(t.ref), t) if t.ref not in stops else None for t in op.outputs]
-        for tensor in op.outputs:
-            if tensor.ref in shares and tensor.ref not in wanted:
-                del shares[tensor.ref]
-        with graph.name_scope(f"{op.name.rpartition('/')[2] or op.name}_grad"):
-            scope = graph.colocate_with(op) if colocate else contextlib.nullcontext()
+        with _noted_as_derivatives(graph, op):
+            dys = [total_of(shares.get(t.ref), t) if t.ref not in stops else None for t in op.outputs]
+            for tensor in op.outputs:
+                if tensor.ref in shares and tensor.ref not in wanted:
+                    del shares[tensor.ref]
             inputs = op.inputs  # an operation that owns functions may have more of them afterwards
-            with scope:
+            scope = graph.colocate_with(op) if colocate else contextlib.nullcontext()
+            with graph.name_scope(f"{op.name.rpartition('/')[2] or op.name}_grad"), scope:
                 dxs = apply_vjp(op, dys)
         for tensor, dx in zip(map(_origin, inputs), dxs, strict=True):
             if dx is not None and (tensor.op in active or tensor.ref in wanted):
                 _check_shape(op, tensor, dx)
                 shares.setdefault(tensor.ref, []).append(dx)
     return shares
+
+
+def _noted_as_derivatives(graph: Graph, op: Operation) -> contextlib.AbstractContextManager[None]:
+    """The scope of the derivatives of ``op``, which belong to its stage if it is of a pipeline."""
+    stage = op.node.attrs.get(STAGE)
+    if stage is None:
+        return contextlib.nullcontext()
+    noted = {STAGE: stage, FORWARD: op.name}
+    return graph.attributes_by(lambda made: noted)
 
 
 def ancestors(roots: Sequence[Operation], stops: set[Any]) -> list[Operation]:

@@ -11,6 +11,11 @@
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
     _resident  the bytes that a device may have of units at a time, if they stay as long as there is room
     _last      on a variable of which the gradient is reduced when all of the step are there
+    _stage     the number of the stage of an operation, or `FOUND` if its neighbours tell; a variable has one
+    _forward   on an operation that `gradients` makes: the one of which it is the derivative
+    _schedule  on variables and inputs of a pipeline: see `flowrt.graph.pipeline.mesh_schedule`
+    _remat     on those too, if the forward pass of a stage is computed again for its backward pass
+    _again     on a draw that is made again: the first one
 
 All are text, so they survive GraphDef, the text form and the wire.
 """
@@ -28,10 +33,18 @@ from flowrt.graph.op_def import Effect
 
 MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
 COPY, HOST, UNIT, REGATHER, RESIDENT, LAST = "_copy", "_host", "_unit", "_regather", "_resident", "_last"
+STAGE, FORWARD, SCHEDULE = "_stage", "_forward", "_schedule"
+REMAT, AGAIN = "_remat", "_again"
+FOUND = "found"
+"""The `_stage` of an operation that gets one when the step is compiled."""
+
 IN_PARTS = " in parts"
 """The end of a `_copy` that is in the variable's own layouts; others are whole."""
 
-ATTRIBUTES = (MESH, LAYOUT, STORED, SUMMED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST)
+ATTRIBUTES = (
+    MESH, LAYOUT, STORED, SUMMED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST, STAGE, FORWARD, SCHEDULE,
+    REMAT, AGAIN,
+)  # fmt: skip
 
 
 class NodeLayouts(NamedTuple):
@@ -60,7 +73,7 @@ def attributes_of_gradient(variable: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_stored(attrs: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a tensor that is, in layout and memory, as the variable with ``attrs`` is kept."""
-    place = {HOST: attrs[HOST]} if HOST in attrs else {}
+    place = {key: attrs[key] for key in (HOST, STAGE, SCHEDULE, REMAT) if key in attrs}
     return {MESH: attrs[MESH], LAYOUT: attrs.get(STORED, attrs[LAYOUT]), **place}
 
 

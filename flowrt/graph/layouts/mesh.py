@@ -40,37 +40,50 @@ class Mesh:
     fastest. Without devices the mesh gets all devices of a session, in order. Each device may be there only
     once. Equal meshes are one object.
 
+    With ``stages``, the axis of a pipeline, the mesh is there once for each *position* on it, on devices of
+    its own: those of position 0 come first. Layouts are over the other axes; a tensor is at one position.
+
     >>> mesh = Mesh([("dp", 2), ("tp", 2)], ["/cpu:0", "/cpu:1", "/cpu:2", "/cpu:3"])
     >>> mesh.device((1, 0))
+    '/device:CPU:2'
+    >>> mesh.staged("dp").device((0,), position=1)
     '/device:CPU:2'
 
     Raises `InvalidArgumentError` for names that are not identifiers or not distinct, a size below 1, more
     than 65,536 coordinates, and a number of devices other than that of the coordinates.
     """
 
-    __slots__ = ("__weakref__", "_numbers", "axes", "coordinates", "devices")
+    __slots__ = ("__weakref__", "_numbers", "axes", "coordinates", "devices", "stages")
 
     axes: tuple[Axis, ...]
     devices: tuple[str, ...] | None
+    stages: Axis | None
     coordinates: tuple[Coordinate, ...]
-    """All of them, in row-major order."""
+    """All of one position, in row-major order."""
     _numbers: dict[str, int]
 
-    def __new__(cls, axes: Iterable[Axis | tuple[str, int]], devices: Iterable[str] | None = None) -> Mesh:
+    def __new__(
+        cls,
+        axes: Iterable[Axis | tuple[str, int]],
+        devices: Iterable[str] | None = None,
+        stages: Axis | tuple[str, int] | None = None,
+    ) -> Mesh:
         found = tuple(_checked_axis(axis) for axis in _checked_list(axes, "axes"))
-        _check_names([axis.name for axis in found])
-        _check_size(found)
+        positions = None if stages is None else _checked_axis(stages)
+        every = found if positions is None else (positions, *found)
+        _check_names([axis.name for axis in every])
+        _check_size(every)
         names = None if devices is None else tuple(map(_checked_device, _checked_list(devices, "devices")))
-        _check_devices(found, names)
-        return _meshes.get((found, names)) or cls._made(found, names)
+        _check_devices(every, names)
+        return _meshes.get((found, names, positions)) or cls._made(found, names, positions)
 
     @classmethod
-    def _made(cls, axes: tuple[Axis, ...], devices: tuple[str, ...] | None) -> Mesh:
+    def _made(cls, axes: tuple[Axis, ...], devices: tuple[str, ...] | None, stages: Axis | None) -> Mesh:
         mesh = object.__new__(cls)
-        mesh.axes, mesh.devices = axes, devices
+        mesh.axes, mesh.devices, mesh.stages = axes, devices, stages
         mesh.coordinates = tuple(itertools.product(*[range(axis.size) for axis in axes]))
         mesh._numbers = {axis.name: number for number, axis in enumerate(axes)}
-        return _meshes.setdefault((axes, devices), mesh)
+        return _meshes.setdefault((axes, devices, stages), mesh)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,8 +95,23 @@ class Mesh:
         return len(self.coordinates)
 
     @property
+    def positions(self) -> range:
+        """The positions on the axis of stages; one without such an axis."""
+        return range(1 if self.stages is None else self.stages.size)
+
+    @property
+    def device_axes(self) -> tuple[Axis, ...]:
+        """The axes along which devices differ: that of stages, if there is one, and those of space."""
+        first = () if self.stages is None else (self.stages,)
+        return (*first, *[axis for axis in self.axes if not axis.is_time])
+
+    @property
     def num_devices(self) -> int:
-        return math.prod(axis.size for axis in self.axes if not axis.is_time)
+        return math.prod(axis.size for axis in self.device_axes)
+
+    def device_indices(self) -> list[tuple[int, ...]]:
+        """The indices of each device on the `device_axes`, in the order of `devices`."""
+        return list(itertools.product(*[range(axis.size) for axis in self.device_axes]))
 
     def axis(self, name: str, where: str = "layout") -> int:
         """The number of the axis ``name``. Raises `InvalidArgumentError`, of the argument ``where``, if there
@@ -97,22 +125,29 @@ class Mesh:
             )
         return found
 
-    def device(self, coordinate: Coordinate) -> str:
+    def device(self, coordinate: Coordinate, position: int = 0) -> str:
         """The device of ``coordinate``, of which all turns of time axes share one."""
         assert self.devices is not None, "the mesh has its devices from a session"
-        return self.devices[self.place(coordinate)]
+        return self.devices[self.place(coordinate, position)]
 
-    def host(self, coordinate: Coordinate) -> str:
+    def host(self, coordinate: Coordinate, position: int = 0) -> str:
         """The CPU of the task of the device of ``coordinate``, which has the host's memory."""
-        return format_device(parse_device(self.device(coordinate)).merge(_HOST))
+        return format_device(parse_device(self.device(coordinate, position)).merge(_HOST))
 
-    def place(self, coordinate: Coordinate) -> int:
+    def place(self, coordinate: Coordinate, position: int = 0) -> int:
         """The number of the device of ``coordinate``, in the order of `devices`."""
-        number = 0
+        number = position
         for axis, index in zip(self.axes, coordinate, strict=True):
             if not axis.is_time:
                 number = number * axis.size + index
         return number
+
+    def places(self) -> dict[int, tuple[Coordinate, int]]:
+        """The first coordinate, and the position, of each device by its number."""
+        found: dict[int, tuple[Coordinate, int]] = {}
+        for position, coordinate in itertools.product(self.positions, self.coordinates):
+            found.setdefault(self.place(coordinate, position), (coordinate, position))
+        return found
 
     def groups(self, axis: int) -> list[tuple[Coordinate, ...]]:
         """The coordinates that differ in ``axis`` only, as one group each, in order."""
@@ -141,6 +176,27 @@ class Mesh:
         inside = [c for c in self.coordinates if all(c[number] == index for number, index in fixed.items())]
         return Mesh(rest, dict.fromkeys(map(self.device, inside)))
 
+    def staged(self, axis: str) -> Mesh:
+        """The same devices, with ``axis`` as the axis of stages. Raises `InvalidArgumentError` if there is
+        none of that name, or it is one of time.
+        """
+        number = self.axis(axis)
+        if self.axes[number].is_time:
+            raise InvalidArgumentError(
+                f"mesh: expected an axis of devices as the axis of stages; got {axis!r}, an axis of time of "
+                f"the mesh {self}",
+                source=user_line(),
+            )
+        rest = [each for each in self.axes if each.name != axis]
+        if self.devices is None:
+            return Mesh(rest, None, self.axes[number])
+        parts = [self.sub_mesh(**{axis: i}).devices or () for i in range(self.axes[number].size)]
+        return Mesh(rest, [device for part in parts for device in part], self.axes[number])
+
+    def with_turns(self, axis: Axis) -> Mesh:
+        """The same mesh with ``axis``, of time, before the others: each turn's part is cut by them."""
+        return Mesh([axis, *self.axes], self.devices, self.stages)
+
     def with_devices(self, names: Sequence[str]) -> Mesh:
         """The same axes, on the first of ``names``. Raises `InvalidArgumentError` if they are too few."""
         if len(names) < self.num_devices:
@@ -148,19 +204,22 @@ class Mesh:
                 f"mesh {self}: expected {self.num_devices} devices; got {len(names)}: {', '.join(names)}. "
                 "Set device_count in the session's ConfigProto, or use a smaller mesh"
             )
-        return Mesh(self.axes, names[: self.num_devices])
+        return Mesh(self.axes, names[: self.num_devices], self.stages)
 
-    def __reduce__(self) -> tuple[type[Mesh], tuple[tuple[Axis, ...], tuple[str, ...] | None]]:
-        return Mesh, (self.axes, self.devices)
+    def __reduce__(self) -> tuple[type[Mesh], _Key]:
+        return Mesh, (self.axes, self.devices, self.stages)
 
     def __str__(self) -> str:
-        return f"[{', '.join(map(str, self.axes))}]"
+        first = [] if self.stages is None else [f"stages {self.stages}"]
+        return f"[{', '.join([*first, *map(str, self.axes)])}]"
 
     def __repr__(self) -> str:
         return f"<Mesh {format_mesh(self)}>"
 
 
-_meshes: WeakValueDictionary[tuple[tuple[Axis, ...], tuple[str, ...] | None], Mesh] = WeakValueDictionary()
+_Key: TypeAlias = tuple[tuple[Axis, ...], tuple[str, ...] | None, Axis | None]
+
+_meshes: WeakValueDictionary[_Key, Mesh] = WeakValueDictionary()
 
 
 MAX_COORDINATES = 65_536
@@ -237,7 +296,7 @@ def _check_devices(axes: Sequence[Axis], devices: Sequence[str] | None) -> None:
 
 
 _TEXT = re.compile(r"\[(?P<axes>[^\]]*)\](?: on (?P<devices>.+))?", re.DOTALL)
-_AXIS = re.compile(r"(?P<time>time )?(?P<name>\w+)=(?P<size>\d{1,9})")
+_AXIS = re.compile(r"(?P<kind>time |stages )?(?P<name>\w+)=(?P<size>\d{1,9})")
 
 
 def format_mesh(mesh: Mesh) -> str:
@@ -249,8 +308,10 @@ def format_mesh(mesh: Mesh) -> str:
 def parse_mesh(text: str) -> Mesh:
     """The mesh that ``text`` names, see `format_mesh`. Raises `InvalidArgumentError`."""
     found = _TEXT.fullmatch(text)
-    axes = [] if found is None else [_AXIS.fullmatch(each) for each in found["axes"].split(", ") if each]
-    if found is None or None in axes:
+    matches = [] if found is None else [_AXIS.fullmatch(each) for each in found["axes"].split(", ") if each]
+    axes = [(m["kind"], Axis(m["name"], int(m["size"]), m["kind"] == "time ")) for m in matches if m]
+    stages = [axis for kind, axis in axes if kind == "stages "]
+    if found is None or None in matches or len(stages) > 1:
         raise InvalidArgumentError(f"mesh: expected a text like '[dp=2, tp=4]'; got {text[:200]!r}")
     devices = None if found["devices"] is None else found["devices"].split(", ")
-    return Mesh([Axis(m["name"], int(m["size"]), bool(m["time"])) for m in axes if m is not None], devices)
+    return Mesh([axis for _, axis in axes if axis not in stages], devices, *stages)

@@ -10,6 +10,10 @@ in a group, and l the bytes of the tensor that the group has together:
     | P       | S(i)    | ReduceScatter | (n - 1) l                 |
     | P       | B       | AllReduce     | 2 (n - 1) l               |
 
+A tensor that is needed at another position of the axis of stages is sent there once, in the layout of least
+cost: every coordinate sends its part to the one with the same indices. So what is needed whole by all is
+sent in parts and gathered there, the local all-gather of Zheng et al. 2022 (Alpa).
+
 On an axis of time all are on one device: additions, concatenations and slices, without messages.
 
 `plan` finds the cheapest sequence by a shortest path (Dijkstra 1959) over layouts: the states are the layouts
@@ -38,7 +42,9 @@ LOCAL_S_PER_BYTE = 1e-13
 
 
 class Step(NamedTuple):
-    """A change from ``source`` to ``target`` on the axes with these numbers, all of space or all of time."""
+    """A change from ``source`` to ``target`` on the axes with these numbers, all of space or all of time; or,
+    without axes, the way to another position.
+    """
 
     axes: tuple[int, ...]
     source: Placement
@@ -47,7 +53,7 @@ class Step(NamedTuple):
     @property
     def collective(self) -> str:
         """The name of the collective; ``Slice`` if there are no messages."""
-        return _COLLECTIVES[type(self.source), type(self.target)]
+        return "Send" if not self.axes else _COLLECTIVES[type(self.source), type(self.target)]
 
     def apply(self, layout: Layout) -> Layout:
         """``layout`` after the step."""
@@ -66,12 +72,22 @@ _COLLECTIVES: dict[tuple[type[Placement], type[Placement]], str] = {
 }
 
 
+SEND = Step((), REPLICATED, REPLICATED)
+"""From one position to another."""
+
+
 @functools.lru_cache(4096)
 def plan(
-    source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, link: Link = DEFAULT_LINKS.inside
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    itemsize: int,
+    link: Link = DEFAULT_LINKS.inside,
+    is_sent: bool = False,
 ) -> tuple[Step, ...]:
     """The cheapest steps from ``source`` to ``target`` for a tensor of ``shape``, of ``itemsize`` bytes per
-    element, where a message takes the time of ``link``. Equal arguments give equal steps in all processes.
+    element, where a message takes the time of ``link``. ``is_sent``: the target is at another position.
+    Equal arguments give equal steps in all processes.
 
     >>> mesh = Mesh([("dp", 2), ("tp", 2)])
     >>> source = Layout(mesh, [Shard(0), Partial()])
@@ -80,22 +96,52 @@ def plan(
 
     Raises `InternalError` if ``target`` is `Partial` on an axis where ``source`` is not.
     """
-    count = itertools.count()  # equal costs: the layout that was found first
-    queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, next(count), source, ())]
-    settled: set[Layout] = set()
-    while queue:
-        cost, _, layout, steps = heapq.heappop(queue)
-        if layout is target:
-            return steps
-        if layout in settled:
-            continue
-        settled.add(layout)
-        for step in _possible(layout, shape):
-            after = step.apply(layout)
-            if after not in settled:
-                longer = cost + seconds(step, layout, shape, itemsize, link)
-                heapq.heappush(queue, (longer, next(count), after, (*steps, step)))
+    as_they_are = frozenset(
+        i
+        for i, axis in enumerate(source.mesh.axes)
+        if axis.is_time and source.placements[i] == target.placements[i]
+    )
+    for fixed in dict.fromkeys((as_they_are, frozenset[int]())):
+        found = _shortest(source, target, shape, itemsize, link, is_sent, fixed)
+        if found is not None:
+            return found
     raise InternalError(f"redistribution: expected a target that {source} can become; got {target}")
+
+
+def _shortest(
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    itemsize: int,
+    link: Link,
+    is_sent: bool,
+    fixed: frozenset[int],
+) -> tuple[Step, ...] | None:
+    """The cheapest steps that leave the placements on the axes ``fixed`` as they are, None if there are none.
+    Turns that are needed apart are not joined to save messages: they are not there at the same time.
+    """
+    count = itertools.count()  # equal costs: the layout that was found first
+    queue: list[tuple[float, int, Layout, bool, tuple[Step, ...]]] = [(0.0, next(count), source, False, ())]
+    settled: set[tuple[Layout, bool]] = set()
+    while queue:
+        cost, _, layout, is_there, steps = heapq.heappop(queue)
+        if layout is target and is_there is is_sent:
+            return steps
+        if (layout, is_there) in settled:
+            continue
+        settled.add((layout, is_there))
+        possible = [step for step in _possible(layout, shape) if fixed.isdisjoint(step.axes)]
+        for step in [*possible, *([SEND] if is_sent and not is_there and _is_whole_sum(layout) else [])]:
+            after, is_after = step.apply(layout), is_there or step is SEND
+            if (after, is_after) not in settled:
+                longer = cost + seconds(step, layout, shape, itemsize, link)
+                heapq.heappush(queue, (longer, next(count), after, is_after, (*steps, step)))
+    return None
+
+
+def _is_whole_sum(layout: Layout) -> bool:
+    """Whether nothing is to be added up: sums are made before they are sent."""
+    return not any(isinstance(placement, Partial) for placement in layout.placements)
 
 
 def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
@@ -131,13 +177,14 @@ def seconds(step: Step, before: Layout, shape: Sequence[int], itemsize: int, lin
     and one latency to begin. Without messages it is small, and only decides between such ways.
     """
     mesh, first = before.mesh, before.mesh.coordinates[0]
+    at_a_position = mesh.num_devices // len(mesh.positions)
     turns = len([c for c in _distinct(before) if mesh.place(c) == 0 and not any(c[a] for a in step.axes)])
     n = math.prod(mesh.axes[axis].size for axis in step.axes)
     if _is_local(step, mesh):
         nbytes = n * math.prod(step.apply(before).local_shape(shape, first)) * itemsize
         return turns * nbytes * LOCAL_S_PER_BYTE
     messages = 1 + (n - 1) * (2 if step.collective == "AllReduce" else 1)
-    received = received_bytes(step, before, shape, itemsize) / mesh.num_devices
+    received = received_bytes(step, before, shape, itemsize) / at_a_position
     return turns * messages * link.latency_s + received * link.seconds_per_byte
 
 
@@ -146,6 +193,8 @@ def received_bytes(step: Step, before: Layout, shape: Sequence[int], itemsize: i
     if _is_local(step, before.mesh):
         return 0
     distinct, n, together = _distinct(before), 1, before
+    if step is SEND:
+        return sum(math.prod(before.local_shape(shape, c)) for c in distinct) * itemsize
     for axis in step.axes:
         n, together = n * before.mesh.axes[axis].size, together.with_placement(axis, REPLICATED)
     firsts = [c for c in distinct if not any(c[axis] for axis in step.axes)]
@@ -160,7 +209,7 @@ def received_bytes(step: Step, before: Layout, shape: Sequence[int], itemsize: i
 
 def _is_local(step: Step, mesh: Mesh) -> bool:
     """Whether no messages are sent: it is a slice, or all of a group is on one device."""
-    return step.collective == "Slice" or mesh.axes[step.axes[0]].is_time
+    return step.collective == "Slice" or (step is not SEND and mesh.axes[step.axes[0]].is_time)
 
 
 def _distinct(layout: Layout) -> list[Coordinate]:

@@ -1,7 +1,7 @@
 """Registry of the groups that this process has joined, in which operations find their rank's member.
 
     flowrt.distribute.collectives.join(...)     ->  a `Member` for each of its ranks is registered here
-    _GroupSend, _GroupRecv, _GroupStart, _GroupWait  ->  `member_of` their group and rank, when they are bound
+    _GroupSend, _TaggedSend and the like        ->  `member_of` their group and rank, when they are bound
 
 A group belongs to the process, not to a session: it outlives steps and sessions. The lowering of collectives
 ensures that all ranks run their operations in the same order.
@@ -53,6 +53,12 @@ class Member(Protocol):
 
 class JoinedMember(Member, Protocol):
     """One rank's end of a group that its processes have joined."""
+
+    def send_tagged(self, peer: int, tag: str, array: Any) -> None:
+        """Send ``array`` to rank ``peer``, without waiting; the caller may modify it afterwards."""
+
+    def receive_tagged(self, peer: int, tag: str) -> Any:
+        """The bytes of the next array that ``peer`` sent with ``tag``, whatever else it has sent before."""
 
     def split(self, label: str, ranks: tuple[int, ...]) -> Member:
         """This rank's end of the group of ``ranks``, which is called ``label`` in errors."""

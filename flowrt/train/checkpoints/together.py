@@ -51,7 +51,7 @@ class Together:
 
     def __init__(self, own: Own) -> None:
         self._own = own
-        self._firsts = [own.mesh.place(reader) for reader in own.readers()]
+        self._firsts = [own.mesh.place(*reader) for reader in own.readers()]
         """The first rank of each process."""
         self.number, self.count = own.task(own.ranks[0]), len(self._firsts)
 

@@ -22,7 +22,11 @@ from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
 from flowrt.train.optimizers.sharded_gradients import as_updates_need
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES, create_slot, zeros_of
-from flowrt.variables.distribution_context import distribution_context, warn_of_unopened_strategies
+from flowrt.variables.distribution_context import (
+    distribution_context,
+    layout_strategy,
+    warn_of_unopened_strategies,
+)
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
 
 
@@ -135,7 +139,9 @@ class Optimizer:
             raise InvalidArgumentError(
                 "apply_gradients: expected at least one gradient; got none", source=user_line()
             )
-        context = distribution_context()
+        context, layouts = distribution_context(), layout_strategy()
+        if layouts is not None:
+            layouts.settle()
         if context is None:
             warn_of_unopened_strategies()
             return self._apply(pairs, global_step, name)

@@ -110,6 +110,9 @@ class LayoutStrategy(Strategy):
         del variable, layouts
         return {}
 
+    def settle(self) -> None:
+        """Decide what depends on the whole model, before its optimizer makes states: nothing."""
+
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that
         match whole names; the first that matches counts, and ``get_variable(layout=)`` comes before all.
@@ -150,6 +153,7 @@ class LayoutStrategy(Strategy):
             yield self
         if self.extended.names:
             self.check_names(self.extended.names)
+            self.settle()
 
 
 class LayoutExtended(StrategyExtended):

@@ -32,7 +32,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.graph.layouts.attributes import attributes_of
 from flowrt.graph.layouts.layout import Entry, Layout
-from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.text.python_calls import py_func
 from flowrt.graph.precision import Precision
@@ -172,11 +172,11 @@ def _join(
 
 def _names(mesh: Mesh) -> list[str]:
     """The coordinates of the devices, in words."""
-    first: dict[int, Coordinate] = {}
-    for coordinate in mesh.coordinates:
-        first.setdefault(mesh.place(coordinate), coordinate)
-    axes = [(i, axis.name) for i, axis in enumerate(mesh.axes) if not axis.is_time]
-    return [f"rank ({', '.join(f'{name}={first[rank][i]}' for i, name in axes)})" for rank in sorted(first)]
+    axes = [axis.name for axis in mesh.device_axes]
+    return [
+        f"rank ({', '.join(f'{name}={index}' for name, index in zip(axes, indices, strict=True))})"
+        for indices in mesh.device_indices()
+    ]
 
 
 def _agreed(joined: JoinedGroup, seed: int) -> int:

@@ -89,7 +89,7 @@ class TensorParallelStrategy(MultiWorkerLayoutStrategy):
     def __init__(
         self,
         mesh: Mesh,
-        axis: str = "tp",
+        axis: str | None = "tp",
         plan: Mapping[str, Style] | None = None,
         sequence: bool = False,
         batch: Entry = None,
@@ -122,14 +122,16 @@ class TensorPlan:
     """
 
     def __init__(
-        self, mesh: Mesh, axis: str, styles: Mapping[str, Style], sequence: bool, where: str
+        self, mesh: Mesh, axis: str | None, styles: Mapping[str, Style], sequence: bool, where: str
     ) -> None:
-        if mesh.axes[mesh.axis(axis, where)].is_time:
+        if axis is not None and mesh.axes[mesh.axis(axis, where)].is_time:
             raise misuse(f"{where}: expected an axis of space; got {axis!r}")
         if not isinstance(sequence, bool):
             raise misuse(f"{where}: sequence: expected a bool; got {sequence!r}")
         self._axis, self._where = axis, f"{where}: plan"
         self._styles = _checked(styles, self._where)
+        if axis is None and styles:
+            raise misuse(f"{where}: plan: expected an axis of {mesh} for it; got None")
         self._summed: dict[str, str] = {}
         """The attribute of the plan's variables: products that contract what is in parts are added up, those
         of rows in the forward pass and those of columns in the backward pass.
@@ -141,7 +143,9 @@ class TensorPlan:
     def layout(self, variable: Variable) -> Entries | None:
         """The layout in which ``variable`` is used; None if the plan does not say."""
         style, rank = self._style(variable), variable.shape.ndims
-        return None if style is None or not rank else _LAYOUTS[style](rank, self._axis)
+        if style is None or self._axis is None or not rank:
+            return None
+        return _LAYOUTS[style](rank, self._axis)
 
     def attributes(self, variable: Variable) -> Mapping[str, str]:
         """Further attributes of ``variable``."""

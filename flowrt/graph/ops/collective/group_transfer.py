@@ -1,6 +1,7 @@
 """Operations of one rank when others of its group are in other graphs. Created only by lowering collectives.
 
     _GroupSend, _GroupRecv      one message of an expanded collective
+    _TaggedSend, _TaggedRecv    a message that is awaited by its tag: no order of messages is common to ranks
     _GroupStart, _GroupWait     a native collective: begun, and its result
     _GroupAgree                 all ranks have one plan: compared before it runs first
 
@@ -42,16 +43,38 @@ def describes_itself(spec: TensorSpec) -> bool:
 
 
 def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str, is_described: bool) -> None:
-    array = _on_host(xp, tensor)
-    if is_described:
-        message = protos.graph_pb2.TensorProto()
-        encode_tensor(message, np.asarray(array))
-        array = np.frombuffer(message.SerializeToString(), np.uint8)
-    member_of(group_key, rank).send(peer, edge, array)
+    member_of(group_key, rank).send(peer, edge, _payload(xp, tensor, is_described))
 
 
 def _receive(xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: Shape) -> Any:
-    payload = member_of(group_key, rank).receive(peer, edge)
+    return _tensor(xp, member_of(group_key, rank).receive(peer, edge), peer, edge, dtype, shape)
+
+
+def _send_tagged(
+    xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str, is_described: bool
+) -> None:
+    joined_member(group_key, rank).send_tagged(peer, edge, _payload(xp, tensor, is_described))
+
+
+def _receive_tagged(
+    xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: Shape
+) -> Any:
+    payload = joined_member(group_key, rank).receive_tagged(peer, edge)
+    return _tensor(xp, payload, peer, edge, dtype, shape)
+
+
+def _payload(xp: Any, tensor: Any, is_described: bool) -> Any:
+    """The array that is sent for ``tensor``."""
+    array = _on_host(xp, tensor)
+    if not is_described:
+        return array
+    message = protos.graph_pb2.TensorProto()
+    encode_tensor(message, np.asarray(array))
+    return np.frombuffer(message.SerializeToString(), np.uint8)
+
+
+def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Shape) -> Any:
+    """The tensor of which rank ``peer`` sent ``payload``."""
     if not is_static(shape) or dtype is string:
         return xp.asarray(decode_tensor(protos.graph_pb2.TensorProto.FromString(payload.tobytes())))
     if len(payload) != dtype.np.itemsize * math.prod(shape):
@@ -124,6 +147,25 @@ group_recv_op = define_op(
     kernel=_receive,
     effects=Effects(Effect.STATEFUL, waits=True),
     doc="Receives the tensor that a rank of the group in another graph sends.",
+)
+
+tagged_send_op: OpDef[Operation] = define_op(
+    "_TaggedSend",
+    "tensor: T in ANY ->",
+    attrs=f"{_MEMBER}, peer: int, is_described: bool = False",
+    kernel=_send_tagged,
+    effects=Effects(Effect.STATEFUL),
+    doc="Gives its input to a rank of the group in another graph, under the tag ``edge``, without waiting.",
+)
+
+tagged_recv_op: OpDef[Tensor] = define_op(
+    "_TaggedRecv",
+    "-> dtype in ANY",
+    attrs=f"{_MEMBER}, {_RESULT}, peer: int",
+    shape=lambda s: [s.attrs["shape"]],
+    kernel=_receive_tagged,
+    effects=Effects(Effect.STATEFUL, waits=True),
+    doc="Receives what a rank of the group in another graph sends under the tag ``edge``.",
 )
 
 group_start_op: OpDef[Operation] = define_op(

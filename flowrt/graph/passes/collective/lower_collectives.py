@@ -25,6 +25,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
+from flowrt.graph.ops.collective.group_transfer import tagged_send_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.collective.collective_call import (
     Asked,
@@ -55,11 +56,11 @@ def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgr
 
 
 def _with_early_starts(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` reordered so that collectives between graphs start as early as possible: each directly
-    after its dependencies and the earlier collectives, before all else. Gradients are thus transferred while
-    the device computes others. Consumers of the results follow in the order of the collectives: the last
-    gradients are transferred while variables are updated with the first. Within one graph this has no
-    benefit: its devices share the work.
+    """``subgraph`` reordered so that collectives between graphs start as early as possible, and messages are
+    sent: each directly after its dependencies and the earlier ones, before all else. Gradients are thus
+    transferred while the device computes others. Consumers of the results follow in the order of the
+    collectives: the last gradients are transferred while variables are updated with the first. Within one
+    graph this has no benefit: its devices share the work.
     """
     travelling = [node for node in subgraph if _travels(node)]
     if not travelling:
@@ -97,10 +98,12 @@ def _has_collectives(subgraph: Subgraph) -> bool:
 
 
 def _travels(node: Node) -> bool:
-    """Whether ``node``, or one in its functions, is a collective between graphs: all have it in one order."""
+    """Whether ``node``, or one in its functions, is a collective between graphs, which all have in one order,
+    or sends a message, for which another may wait before it comes to the next one.
+    """
     if node.op.effect is Effect.NESTED:
         return any(_travels(inner) for function in owned_subgraphs(node.attrs) for inner in function)
-    return node.op in COLLECTIVES and not is_whole(node)
+    return node.op is tagged_send_op or (node.op in COLLECTIVES and not is_whole(node))
 
 
 def _owns_collectives(node: Node) -> bool:

@@ -34,6 +34,7 @@ from flowrt.graph.ops.array.concat_and_split import split_v
 from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
 from flowrt.graph.passes.layouts.redistribute import Emitter, device_of
+from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.topology import sort_topologically
 
 COPY_S_PER_BYTE = 2e-10
@@ -49,6 +50,8 @@ class Kind(NamedTuple):
     group: tuple[str, int, tuple[int, ...]]
     reduction: str
     dtype: DType
+    action: Action | None
+    """What one stage computes of one micro-batch: others run at another time."""
 
 
 Kinds: TypeAlias = Mapping[str, Kind]
@@ -58,11 +61,13 @@ Joined: TypeAlias = dict[Ref, Ref]
 """The results of collectives, and the parts of a bucket's result that replace them."""
 
 
-def bucket_collectives(subgraph: Subgraph, mesh: Mesh, links: Links) -> Subgraph:
+def bucket_collectives(
+    subgraph: Subgraph, mesh: Mesh, links: Links, actions: Mapping[str, Action | None]
+) -> Subgraph:
     """``subgraph``, of operations on the devices of ``mesh``, with small collectives joined; the same object
-    if there are none.
+    if there are none. ``actions`` are those of nodes that have a time in a schedule.
     """
-    kinds = _kinds(subgraph)
+    kinds = _kinds(subgraph, actions)
     for kind in dict.fromkeys(kinds.values()):
         members = {name for name, found in kinds.items() if found == kind}
         most_bytes = _most_bytes(kind, links)
@@ -72,7 +77,7 @@ def bucket_collectives(subgraph: Subgraph, mesh: Mesh, links: Links) -> Subgraph
     return subgraph
 
 
-def _kinds(subgraph: Subgraph) -> Kinds:
+def _kinds(subgraph: Subgraph, actions: Mapping[str, Action | None]) -> Kinds:
     units_of_results = {
         node.inputs[0]: node.attrs[UNIT] for node in subgraph if UNIT in node.attrs and node.inputs
     }
@@ -90,7 +95,8 @@ def _kinds(subgraph: Subgraph) -> Kinds:
             devices = tuple(device_of(ref, subgraph.nodes) for ref in node.inputs)
             group = (node.attrs["group_key"], node.attrs["group_size"], node.attrs["ranks"])
             reduction, dtype = node.attrs.get("reduction", ""), node.outputs[0].dtype
-            found[node.name] = Kind(node.op, unit, devices, group, reduction, dtype)
+            action = actions.get(node.name)
+            found[node.name] = Kind(node.op, unit, devices, group, reduction, dtype, action)
     return found
 
 

@@ -16,15 +16,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.layouts.attributes import ATTRIBUTES, UNIT, mesh_of
+from flowrt.graph.layouts.attributes import AGAIN, ATTRIBUTES, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
-from flowrt.graph.layouts.mesh import Coordinate
+from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
@@ -43,16 +45,26 @@ from flowrt.graph.passes.layouts.local_forms import (
     with_local_shapes,
 )
 from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
+from flowrt.graph.passes.layouts.order_actions import (
+    Part,
+    actions_of,
+    has_turns,
+    order_actions,
+    turns_in_order,
+    with_helpers,
+)
 from flowrt.graph.passes.layouts.own_part import check_state, own_part
 from flowrt.graph.passes.layouts.processes import own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
-from flowrt.graph.passes.layouts.redistribute import Emitter, Move, Redistribution, Refs
+from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
+from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
 from flowrt.graph.passes.prepare.prune import prune
+from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.topology import sort_topologically
 
 _log = logging.getLogger("flowrt")
@@ -64,6 +76,8 @@ class Lowered(NamedTuple):
     subgraph: Subgraph
     layouts: Layouts
     moves: tuple[Move, ...]
+    actions: Mapping[str, Action | None]
+    """The action of each node that differs between turns; None of one that runs once."""
 
 
 def lower_layouts(
@@ -79,11 +93,23 @@ def lower_layouts(
         _log.info("%s", gather)
     for unsized in found.layouts.unsized:
         _log.warning("%s", unsized)
-    step, own = bucket_collectives(found.subgraph, found.layouts.mesh, links), own_of(found.layouts.mesh)
+    mesh, actions = found.layouts.mesh, found.actions
+    positions, schedule = _positions(mesh), found.layouts.schedule or turns_in_order(mesh)
+    if actions:
+        actions = with_helpers(found.subgraph, actions, positions, schedule)
+    step, own = bucket_collectives(found.subgraph, mesh, links, actions), own_of(mesh)
+    if actions:
+        step = order_actions(step, actions, positions, schedule)
     if own is None:
         return step
     check_state(subgraph)
     return own_part(step, own, devices, step_text(found.layouts, found.moves))
+
+
+def _positions(mesh: Mesh) -> dict[str, int]:
+    """The position of each device of ``mesh``, and of its host."""
+    places = mesh.places().values()
+    return {name(*at): at[1] for name in (mesh.host, mesh.device) for at in places}
 
 
 def lowered(
@@ -97,6 +123,7 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
+    subgraph = recompute_stages(subgraph)
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
     return _Lowering(propagate(scheduled, mesh_on(mesh, devices)), links).of_step()
 
@@ -107,8 +134,16 @@ class _Lowering:
 
     def __init__(self, layouts: Layouts, links: Links, is_function: bool = False) -> None:
         self._subgraph, self._layouts, self._mesh = layouts.subgraph, layouts, layouts.mesh
-        self._devices = {at: layouts.mesh.device(at) for at in layouts.mesh.coordinates}
+        coordinates = layouts.mesh.coordinates
+        self._devices = [
+            {at: layouts.mesh.device(at, position) for at in coordinates}
+            for position in layouts.mesh.positions
+        ]
         self._links, self._parameters = links, frozenset(self._subgraph.feeds if is_function else ())
+        self._shared = self._same_turns(layouts.outputs.values() if is_function else ())
+        """The axes of time on which turns may share a node. In a function that is all or nothing: turns that
+        share one node of a loop are in one loop, and could not run one after the other.
+        """
         self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
         self._tensors = Redistribution(self._emit, links.inside)
         self._first = layouts.mesh.coordinates[0]
@@ -117,6 +152,8 @@ class _Lowering:
         """The names of each node of the subgraph on all coordinates."""
         self._known_suffixes: dict[frozenset[int], dict[Coordinate, str]] = {}
         self._moves_in_functions: list[Move] = []
+        self._once: set[str] = set()
+        """The nodes that all turns share."""
 
     def of_step(self) -> Lowered:
         """The subgraph as a step; fetches are assembled on the device of the first coordinate, or, if each
@@ -127,15 +164,36 @@ class _Lowering:
         if own is None:
             found = [self._tensors.assembled(ref) for ref in fetches]
         else:
-            found = [self._tensors.get(ref, none)[at] for at in own.readers() for ref in fetches]
+            found = [
+                self._tensors.get(ref, none, position)[at]
+                for at, position in own.readers()
+                for ref in fetches
+            ]
         step = self._pruned(self._subgraph.feeds, found)
-        return Lowered(step, self._layouts, self._moves)
+        actions = actions_of(self._layouts, self._parts) if has_turns(self._mesh) else {}
+        return Lowered(step, self._layouts, self._moves, actions)
+
+    @property
+    def _parts(self) -> dict[str, Part]:
+        """The nodes of the subgraph by their names on the coordinates."""
+        times = [i for i, axis in enumerate(self._mesh.axes) if axis.is_time]
+        sizes = [self._mesh.axes[i].size for i in times]
+        found: dict[str, Part] = {}
+        for node, names in self._names.items():
+            is_once = node in self._layouts.single or node in self._once
+            for at, name in names.items():
+                turn = int(np.ravel_multi_index([at[i] for i in times], sizes))
+                part = Part(node, None if is_once else turn)
+                if found.setdefault(name, part) != part:
+                    found[name] = Part(node, None)
+        return found
 
     def of_function(self, results: Sequence[Layout]) -> LoweredFunction:
         """The subgraph as a function, with results in the layouts ``results``."""
         self._lower_all()
         fetches = [
-            self._get(ref, layout) for ref, layout in zip(self._subgraph.fetches, results, strict=True)
+            self._get(ref, layout, self._layouts.position(ref[0]))
+            for ref, layout in zip(self._subgraph.fetches, results, strict=True)
         ]
         feeds = [self._names[name] for name in self._subgraph.feeds]
         made = self._pruned(
@@ -183,7 +241,12 @@ class _Lowering:
 
     def _name_parts(self, node: Node, layouts: Iterable[Layout]) -> dict[str, list[Coordinate]]:
         """Name ``node``, with tensors in ``layouts``, on all coordinates. By name, those that share it."""
-        suffixes = self._suffixes(self._same_turns(layouts))
+        same = self._same_turns(layouts)
+        if not is_stateful(node):
+            same &= self._shared
+        if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
+            self._once.add(node.name)
+        suffixes = self._suffixes(same)
         names = {at: node.name + suffixes[at] for at in self._mesh.coordinates}
         self._names[node.name] = names
         found: dict[str, list[Coordinate]] = {}
@@ -216,18 +279,22 @@ class _Lowering:
 
     # --- tensors
 
-    def _get(self, ref: Ref, wanted: Layout, shape: tuple[int, ...] | None = None) -> Refs:
-        """The parts of ``ref`` in the layout ``wanted``. ``shape``: the global one, if it is known better."""
+    def _get(self, ref: Ref, wanted: Layout, position: int, shape: tuple[int, ...] | None = None) -> Refs:
+        """The parts of ``ref`` in the layout ``wanted`` at ``position``. ``shape``: the global one, if it is
+        known better.
+        """
         is_list = self._subgraph.spec(ref).dtype is dtypes.variant
         if is_list and ref in self._layouts.free and self._layouts.outputs[ref] is not wanted:
             return self._begin_list(ref, wanted)
-        return self._tensors.get(ref, self._layouts.given(ref, wanted), shape)
+        return self._tensors.get(ref, self._layouts.given(ref, wanted), position, shape)
 
     def _begin_list(self, ref: Ref, wanted: Layout) -> Refs:
         """The parts of a list without elements: another one for each layout."""
         name = f"{ref[0]}{wanted}"
         if name not in self._names:
             node = self._subgraph.nodes[ref[0]].replace(name=name)
+            if ref[0] in self._layouts.stages:
+                self._layouts.stages[name] = self._layouts.stages[ref[0]]
             self._lower_parts(node, self._layouts.inputs[ref[0]], [wanted])
         return {at: (name, 0) for at, name in self._names[name].items()}
 
@@ -240,8 +307,9 @@ class _Lowering:
 
     def _lower_parts(self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
         value = self._layouts.values.get((node.name, 0))
+        position = self._layouts.position(node.name)
         refs = [
-            self._get(ref, layout, self._known_shape(node, ref, layout))
+            self._get(ref, layout, position, self._known_shape(node, ref, layout))
             if value is None or ref not in self._layouts.values
             else self._parts_of(ref)
             for ref, layout in zip(node.inputs, inputs, strict=True)
@@ -266,24 +334,23 @@ class _Lowering:
 
     def _device(self, node: Node, at: Coordinate) -> str:
         """The device on which ``node`` runs for the coordinate ``at``."""
-        return self._mesh.host(at) if node.name in self._on_host else self._devices[at]
+        position = self._layouts.position(node.name)
+        return self._mesh.host(at, position) if node.name in self._on_host else self._devices[position][at]
 
-    def _transfer(self, at: Coordinate) -> OpDef[Tensor]:
-        """The operation that brings a tensor from host to device or back. What a CPU receives of another is
-        the sender's memory, so it is copied.
-        """
-        return deep_copy_op if parse_device(self._mesh.device(at)).device_type == "CPU" else identity
+    def _home(self, node: Node, at: Coordinate) -> str:
+        """The device of ``at`` at the position of ``node``."""
+        return self._devices[self._layouts.position(node.name)][at]
 
     def _brought(self, node: Node) -> Refs:
         """The parts of the value ``node`` of a variable in host memory, brought to the devices."""
         parts: dict[Coordinate, Ref] = {}
         made: dict[str, Ref] = {}
         for at, ref in self._parts_of((node.name, 0)).items():
-            device, spec = self._mesh.device(at), self._emit.nodes[ref[0]].outputs[0]
-            if device == self._mesh.host(at):
+            device, spec = self._home(node, at), self._emit.nodes[ref[0]].outputs[0]
+            if device == self._mesh.host(at, self._layouts.position(node.name)):
                 made[ref[0]] = ref
             elif ref[0] not in made:
-                op, attrs = self._transfer(at), {"T": spec.dtype, **_unit_of(node)}
+                op, attrs = _transfer(device), {"T": spec.dtype, **_unit_of(node)}
                 made[ref[0]] = self._emit.add(f"{ref[0]}/here", op, [ref], attrs, device, [spec], node), 0
             parts[at] = made[ref[0]]
         return parts
@@ -296,7 +363,8 @@ class _Lowering:
 
     def _put_output(self, node: Node, index: int, layout: Layout, parts: Refs) -> None:
         shape = tuple(d or 0 for d in node.outputs[index].shape or ())
-        self._tensors.put((node.name, index), layout, shape, parts, node)
+        computed = Computed(layout, shape, self._layouts.position(node.name), node)
+        self._tensors.put((node.name, index), computed, parts)
 
     def _lower_parameter(self, node: Node) -> None:
         (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
@@ -305,7 +373,7 @@ class _Lowering:
             attrs = {**node.attrs, "shape": local.shape}
             if local != spec:
                 attrs.pop(KNOWN, None)
-            device = self._mesh.device(at)
+            device = self._home(node, at)
             self._emit.nodes[name] = node.replace(name=name, attrs=attrs, device=device, outputs=(local,))
         self._put(node, [layout])
 
@@ -313,18 +381,20 @@ class _Lowering:
         """Lower a draw: its position in the stream is taken once; each coordinate draws its part there."""
         (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
         whole = [d or 0 for d in spec.shape or ()]
-        self._emit.nodes[node.name] = node.replace(
-            op=random_position,
-            inputs=(),
-            controls=self._controls(node, self._mesh.coordinates),
-            attrs={key: node.attrs[key] for key in random_position.attrs},
-            device=self._mesh.device(self._first),
-            outputs=(TensorSpec(dtypes.uint64, (3,)),),
-        )
+        first = node.attrs.get(AGAIN, node.name)
+        if first == node.name:
+            self._emit.nodes[node.name] = node.replace(
+                op=random_position,
+                inputs=(),
+                controls=self._controls(node, self._mesh.coordinates),
+                attrs={key: node.attrs[key] for key in random_position.attrs},
+                device=self._home(node, self._first),
+                outputs=(TensorSpec(dtypes.uint64, (3,)),),
+            )
         there = op_def(f"{node.op.name}At")
         kept = {key: value for key, value in node.attrs.items() if key not in random_position.attrs}
-        none = Layout.replicated(self._mesh)
-        refs = [self._get(ref, none) for ref in node.inputs]
+        none, position = Layout.replicated(self._mesh), self._layouts.position(node.name)
+        refs = [self._get(ref, none, position) for ref in node.inputs]
         for name, (at, *_) in self._name_parts(node, [layout]).items():
             begin = [part.start for part in layout.slices(whole, at)]
             local = Local(
@@ -334,7 +404,7 @@ class _Lowering:
                 self._device(node, at),
                 (_local(spec, layout, at),),
             )
-            inputs = (*with_local_shapes(self._emit, node, local), (node.name, 0))
+            inputs = (*with_local_shapes(self._emit, node, local), (first, 0))
             attrs = {**_without_layout(node.replace(attrs=kept)), "of": whole, "begin": begin}
             self._emit.nodes[name] = node.replace(
                 name=name, op=there, inputs=inputs, controls=(), attrs=attrs, device=local.device,
@@ -345,22 +415,23 @@ class _Lowering:
     def _lower_shards(self, node: Node) -> None:
         """Lower the parts of a tensor, as outputs: each is read from the first device that has it."""
         (layout,) = self._layouts.inputs[node.name]
-        refs, none = self._get(node.inputs[0], layout), Layout.replicated(self._mesh)
+        position, none = self._layouts.position(node.name), Layout.replicated(self._mesh)
+        refs = self._get(node.inputs[0], layout, position)
         shape = self._subgraph.spec(node.inputs[0]).shape or ()
         firsts: dict[str, Coordinate] = {}
         for at in self._mesh.coordinates:
             firsts.setdefault(str(layout.slices([d or 0 for d in shape], at)), at)
         self._names[node.name] = {}
         for index, (spec, at) in enumerate(zip(node.outputs, firsts.values(), strict=True)):
-            attrs, device = {"T": spec.dtype}, self._mesh.device(at)
+            attrs, device = {"T": spec.dtype}, self._home(node, at)
             name = self._emit.add(f"{node.name}/part", identity, [refs[at]], attrs, device, [spec], node)
             self._put_output(node, index, none, dict.fromkeys(self._mesh.coordinates, (name, 0)))
             self._names[node.name] = dict.fromkeys(self._mesh.coordinates, name)
 
     def _lower_owner(self, node: Node) -> None:
         """Lower a loop or branch: one for each group of coordinates that exchange something in it."""
-        given = self._layouts.inputs[node.name]
-        inputs = [self._get(ref, layout) for ref, layout in zip(node.inputs, given, strict=True)]
+        given, position = self._layouts.inputs[node.name], self._layouts.position(node.name)
+        inputs = [self._get(ref, layout, position) for ref, layout in zip(node.inputs, given, strict=True)]
         outputs = [self._layouts.outputs[node.name, i] for i in range(len(node.outputs))]
         results = [given[0], *outputs] if node.op.name == "_Loop" else outputs
         functions = [
@@ -380,7 +451,7 @@ class _Lowering:
             named = node.replace(
                 name=node.name + suffixes[at],
                 controls=self._controls(node, group.members),
-                device=self._mesh.device(at),
+                device=self._home(node, at),
                 attrs=_without_layout(node),
             )
             owner = owner_of(
@@ -389,14 +460,14 @@ class _Lowering:
             self._emit.nodes[named.name] = owner.node
             names |= dict.fromkeys(group.members, named.name)
             for found, refs in zip(parts, owner.outputs, strict=True):
-                found |= {at: self._at_home(ref, at, named) for at, ref in refs.items()}
+                found |= {at: self._at_home(ref, self._home(node, at), named) for at, ref in refs.items()}
         self._names[node.name] = names
         for index, layout in enumerate(outputs):
             self._put_output(node, index, layout, parts[index])
 
-    def _at_home(self, ref: Ref, at: Coordinate, owner: Node) -> Ref:
-        """The output ``ref`` of a loop or branch on the device of ``at``, to which `split` moves it."""
-        device, spec = self._mesh.device(at), self._emit.nodes[owner.name].outputs[ref[1]]
+    def _at_home(self, ref: Ref, device: str, owner: Node) -> Ref:
+        """The output ``ref`` of a loop or branch on ``device``, to which `split` moves it."""
+        spec = self._emit.nodes[owner.name].outputs[ref[1]]
         if device == owner.device:
             return ref
         name = self._emit.add(
@@ -439,8 +510,8 @@ class _Lowering:
             self._emit.count_of[node.name] = math.prod(d or 0 for d in counted)
             emit_local(self._emit, node, local, True)
         elif node.op is relayout_op:
-            moved = local.device != self._mesh.device(at)
-            op = self._transfer(at) if moved else identity
+            home = self._home(node, at)
+            op = identity if local.device == home else _transfer(home)
             emit_local(self._emit, node.replace(op=op, attrs=_of_identity(node)), local, False)
         else:
             emit_local(self._emit, node, local, False)
@@ -449,7 +520,8 @@ class _Lowering:
 
     def _lower_single(self, node: Node) -> None:
         none = Layout.replicated(self._mesh)
-        inputs = tuple(self._get(ref, none)[self._first] for ref in node.inputs)
+        position = self._layouts.position(node.name)
+        inputs = tuple(self._get(ref, none, position)[self._first] for ref in node.inputs)
         device = node.device or self._device(node, self._first)
         self._emit.nodes[node.name] = node.replace(
             inputs=inputs,
@@ -459,6 +531,13 @@ class _Lowering:
         )
         self._names[node.name] = dict.fromkeys(self._mesh.coordinates, node.name)
         self._put(node, [none] * len(node.outputs))
+
+
+def _transfer(device: str) -> OpDef[Tensor]:
+    """The operation that brings a tensor from host to ``device`` or back. What a CPU receives of another is
+    the sender's memory, so it is copied.
+    """
+    return deep_copy_op if parse_device(device).device_type == "CPU" else identity
 
 
 def _locals(

@@ -4,7 +4,7 @@ All processes lower the same global graph and get the same step, in the same ord
 on its devices:
 
     collective         its ranks; the others are in other graphs
-    edge               between processes, a broadcast from the tensor's device to those that read it
+    edge               between processes, a message to each of those that read it, under its name
     control edge       the same, of no elements
     loop, branch       its part, if it has devices in it: arguments, results and nodes of its functions; what
                        they exchange travels in each iteration, as does the predicate
@@ -12,8 +12,9 @@ on its devices:
                        process feeds the whole and has a whole iterator of its own, and takes its parts
 
 The devices of the mesh are the ranks of a group that the processes have joined, and groups of some of them
-are split of it. Communications are in the order of the step, which is one in all processes, so ranks that
-wait for each other cannot deadlock. Before a step runs first, the processes compare its text.
+are split of it. Collectives are in the order of the step, which is one in all processes; messages have tags,
+and do not wait to be received. So ranks that wait for each other cannot deadlock. Before a step runs first,
+the processes compare its text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import MESH
-from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
@@ -41,7 +41,12 @@ from flowrt.graph.ops.collective.collectives import (
     broadcast_op,
     reduce_scatter_op,
 )
-from flowrt.graph.ops.collective.group_transfer import group_agree_op
+from flowrt.graph.ops.collective.group_transfer import (
+    describes_itself,
+    group_agree_op,
+    tagged_recv_op,
+    tagged_send_op,
+)
 from flowrt.graph.ops.state.iterators import (
     iterator_get_next_op,
     iterator_op,
@@ -107,12 +112,13 @@ class _Part:
     ) -> None:
         assert own.mesh.devices is not None
         self._whole, self._own, self._all_devices = whole, own, devices
-        self._hosts = {own.mesh.host(at) for at in own.mesh.coordinates}.difference(own.mesh.devices)
-        self._ranks = {own.mesh.host(at): own.mesh.place(at) for at in reversed(own.mesh.coordinates)}
+        hosts = {own.mesh.host(*at): rank for rank, at in reversed(own.mesh.places().items())}
+        self._hosts = hosts.keys() - own.mesh.devices
+        self._ranks = hosts
         self._ranks |= {name: rank for rank, name in enumerate(own.mesh.devices)}
         self._task = own.task(own.ranks[0])
         self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
-        self._names_of_ranks = _coordinates_of(own.mesh)
+        self._indices = own.mesh.device_indices()
         self._everywhere = _everywhere(whole, feeds)
         self._owners = {node.name: self._owner(node) for node in whole if node.op.effect is Effect.NESTED}
         self._readers: dict[Ref, dict[int, None]] = defaultdict(dict)
@@ -120,6 +126,8 @@ class _Part:
         self._nodes: dict[str, Node] = {}
         self._here: dict[tuple[Ref, int], Ref] = {}
         """Tensors from elsewhere, from a collective or a shared loop, as ranks of this process have them."""
+        self._awaited: dict[str, Node] = {}
+        """Receives that are not read yet."""
         self._travelling: list[str] = []
         """Nodes that exchange something between processes, with ranks here."""
         self._is_alone = True
@@ -128,7 +136,7 @@ class _Part:
         """The part of a step, which has the fetches of all processes, one after the other."""
         readers, fetches = self._own.readers(), self._whole.fetches
         count = len(fetches) // len(readers)
-        ranks = [self._own.mesh.place(reader) for reader in readers for _ in range(count)]
+        ranks = [self._own.mesh.place(*reader) for reader in readers for _ in range(count)]
         self._add_all([*zip(fetches, ranks, strict=True)])
         self._agree(text)
         return self._part(self._whole.feeds, [*zip(fetches, ranks, strict=True)])
@@ -155,9 +163,10 @@ class _Part:
                     self._add_message(node, index)
 
     def _part(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
-        targets = [name for name in self._whole.targets if name in self._nodes]
         fetches = tuple(self._ref(ref, rank) for ref, rank in results if self._is_here(rank))
-        return prune(Subgraph(self._nodes, tuple(feeds), fetches, (*targets, *self._travelling)))
+        targets = [name for name in self._whole.targets if name in self._nodes]
+        travelling = [name for name in self._travelling if name not in self._awaited]
+        return prune(Subgraph(self._nodes, tuple(feeds), fetches, (*targets, *travelling)))
 
     # --- ranks
 
@@ -206,7 +215,16 @@ class _Part:
 
     def _ref(self, ref: Ref, reader: int) -> Ref:
         """``ref`` as the rank ``reader``, which is here, has it."""
-        return self._here.get((ref, reader)) or self._here.get((ref, self._rank_of(ref)), ref)
+        found = self._here.get((ref, reader)) or self._here.get((ref, self._rank_of(ref)), ref)
+        self._receive(found[0])
+        return found
+
+    def _receive(self, name: str) -> None:
+        """Add the node ``name`` if it receives a message: where that is read first, as what comes before
+        need not wait for it.
+        """
+        if name in self._awaited:
+            self._add(self._awaited.pop(name))
 
     # --- loops and branches
 
@@ -288,7 +306,10 @@ class _Part:
 
     def _controls(self, node: Node, rank: int) -> tuple[str, ...]:
         ends = {name: self._here.get(((name, -1), rank)) for name in node.controls}
-        return tuple(name if end is None else end[0] for name, end in ends.items())
+        found = tuple(name if end is None else end[0] for name, end in ends.items())
+        for name in found:
+            self._receive(name)
+        return found
 
     def _local_function(self, function: Subgraph) -> Subgraph:
         """A function of a loop or branch, on the devices of this session."""
@@ -334,27 +355,50 @@ class _Part:
 
     def _label(self, ranks: Sequence[int]) -> str:
         """The axes along which ``ranks`` differ."""
-        columns = zip(*[self._names_of_ranks[rank] for rank in ranks], strict=True)
-        axes = [axis.name for axis in self._own.mesh.axes if not axis.is_time]
+        columns = zip(*[self._indices[rank] for rank in ranks], strict=True)
+        axes = [axis.name for axis in self._own.mesh.device_axes]
         return " x ".join(axis for axis, column in zip(axes, columns, strict=True) if len(set(column)) > 1)
 
     # --- messages
 
     def _add_message(self, node: Node, index: int) -> None:
-        """A broadcast of an output of ``node`` to its readers elsewhere."""
+        """Messages with an output of ``node``: one to each process in which it is read."""
         source = self._rank_of((node.name, index))
         spec = TensorSpec(dtypes.int32, (0,)) if index < 0 else node.outputs[index]
         if spec.dtype in (dtypes.resource, dtypes.variant):
             what = f"expected a tensor to be sent between processes; got {spec}"
             raise located(node, UnimplementedError(what))
-        ranks = (source, *sorted(self._readers[node.name, index]))
+        self._is_alone = False
+        readers: dict[int, list[int]] = defaultdict(list)
+        for rank in sorted(self._readers[node.name, index]):
+            readers[self._own.task(rank)].append(rank)
         name = f"{node.name}/_sent/{'end' if index < 0 else index}"
-        value = self._ref((node.name, index), source) if self._is_here(source) else None
-        if value is not None and index < 0:
+        for task, ranks in readers.items():
+            edge = f"{name}/{task}"
+            if self._is_here(source):
+                self._send(edge, node, index, spec, source, ranks[0])
+            if task == self._task:
+                attrs = {"dtype": spec.dtype, "shape": spec.shape, **self._edge(edge, ranks[0], source)}
+                receive = Node(
+                    f"{edge}/received", tagged_recv_op, (), (), attrs, self._devices[ranks[0]], node.source,
+                    (spec,),
+                )  # fmt: skip
+                self._travelling.append(receive.name)
+                self._awaited[receive.name] = receive
+                self._here |= {((node.name, index), rank): (receive.name, 0) for rank in ranks}
+
+    def _send(self, edge: str, node: Node, index: int, spec: TensorSpec, source: int, target: int) -> None:
+        device = self._devices[source]
+        value = self._ref((node.name, index), source)
+        if index < 0:
             empty = np.zeros(0, np.int32)
-            value = self._constant(f"{name}/signal", empty, self._devices[source], node, (node.name,))
-        received = self._broadcast(name, value, spec, ranks, node)
-        self._here |= {((node.name, index), r): ref for r, ref in received.items() if r != source}
+            value = self._constant(f"{edge}/signal", empty, device, node, (node.name,))
+        attrs = {"T": spec.dtype, "is_described": describes_itself(spec), **self._edge(edge, source, target)}
+        self._travelling.append(self._put(edge, tagged_send_op, (value,), attrs, device, (), node)[0])
+
+    def _edge(self, edge: str, rank: int, peer: int) -> dict[str, Any]:
+        """The attributes of a message between ``rank``, which is here, and ``peer``."""
+        return {"group_key": self._own.key, "rank": rank, "edge": edge, "peer": peer}
 
     def _broadcast(
         self, name: str, value: Ref | None, spec: TensorSpec, ranks: Sequence[int], origin: Node
@@ -412,6 +456,8 @@ class _Part:
             "T": tuple(self._whole.spec(ref).dtype for ref in given),
         }  # fmt: skip
         agree = Node(name, group_agree_op, given, (), attrs, self._devices[first], None, ())
+        for name in list(self._awaited):  # of a fetch
+            self._receive(name)
         for node in [self._nodes[travelling] for travelling in self._travelling]:
             self._nodes[node.name] = node.replace(controls=(*node.controls, name))
         feeds = {feed: self._nodes.pop(feed) for feed in fed if feed in self._nodes}
@@ -473,10 +519,3 @@ def _everywhere(whole: Subgraph, feeds: Collection[str]) -> frozenset[str]:
         if (is_own or node.op in _OF_ITERATORS) and found.issuperset(node.predecessors):
             found.add(node.name)
     return frozenset(found)
-
-
-def _coordinates_of(mesh: Mesh) -> list[tuple[int, ...]]:
-    """The indices of each device on the axes of space."""
-    spaces = [i for i, axis in enumerate(mesh.axes) if not axis.is_time]
-    found = {mesh.place(c): tuple(c[i] for i in spaces) for c in mesh.coordinates}
-    return [found[rank] for rank in range(mesh.num_devices)]

@@ -23,11 +23,11 @@ class Own(NamedTuple):
     key: str
     ranks: tuple[int, ...]
 
-    def readers(self) -> list[Coordinate]:
-        """The coordinate of each process that reads its fetches: the first one there."""
-        first: dict[int, Coordinate] = {}
-        for coordinate in self.mesh.coordinates:
-            first.setdefault(self.task(self.mesh.place(coordinate)), coordinate)
+    def readers(self) -> list[tuple[Coordinate, int]]:
+        """The coordinate and position of each process that reads its fetches: the first ones there."""
+        first: dict[int, tuple[Coordinate, int]] = {}
+        for place, at in self.mesh.places().items():
+            first.setdefault(self.task(place), at)
         return [first[task] for task in sorted(first)]
 
     def task(self, rank: int) -> int:

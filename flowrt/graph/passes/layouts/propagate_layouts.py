@@ -13,21 +13,24 @@ reducing a large gradient.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import INEXACT
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.evaluate import located
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import (
     HOST,
     MESH,
+    SCHEDULE,
     NodeLayouts,
     attributes_of,
     layouts_of,
@@ -44,6 +47,7 @@ from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, check_order
 from flowrt.graph.passes.layouts.gather_again import with_later_gathers
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
@@ -57,6 +61,8 @@ from flowrt.graph.passes.layouts.step_layouts import (
     check_list,
 )
 from flowrt.graph.passes.layouts.wanted_layouts import made_axes, wanted_layouts
+from flowrt.graph.pipeline.actions import Schedule
+from flowrt.graph.pipeline.mesh_schedule import schedule_on
 from flowrt.graph.precision import SUMS_FIRST
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
@@ -76,19 +82,60 @@ def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
 
 
 def _of_step(subgraph: Subgraph, mesh: Mesh) -> Layouts:
+    schedule = _schedule_of(subgraph, mesh)
+    stages: Mapping[str, int] = {}
+    if schedule is not None:
+        stages = assign_stages(subgraph)
+        check_order(subgraph, stages)
+    start = _Start(subgraph, mesh, True, {}, schedule, stages)
     try:
-        return _propagated(subgraph, mesh, True, {})
+        return _propagated(start)
     except ListsDifferError:
-        return _propagated(subgraph, mesh, False, {})
+        return _propagated(start._replace(are_lists_cut=False))
 
 
-def _propagated(
-    subgraph: Subgraph, mesh: Mesh, are_lists_cut: bool, parameters: Mapping[str, Parameter]
-) -> Layouts:
+def _schedule_of(subgraph: Subgraph, mesh: Mesh) -> Schedule | None:
+    if mesh.stages is None:
+        return None
+    found = {node.attrs[SCHEDULE]: node for node in subgraph if SCHEDULE in node.attrs}
+    if len(found) > 1:
+        (one, first), (other, second) = list(found.items())[:2]
+        raise located(
+            second,
+            UnimplementedError(
+                f"expected one schedule of a step; got {other!r} of {second.name!r} and {one!r} of {first.name!r}"
+            ),
+        )
+    return schedule_on(mesh, *found)
+
+
+class _Start(NamedTuple):
+    """What is given of a step or a function."""
+
+    subgraph: Subgraph
+    mesh: Mesh
+    are_lists_cut: bool
+    parameters: Mapping[str, Parameter]
+    schedule: Schedule | None
+    stages: Mapping[str, int]
+
+
+def _propagated(start: _Start) -> Layouts:
     """The layouts of a step or function: once more if draws are to be made in their readers' layouts."""
-    found = _Propagation(subgraph, mesh, are_lists_cut, parameters, {}).run()
+    found = _Propagation(start, {}).run()
     wanted = wanted_layouts(found)
-    return _Propagation(subgraph, mesh, are_lists_cut, parameters, wanted).run() if wanted else found
+    return _Propagation(start, wanted).run() if wanted else found
+
+
+def _without_turns_of_one(layout: Layout, shape: Shape) -> Layout:
+    """``layout`` without turns for a dimension of 1, as of a batch of one row: only one would have anything
+    to do, and the gradient of what may be broadcast is the sum over such a dimension, which is of all turns.
+    """
+    placements = [
+        REPLICATED if axis.is_time and isinstance(p, Shard) and shape and shape[p.dim] == 1 else p
+        for axis, p in zip(layout.mesh.axes, layout.placements, strict=True)
+    ]
+    return Layout(layout.mesh, placements)
 
 
 _ONCE = (dtypes.string, dtypes.resource)
@@ -97,21 +144,14 @@ _ONCE = (dtypes.string, dtypes.resource)
 
 @final
 class _Propagation:
-    def __init__(
-        self,
-        subgraph: Subgraph,
-        mesh: Mesh,
-        are_lists_cut: bool,
-        parameters: Mapping[str, Parameter],
-        wanted: Mapping[str, Layout],
-    ) -> None:
-        self._given, self._mesh, self._parameters = subgraph, mesh, parameters
-        self._are_lists_cut, self._wanted = are_lists_cut, wanted
+    def __init__(self, start: _Start, wanted: Mapping[str, Layout]) -> None:
+        subgraph, mesh, self._are_lists_cut, self._parameters, schedule, stages = start
+        self._start, self._given, self._mesh, self._wanted = start, subgraph, mesh, wanted
         self._nodes: dict[str, Node] = {}
         self._subgraph = subgraph.replace(nodes=self._nodes)
         """The nodes so far, forms among them."""
         self._none = Layout.replicated(mesh)
-        self._found = Layouts(mesh, subgraph)
+        self._found = Layouts(mesh, subgraph, schedule=schedule, stages=dict(stages))
         self._refs: dict[Ref, Ref] = {}
         """The outputs of forms by those that they replace."""
         self._ends: dict[str, tuple[str, ...]] = {}
@@ -195,7 +235,7 @@ class _Propagation:
         is_asked_here = node.op in (relayout_op, local_shards_op)
         used = layouts.used if is_asked_here else self._sized(node, layouts.used, spec)
         self._check(node, used, spec.shape)
-        return used
+        return used if is_asked_here else _without_turns_of_one(used, spec.shape)
 
     def _sized(self, node: Node, layout: Layout, spec: TensorSpec) -> Layout:
         """``layout`` without cuts of dimensions of unknown size, such as the last batch of a dataset."""
@@ -241,7 +281,7 @@ class _Propagation:
             self._argument(ref, [f.nodes[name].outputs[0] for f, name in zip(functions, names, strict=True)])
             for ref, names in zip(node.inputs[1:], parameters, strict=True)
         ]
-        found = layouts_of_functions(node, arguments, self._of_function)
+        found = layouts_of_functions(node, arguments, functools.partial(self._of_function, node.name))
         self._found.functions[node.name] = found.functions
         self._found.gathers += [gather for function in found.functions for gather in function.gathers]
         self._found.unsized += [each for function in found.functions for each in function.unsized]
@@ -255,9 +295,11 @@ class _Propagation:
         summed = [REPLICATED if isinstance(p, Partial) else p for p in have.placements]
         return Parameter(Layout(self._mesh, summed), handle, may_cut, ref in self._found.free)
 
-    def _of_function(self, function: Subgraph, parameters: Sequence[Parameter]) -> Layouts:
+    def _of_function(self, owner: str, function: Subgraph, parameters: Sequence[Parameter]) -> Layouts:
         given = dict(zip(function.feeds, parameters, strict=True))
-        return _propagated(function, self._mesh, self._are_lists_cut, given)
+        stage = self._found.stages.get(owner)
+        stages = {} if stage is None else {node.name: stage for node in function}
+        return _propagated(self._start._replace(subgraph=function, parameters=given, stages=stages))
 
     def _visit_parameter(self, node: Node, given: Parameter) -> None:
         if given.handle is not None:
@@ -393,7 +435,8 @@ class _Propagation:
         is_only_reader = [self._readers[ref] == 1 for ref in node.inputs]
         is_free = [ref in self._found.free for ref in node.inputs]
         summed = [self._found.summed.get(ref) for ref in node.inputs]
-        choice = _Choice(node, rule, specs, have, is_only_reader, is_free, summed)
+        is_sent = [self._found.position(ref[0]) != self._found.position(node.name) for ref in node.inputs]
+        choice = _Choice(node, rule, specs, have, is_only_reader, is_free, summed, is_sent)
         for axis in range(len(self._mesh.axes)):
             choice.choose(axis)
         inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
@@ -466,6 +509,8 @@ class _Propagation:
         for i, ref in form.outputs.items():
             self._readers[ref] += self._readers[node.name, i]
         for each in form.nodes:
+            if node.name in self._found.stages:
+                self._found.stages[each.name] = self._found.stages[node.name]
             self._add(each)
         found = {(node.name, i): self._refs.get(ref, ref) for i, ref in form.outputs.items()}
         self._refs |= found
@@ -486,8 +531,10 @@ class _Choice:
         is_only_reader: Sequence[bool],
         is_free: Sequence[bool],
         summed: Sequence[Layout | None],
+        is_sent: Sequence[bool],
     ) -> None:
         self._is_only_reader, self._is_free, self._summed = is_only_reader, is_free, summed
+        self._is_sent = is_sent
         self._node, self._rule, self._specs, self._have = node, rule, specs, have
         self._parts: dict[int, int] = defaultdict(lambda: 1)
         """The number of parts into which each factor is cut so far."""
@@ -559,7 +606,7 @@ class _Choice:
         exact = [s.dtype for i, s in enumerate(self._specs) if i in partial] + [
             s.dtype for s in self._node.outputs
         ]
-        if not all(self._is_only_reader[i] for i in partial):
+        if not all(self._is_only_reader[i] and not self._is_sent[i] for i in partial):
             return frozenset()
         if not partial or any(dtype not in INEXACT for dtype in exact):
             return frozenset()

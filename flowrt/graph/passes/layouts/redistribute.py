@@ -20,23 +20,24 @@ from flowrt.graph.collectives.cost import Link
 from flowrt.graph.construction.constant import const
 from flowrt.graph.layouts.layout import Layout, Partial, Shard
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
-from flowrt.graph.layouts.redistribution import Step, plan, received_bytes
+from flowrt.graph.layouts.redistribution import SEND, Step, plan, received_bytes
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.slicing import slice_op
+from flowrt.graph.ops.base.identities import identity
 from flowrt.graph.ops.collective.collectives import (
     COLLECTIVES,
     all_gather_op,
     all_reduce_op,
     reduce_scatter_op,
 )
-from flowrt.graph.ops.elementwise.arithmetic import add_n_op, maximum, minimum, multiply
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, maximum, minimum, multiply
 
 Refs: TypeAlias = Mapping[Coordinate, Ref]
 """A tensor's part on each coordinate."""
 
-FOLDS: Mapping[str, OpDef] = {"max": maximum, "min": minimum, "prod": multiply}
+FOLDS: Mapping[str, OpDef] = {"sum": add_v2, "max": maximum, "min": minimum, "prod": multiply}
 
 _COLLECTIVES: Mapping[str, OpDef] = {op.name: op for op in (all_gather_op, all_reduce_op, reduce_scatter_op)}
 
@@ -111,18 +112,12 @@ class Emitter:
         stem = f"{refs[0][0]}/joined"
         return self.add(stem, concat_op, (*refs, axis), attrs, device, [made], origin), 0
 
-    def reduce(self, refs: Sequence[Ref], reduction: str, device: str, origin: Node) -> Ref:
-        """The reduction of ``refs``, in their order."""
-        distinct, spec = list(refs), self.nodes[refs[0][0]].outputs[refs[0][1]]
-        if len(distinct) == 1:
-            return distinct[0]
-        stem = f"{refs[0][0]}/{reduction}"
-        if reduction == "sum":
-            attrs = {"N": len(distinct), "T": spec.dtype}
-            return self.add(stem, add_n_op, distinct, attrs, device, [spec], origin), 0
-        fold, attrs = FOLDS[reduction], {"T": spec.dtype}
+    def fold(self, refs: Sequence[Ref], reduction: str, device: str, origin: Node) -> Ref:
+        """The reduction of ``refs``, in their order, two at a time: a running sum needs memory for two."""
+        spec = self.nodes[refs[0][0]].outputs[refs[0][1]]
+        stem, op, attrs = f"{refs[0][0]}/{reduction}", FOLDS[reduction], {"T": spec.dtype}
         return functools.reduce(
-            lambda a, b: (self.add(stem, fold, (a, b), attrs, device, [spec], origin), 0), distinct
+            lambda a, b: (self.add(stem, op, (a, b), attrs, device, [spec], origin), 0), refs
         )
 
 
@@ -143,50 +138,64 @@ class Move(NamedTuple):
     path: Path = ()
 
 
+class Computed(NamedTuple):
+    """How a tensor of the global ``shape`` is computed: in ``layout``, at ``position``, for the global node
+    ``origin``.
+    """
+
+    layout: Layout
+    shape: tuple[int, ...]
+    position: int
+    origin: Node
+
+
 @final
 class Redistribution:
     """Parts of tensors in all the layouts in which they are needed."""
 
     def __init__(self, emitter: Emitter, link: Link) -> None:
         self._emit, self._link, self._mesh = emitter, link, emitter.mesh
-        self._known: dict[tuple[Ref, Layout], Refs] = {}
-        self._own: dict[Ref, tuple[Layout, Node, tuple[int, ...]]] = {}
+        self._known: dict[tuple[Ref, Layout, int], Refs] = {}
+        self._own: dict[Ref, Computed] = {}
         self.moves: list[Move] = []
 
-    def put(self, ref: Ref, layout: Layout, shape: tuple[int, ...], refs: Refs, origin: Node) -> None:
-        """Note the parts of ``ref``, of the global ``shape``, in the layout in which it is computed."""
-        self._own[ref] = layout, origin, shape
-        self._known[ref, layout] = refs
+    def put(self, ref: Ref, computed: Computed, refs: Refs) -> None:
+        """Note the parts of ``ref`` where it is computed."""
+        self._own[ref] = computed
+        self._known[ref, computed.layout, computed.position] = refs
 
-    def get(self, ref: Ref, wanted: Layout, shape: tuple[int, ...] | None = None) -> Refs:
-        """The parts of ``ref`` in the layout ``wanted``. ``shape``: the global one, if it is known better."""
-        found = self._known.get((ref, wanted))
+    def get(self, ref: Ref, wanted: Layout, position: int, shape: tuple[int, ...] | None = None) -> Refs:
+        """The parts of ``ref`` in the layout ``wanted`` at ``position``. ``shape``: the global one, if it is
+        known better.
+        """
+        found = self._known.get((ref, wanted, position))
         if found is None:
-            have, origin, own = self._own[ref]
-            found = self._known[ref, have]
+            layout, own, here, origin = self._own[ref]
+            found = self._known[ref, layout, here]
             shape = own if shape is None else shape
             spec = self._spec(next(iter(found.values())))
-            layout = have
-            for step in plan(have, wanted, shape, spec.dtype.np.itemsize, self._link):
-                after = step.apply(layout)
-                if (ref, after) not in self._known:
-                    self._known[ref, after] = self._apply(step, layout, shape, found, origin)
-                    nbytes = received_bytes(step, layout, shape, spec.dtype.np.itemsize)
+            itemsize = spec.dtype.np.itemsize
+            for step in plan(layout, wanted, shape, itemsize, self._link, here != position):
+                after, there = step.apply(layout), position if step is SEND else here
+                if (ref, after, there) not in self._known:
+                    self._known[ref, after, there] = self._apply(step, layout, there, shape, found, origin)
+                    nbytes = received_bytes(step, layout, shape, itemsize)
                     self.moves.append(Move(ref, TensorSpec(spec.dtype, shape), step, layout, nbytes))
-                found, layout = self._known[ref, after], after
+                found, layout, here = self._known[ref, after, there], after, there
         return found
 
     def assembled(self, ref: Ref) -> Ref:
         """The whole of ``ref``, on the device of the first coordinate: for a fetch."""
-        layout, origin, _ = self._own[ref]
-        parts = dict(self._known[ref, layout])
+        layout, _, position, origin = self._own[ref]
+        parts = dict(self._known[ref, layout, position])
         for axis in reversed(range(len(self._mesh.axes))):
             placement = layout.placements[axis]
             for group in self._mesh.groups(axis):
                 if group[0] not in parts:
                     continue
                 refs = [parts[c] for c in group]
-                parts[group[0]] = self._joined(refs, placement, self._mesh.device(group[0]), origin)
+                device = self._mesh.device(group[0], position)
+                parts[group[0]] = self._joined(refs, placement, device, origin)
                 for other in group[1:]:
                     del parts[other]
         return parts[self._mesh.coordinates[0]]
@@ -195,7 +204,7 @@ class Redistribution:
         if isinstance(placement, Shard):
             return self._emit.concat(refs, placement.dim, device, origin)
         if isinstance(placement, Partial):
-            return self._emit.reduce(refs, placement.reduction, device, origin)
+            return self._emit.fold(refs, placement.reduction, device, origin)
         return refs[0]
 
     def _spec(self, ref: Ref) -> TensorSpec:
@@ -204,8 +213,11 @@ class Redistribution:
     # --- steps
 
     def _apply(
-        self, step: Step, before: Layout, shape: tuple[int, ...], refs: Refs, origin: Node
+        self, step: Step, before: Layout, position: int, shape: tuple[int, ...], refs: Refs, origin: Node
     ) -> dict[Coordinate, Ref]:
+        """The parts after ``step``, which ends at ``position``."""
+        if step is SEND:
+            return self._sent(position, refs, origin)
         after = step.apply(before)
         made: dict[tuple[Any, ...], list[Ref]] = {}
         result: dict[Coordinate, Ref] = {}
@@ -215,20 +227,39 @@ class Redistribution:
             ends = tuple(after.slices(shape, c) for c in group)
             key = (inputs, tuple(map(str, ends)))
             if key not in made:
-                made[key] = self._step(step, group, inputs, starts, ends, origin)
+                devices = [self._mesh.device(c, position) for c in group]
+                made[key] = self._step(step, devices, inputs, starts, ends, origin)
             result.update(zip(group, made[key], strict=True))
         return result
+
+    def _sent(self, position: int, refs: Refs, origin: Node) -> dict[Coordinate, Ref]:
+        """The parts ``refs`` on the devices at ``position``; a constant is made there again."""
+        made: dict[tuple[Ref, str], Ref] = {}
+        result: dict[Coordinate, Ref] = {}
+        for coordinate, ref in refs.items():
+            device = self._mesh.device(coordinate, position)
+            if (ref, device) not in made:
+                made[ref, device] = self._at_device(ref, device, origin)
+            result[coordinate] = made[ref, device]
+        return result
+
+    def _at_device(self, ref: Ref, device: str, origin: Node) -> Ref:
+        node, stem = self._emit.nodes[ref[0]], f"{ref[0]}/sent"
+        if node.op is const:
+            return self._emit.constant(stem, node.attrs["value"], device, origin)
+        spec = self._spec(ref)
+        return self._emit.add(stem, identity, [ref], {"T": spec.dtype}, device, [spec], origin), 0
 
     def _step(
         self,
         step: Step,
-        group: Sequence[Coordinate],
+        devices: Sequence[str],
         refs: Sequence[Ref],
         before: Sequence[tuple[slice, ...]],
         after: Sequence[tuple[slice, ...]],
         origin: Node,
     ) -> list[Ref]:
-        emit, devices = self._emit, [self._mesh.device(c) for c in group]
+        emit = self._emit
         if step.collective == "Slice":
             return [
                 emit.slice(ref, _inside(inner, outer), origin)
@@ -237,12 +268,12 @@ class Redistribution:
         if self._mesh.axes[step.axes[0]].is_time:
             whole = self._joined(refs, step.source, devices[0], origin)
             if not isinstance(step.target, Shard):
-                return [whole] * len(group)
+                return [whole] * len(devices)
             union = _union(before)
             return [emit.slice(whole, _inside(inner, union), origin) for inner in after]
         if step.collective == "AllToAll":
             return self._exchange(step, devices, refs, before, after, origin)
-        return self._collective(step, group, refs, after, origin)
+        return self._collective(step, refs, after, origin)
 
     def _exchange(
         self,
@@ -267,17 +298,12 @@ class Redistribution:
         return results
 
     def _collective(
-        self,
-        step: Step,
-        group: Sequence[Coordinate],
-        refs: Sequence[Ref],
-        after: Sequence[tuple[slice, ...]],
-        origin: Node,
+        self, step: Step, refs: Sequence[Ref], after: Sequence[tuple[slice, ...]], origin: Node
     ) -> list[Ref]:
         dtype: DType = self._spec(refs[0]).dtype
         attrs: dict[str, Any] = {
-            "group_key": "", "group_size": len(group), "ranks": tuple(range(len(group))),
-            "instance_key": refs[0][0], "lowering": "auto", "tasks": (), "N": len(group), "T": dtype,
+            "group_key": "", "group_size": len(refs), "ranks": tuple(range(len(refs))),
+            "instance_key": refs[0][0], "lowering": "auto", "tasks": (), "N": len(refs), "T": dtype,
         }  # fmt: skip
         if isinstance(step.source, Partial):
             attrs["reduction"] = step.source.reduction
@@ -288,7 +314,7 @@ class Redistribution:
         outputs = [TensorSpec(dtype, tuple(each.stop - each.start for each in part)) for part in after]
         stem = f"{refs[0][0]}/{step.collective}"
         name = self._emit.add(stem, _COLLECTIVES[step.collective], refs, attrs, "", outputs, origin)
-        return [(name, i) for i in range(len(group))]
+        return [(name, i) for i in range(len(refs))]
 
 
 def _groups(mesh: Mesh, axes: Sequence[int]) -> list[list[Coordinate]]:

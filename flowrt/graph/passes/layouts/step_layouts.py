@@ -10,6 +10,7 @@ from flowrt import dtypes
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.pipeline.actions import Schedule
 
 
 class Gather(NamedTuple):
@@ -105,12 +106,20 @@ class Layouts:
     gathers: list[Gather] = field(default_factory=list)
     joined: list[tuple[str, Ref]] = field(default_factory=list)
     """Views, each with an input that is gathered for products: it is in parts because of `summed`."""
+    schedule: Schedule | None = None
+    """The schedule of a pipeline, if the mesh has an axis of stages."""
+    stages: dict[str, int] = field(default_factory=dict)
+    """The stage of each node of a pipeline. A function is at the stage of its owner."""
     unsized: list[Unsized] = field(default_factory=list)
 
     @property
     def remarks(self) -> list[str]:
         """Sentences on what is whole though the script cut it."""
         return [*map(str, self.gathers), *map(str, self.unsized)]
+
+    def position(self, name: str) -> int:
+        """The position on the axis of stages of the node ``name``; 0 without one."""
+        return 0 if self.schedule is None else self.schedule.device_of(self.stages[name])
 
     def given(self, ref: Ref, wanted: Layout) -> Layout:
         """The layout in which a reader is given ``ref`` for ``wanted``: where that is Partial, replicated

@@ -18,6 +18,7 @@ from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import COLOCATION, Node, TensorSpec
 from flowrt.graph.passes.layouts.keep_copies import copy_of
 from flowrt.graph.passes.layouts.processes import own_of
+from flowrt.graph.pipeline.mesh_schedule import position_of
 
 
 class VariableShard(NamedTuple):
@@ -59,11 +60,12 @@ def _kept_shards(handle: Node, devices: Sequence[DeviceSpec]) -> list[VariableSh
     stored = Layout.replicated(mesh) if found is None else found.stored
     shards: dict[int, VariableShard] = {}
     local: Node | None
+    position = position_of(handle.attrs, mesh)
     for at in mesh.coordinates:
-        place = mesh.place(at)
+        place = mesh.place(at, position)
         if place in shards:  # another turn of the same device
             continue
-        device = mesh.host(at) if HOST in handle.attrs else mesh.device(at)
+        device = (mesh.host if HOST in handle.attrs else mesh.device)(at, position)
         if own is None:
             task, local = 0, _handle_at(handle, stored, at, device)
         elif place in own.ranks:

@@ -6,14 +6,15 @@ too: it carries a constant of shape [0] that waits for its producer, and the rea
 Small constants are duplicated instead of sent: a copy costs nothing at run time, a pair about a microsecond.
 
 Every node must have a full device name. Each partition keeps the order of the whole, so that running the
-partitions in turn, each until it needs a tensor that has not been sent, always makes progress. The parts of
+partitions in turn, each until it needs a tensor that has not been sent, always makes progress. A tensor is
+sent as soon as it is there, and received where it is read first. The parts of
 one loop on several devices (`flowrt.graph.passes.placement.split`) wait for each other: the inputs of all of
 them are sent before the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
@@ -55,6 +56,8 @@ class Partitioner:
         self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
+        self._sending: set[str] = set()
+        """Sends, and the signals of control edges."""
         self._sites: dict[str | None, list[Node]] = {}
         """The parts of each loop on several devices, collected until the first is added."""
         for node in subgraph:
@@ -79,7 +82,7 @@ class Partitioner:
             self.add(node)
         return {
             name: Subgraph(
-                nodes,
+                _sent_at_once(nodes, self._sending),
                 tuple(f for f in whole.feeds if part[f] == name),
                 tuple(f for f in whole.fetches if part[f[0]] == name),
                 tuple(t for t in whole.targets if part[t] == name),
@@ -134,6 +137,7 @@ class Partitioner:
             empty = np.empty(0, np.float32)
             signal = const_beside(producer, f"{name}/_control/{tag(device)}", empty, (name,))
             self._put(signal)
+            self._sending.add(signal.name)
             self._waited[key] = self._send(signal, 0, device, producer)[0]
         return self._waited[key]
 
@@ -154,11 +158,31 @@ class Partitioner:
         name, sent = f"{producer.name}/_send_{index}/{tag(device)}", ((producer.name, index),)
         lent = {LENT: True} if producer.name in self._lent else {}
         self._put(producer.beside(name, send_op, sent, (), {**ends, "T": spec.dtype, **lent}))
+        self._sending.add(name)
         name = f"{producer.name}/_recv_{index}/{tag(device)}"
         attrs = {**ends, "tensor_type": spec.dtype, "shape": spec.shape}
         controls = self._order.before(origin.name, device)
         self._put(Node(name, recv_op, (), controls, attrs, device, producer.source, (spec,)))
         return (name, 0)
+
+
+def _sent_at_once(nodes: Mapping[str, Node], sending: Collection[str]) -> dict[str, Node]:
+    """``nodes`` with those that are ``sending`` something directly behind what they send."""
+    behind: dict[str, list[Node]] = {}
+    for node in nodes.values():
+        if node.name in sending:
+            behind.setdefault(node.predecessors[0], []).append(node)
+    ordered: dict[str, Node] = {}
+
+    def add(node: Node) -> None:
+        ordered[node.name] = node
+        for other in behind.get(node.name, ()):
+            add(other)
+
+    for node in nodes.values():
+        if node.name not in sending:
+            add(node)
+    return ordered
 
 
 def _is_small_constant(node: Node) -> bool:

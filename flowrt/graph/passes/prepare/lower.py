@@ -1,6 +1,6 @@
 """Lowering: from the control flow of a graph to the two compiled forms.
 
-* A call is inlined.
+* A call is inlined. In a pipeline its operations belong to the stage of the call.
 * If and Case become `_Case`: an index, and one function per branch.
 * While becomes `_Loop`. The loop is rotated (loop inversion: Muchnick, *Advanced Compiler Design*, 18.5): its
   condition is computed once in front of it, and from then on at the end of the body, from the body's results.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flowrt import dtypes
+from flowrt.graph.layouts.attributes import FORWARD, STAGE
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.ops.text.python_calls import no_op
@@ -28,6 +29,9 @@ def lower(subgraph: Subgraph) -> Subgraph:
 
 def _lower_call(node: Node) -> Replaced:
     nodes, results = inline(node.attrs["f"], node.inputs, f"{node.name}/", node.controls)
+    place = {key: node.attrs[key] for key in (STAGE, FORWARD) if key in node.attrs}
+    if place:
+        nodes = [each.replace(attrs={**place, **each.attrs}) for each in nodes]
     effects = [f"{node.name}/{target}" for target in node.attrs["f"].targets]
     ends = dict.fromkeys([ref[0] for ref in results] + effects)
     inner = {n.name for n in nodes}

@@ -1,0 +1,120 @@
+"""The stage of each operation of a pipeline, in the global graph.
+
+What the script says comes first (`STAGE`). Of the rest, an operation on a variable is where the variable is;
+a derivative where the operation is of which it is the derivative (`FORWARD`); any other at the latest stage
+of its inputs, or the earliest if it is of the backward pass; and what has no input with a stage, such as a
+feed or a constant, at the earliest of its readers. So a skip connection or a tied weight is an edge like
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.constant import const
+from flowrt.graph.effects import touches
+from flowrt.graph.evaluate import located
+from flowrt.graph.layouts.attributes import FORWARD, STAGE
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
+
+
+def assign_stages(subgraph: Subgraph) -> dict[str, int]:
+    """The number of the stage of each node of ``subgraph``."""
+    return _Stages(subgraph).found()
+
+
+def stage_of(attrs: Mapping[str, object]) -> int | None:
+    """The stage that ``attrs`` name; None if it is to be found."""
+    text = str(attrs.get(STAGE, ""))
+    return int(text) if text.isdecimal() else None
+
+
+def backward_nodes(subgraph: Subgraph) -> set[str]:
+    """The nodes of the backward pass: derivatives, and what reads them or waits for them."""
+    found: set[str] = set()
+    for node in subgraph:
+        if FORWARD in node.attrs or not found.isdisjoint(node.predecessors):
+            found.add(node.name)
+    return found
+
+
+def nodes_of_batch(subgraph: Subgraph) -> set[str]:
+    """The nodes that depend on a feed, an iterator or a draw: others are computed once for all turns."""
+    found: set[str] = set()
+    for node in subgraph:
+        is_source = not node.inputs and node.op is not const and node.op.effect is not Effect.HANDLE
+        if is_source or node.op.effect is Effect.RANDOM or not found.isdisjoint(n for n, _ in node.inputs):
+            found.add(node.name)
+    return found
+
+
+def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
+    """Raise `InvalidArgumentError` for a forward operation that reads what a later stage makes of the batch."""
+    of_batch = nodes_of_batch(subgraph) - backward_nodes(subgraph)
+    for node in subgraph:
+        later = [name for name, _ in node.inputs if name in of_batch and stages[name] > stages[node.name]]
+        if later and node.name in of_batch and node.op.effect is not Effect.WRITE:
+            raise located(
+                node,
+                InvalidArgumentError(
+                    f"stage {stages[node.name]}: expected inputs of this stage or earlier ones; got "
+                    f"{later[0]!r} of stage {stages[later[0]]}"
+                ),
+            )
+
+
+def _is_of_variable(node: Node) -> bool:
+    return node.op.effect in (Effect.HANDLE, Effect.READ, Effect.WRITE)
+
+
+@final
+class _Stages:
+    def __init__(self, subgraph: Subgraph) -> None:
+        self._subgraph = subgraph
+        self._backward = backward_nodes(subgraph)
+        self._found: dict[str, int] = {}
+
+    def found(self) -> dict[str, int]:
+        nodes, consumers = list(self._subgraph), self._subgraph.consumers()
+        for node in nodes:
+            self._set(node, self._by_inputs(node))
+        for node in reversed(nodes):
+            if node.name not in self._found:
+                readers = consumers[node.name]
+                if node.op.effect is Effect.HANDLE:  # a write, as the initial one, goes where it is
+                    readers = [name for name in readers if self._effect(name) is not Effect.WRITE]
+                self._set(node, min(self._of(readers), default=None))
+        for node in nodes:
+            if node.name not in self._found:
+                self._set(node, self._by_inputs(node) or 0)
+        return self._found
+
+    def _set(self, node: Node, stage: int | None) -> None:
+        if stage is not None:
+            self._found[node.name] = stage
+
+    def _effect(self, name: str) -> Effect:
+        return self._subgraph.nodes[name].op.effect
+
+    def _by_inputs(self, node: Node) -> int | None:
+        if node.op.effect is not Effect.HANDLE:
+            touched = self._of([name for (name, _) in (touch.handle for touch in touches(node))])
+            if touched and node.op.effect in (Effect.READ, Effect.WRITE):
+                return touched[0]
+        given = stage_of(node.attrs)
+        if given is not None:
+            return given
+        forward = self._found.get(str(node.attrs.get(FORWARD)))
+        if forward is not None:
+            return forward
+        values = [name for name, _ in node.inputs if not _is_of_variable(self._subgraph.nodes[name])]
+        inputs = self._of(values) or self._of(name for name, _ in node.inputs)
+        if not inputs:
+            return None
+        return min(inputs) if node.name in self._backward else max(inputs)
+
+    def _of(self, names: Iterable[str]) -> list[int]:
+        return [self._found[name] for name in names if name in self._found]

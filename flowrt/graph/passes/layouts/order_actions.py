@@ -1,0 +1,273 @@
+"""The order of a step with turns: each device runs the actions of its schedule one after the other.
+
+An *action* is what one stage computes of one micro-batch in one direction (`flowrt.graph.pipeline`). Without
+an axis of stages each turn is one action, so that what a turn keeps is free before the next one begins: this
+is gradient accumulation.
+
+    computed in turns    their stage and turn, which `lower_layouts` notes
+    helpers              slices, sums, messages: with their inputs at the same position, else their readers
+    what runs once       reads of variables, updates: as soon as its inputs are there
+
+Nodes are sorted by the start of their action in a replay of the schedule. For those who reorder a step
+(several streams, compiled loops), the first nodes of an action also wait for the last ones of the action
+before, through a NoOp on each device. Sends never block and receives are by key, so a step that can be sorted
+cannot deadlock.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias, final
+
+from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.graph.evaluate import located
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.collective.collectives import COLLECTIVES
+from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.passes.layouts.assign_stages import backward_nodes
+from flowrt.graph.passes.layouts.step_layouts import Layouts
+from flowrt.graph.passes.placement.partition import tag
+from flowrt.graph.pipeline.actions import Action, Kind, Schedule
+from flowrt.graph.pipeline.mesh_schedule import turns_of
+from flowrt.graph.pipeline.replay import replay
+
+Actions: TypeAlias = Mapping[str, Action | None]
+"""The action of each node that the global graph has; None if it runs once for all turns."""
+
+
+TURNS = "turns"
+"""The name of the schedule of a mesh without stages."""
+
+
+class Part(NamedTuple):
+    """A node of the global graph on coordinates of one ``turn``; None: of all."""
+
+    node: str
+    turn: int | None
+
+
+def has_turns(mesh: Mesh) -> bool:
+    """Whether devices of ``mesh`` take turns, so that there is an order."""
+    return any(axis.is_time for axis in mesh.axes)
+
+
+def actions_of(layouts: Layouts, parts: Mapping[str, Part]) -> dict[str, Action | None]:
+    """The actions of lowered nodes, by the ``parts`` of the global graph that they are."""
+    once = {part.node for part in parts.values() if part.turn is None}
+    kinds = _kinds(layouts, once)
+    return {
+        name: None
+        if part.turn is None
+        else Action(kinds.get(part.node, "F"), layouts.stages.get(part.node, 0), part.turn)
+        for name, part in parts.items()
+    }
+
+
+def _kinds(layouts: Layouts, once: set[str]) -> dict[str, Kind]:
+    """The kinds of the nodes of a pipeline, but for those that run ``once``. Of a backward pass that is
+    split, what an earlier stage waits for is I, and the rest W.
+    """
+    schedule, step, stages = layouts.schedule, layouts.subgraph, layouts.stages
+    if schedule is None:
+        return {}
+    backward = backward_nodes(step) - once
+    if not schedule.split:
+        return dict.fromkeys(backward, "B")
+    consumers = step.consumers()
+    wanted: set[str] = set()
+    for node in reversed(list(step)):
+        readers = backward.intersection(consumers[node.name])
+        if any(stages[name] < stages[node.name] or name in wanted for name in readers):
+            wanted.add(node.name)
+    return {name: "I" if name in wanted else "W" for name in backward}
+
+
+def turns_in_order(mesh: Mesh) -> Schedule:
+    """The schedule of a mesh without stages: one turn after the other."""
+    count = turns_of(mesh)
+    return Schedule(TURNS, count, 1, False, False, (tuple(Action("F", 0, turn) for turn in range(count)),))
+
+
+def with_helpers(
+    step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
+) -> dict[str, Action | None]:
+    """``actions`` with those of the other nodes of ``step``; ``positions`` are those of devices."""
+    return _Helpers(step, actions, positions, _starts(schedule)).found()
+
+
+def order_actions(
+    step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
+) -> Subgraph:
+    """``step``, of operations on devices at ``positions``, in the order of ``schedule``. Turns without stages
+    are in order as far as none needs a later one.
+
+    Raises `InvalidArgumentError` if a pipeline has no such order, as of statistics of a whole batch: the
+    error names the actions that wait for each other.
+    """
+    return _Ordering(step, actions, positions, schedule).ordered()
+
+
+@functools.lru_cache(64)
+def _starts(schedule: Schedule) -> Mapping[Action, int]:
+    """The place of each action's start among all in a replay: equal ones have one place."""
+    start = replay(schedule).start
+    place = {time: i for i, time in enumerate(sorted(set(start.values())))}
+    return {action: place[time] for action, time in start.items()}
+
+
+@final
+class _Helpers:
+    """Gives helpers the actions of their inputs, or else of their readers, at their position."""
+
+    def __init__(
+        self, step: Subgraph, actions: Actions, positions: Mapping[str, int], start: Mapping[Action, int]
+    ) -> None:
+        self._step, self._start = step, start
+        self._found = dict(actions)
+        self._positions: dict[str, int] = {}
+        for node in step:
+            is_collective = node.op in COLLECTIVES
+            self._positions[node.name] = (
+                self._positions[node.inputs[0][0]] if is_collective else positions.get(node.device, 0)
+            )
+
+    def found(self) -> dict[str, Action | None]:
+        step, consumers = self._step, self._step.consumers()
+        for node in step:
+            near = self._near(node.name, [name for name, _ in node.inputs])
+            if near and node.name not in self._found:
+                self._found[node.name] = max(near, key=self._start.__getitem__)
+        for node in reversed(list(step)):
+            near = self._near(node.name, consumers[node.name])
+            if near and node.name not in self._found:
+                self._found[node.name] = min(near, key=self._start.__getitem__)
+        return self._found
+
+    def _near(self, name: str, others: Iterable[str]) -> list[Action]:
+        position = self._positions[name]
+        found = [self._found.get(other) for other in others if self._positions[other] == position]
+        return [action for action in found if action is not None]
+
+
+@final
+class _Ordering:
+    def __init__(
+        self, step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
+    ) -> None:
+        self._step, self._given, self._schedule = step, actions, schedule
+        self._start = _starts(schedule)
+        found = _Helpers(step, actions, positions, self._start).found()
+        self._action = {name: action for name, action in found.items() if action is not None}
+
+    def ordered(self) -> Subgraph:
+        is_strict = self._schedule.name != TURNS
+        return self._step.replace(
+            nodes=self._sorted(self._with_barriers() if is_strict else self._step.nodes)
+        )
+
+    # --- barriers
+
+    def _with_barriers(self) -> dict[str, Node]:
+        nodes = dict(self._step.nodes)
+        on_devices: dict[str, dict[Action, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for node in self._step:
+            if node.name in self._action and node.op not in COLLECTIVES:
+                on_devices[node.device][self._action[node.name]].append(node.name)
+        consumers = self._step.consumers()
+        for device, by_action in on_devices.items():
+            line = sorted(by_action, key=self._start.__getitem__)
+            for before, after in itertools.pairwise(line):
+                members = set(by_action[before])
+                last = [name for name in by_action[before] if members.isdisjoint(consumers[name])]
+                barrier = f"_after/{before.kind}_{before.stage}_{before.micro_batch}/{tag(device)}"
+                origin = nodes[last[0]]
+                nodes[barrier] = Node(barrier, no_op, (), tuple(last), {}, device, origin.source, ())
+                members = set(by_action[after])
+                for name in by_action[after]:
+                    node = nodes[name]
+                    if members.isdisjoint(node.predecessors):
+                        nodes[name] = node.replace(controls=(*node.controls, barrier))
+        return nodes
+
+    # --- order
+
+    def _sorted(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
+        places = {name: i for i, name in enumerate(nodes)}
+        when = self._times(nodes)
+        missing: dict[str, int] = {}
+        readers: dict[str, list[str]] = {name: [] for name in nodes}
+        for name, node in nodes.items():
+            before = set(node.predecessors)
+            missing[name] = len(before)
+            for other in before:
+                readers[other].append(name)
+        ready = [(when[name], places[name], name) for name, count in missing.items() if not count]
+        heapq.heapify(ready)
+        ordered: dict[str, Node] = {}
+        while ready:
+            name = heapq.heappop(ready)[-1]
+            ordered[name] = nodes[name]
+            for reader in readers[name]:
+                missing[reader] -= 1
+                if not missing[reader]:
+                    heapq.heappush(ready, (when[reader], places[reader], reader))
+        if len(ordered) < len(nodes):
+            raise self._cycle(nodes, ordered)
+        return ordered
+
+    def _times(self, nodes: Mapping[str, Node]) -> dict[str, int]:
+        """When each node is due: what has no action, as soon as its inputs are there."""
+        before = -1
+        found: dict[str, int] = {}
+        for name, node in self._step.nodes.items():
+            action = self._action.get(name)
+            found[name] = (
+                max([found[other] for other in node.predecessors], default=before)
+                if action is None
+                else self._start[action]
+            )
+        for name in nodes.keys() - found.keys():
+            found[name] = max(found[other] for other in nodes[name].controls)
+        return found
+
+    def _cycle(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> OpError:
+        """The error that names the actions which wait for each other."""
+        path = self._waiting(nodes, ordered)
+        edges = [*zip(path, (*path[1:], path[0]), strict=True)]
+        actions = [action for action in map(self._action.get, path) if action is not None]
+        changes = [a for a, b in zip(actions, (*actions[1:], actions[0]), strict=True) if a != b]
+        told = " after ".join(map(str, (*changes, changes[0])))
+        whole = next((source for reader, source in edges if self._joins_turns(reader, source)), None)
+        if whole is None:
+            node, found = nodes[path[0]], f"expected an order in which no pass waits for itself; got {told}"
+        else:
+            name, _, _ = whole.partition("@")  # of a coordinate
+            node = nodes[whole]
+            found = (
+                f"{name!r} needs a whole batch, of which the micro-batches are computed one after the other: "
+                f"{told}. Compute it of each micro-batch, or use one micro-batch. (Where a reshape joins the "
+                f"batch with another dimension, {self._schedule.micro_batches} must divide the batch.)"
+            )
+        return located(node, InvalidArgumentError(f"schedule {self._schedule.name}: {found}"))
+
+    def _waiting(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> list[str]:
+        """Nodes each of which waits for the next one, and the last for the first."""
+        name = next(name for name in self._step.nodes if name not in ordered)
+        seen: dict[str, None] = {}
+        while name not in seen:
+            seen[name] = None
+            name = next(other for other in nodes[name].predecessors if other not in ordered)
+        path = list(seen)
+        return path[path.index(name) :]
+
+    def _joins_turns(self, reader: str, source: str) -> bool:
+        """Whether ``source``, which ``reader`` reads, is of all micro-batches, or of another one."""
+        if reader not in self._action or source not in self._step.nodes:
+            return False
+        action = self._action.get(source)
+        return action is None or action.micro_batch != self._action[reader].micro_batch
