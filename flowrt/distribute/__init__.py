@@ -53,8 +53,8 @@ _STRATEGIES = (
     "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
     "PerReplica", "Precision", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice",
     "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
-    "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
-    "in_cross_replica_context", "local_shards", "relayout",
+    "copy_variables", "experimental_set_strategy", "get_loss_reduction", "get_replica_context",
+    "get_strategy", "has_strategy", "in_cross_replica_context", "local_shards", "relayout",
 )  # fmt: skip
 
 
