@@ -53,8 +53,9 @@ _STRATEGIES = (
     "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
     "PerReplica", "Precision", "ReduceOp", "ReductionToEachDevice", "ReductionToOneDevice",
     "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "TensorParallelStrategy", "ValueContext",
-    "copy_variables", "experimental_set_strategy", "get_loss_reduction", "get_replica_context",
-    "get_strategy", "has_strategy", "in_cross_replica_context", "local_shards", "relayout",
+    "all_gather", "axis_index", "copy_variables", "experimental_set_strategy", "get_loss_reduction",
+    "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context", "local_shards",
+    "pmax", "pmean", "pmin", "ppermute", "psum", "psum_scatter", "relayout", "shard_map",
 )  # fmt: skip
 
 
