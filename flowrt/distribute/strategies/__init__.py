@@ -35,6 +35,7 @@ from flowrt.distribute.strategies.kinds.multi_worker import (
 from flowrt.distribute.strategies.kinds.one_process import CentralStorageStrategy as CentralStorageStrategy
 from flowrt.distribute.strategies.kinds.one_process import MirroredStrategy as MirroredStrategy
 from flowrt.distribute.strategies.kinds.one_process import OneDeviceStrategy as OneDeviceStrategy
+from flowrt.distribute.strategies.layouts.copy_variables import copy_variables as copy_variables
 from flowrt.distribute.strategies.layouts.fully_sharded import FullyShardedStrategy as FullyShardedStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy as LayoutStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import relayout as relayout
@@ -45,6 +46,15 @@ from flowrt.distribute.strategies.layouts.multi_worker_layouts import (
 )
 from flowrt.distribute.strategies.layouts.pipeline import PipelineStrategy as PipelineStrategy
 from flowrt.distribute.strategies.layouts.pipeline import stage as stage
+from flowrt.distribute.strategies.layouts.shard_map import all_gather as all_gather
+from flowrt.distribute.strategies.layouts.shard_map import axis_index as axis_index
+from flowrt.distribute.strategies.layouts.shard_map import pmax as pmax
+from flowrt.distribute.strategies.layouts.shard_map import pmean as pmean
+from flowrt.distribute.strategies.layouts.shard_map import pmin as pmin
+from flowrt.distribute.strategies.layouts.shard_map import ppermute as ppermute
+from flowrt.distribute.strategies.layouts.shard_map import psum as psum
+from flowrt.distribute.strategies.layouts.shard_map import psum_scatter as psum_scatter
+from flowrt.distribute.strategies.layouts.shard_map import shard_map as shard_map
 from flowrt.distribute.strategies.layouts.tensor_parallel import (
     TensorParallelStrategy as TensorParallelStrategy,
 )
