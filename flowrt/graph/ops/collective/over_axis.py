@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched
 from flowrt.graph.construction.constant import constant
@@ -84,9 +86,11 @@ over_axis_op = define_op(
     "value: T in NUMERIC, index: int32 -> T",
     attrs="kind: string, size: int, dim: int, sources: list(int)",
     shape=_shape,
-    kernel=lambda xp, value, index: value,  # on an axis of size 1; others are rewritten
+    kernel=lambda xp, value, index: value,  # never run with others: it is rewritten with them
     vjp=NONDIFFERENTIABLE,
     batch=_on_rows,
-    samples=lambda rng: [sample(rng.standard_normal((2, 3)), 0, kind="psum", size=1, dim=0, sources=[])],
+    samples=lambda rng: [  # a permutation that leaves all rows where they are
+        sample(rng.standard_normal((2, 3)), np.int32(0), kind="ppermute", size=3, dim=0, sources=[0, 1, 2])
+    ],
     doc="A collective over an axis of this ``size``, for the coordinate ``index`` of it.",
 )
