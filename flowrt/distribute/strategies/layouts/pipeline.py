@@ -15,24 +15,27 @@ place, cut and order the step (`flowrt.graph.passes.layouts`, `flowrt.graph.pipe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, check_mesh
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutExtended
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
-from flowrt.errors import FailedPreconditionError
-from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, nearest
+from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
 from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeLayouts
 from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.layouts.assign_stages import assign_stages, stage_of
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch, stage_of
 from flowrt.graph.passes.layouts.cut_stages import cut_stages
-from flowrt.graph.pipeline.mesh_schedule import schedule_on
+from flowrt.graph.pipeline.mesh_schedule import schedule_on, turns_of
+from flowrt.graph.pipeline.schedule_file import format_schedule
 from flowrt.graph.pipeline.schedules import TABLE
+from flowrt.graph.pipeline.search import AUTO, best_schedule
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import layout_strategy
@@ -46,9 +49,10 @@ class PipelineStrategy(TensorParallelStrategy):
     """Computes a model in stages along ``axis`` of ``mesh``, each micro-batch one after the other.
 
     The batch is cut into ``micro_batches`` parts, and each of these by the axes ``batch``. ``schedule`` is
-    one of naive, gpipe, 1f1b, interleaved, zb_h1, zb_h2 and zbv; the path of a file; or such a file's text, a
-    line per device (`flowrt.graph.pipeline.schedule_file`). There are as many stages as positions on
-    ``axis``, times ``chunks``.
+    one of naive, gpipe, 1f1b, interleaved, zb_h1, zb_h2 and zbv; ``"auto"``, the fastest for passes that take
+    equal times; the path of a file; or such a file's text, a line per device
+    (`flowrt.graph.pipeline.schedule_file`). There are as many stages as positions on ``axis``, times
+    ``chunks``.
 
     ``stages`` says where a stage begins: ``"auto"`` by `stage`, and without it by costs; or a list with a
     name scope for each stage, or several. The rest of a script follows: an operation outside is at the stage
@@ -85,14 +89,17 @@ class PipelineStrategy(TensorParallelStrategy):
     ) -> None:
         check_mesh(mesh, "PipelineStrategy")
         staged = _staged(mesh, axis, micro_batches)
-        self._text = _text_of(schedule, chunks)
-        self.schedule = schedule_on(staged, self._text)
+        text, where = _text_of(schedule, chunks, staged)
+        try:
+            self.schedule = schedule_on(staged, text)
+        except InvalidArgumentError as error:
+            raise misuse(f"PipelineStrategy: {where}{error.message}") from None
         self._scopes = _scopes_of(stages, self.schedule.stages)
         if remat not in (None, "stage"):
             raise misuse(f"PipelineStrategy: remat: expected None or 'stage'; got {remat!r}")
-        self.kept = {SCHEDULE: self._text, **({} if remat is None else {REMAT: remat})}
+        self.kept = {SCHEDULE: text, **({} if remat is None else {REMAT: remat})}
         """Further attributes of variables and inputs."""
-        axes = () if batch is None else (batch,) if isinstance(batch, str) else tuple(batch)
+        axes = () if batch is None else tuple(batch) if isinstance(batch, list | tuple) else (batch,)
         super().__init__(
             staged, tensor_axis if plan else None, plan, sequence, (MICRO, *axes), rules, cluster_resolver,
             communication_options, policy,
@@ -102,19 +109,41 @@ class PipelineStrategy(TensorParallelStrategy):
         return {**super().attributes_kept(variable, layouts), **self.kept}
 
     def settle(self) -> None:
-        """Give a stage to each variable; and to each operation, by costs, if the script names none."""
+        """Give a stage to each variable; and to each operation, by costs, if the script names none.
+
+        Raises `InvalidArgumentError` if a step that trains leaves a stage without operations.
+        """
         graph = get_default_graph()
         handles = [graph.operations[name] for name in self.extended.names if name in graph.operations]
-        if all(stage_of(op.node.attrs) is not None for op in handles):
-            return
-        step = Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+        step = _whole(graph)
         if not any(stage_of(node.attrs) is not None for node in step):
             for name, number in cut_stages(step, self.schedule.stages).items():
                 _set_stage(graph.operations[name], number)
-            step = Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+            step = _whole(graph)
         found = assign_stages(step)
+        self._check(step, found)
         for op in handles:
-            _set_stage(op, found[op.name])
+            if stage_of(op.node.attrs) is None:
+                _set_stage(op, found[op.name])
+
+    def _check(self, step: Subgraph, stages: Mapping[str, int]) -> None:
+        """Raise `InvalidArgumentError` if ``step`` trains, and a stage or a scope has no operation."""
+        backward = backward_nodes(step)
+        if not backward:
+            return
+        for scope in itertools.chain(*self._scopes):
+            if not any(_is_in(name, scope) for name in step.nodes):
+                hint = nearest(scope, {name.partition("/")[0] for name in step.nodes})
+                raise misuse(
+                    f"PipelineStrategy: stages: expected the name scope of an operation; got {scope!r}.{hint}"
+                )
+        found = {stages[name] for name in nodes_of_batch(step) - backward}
+        absent = [number for number in range(self.schedule.stages) if number not in found]
+        if absent:
+            raise misuse(
+                f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none at "
+                f"stage {absent[0]}"
+            )
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         if self._is_alone:
@@ -124,7 +153,7 @@ class PipelineStrategy(TensorParallelStrategy):
     def stage_at(self, name: str) -> str:
         """The stage of a new operation with this name: that of its name scope, or to be found."""
         for number, scopes in enumerate(self._scopes):
-            if any(name == scope or name.startswith(f"{scope}/") for scope in scopes):
+            if any(_is_in(name, scope) for scope in scopes):
                 return str(number)
         return FOUND
 
@@ -170,6 +199,14 @@ def stage(index: int) -> Iterator[None]:
         extended.stage = outer
 
 
+def _whole(graph: Graph) -> Subgraph:
+    return Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+
+
+def _is_in(name: str, scope: str) -> bool:
+    return name == scope or name.startswith(f"{scope}/")
+
+
 def _set_stage(op: Operation, number: int) -> None:
     op.mutate(attrs={**op.node.attrs, STAGE: str(number)})
 
@@ -178,41 +215,60 @@ def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:
     """``mesh`` with ``axis`` as that of stages, and turns for the micro-batches."""
     if type(micro_batches) is not int or micro_batches < 1:
         raise misuse(f"PipelineStrategy: micro_batches: expected an integer >= 1; got {micro_batches!r}")
+    names = [each.name for each in mesh.axes]
     times = [each.name for each in mesh.axes if each.is_time]
-    if times:
+    if times or mesh.stages is not None:
         raise misuse(
-            f"PipelineStrategy: expected a mesh of devices, as micro_batches says the number of turns; got "
-            f"{times[0]!r}, an axis of time of the mesh {mesh}"
+            "PipelineStrategy: expected a mesh with axes of devices only, as axis says which is that of stages "
+            f"and micro_batches the number of turns; got the mesh {mesh}"
+        )
+    if axis not in names:
+        raise misuse(
+            f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}.{nearest(str(axis), names)}"
+        )
+    if MICRO in names:
+        raise misuse(
+            f"PipelineStrategy: expected another name than {MICRO!r}, which is that of the micro-batches, for an "
+            f"axis of the mesh {mesh}"
         )
     return mesh.staged(axis).with_turns(Axis(MICRO, micro_batches, is_time=True))
 
 
-def _text_of(schedule: Any, chunks: Any) -> str:
-    """The text that a graph has of ``schedule``."""
-    if isinstance(schedule, str) and (schedule in TABLE or "\n" in schedule):
-        return schedule if chunks is None or "\n" in schedule else f"{schedule} {_checked_chunks(chunks)}"
-    try:
-        with open(schedule, encoding="utf-8") as file:
-            return file.read().rstrip() + "\n"
-    except (OSError, TypeError) as error:
-        raise misuse(
-            f"PipelineStrategy: schedule: expected one of {', '.join(TABLE)}, or the path of a file with a "
-            f"line of actions per device; got {schedule!r}: {error}"
-        ) from None
-
-
-def _checked_chunks(chunks: Any) -> int:
-    if type(chunks) is not int or chunks < 1:
+def _text_of(schedule: Any, chunks: Any, mesh: Mesh) -> tuple[str, str]:
+    """The text that a graph over ``mesh`` has of ``schedule``, and in errors the name of its file."""
+    if chunks is not None and (type(chunks) is not int or chunks < 1):
         raise misuse(f"PipelineStrategy: chunks: expected an integer >= 1; got {chunks!r}")
-    return chunks
+    if isinstance(schedule, str) and schedule in TABLE:
+        return schedule if chunks is None else f"{schedule} {chunks}", ""
+    if schedule == AUTO:
+        return format_schedule(best_schedule(len(mesh.positions), turns_of(mesh), chunks=chunks or 1)), ""
+    if chunks is not None:
+        raise misuse(
+            f"PipelineStrategy: chunks: expected None, as the actions of a schedule tell; got {chunks!r}"
+        )
+    if isinstance(schedule, str) and "\n" in schedule:
+        return schedule, ""
+    return _text_in(schedule), f"{os.fspath(schedule)}: "
+
+
+def _text_in(path: Any) -> str:
+    """The text of the file ``path``."""
+    try:
+        with open(os.fspath(path), encoding="utf-8") as file:
+            return file.read().rstrip() + "\n"
+    except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
+        raise misuse(
+            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file with a "
+            f"line of actions per device; got {path!r}: {error}"
+        ) from None
 
 
 def _scopes_of(stages: Any, count: int) -> list[list[str]]:
     """The name scopes of each stage; none if they are to be found."""
     if stages == "auto":
         return []
-    is_list = isinstance(stages, list | tuple)
-    found = [[each] if isinstance(each, str) else list(each) for each in stages] if is_list else []
+    listed = stages if isinstance(stages, list | tuple) else []
+    found = [list(each) if isinstance(each, list | tuple) else [each] for each in listed]
     if len(found) != count or not all(isinstance(scope, str) for each in found for scope in each):
         raise misuse(
             f"PipelineStrategy: stages: expected 'auto', or a name scope, or several, for each of {count} "

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import final
 
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import FORWARD, STAGE
@@ -32,30 +33,37 @@ def stage_of(attrs: Mapping[str, object]) -> int | None:
 
 
 def backward_nodes(subgraph: Subgraph) -> set[str]:
-    """The nodes of the backward pass: derivatives, and what depends on them."""
+    """The nodes of the backward pass: derivatives, and what reads them or waits for them."""
     found: set[str] = set()
     for node in subgraph:
-        if FORWARD in node.attrs or not found.isdisjoint(name for name, _ in node.inputs):
+        if FORWARD in node.attrs or not found.isdisjoint(node.predecessors):
+            found.add(node.name)
+    return found
+
+
+def nodes_of_batch(subgraph: Subgraph) -> set[str]:
+    """The nodes that depend on a feed, an iterator or a draw: others are computed once for all turns."""
+    found: set[str] = set()
+    for node in subgraph:
+        is_source = not node.inputs and node.op is not const and node.op.effect is not Effect.HANDLE
+        if is_source or node.op.effect is Effect.RANDOM or not found.isdisjoint(n for n, _ in node.inputs):
             found.add(node.name)
     return found
 
 
 def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
-    """Raise `InvalidArgumentError` for a forward operation that reads what a later stage makes."""
-    backward = backward_nodes(subgraph)
+    """Raise `InvalidArgumentError` for a forward operation that reads what a later stage makes of the batch."""
+    of_batch = nodes_of_batch(subgraph) - backward_nodes(subgraph)
     for node in subgraph:
-        if node.name in backward or node.op.effect is Effect.WRITE:
-            continue
-        for name, _ in node.inputs:
-            producer = subgraph.nodes[name]
-            if stages[name] > stages[node.name] and not _is_of_variable(producer):
-                raise located(
-                    node,
-                    InvalidArgumentError(
-                        f"{node.op.name} {node.name!r} of stage {stages[node.name]}: expected inputs of this "
-                        f"stage or earlier ones; got {name!r}, of stage {stages[name]}"
-                    ),
-                )
+        later = [name for name, _ in node.inputs if name in of_batch and stages[name] > stages[node.name]]
+        if later and node.name in of_batch and node.op.effect is not Effect.WRITE:
+            raise located(
+                node,
+                InvalidArgumentError(
+                    f"stage {stages[node.name]}: expected inputs of this stage or earlier ones; got "
+                    f"{later[0]!r} of stage {stages[later[0]]}"
+                ),
+            )
 
 
 def _is_of_variable(node: Node) -> bool:

@@ -29,12 +29,12 @@ ROUNDS = 50
 
 
 def cut_stages(step: Subgraph, count: int) -> dict[str, int]:
-    """The stage, of ``count``, of each operation of the forward pass of ``step``.
+    """The stage, of ``count``, of each operation of the forward pass of ``step`` but what is only written.
 
     Raises `InvalidArgumentError` if there are fewer operations with a cost than stages.
     """
-    backward = backward_nodes(step)
-    nodes = [node for node in step if node.name not in backward and _is_computed(node)]
+    left_out = backward_nodes(step) | _of_writes(step)
+    nodes = [node for node in step if node.name not in left_out and _is_computed(node)]
     costs = np.array([_cost(step, node) * PASSES for node in nodes])
     if np.count_nonzero(costs) < count:
         raise InvalidArgumentError(
@@ -95,6 +95,16 @@ def _crossing(nodes: Sequence[Node]) -> np.ndarray:
         change[maker + 1] += _size(spec) * spec.dtype.np.itemsize
         change[reader + 1 if reader < len(nodes) else reader] -= _size(spec) * spec.dtype.np.itemsize
     return np.cumsum(change)
+
+
+def _of_writes(step: Subgraph) -> set[str]:
+    """What is computed only to be written, as initial values are: it is at the stage of its variable."""
+    consumers, found = step.consumers(), set[str]()
+    for node in reversed(list(step)):
+        readers = consumers[node.name]
+        if node.op.effect is Effect.WRITE or (readers and found.issuperset(readers)):
+            found.add(node.name)
+    return found
 
 
 def _is_computed(node: Node) -> bool:

@@ -140,6 +140,10 @@ class _Lowering:
             for position in layouts.mesh.positions
         ]
         self._links, self._parameters = links, frozenset(self._subgraph.feeds if is_function else ())
+        self._shared = self._same_turns(layouts.outputs.values() if is_function else ())
+        """The axes of time on which turns may share a node. In a function that is all or nothing: turns that
+        share one node of a loop are in one loop, and could not run one after the other.
+        """
         self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
         self._tensors = Redistribution(self._emit, links.inside)
         self._first = layouts.mesh.coordinates[0]
@@ -238,6 +242,8 @@ class _Lowering:
     def _name_parts(self, node: Node, layouts: Iterable[Layout]) -> dict[str, list[Coordinate]]:
         """Name ``node``, with tensors in ``layouts``, on all coordinates. By name, those that share it."""
         same = self._same_turns(layouts)
+        if not is_stateful(node):
+            same &= self._shared
         if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
             self._once.add(node.name)
         suffixes = self._suffixes(same)

@@ -16,11 +16,11 @@ cannot deadlock.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, OpError
@@ -97,7 +97,7 @@ def with_helpers(
     step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
 ) -> dict[str, Action | None]:
     """``actions`` with those of the other nodes of ``step``; ``positions`` are those of devices."""
-    return _Helpers(step, actions, positions, replay(schedule).start).found()
+    return _Helpers(step, actions, positions, _starts(schedule)).found()
 
 
 def order_actions(
@@ -112,12 +112,20 @@ def order_actions(
     return _Ordering(step, actions, positions, schedule).ordered()
 
 
+@functools.lru_cache(64)
+def _starts(schedule: Schedule) -> Mapping[Action, int]:
+    """The place of each action's start among all in a replay: equal ones have one place."""
+    start = replay(schedule).start
+    place = {time: i for i, time in enumerate(sorted(set(start.values())))}
+    return {action: place[time] for action, time in start.items()}
+
+
 @final
 class _Helpers:
     """Gives helpers the actions of their inputs, or else of their readers, at their position."""
 
     def __init__(
-        self, step: Subgraph, actions: Actions, positions: Mapping[str, int], start: Mapping[Action, Fraction]
+        self, step: Subgraph, actions: Actions, positions: Mapping[str, int], start: Mapping[Action, int]
     ) -> None:
         self._step, self._start = step, start
         self._found = dict(actions)
@@ -152,7 +160,7 @@ class _Ordering:
         self, step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
     ) -> None:
         self._step, self._given, self._schedule = step, actions, schedule
-        self._start = replay(schedule).start
+        self._start = _starts(schedule)
         found = _Helpers(step, actions, positions, self._start).found()
         self._action = {name: action for name, action in found.items() if action is not None}
 
@@ -212,10 +220,10 @@ class _Ordering:
             raise self._cycle(nodes, ordered)
         return ordered
 
-    def _times(self, nodes: Mapping[str, Node]) -> dict[str, Fraction]:
+    def _times(self, nodes: Mapping[str, Node]) -> dict[str, int]:
         """When each node is due: what has no action, as soon as its inputs are there."""
-        before = Fraction(-1)
-        found: dict[str, Fraction] = {}
+        before = -1
+        found: dict[str, int] = {}
         for name, node in self._step.nodes.items():
             action = self._action.get(name)
             found[name] = (
@@ -229,24 +237,37 @@ class _Ordering:
 
     def _cycle(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> OpError:
         """The error that names the actions which wait for each other."""
+        path = self._waiting(nodes, ordered)
+        edges = [*zip(path, (*path[1:], path[0]), strict=True)]
+        actions = [action for action in map(self._action.get, path) if action is not None]
+        changes = [a for a, b in zip(actions, (*actions[1:], actions[0]), strict=True) if a != b]
+        told = " after ".join(map(str, (*changes, changes[0])))
+        whole = next((source for reader, source in edges if self._joins_turns(reader, source)), None)
+        if whole is None:
+            node, found = nodes[path[0]], f"expected an order in which no pass waits for itself; got {told}"
+        else:
+            name, _, _ = whole.partition("@")  # of a coordinate
+            node = nodes[whole]
+            found = (
+                f"{name!r} needs a whole batch, of which the micro-batches are computed one after the other: "
+                f"{told}. Compute it of each micro-batch, or use one micro-batch. (Where a reshape joins the "
+                f"batch with another dimension, {self._schedule.micro_batches} must divide the batch.)"
+            )
+        return located(node, InvalidArgumentError(f"schedule {self._schedule.name}: {found}"))
+
+    def _waiting(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> list[str]:
+        """Nodes each of which waits for the next one, and the last for the first."""
         name = next(name for name in self._step.nodes if name not in ordered)
         seen: dict[str, None] = {}
         while name not in seen:
             seen[name] = None
             name = next(other for other in nodes[name].predecessors if other not in ordered)
         path = list(seen)
-        path = path[path.index(name) :]
-        actions: list[str] = []
-        for each in path:
-            action = self._action.get(each)
-            if action is not None and (not actions or actions[-1] != str(action)):
-                actions.append(str(action))
-        whole = next((each for each in path if each not in self._action and each in self._given), path[0])
-        return located(
-            nodes[whole],
-            InvalidArgumentError(
-                f"schedule {self._schedule.name}: {nodes[whole].op.name} {whole!r} needs a whole batch, of "
-                f"which the micro-batches are computed one after the other: {' after '.join(actions)} after "
-                f"{actions[0]}. Compute it of each micro-batch, or use one micro-batch"
-            ),
-        )
+        return path[path.index(name) :]
+
+    def _joins_turns(self, reader: str, source: str) -> bool:
+        """Whether ``source``, which ``reader`` reads, is of all micro-batches, or of another one."""
+        if reader not in self._action or source not in self._step.nodes:
+            return False
+        action = self._action.get(source)
+        return action is None or action.micro_batch != self._action[reader].micro_batch

@@ -23,7 +23,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import INEXACT
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.evaluate import located
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import (
@@ -46,7 +47,7 @@ from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.passes.layouts.assign_stages import assign_stages
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, check_order
 from flowrt.graph.passes.layouts.gather_again import with_later_gathers
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
@@ -82,7 +83,10 @@ def propagate(subgraph: Subgraph, mesh: Mesh) -> Layouts:
 
 def _of_step(subgraph: Subgraph, mesh: Mesh) -> Layouts:
     schedule = _schedule_of(subgraph, mesh)
-    stages = {} if schedule is None else assign_stages(subgraph)
+    stages: Mapping[str, int] = {}
+    if schedule is not None:
+        stages = assign_stages(subgraph)
+        check_order(subgraph, stages)
     start = _Start(subgraph, mesh, True, {}, schedule, stages)
     try:
         return _propagated(start)
@@ -93,7 +97,16 @@ def _of_step(subgraph: Subgraph, mesh: Mesh) -> Layouts:
 def _schedule_of(subgraph: Subgraph, mesh: Mesh) -> Schedule | None:
     if mesh.stages is None:
         return None
-    return schedule_on(mesh, next(node.attrs[SCHEDULE] for node in subgraph if SCHEDULE in node.attrs))
+    found = {node.attrs[SCHEDULE]: node for node in subgraph if SCHEDULE in node.attrs}
+    if len(found) > 1:
+        (one, first), (other, second) = list(found.items())[:2]
+        raise located(
+            second,
+            UnimplementedError(
+                f"expected one schedule of a step; got {other!r} of {second.name!r} and {one!r} of {first.name!r}"
+            ),
+        )
+    return schedule_on(mesh, *found)
 
 
 class _Start(NamedTuple):
@@ -112,6 +125,17 @@ def _propagated(start: _Start) -> Layouts:
     found = _Propagation(start, {}).run()
     wanted = wanted_layouts(found)
     return _Propagation(start, wanted).run() if wanted else found
+
+
+def _without_turns_of_one(layout: Layout, shape: Shape) -> Layout:
+    """``layout`` without turns for a dimension of 1, as of a batch of one row: only one would have anything
+    to do, and the gradient of what may be broadcast is the sum over such a dimension, which is of all turns.
+    """
+    placements = [
+        REPLICATED if axis.is_time and isinstance(p, Shard) and shape and shape[p.dim] == 1 else p
+        for axis, p in zip(layout.mesh.axes, layout.placements, strict=True)
+    ]
+    return Layout(layout.mesh, placements)
 
 
 _ONCE = (dtypes.string, dtypes.resource)
@@ -211,7 +235,7 @@ class _Propagation:
         is_asked_here = node.op in (relayout_op, local_shards_op)
         used = layouts.used if is_asked_here else self._sized(node, layouts.used, spec)
         self._check(node, used, spec.shape)
-        return used
+        return used if is_asked_here else _without_turns_of_one(used, spec.shape)
 
     def _sized(self, node: Node, layout: Layout, spec: TensorSpec) -> Layout:
         """``layout`` without cuts of dimensions of unknown size, such as the last batch of a dataset."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowrt import dtypes
-from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import AGAIN, FORWARD, REMAT, STAGE
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch
 from flowrt.graph.topology import sort_topologically
 
 _MADE_AGAIN = (Effect.PURE, Effect.RANDOM, Effect.NESTED)
@@ -51,7 +50,7 @@ def _again(name: str) -> str:
 
 def _repeated(subgraph: Subgraph, stages: Mapping[str, int], backward: set[str]) -> set[str]:
     """The nodes of the forward pass that the backward pass of their stage reads, or that lead to these."""
-    of_batch = _of_batch(subgraph)
+    of_batch = nodes_of_batch(subgraph)
     read = {
         name
         for node in subgraph
@@ -64,16 +63,6 @@ def _repeated(subgraph: Subgraph, stages: Mapping[str, int], backward: set[str])
         if node.name in read and node.name in of_batch and node.name not in backward and _may_repeat(node):
             found.add(node.name)
             read |= {name for name, _ in node.inputs if stages[name] == stages[node.name]}
-    return found
-
-
-def _of_batch(subgraph: Subgraph) -> set[str]:
-    """The nodes that depend on a feed, an iterator or a draw: others are computed once for all turns."""
-    found: set[str] = set()
-    for node in subgraph:
-        is_source = not node.inputs and node.op is not const and node.op.effect is not Effect.HANDLE
-        if is_source or node.op.effect is Effect.RANDOM or not found.isdisjoint(n for n, _ in node.inputs):
-            found.add(node.name)
     return found
 
 
