@@ -355,7 +355,9 @@ class Server:
 
     def _tell(self, tell: ev.Tell) -> None:
         if tell.task == self.task:
-            self._ask(tell.task, tell.message, ignore)
+            may_run, self._here.may_run = getattr(self._here, "may_run", False), False
+            self._ask(tell.task, tell.message, ignore)  # what it begins is not this thread's
+            self._here.may_run = may_run
         else:
             self._connections.tell(tell.task, tell.message)
 

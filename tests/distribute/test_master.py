@@ -13,7 +13,7 @@ import flowrt as tf
 from flowrt.distribute.machines import events as ev
 from flowrt.distribute.machines.session_graph import SessionGraph
 from flowrt.distribute.master import master as m
-from flowrt.distribute.master.pending_replies import GRACE_S, LATE_S
+from flowrt.distribute.master.pending_replies import GRACE_S, LATE_S, TURN_S
 from flowrt.distribute.wire.messages import Message, derived, encode_status, lost
 from flowrt.errors import (
     CancelledError,
@@ -564,6 +564,107 @@ def test_a_callable_without_parts_is_there_at_once(master: Conversation) -> None
     assert master.tell(ev.GraphCut(master.cut, {}, {}, None)) == ["answer client#1 2: CallableHandle()"]
     master.callable = master.messages[0].body.callable
     assert master.run()[0].startswith("answer client#1 3: StepResult")
+
+
+# --- gang-scheduled steps
+
+
+@pytest.fixture
+def gang(master: Conversation) -> Conversation:
+    """With a callable whose parts in the workers have collectives of a group that both have joined."""
+    devices = {task: (f"{task}/device:CPU:0",) for task in (FIRST, SECOND)}
+    parts = {task: part._replace(gang=devices.get(task, ())) for task, part in PARTS.items()}
+    master.create()
+    master.ask(master.wanted())
+    master.tell(ev.GraphCut(master.cut, parts, {"v": PS}, None))
+    for task in parts:
+        master.answer(task, pb.GraphHandle(graph=1))
+    master.callable = master.messages[-1].body.callable
+    return master
+
+
+RUNS = ["ps <- RunGraph(a)", "w1 <- RunGraph(b, a)", "w0 <- RunGraph"]
+
+
+def test_a_gang_scheduled_step_begins_when_its_turn_has_come_and_ends_it(gang: Conversation) -> None:
+    assert gang.run(timeout_ms=70) == ["ps <- TakeTurn"]
+    asked = gang.messages[0].body
+    assert list(asked.devices) == [f"{FIRST}/device:CPU:0", f"{SECOND}/device:CPU:0"]
+    assert gang.answer(PS, pb.Done()) == RUNS
+    assert {message.body.step for message in gang.messages} == {asked.step}
+    assert {message.body.timeout_ms for message in gang.messages} == {0}  # the master's, which lets it end
+    gang.finish(SECOND)
+    gang.finish(PS)
+    assert gang.finish(FIRST) == ["answer client#1 3: StepResult(x, y, z)", "ps <~ EndTurn"]
+    assert gang.messages[-1].body.step == asked.step
+
+
+def test_a_step_that_is_given_up_before_its_turn_does_not_begin(gang: Conversation) -> None:
+    gang.run()
+    body = pb.CancelStep(request_id=3, status=encode_status(CancelledError("enough"), "client"))
+    assert gang.ask(body) == ["ps <~ CleanupGraph", "answer client#1 4: Done()"]
+    assert gang.fail(PS, CancelledError("enough")) == ["answer client#1 3: CancelledError", "ps <~ EndTurn"]
+
+
+def test_a_turn_that_comes_after_the_step_was_given_up_is_given_back(gang: Conversation) -> None:
+    gang.run()
+    body = pb.CancelStep(request_id=3, status=encode_status(CancelledError("enough"), "client"))
+    gang.ask(body)
+    assert gang.answer(PS, pb.Done()) == ["answer client#1 3: CancelledError", "ps <~ EndTurn"]
+
+
+def test_a_step_that_is_given_up_in_its_turn_may_end(gang: Conversation) -> None:
+    gang.run()
+    gang.answer(PS, pb.Done())
+    body = pb.CancelStep(request_id=3, status=encode_status(CancelledError("enough"), "client"))
+    assert gang.ask(body) == ["answer client#1 4: Done()"]
+    gang.finish(PS)
+    gang.finish(FIRST)
+    assert gang.finish(SECOND) == ["answer client#1 3: CancelledError", "ps <~ EndTurn"]
+
+
+def test_a_step_that_is_given_up_in_its_turn_and_does_not_end_is_ended(gang: Conversation) -> None:
+    gang.tell(ev.Ticked(50.0))
+    gang.run()
+    gang.answer(PS, pb.Done())
+    gang.ask(pb.CancelStep(request_id=3, status=encode_status(CancelledError("enough"), "client")))
+    gang.finish(PS)
+    assert gang.tell(ev.Ticked(50.0 + TURN_S)) == []
+    assert gang.tell(ev.Ticked(50.1 + TURN_S)) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
+    gang.fail(FIRST, CancelledError("as told"))
+    lines = gang.fail(SECOND, CancelledError("as told"))
+    assert lines == ["answer client#1 3: CancelledError", "ps <~ EndTurn"]
+
+
+def test_a_step_ends_before_the_session_of_a_client_that_is_gone(gang: Conversation) -> None:
+    """Its parts would otherwise be ended between two collectives, and the group with them."""
+    gang.run()
+    gang.answer(PS, pb.Done())
+    gang.run()
+    assert gang.tell(ev.PeerLost(CLIENT, UnavailableError("gone"))) == []
+    for task in (PS, FIRST):
+        gang.finish(task)
+    closed = [f"{task} <~ DeleteWorkerSession" for task in ("ps", "w0", "w1")]
+    lines = gang.finish(SECOND)
+    assert lines == ["answer client#1 3: CancelledError", "ps <~ EndTurn", *closed]
+    late = gang.answer(PS, pb.Done())  # the turn of the step that waited
+    assert late == ["answer client#1 4: CancelledError", "ps <~ EndTurn"]
+    assert is_idle(gang.master)
+
+
+def test_a_part_that_fails_ends_the_turn_when_no_other_part_runs(gang: Conversation) -> None:
+    gang.run()
+    gang.answer(PS, pb.Done())
+    assert gang.fail(FIRST, InvalidArgumentError("planted")) == ["ps <~ CleanupGraph", "w1 <~ CleanupGraph"]
+    gang.finish(PS)
+    lines = gang.fail(SECOND, CancelledError("as told"))
+    assert lines == ["answer client#1 3: InvalidArgumentError", "ps <~ EndTurn"]
+
+
+def test_no_turn_without_the_task_that_keeps_them(gang: Conversation) -> None:
+    gang.run()
+    lines = gang.fail(PS, lost(PS, "reset"))
+    assert lines == ["answer client#1 3: UnavailableError", "ps <~ EndTurn"]
 
 
 # --- partial runs

@@ -410,6 +410,46 @@ def test_an_end_that_nobody_waits_for_is_nothing(worker: Conversation) -> None:
     assert worker.tell(ended()) == []
 
 
+# --- turns of gang-scheduled steps
+
+
+def take(worker: Conversation, step: int, session: str = "s", peer: str = MASTER) -> list[str]:
+    return worker.ask(pb.TakeTurn(step=step, session=session, devices=["cpu"]), peer=peer)
+
+
+def test_a_turn_is_answered_when_it_begins(worker: Conversation) -> None:
+    assert take(worker, 1) == ["answer master#1 1: Done"]
+    assert take(worker, 2, "t", "master#2") == []
+    assert worker.ask(pb.EndTurn(step=1)) == ["answer master#2 2: Done", "answer master#1 3: Done"]
+
+
+def test_a_step_that_is_ended_while_it_waits_for_its_turn_does_not_begin(worker: Conversation) -> None:
+    take(worker, 1)
+    take(worker, 2, "t", "master#2")
+    lines = worker.ask(aborted(2), peer="master#2")
+    assert lines == ["answer master#2 2: InvalidArgumentError", "answer master#2 3: Done"]
+    assert worker.ask(pb.EndTurn(step=1)) == ["answer master#1 4: Done"]
+
+
+def test_the_end_of_a_step_in_its_turn_does_not_end_the_turn(worker: Conversation) -> None:
+    """Other parts of it may still run: its master says when it is over."""
+    take(worker, 1)
+    take(worker, 2, "t", "master#2")
+    assert worker.ask(aborted(1)) == ["answer master#1 3: Done"]
+
+
+def test_turns_of_a_master_that_is_lost_go_on(worker: Conversation) -> None:
+    take(worker, 1)
+    take(worker, 2)
+    take(worker, 3, "t", "master#2")
+    assert worker.tell(ev.PeerLost(MASTER, UnavailableError("gone"))) == ["answer master#2 3: Done"]
+
+
+def test_a_task_that_drains_gives_no_turns(worker: Conversation) -> None:
+    worker.ask(pb.Drain())
+    assert take(worker, 1) == ["answer master#1 2: UnavailableError"]
+
+
 # --- partial runs
 
 

@@ -102,7 +102,7 @@ class GroupMember:
             self._compares_plan = False
             self._ask(lambda communicator: check_plan(communicator, plan))
         call = _CALLS[kind]
-        self.begin(edge, lambda communicator: call(communicator, array, attrs, edge))
+        self.begin(edge, lambda communicator: call(communicator, array, attrs, _call_name(edge, attrs)))
 
     def begin(self, edge: str, call: Callable[[Communicator], Any]) -> None:
         """Begin ``call`` on the thread; `wait` has its result."""
@@ -200,7 +200,8 @@ class SplitMember:
 
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
         call = _CALLS[kind]
-        self._whole.begin(edge, lambda whole: call(self._formed(whole.kind), array, attrs, edge))
+        name = _call_name(edge, attrs)
+        self._whole.begin(edge, lambda whole: call(self._formed(whole.kind), array, attrs, name))
 
     def _formed(self, kind: str) -> Communicator:
         if self._communicator is None:
@@ -220,6 +221,12 @@ class SplitMember:
         """End its communicator. Idempotent."""
         if self._communicator is not None:
             self._communicator.close()
+
+
+def _call_name(edge: str, attrs: Mapping[str, Any]) -> str:
+    """The call's name, which the ranks compare: two steps with equal collectives must not be mixed up."""
+    step = attrs.get("step")
+    return edge if step is None else f"{edge} of step {step:x}"
 
 
 def _received(mesh: Mesh, peer: int, edge: str) -> Any:

@@ -82,13 +82,15 @@ class GraphExtended(NamedTuple):
 
 class Part(NamedTuple):
     """One task's part of a callable: the indices of the callable's feeds that it reads and of the fetches
-    that it computes. ``constants`` are the large ones of ``subgraph``, stored separately.
+    that it computes. ``constants`` are the large ones of ``subgraph``, stored separately. ``gang``: its
+    devices with collectives of groups that other steps may use.
     """
 
     subgraph: Subgraph
     feeds: tuple[int, ...]
     fetches: tuple[int, ...]
     constants: Sequence[Any] = ()
+    gang: Sequence[str] = ()
 
 
 class GraphCut(NamedTuple):

@@ -5,6 +5,7 @@
     ExtendSession -> ExtendGraph: missing nodes of the session's graph
     MakeCallable  -> CutGraph: place, cut by task; RegisterGraph   -> the tasks that have a part
     RunStep       -> RunGraph with the part's feeds, one per task  -> the same; returns fetches
+                     before it TakeTurn, after it EndTurn          -> the first task, for steps in groups
     PartialRun    -> both, see `flowrt.distribute.master.partial_runs`
     CloseSession  -> DeleteWorkerSession                           -> every task of the session
 
@@ -55,7 +56,7 @@ class Master:
         self.task, self._tasks, self._rng = task, list(tasks), rng
         self._sessions = MasterSessions(task)
         self._pending = PendingReplies(task)
-        self._steps = RegisteredSteps(self._pending, self._sessions, rng)
+        self._steps = RegisteredSteps(self._pending, self._sessions, rng, turn_keeper=self._tasks[0])
         self._partial_runs = PartialRuns(self._sessions, self._steps)
         self._last_callable = 0
 
@@ -130,7 +131,7 @@ class Master:
         if session is None:
             return []
         close = Message(pb.DeleteWorkerSession(session=name))
-        return [ev.Tell(task, close) for task in session.tasks]
+        return self._steps.after_turns(name, [ev.Tell(task, close) for task in session.tasks])
 
     def _list(self, client: str, request_id: int, message: Message) -> list[ev.MasterAction]:
         devices = self._sessions.find(message.body.session).devices
@@ -218,6 +219,7 @@ class Master:
     # --- events at any time
 
     def _lose(self, peer: str) -> list[ev.MasterAction]:
+        self._pending.leave(peer)
         actions: list[ev.MasterAction] = []
         for name in [name for name, session in self._sessions.items() if session.client == peer]:
             actions += self._forget(name)

@@ -26,11 +26,14 @@ class Registered(NamedTuple):
 
 
 class RegisteredStep(NamedTuple):
-    """A placed and partitioned step, by the parts registered with its tasks."""
+    """A placed and partitioned step, by the parts registered with its tasks. ``gang``: devices on which it
+    must take its turn.
+    """
 
     parts: Sequence[Registered]
     num_feeds: int
     num_fetches: int
+    gang: Sequence[str] = ()
 
 
 @final

@@ -4,16 +4,20 @@ A `Round` is a set of requests to several tasks, or work of the caller, for one 
 when the last answer has arrived; its ``end`` combines them. A failed step's round ends in one error, the root
 cause: the first that is not the consequence of another. Its other parts are aborted and waited for, so that
 no part of the step is still running when the client gets the error.
+
+A step that has a turn (`flowrt.distribute.worker.gang_turns`) is not aborted because its client cancels it or
+is gone, but when it does not end soon: an abort between two collectives would end groups that other sessions
+use, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from flowrt.distribute.machines.events import Answer, Ask, MasterAction, Tell
 from flowrt.distribute.wire.messages import Message, encode_status
-from flowrt.errors import DeadlineExceededError, OpError, UnavailableError
+from flowrt.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
 
 GRACE_S = 5.0
@@ -23,17 +27,18 @@ LATE_S = 1.0
 """Delay after its deadline before a step is ended from here; the tasks have the deadline too."""
 
 
+TURN_S = 5.0
+"""Time for a step that has a turn to end by itself, once its client does not want it any more."""
+
+End: TypeAlias = "Callable[[Round], list[MasterAction]]"
+"""The end of a round: its answers combined."""
+
+
 @final
 class Round:
     """``client``'s request ``request_id``, about ``session``. ``step``: the number it runs, 0 for none."""
 
-    def __init__(
-        self,
-        client: str,
-        request_id: int,
-        session: str,
-        end: Callable[[Round], list[MasterAction]] = lambda _: [],
-    ) -> None:
+    def __init__(self, client: str, request_id: int, session: str, end: End = lambda _: []) -> None:
         self.client, self.request_id, self.session, self.end = client, request_id, session, end
         self.waiting: dict[int, str] = {}
         """The task that answers each token."""
@@ -42,6 +47,8 @@ class Round:
         self.step = 0
         self.deadline: float | None = None
         self.is_ending = False
+        self.has_turn = False
+        """Whether it is a gang-scheduled step that has begun."""
 
     @property
     def error(self) -> OpError | None:
@@ -112,7 +119,25 @@ class PendingReplies:
         for round_ in [*self._asked.values(), *works]:
             if (round_.client, round_.request_id) == (client, request_id):
                 round_.errors.append((self.task, error))
-                return self._abort(round_)
+                return self._end_soon(round_)
+        return []
+
+    def leave(self, client: str) -> None:
+        """``client`` is gone: its steps that have a turn shall end soon."""
+        gone = CancelledError("the client of this step is gone")
+        for round_ in [r for r in dict.fromkeys(self._asked.values()) if r.client == client and r.has_turn]:
+            round_.errors.append((self.task, gone))
+            self._end_soon(round_)
+
+    def has_turn(self, session: str) -> bool:
+        """Whether a step of ``session`` has a turn."""
+        return any(r.has_turn for r in self._asked.values() if r.session == session)
+
+    def _end_soon(self, round_: Round) -> list[MasterAction]:
+        if not round_.has_turn:
+            return self._abort(round_)
+        if not round_.is_ending:
+            round_.deadline = self.now + TURN_S
         return []
 
     def tick(self, now: float) -> list[MasterAction]:

@@ -2,6 +2,7 @@
 
     make   CutGraph; RegisterGraph to the tasks that have a part     -> made(round, step)
     run    RunGraph with the part's feeds, one message per task      -> the round's answers
+           around it TakeTurn and EndTurn, if the step is gang scheduled
     drop   DeregisterGraph
 
 Used by `Master` for callables, and by `PartialRuns` for the calls of a partial run.
@@ -23,7 +24,7 @@ from flowrt.distribute.master.master_session import (
     RegisteredStep,
     closed,
 )
-from flowrt.distribute.master.pending_replies import LATE_S, PendingReplies, Round
+from flowrt.distribute.master.pending_replies import LATE_S, End, PendingReplies, Round
 from flowrt.distribute.wire.messages import Message
 from flowrt.protos import cluster_pb2 as pb
 
@@ -42,10 +43,15 @@ class _Making(NamedTuple):
 
 @final
 class RegisteredSteps:
-    """``rng`` draws the numbers of steps."""
+    """``rng`` draws the numbers of steps. The task ``turn_keeper`` gives gang-scheduled steps their turns."""
 
-    def __init__(self, pending: PendingReplies, sessions: MasterSessions, rng: random.Random) -> None:
+    def __init__(
+        self, pending: PendingReplies, sessions: MasterSessions, rng: random.Random, turn_keeper: str
+    ) -> None:
         self._pending, self._sessions, self._rng = pending, sessions, rng
+        self._turn_keeper = turn_keeper
+        self._put_off: dict[str, list[MasterAction]] = {}
+        """Actions that wait for the turns of a session's steps."""
 
     # --- making
 
@@ -103,7 +109,8 @@ class RegisteredSteps:
             failed = [part for part in sent if part.task not in answers]
             return [*self.drop(round_.session, [*parts, *failed]), *making.made(round_, None, cut)]
         body = making.message.body
-        return making.made(round_, RegisteredStep(parts, len(body.fed), len(body.fetches)), cut)
+        gang = [device for part in cut.parts.values() for device in part.gang]
+        return making.made(round_, RegisteredStep(parts, len(body.fed), len(body.fetches), gang), cut)
 
     def drop(self, name: str, parts: Sequence[Registered]) -> list[MasterAction]:
         """Have the tasks forget ``parts``, and the constants that no other part has."""
@@ -125,12 +132,51 @@ class RegisteredSteps:
         round_.step = self._rng.getrandbits(63) | 1
         if options.timeout_ms:
             round_.deadline = self._pending.now + options.timeout_ms / 1000 + LATE_S
+        if not step.gang:
+            return self._start(round_, step, feeds, options)
+        round_.end = functools.partial(self._begin_turn, step, feeds, options, round_.end)
+        body = pb.TakeTurn(step=round_.step, session=round_.session, devices=step.gang)
+        return [self._pending.ask(round_, self._turn_keeper, Message(body))]
+
+    def _start(
+        self, round_: Round, step: RegisteredStep, feeds: Sequence[Any], options: pb.RunGraph
+    ) -> list[MasterAction]:
         # its own part last: the caller may run it at once, when the others are in flight
         ordered = sorted(step.parts, key=lambda part: part.task == self._pending.task)
         actions = [
             self._pending.ask(round_, part.task, _part(part, feeds, round_.step, options)) for part in ordered
         ]
         return actions or round_.end(round_)
+
+    # --- gang scheduling: see `flowrt.distribute.worker.gang_turns`
+
+    def _begin_turn(
+        self, step: RegisteredStep, feeds: Sequence[Any], options: pb.RunGraph, end: End, round_: Round
+    ) -> list[MasterAction]:
+        """The step's turn has come, or it was ended while it waited."""
+        round_.answers.clear()
+        round_.end = functools.partial(self._end_turn, end)
+        if round_.session not in self._sessions:
+            round_.errors.append((self._pending.task, closed()))
+        if round_.errors:
+            return round_.end(round_)
+        round_.has_turn = True
+        unlimited = pb.RunGraph(trace_level=options.trace_level, partial_run=options.partial_run)
+        return self._start(round_, step, feeds, unlimited)  # the deadline is kept here: see `Round.has_turn`
+
+    def _end_turn(self, end: End, round_: Round) -> list[MasterAction]:
+        over = Tell(self._turn_keeper, Message(pb.EndTurn(step=round_.step)))
+        actions = [*end(round_), over]
+        if not self._pending.has_turn(round_.session):
+            actions += self._put_off.pop(round_.session, [])
+        return actions
+
+    def after_turns(self, session: str, actions: list[MasterAction]) -> list[MasterAction]:
+        """``actions``, now or when the steps of ``session`` that have a turn have ended."""
+        if not self._pending.has_turn(session):
+            return actions
+        self._put_off[session] = actions
+        return []
 
 
 def _part(part: Registered, feeds: Sequence[Any], step: int, options: pb.RunGraph) -> Message:

@@ -35,6 +35,7 @@ from flowrt.distribute.strategies.kinds.multi_worker import (
 from flowrt.distribute.strategies.kinds.one_process import CentralStorageStrategy as CentralStorageStrategy
 from flowrt.distribute.strategies.kinds.one_process import MirroredStrategy as MirroredStrategy
 from flowrt.distribute.strategies.kinds.one_process import OneDeviceStrategy as OneDeviceStrategy
+from flowrt.distribute.strategies.layouts.copy_variables import copy_variables as copy_variables
 from flowrt.distribute.strategies.layouts.fully_sharded import FullyShardedStrategy as FullyShardedStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy as LayoutStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import relayout as relayout

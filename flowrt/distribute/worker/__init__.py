@@ -1,5 +1,6 @@
 """Worker: a task's part in the steps of masters.
 
+gang_turns                            order of steps with collectives of joined groups
 kept_tensors                          values kept between the calls of a partial run
 part                                  `CompiledPart`: one task's part of a callable
 step_progress, step_trace, describe   progress as text; traces; compiled parts

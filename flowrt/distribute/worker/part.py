@@ -22,6 +22,7 @@ from flowrt.executor.plan.plan import Plan, StepMode
 from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
 from flowrt.executor.program.continuation import Ended
 from flowrt.executor.program.edge_keys import remote_keys
+from flowrt.executor.program.group_steps import gang_in
 from flowrt.executor.program.runner import StepControl
 from flowrt.graph.construction.detached import detach_constants
 from flowrt.graph.node import Node, Subgraph, with_functions
@@ -52,6 +53,7 @@ def cut_by_task(
         why_none=reasons(),
     )
     placed = compile_step(subgraph, options)
+    gang = gang_in(placed)
     handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}
     parts = {}
     for task, part in partition(placed, task_of).items():
@@ -60,7 +62,8 @@ def cut_by_task(
         fetches = tuple(
             i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task
         )
-        parts[task] = Part(detached, feeds, fetches, constants)
+        devices_here = tuple(sorted(device for device in gang if task_of(device) == task))
+        parts[task] = Part(detached, feeds, fetches, constants, devices_here)
     return parts, handles
 
 

@@ -103,7 +103,7 @@ class Steps:
         """The control by which the step can be ended from outside, from now on. Its driver reports the end,
         by `finish` or `fail`.
         """
-        control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
+        control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None, start.step)
         self._controls[start.step] = control
         if start.trace_level != RunOptions.NO_TRACE:
             self._traces[start.step] = StepTrace()

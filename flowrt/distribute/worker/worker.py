@@ -12,6 +12,7 @@ Rules of this file:
   2. A peer's sessions, graphs and steps end with the peer.
   3. Tensors kept by a partial run are released with it, at the latest with its session.
   4. A request for an earlier incarnation of this task is rejected with an `AbortedError`.
+  5. The first task of a cluster also keeps the turns of gang-scheduled steps: see `GangTurns`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, final
 
 from flowrt.distribute.machines import events as ev
 from flowrt.distribute.wire.messages import Message, decode_status, derived, restarted
+from flowrt.distribute.worker.gang_turns import GangTurns, Turn
 from flowrt.distribute.worker.kept_tensors import KeptTensors
 from flowrt.errors import (
     AbortedError,
@@ -111,6 +113,7 @@ class Worker:
         self._last_graph = incarnation % 2**31 << 32
         """Graph numbers differ between incarnations, so an earlier registration cannot pass for a new one."""
         self._steps: dict[int, _Step] = {}
+        self._turns = GangTurns()
         self._over: OrderedDict[int, OpError | None] = OrderedDict()
 
     def handle(self, event: ev.WorkerEvent) -> list[ev.WorkerAction]:
@@ -320,8 +323,10 @@ class Worker:
         return [end, ev.Answer(peer, request_id, None, error)]
 
     def _cleanup(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
-        reason = decode_status(message.body.status)
-        return [*self._abort(message.body.step, reason), _done(peer, request_id)]
+        step, reason = message.body.step, decode_status(message.body.status)
+        waiting = self._turns.withdraw(step)
+        refused = [] if waiting is None else [ev.Answer(waiting.peer, waiting.request_id, None, reason)]
+        return [*refused, *self._abort(step, reason), _done(peer, request_id)]
 
     def _abort(self, number: int, error: OpError) -> list[ev.WorkerAction]:
         step = self._steps.get(number)
@@ -339,10 +344,22 @@ class Worker:
         if len(self._over) > MAX_REMEMBERED_STEPS:
             self._over.popitem(last=False)
 
+    # --- turns of the steps of all masters
+
+    def _take_turn(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
+        if self.is_draining:
+            return [ev.Answer(peer, request_id, None, self._leaving())]
+        body = message.body
+        turn = Turn(body.step, body.session, frozenset(body.devices), peer, request_id)
+        return _begun(self._turns.take(turn))
+
+    def _end_turn(self, peer: str, request_id: int, message: Message) -> list[ev.WorkerAction]:
+        return [*_begun(self._turns.end(message.body.step)), _done(peer, request_id)]
+
     # --- events at any time
 
     def _lose(self, peer: str, error: OpError) -> list[ev.WorkerAction]:
-        actions: list[ev.WorkerAction] = []
+        actions = _begun(self._turns.lose(peer))
         for name, session in [item for item in self._sessions.items() if peer in item[1].peers]:
             session.peers.discard(peer)
             if not session.peers:
@@ -380,6 +397,10 @@ def _done(peer: str, request_id: int) -> ev.Answer:
     return ev.Answer(peer, request_id, Message(pb.Done()))
 
 
+def _begun(turns: Sequence[Turn]) -> list[ev.WorkerAction]:
+    return [_done(turn.peer, turn.request_id) for turn in turns]
+
+
 def _life(keys: Sequence[str]) -> int:
     """The producer's life that the keys of a request are of."""
     try:
@@ -400,6 +421,8 @@ _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[ev.WorkerAction
     pb.RunGraph: Worker._run,
     pb.ForgetPartialRuns: Worker._forget_partial_runs,
     pb.CleanupGraph: Worker._cleanup,
+    pb.TakeTurn: Worker._take_turn,
+    pb.EndTurn: Worker._end_turn,
     pb.RecvTensor: Worker._serve,
     pb.ResetContainers: Worker._reset,
 }

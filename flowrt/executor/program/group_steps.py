@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from flowrt.errors import AbortedError, FailedPreconditionError, OpError, OutOfRangeError
-from flowrt.graph.node import Subgraph, owned_subgraphs
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
+from flowrt.graph.ops.collective.group_transfer import GROUP_OPS, group_start_op, group_wait_op
 from flowrt.graph.resources.groups import Member, joined_rank, member_of
 from flowrt.graph.resources.step_context import StepEnd, step_scope
+from flowrt.graph.resources.step_groups import PREFIX
 
 Rank: TypeAlias = tuple[str, int]
 """The key of a joined group, and the rank in it."""
@@ -26,13 +27,27 @@ Rank: TypeAlias = tuple[str, int]
 
 def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
     """The ranks with operations in ``subgraph``, including its functions."""
-    found: set[Rank] = set()
+    nodes = _group_nodes(subgraph)
+    return frozenset(joined_rank(node.attrs["group_key"], node.attrs["rank"]) for node in nodes)
+
+
+def gang_in(subgraph: Subgraph) -> frozenset[str]:
+    """The devices on which ``subgraph``, placed, has collectives of joined groups; none if a group has ranks
+    in other graphs: their sessions order their steps themselves, since each waits for the others.
+    """
+    nodes = [node for node in _group_nodes(subgraph) if not node.attrs["group_key"].startswith(PREFIX)]
+    calls = [node for node in nodes if node.op is not group_wait_op]
+    are_whole = all(node.op is group_start_op and node.attrs["is_whole"] for node in calls)
+    return frozenset(node.device for node in calls) if are_whole else frozenset()
+
+
+def _group_nodes(subgraph: Subgraph) -> Iterator[Node]:
     for node in subgraph:
         if node.op in GROUP_OPS:
-            found.add(joined_rank(node.attrs["group_key"], node.attrs["rank"]))
+            yield node
         elif node.op.effect is Effect.NESTED:
-            found |= frozenset().union(*map(ranks_in, owned_subgraphs(node.attrs)))
-    return frozenset(found)
+            for function in owned_subgraphs(node.attrs):
+                yield from _group_nodes(function)
 
 
 def end_groups(ranks: Iterable[Rank], error: BaseException, step: StepEnd) -> None:

@@ -32,17 +32,22 @@ from flowrt.rendezvous import LocalRendezvous
 
 Running: TypeAlias = Generator[str, Any, None]
 
+_numbers = itertools.count()
+
 
 @final
 class StepControl:
-    """Ends a step from outside: a deadline (seconds from now, or None), or `cancel` from another thread."""
+    """Ends a step from outside: a deadline (seconds from now, or None), or `cancel` from another thread.
+    ``number``: the step's in its cluster; by default, one that this process has not used.
+    """
 
     operation: Callable[[], Node | None]
     """The operation that the step is at, or None where it waits; there while its programs run."""
 
-    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_on_cancel", "_timeout_s", "operation")
+    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_on_cancel", "_timeout_s", "number", "operation")
 
-    def __init__(self, timeout_s: float | None = None) -> None:
+    def __init__(self, timeout_s: float | None = None, number: int | None = None) -> None:
+        self.number = next(_numbers) if number is None else number
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._cancelled: OpError | None = None

@@ -35,8 +35,9 @@ class Member(Protocol):
 
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
         """Begin the next collective with this rank's ``array`` (or None), which must not change before
-        `wait`. ``attrs`` are the reduction, root, axis, the result's shape and dtype, and ``plan``: for the
-        first one of a step, one line for each that the step has in the group, else "".
+        `wait`. ``attrs`` are the reduction, root, axis, the result's shape and dtype; ``plan``: for the
+        first one of a step, one line for each that the step has in the group, else ""; and ``step``: its
+        number if all ranks are in it, else None or absent.
         """
 
     def wait(self, edge: str) -> Any:

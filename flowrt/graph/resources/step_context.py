@@ -21,7 +21,9 @@ POLL_S = 0.05
 
 
 class StepEnd(Protocol):
-    """The end of a step: its deadline or cancellation."""
+    """The end of a step: its deadline or cancellation. ``number`` is the step's, in all of its tasks."""
+
+    number: int
 
     def check(self) -> None:
         """Raise the reason if the step must end."""

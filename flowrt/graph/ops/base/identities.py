@@ -134,6 +134,22 @@ relayout_op: OpDef[Tensor] = define_op(
 )
 
 
+redistribute_op: OpDef[Tensor] = define_op(
+    "Redistribute",
+    "input: T in ANY -> T",
+    shape=unchanged,
+    kernel=lambda xp, input: input,
+    vjp=lambda op, dy: [dy],
+    jvp=LINEAR,
+    samples=arrays(),
+    alias=True,
+    value=lambda s: s.value(0),
+    batch=leading,
+    axes="..a -> ..a",
+    doc="The input as it is: the value of a variable, on its way to variables over another mesh.",
+)
+
+
 def _blocks(begins: Sequence[int], sizes: Sequence[int], count: int) -> list[tuple[slice, ...]]:
     rank = len(sizes) // count
     ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]

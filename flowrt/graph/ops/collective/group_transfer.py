@@ -29,6 +29,7 @@ from flowrt.graph.messages.tensor_proto import decode_tensor, encode_tensor
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.resources.groups import joined_member, member_of
+from flowrt.graph.resources.step_context import current_step
 from flowrt.graph.shapes import Shape, format_shape, is_static
 
 _MEMBER = "group_key: string, rank: int, edge: string"
@@ -86,10 +87,12 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
 
 def _start(
     xp: Any, value: Any, group_key: str, rank: int, edge: str, kind: str, reduction: str, root: int,
-    axis: int, plan: str, dtype: DType, shape: tuple[int, ...],
+    axis: int, plan: str, is_whole: bool, dtype: DType, shape: tuple[int, ...],
 ) -> None:  # fmt: skip
+    step = current_step() if is_whole else None
     attrs = {
-        "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan
+        "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan,
+        "step": None if step is None else step.number,
     }  # fmt: skip
     given = _on_host(xp, value[0]) if value else None
     member_of(group_key, rank).start(edge, kind, given, attrs)
@@ -172,10 +175,12 @@ group_start_op: OpDef[Operation] = define_op(
     "_GroupStart",
     "value: M * dtype in NUMERIC ->",
     # the plan is of all that the step has in the group, with the first of them
-    attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string",
+    attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string, "
+    "is_whole: bool",
     kernel=_start,
     effects=Effects(Effect.STATEFUL),
-    doc="Begins a rank's part of a native collective; M is 0 for a rank without a value.",
+    doc="Begins a rank's part of a native collective; M is 0 for a rank without a value. If the group "
+    "``is_whole``, all of its ranks are in this step.",
 )
 
 group_wait_op: OpDef[list[Tensor]] = define_op(

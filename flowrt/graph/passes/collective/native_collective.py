@@ -16,7 +16,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.collective.group_transfer import group_start_op, group_wait_op
-from flowrt.graph.passes.collective.collective_call import LOCAL, Asked, edge_of
+from flowrt.graph.passes.collective.collective_call import LOCAL, Asked, edge_of, is_whole
 from flowrt.graph.resources.step_groups import PREFIX
 from flowrt.graph.shapes import is_static
 
@@ -58,6 +58,7 @@ def rank_part(
         "root": what.group.root,
         "axis": what.axis,
         "plan": plan,
+        "is_whole": is_whole(node),
     }
     device = what.devices[node.attrs["ranks"].index(rank)]
     outputs = () if result is None else (result,)

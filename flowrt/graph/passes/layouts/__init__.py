@@ -12,6 +12,7 @@
     wanted_layouts        draws and filled tensors, in the layouts of their readers
     sharded_forms         other operations in place of one of which a whole dimension is cut
     lower_layouts         the operations of each coordinate, on its device
+    lower_copies          copies of variables between meshes
     lower_functions       loops and branches of some coordinates or of all
     redistribute          collectives, slices and sums between the layout that a tensor has and the one needed
     bucket_collectives    small collectives, such as those of gradients, as one

@@ -44,6 +44,7 @@ from flowrt.graph.passes.layouts.local_forms import (
     own_rows,
     with_local_shapes,
 )
+from flowrt.graph.passes.layouts.lower_copies import lower_copies
 from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
 from flowrt.graph.passes.layouts.order_actions import (
     Part,
@@ -86,6 +87,7 @@ def lower_layouts(
     """``subgraph``, with static shapes inferred, as the operations of all coordinates of its mesh, on
     ``devices`` unless the mesh names its own; the same object if no node names a mesh. Raises as `lowered`.
     """
+    subgraph = lower_copies(subgraph, devices)
     found = lowered(subgraph, devices, links)
     if found is None:
         return subgraph
