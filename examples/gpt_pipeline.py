@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
+import time
 from typing import Any
 
 import numpy as np
@@ -25,34 +27,35 @@ TEXT = (
     "the first one has begun another; on the way back it is the same, and at the end all gradients are "
     "there. "
 )
-BATCH, LENGTH, WIDTH, HEADS, BLOCKS = 16, 32, 32, 4, 4
+BATCH, LENGTH, HEADS, BLOCKS = 32, 32, 4, 4
 PLAN = {r".*/(query|key|value|up)/kernel": "column", r".*/(output|down)/kernel": "row"}
 
 
-def attention(x: Any) -> Any:
+def attention(x: Any, width: int) -> Any:
     def heads(name: str) -> Any:
-        projected = tf.layers.dense(x, WIDTH, use_bias=False, name=name)
-        return tf.transpose(tf.reshape(projected, [BATCH, LENGTH, HEADS, WIDTH // HEADS]), [0, 2, 1, 3])
+        projected = tf.layers.dense(x, width, use_bias=False, name=name)
+        return tf.transpose(tf.reshape(projected, [BATCH, LENGTH, HEADS, width // HEADS]), [0, 2, 1, 3])
 
     query, key, value = heads("query"), heads("key"), heads("value")
-    scores = tf.matmul(query, key, transpose_b=True) / np.sqrt(WIDTH // HEADS)
+    scores = tf.matmul(query, key, transpose_b=True) / np.sqrt(width // HEADS)
     later = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)
     joined = tf.transpose(tf.matmul(tf.nn.softmax(scores + later), value), [0, 2, 1, 3])
-    return tf.layers.dense(tf.reshape(joined, [BATCH, LENGTH, WIDTH]), WIDTH, name="output")
+    return tf.layers.dense(tf.reshape(joined, [BATCH, LENGTH, width]), width, name="output")
 
 
-def model(letters: int, stages: int) -> tuple[Any, Any, Any, Any]:
+def model(letters: int, width: int, stages: int) -> tuple[Any, Any, Any, Any]:
     """The inputs, the targets, the loss and the update of the whole batch, in ``stages``."""
     at = tf.distribute.stage if stages > 1 else lambda stage: contextlib.nullcontext()
     inputs, targets = (tf.placeholder(tf.int32, [BATCH, LENGTH]) for _ in range(2))
     with at(0):
-        table = tf.get_variable("letters", [letters, WIDTH])
-        h = tf.nn.embedding_lookup(table, inputs) + tf.get_variable("positions", [LENGTH, WIDTH])
+        table = tf.get_variable("letters", [letters, width])
+        h = tf.nn.embedding_lookup(table, inputs) + tf.get_variable("positions", [LENGTH, width])
     for block in range(BLOCKS):
         with at(block * stages // BLOCKS), tf.variable_scope(f"block{block}"):
-            h += attention(tf.contrib.layers.layer_norm(h, begin_norm_axis=-1, scope="before_attention"))
-            inner = tf.contrib.layers.layer_norm(h, begin_norm_axis=-1, scope="before_mlp")
-            h += tf.layers.dense(tf.layers.dense(inner, 4 * WIDTH, tf.nn.gelu, name="up"), WIDTH, name="down")
+            x = tf.contrib.layers.layer_norm(h, begin_norm_axis=-1, scope="before_attention")
+            h += attention(x, width)
+            x = tf.contrib.layers.layer_norm(h, begin_norm_axis=-1, scope="before_mlp")
+            h += tf.layers.dense(tf.layers.dense(x, 4 * width, tf.nn.gelu, name="up"), width, name="down")
     with at(stages - 1):
         logits = tf.tensordot(h, table, [[2], [1]])  # the first stage's table, sent once per step
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
@@ -60,32 +63,34 @@ def model(letters: int, stages: int) -> tuple[Any, Any, Any, Any]:
     return inputs, targets, loss, tf.train.AdamOptimizer(3e-3).minimize(loss)
 
 
-def train(strategy: Any, steps: int, devices: int) -> list[float]:
-    """The losses of ``steps`` steps."""
+def train(strategy: Any, width: int, steps: int, devices: int) -> tuple[list[float], float]:
+    """The losses of ``steps`` steps, and the seconds of one: the median."""
     letters = sorted(set(TEXT))
     codes = np.array([letters.index(letter) for letter in TEXT * 2], np.int32)
     random = np.random.default_rng(0)
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         if strategy is None:
-            inputs, targets, loss, update = model(len(letters), 1)
+            inputs, targets, loss, update = model(len(letters), width, 1)
         else:
             with strategy.scope():
-                inputs, targets, loss, update = model(len(letters), strategy.schedule.stages)
+                inputs, targets, loss, update = model(len(letters), width, strategy.schedule.stages)
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
             session.run(tf.global_variables_initializer())
-            losses = []
+            losses, seconds = [], []
             for _ in range(steps):
                 starts = random.integers(0, len(TEXT), BATCH)
                 rows = np.stack([codes[start : start + LENGTH + 1] for start in starts])
                 feed = {inputs: rows[:, :-1], targets: rows[:, 1:]}
+                begun = time.perf_counter()
                 losses.append(float(session.run([loss, update], feed)[0]))
+                seconds.append(time.perf_counter() - begun)
             if strategy is not None and strategy.extended.should_save_summary:
                 totals = explain_layouts(session, [loss, update], feed).totals()
                 for kind, (count, nbytes) in sorted(totals.items()):
                     if nbytes:
                         print(f"{kind}: {count} per step, {nbytes:,} bytes")
-        return losses
+        return losses, statistics.median(seconds)
 
 
 def main() -> None:
@@ -97,6 +102,7 @@ def main() -> None:
     parser.add_argument("--schedule", default="1f1b", help="a name, or a file with a line per device")
     parser.add_argument("--chunks", type=int, help="stages per device (default: the schedule's)")
     parser.add_argument("--remat", action="store_true", help="compute a stage again for its backward pass")
+    parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
     strategy = tf.distribute.PipelineStrategy(
@@ -108,9 +114,10 @@ def main() -> None:
         plan=PLAN,
         batch="dp",
     )
-    found = train(strategy, options.steps, options.pp * options.dp * options.tp)
-    expected = train(None, options.steps, 1)
+    found, seconds = train(strategy, options.width, options.steps, options.pp * options.dp * options.tp)
+    expected, alone = train(None, options.width, options.steps, 1)
     if strategy.extended.should_save_summary:  # the first process
+        print(f"{seconds * 1e3:.1f} ms per step, on one device {alone * 1e3:.1f}")
         for step in range(0, options.steps, 5):
             print(f"step {step:3}: loss {found[step]:.4f}, on one device {expected[step]:.4f}")
         print(f"largest difference {max(abs(a - b) for a, b in zip(found, expected, strict=True)):.1e}")
