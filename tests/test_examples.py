@@ -94,6 +94,12 @@ def test_gpt_pipeline_runs_through_two_processes(tmp_path: Path) -> None:
     assert difference_in(printed) < 1e-5
 
 
+def test_rlhf_raises_the_reward_of_what_is_generated(tmp_path: Path) -> None:
+    printed = run_example("rlhf.py", "--rounds", "16", folder=tmp_path)
+    assert number_after("round   0: reward", printed) < 0.3
+    assert number_after("round  15: reward", printed) > 0.9
+
+
 @pytest.mark.parametrize("devices", ["2", "3"])
 def test_experts_have_the_losses_of_one_device(devices: str, tmp_path: Path) -> None:
     printed = run_example("experts.py", "--devices", devices, folder=tmp_path)
