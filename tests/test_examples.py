@@ -47,6 +47,13 @@ def number_after(words: str, text: str) -> float:
     return float(found[1])
 
 
+def difference_in(text: str) -> float:
+    """The largest difference of a loss to one device's."""
+    found = re.search(r"largest difference (\S+)", text)
+    assert found is not None
+    return float(found[1])
+
+
 def path_after(word: str, text: str, folder: Path) -> Path:
     found = re.search(rf"^{re.escape(word)}\s+(\S+)", text, re.MULTILINE)
     assert found, f"expected {word!r} and a path; got {text!r}"
@@ -68,9 +75,29 @@ def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tm
     printed = run_example("gpt_layouts.py", *arguments, folder=tmp_path)
     assert number_after("step   0: loss", printed) > 3
     assert number_after("step  15: loss", printed) < 2.6
-    difference = re.search(r"largest difference (\S+)", printed)
-    assert difference is not None
-    assert float(difference[1]) < 1e-5
+    assert difference_in(printed) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--schedule", "zbv"), ("--dp", "2", "--tp", "2", "--remat", "--schedule", "gpipe")]
+)
+def test_gpt_pipeline_has_the_losses_of_one_device(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    printed = run_example("gpt_pipeline.py", *arguments, "--steps", "11", folder=tmp_path)
+    assert number_after("Send:", printed) > 0
+    assert number_after("step  10: loss", printed) < 0.65 * number_after("step   0: loss", printed)
+    assert difference_in(printed) < 1e-5
+
+
+def test_gpt_pipeline_runs_through_two_processes(tmp_path: Path) -> None:
+    printed = run_launched("gpt_pipeline.py", "--steps", "3", "--micro-batches", "8", folder=tmp_path)
+    assert number_after("Send:", printed) > 0
+    assert difference_in(printed) < 1e-5
+
+
+def test_rlhf_raises_the_reward_of_what_is_generated(tmp_path: Path) -> None:
+    printed = run_example("rlhf.py", "--rounds", "16", folder=tmp_path)
+    assert number_after("round   0: reward", printed) < 0.3
+    assert number_after("round  15: reward", printed) > 0.9
 
 
 @pytest.mark.parametrize("devices", ["2", "3"])
@@ -78,9 +105,7 @@ def test_experts_have_the_losses_of_one_device(devices: str, tmp_path: Path) -> 
     printed = run_example("experts.py", "--devices", devices, folder=tmp_path)
     assert number_after("AllToAll:", printed) == 3  # there and back, and back again for the gradient
     assert number_after("step  15: loss", printed) < 0.65 * number_after("step   0: loss", printed)
-    difference = re.search(r"largest difference (\S+)", printed)
-    assert difference is not None
-    assert float(difference[1]) < 1e-5
+    assert difference_in(printed) < 1e-5
 
 
 def test_digits_mlp_learns_and_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:

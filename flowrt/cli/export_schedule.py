@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from flowrt.graph.pipeline.schedule_file import format_schedule, parse_schedule
 from flowrt.graph.pipeline.schedules import TABLE, order
 from flowrt.graph.pipeline.search import AUTO, best_schedule
 from flowrt.graph.pipeline.times import EQUAL, Times
-from flowrt.viz.schedule_picture import schedule_svg
+from flowrt.profiler.always_on import kept_steps, recent_step_stats
+from flowrt.viz.laid_out import laid_out
+from flowrt.viz.measured_schedule import measured, predicted
+from flowrt.viz.schedule_picture import schedule_svg, schedules_svg
+from flowrt.viz.script import main_request, requests_of_script
 from flowrt.viz.target import check_target, write_target
 
 NAMES = (*TABLE, AUTO)
-PICTURE, TEXT = ".svg", ".txt"
+PICTURE, TEXT, SCRIPT = ".svg", ".txt", ".py"
 SIZES = ("devices", "micro_batches", "chunks")
 OF_GRAPHS = ("source", "format", "view", "fetch", "depth", "focus", "radius")
 
@@ -29,7 +34,8 @@ def add_schedule_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--schedule",
         metavar="NAME",
-        help=f"instead of a graph: {', '.join(NAMES)}, or a file with a line of actions per device;"
+        help=f"instead of a graph: {', '.join(NAMES)}; a file with a line of actions per device; or a script"
+        f" with a pipeline, which is run: its fastest step is drawn above a replay with its mean times."
         f" FILE is a picture ({PICTURE}) or text ({TEXT})",
     )
     add("--devices", type=positive, metavar="N", help="devices of a schedule that is named")
@@ -60,6 +66,8 @@ def export_schedule(arguments: argparse.Namespace) -> str:
     if suffix not in (PICTURE, TEXT):
         raise NotFoundError(f"{path}: expected a name that ends in {PICTURE} or {TEXT}")
     check_target(path, source=name)
+    if name.endswith(SCRIPT):
+        return write_target(path, _of_script(arguments).encode())
     schedule = _named(arguments, times) if name in NAMES else _read(arguments)
     text = schedule_svg(replay(schedule, times)) if suffix == PICTURE else format_schedule(schedule)
     return write_target(path, text.encode())
@@ -74,19 +82,35 @@ def _named(arguments: argparse.Namespace, times: Times) -> Schedule:
     return order(arguments.schedule, devices, micro_batches, chunks)
 
 
+def _of_script(arguments: argparse.Namespace) -> str:
+    """The picture, or the text, of the schedule of a step that a script runs."""
+    _reject(arguments, (*SIZES, "times"))
+    with kept_steps():
+        asked = requests_of_script(arguments.schedule, arguments.script_arguments)
+        step_stats = recent_step_stats()
+    played = measured(laid_out(main_request(asked)), step_stats)
+    if Path(arguments.out).suffix == TEXT:
+        return format_schedule(played.schedule)
+    return schedules_svg({"measured, in ms: ": played, "replayed with mean times: ": predicted(played)})
+
+
 def _read(arguments: argparse.Namespace) -> Schedule:
     path = arguments.schedule
     if not os.path.isfile(path):
         hint = nearest(path, NAMES)
         raise NotFoundError(f"schedule: expected one of {', '.join(NAMES)}, or a file; got {path!r}.{hint}")
-    for name in SIZES:
-        if getattr(arguments, name) is not None:
-            raise InvalidArgumentError(f"{_option(name)}: expected none with a file, which has its own")
+    _reject(arguments, SIZES)
     try:
         text = Path(path).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: expected text in UTF-8; got other bytes") from error
     return parse_schedule(text, path)
+
+
+def _reject(arguments: argparse.Namespace, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise InvalidArgumentError(f"{_option(name)}: expected none with a file, which has its own")
 
 
 def _times(text: str) -> Times:

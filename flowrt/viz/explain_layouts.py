@@ -14,13 +14,18 @@ from flowrt.viz.view import Moved, totals
 
 
 class TensorLayout(NamedTuple):
-    """The first output of an operation, ``float32[8/dp, 1024/tp]``; ``single``: it is computed once."""
+    """The first output of an operation, ``float32[8/dp, 1024/tp]``; ``single``: it is computed once. In a
+    pipeline the ``stage`` of the operation, and its ``action`` for each micro-batch: "F", "B", "I" or "W"; ""
+    if it runs once for all.
+    """
 
     name: str
     op: str
     layout: str
     single: bool
     source: str
+    stage: int | None = None
+    action: str = ""
 
 
 class LayoutExplanation(NamedTuple):
@@ -64,17 +69,25 @@ def _explanation(found: LaidOut) -> LayoutExplanation:
 def _tensor(node: Node, found: LaidOut) -> TensorLayout:
     is_single = node.name in found.lowered.layouts.single
     layout = found.scopes[()].describe((node.name, 0))
-    return TensorLayout(node.name, node.op.name, layout, is_single, line_of(node))
+    stage, action = found.lowered.layouts.stages.get(node.name), found.lowered.passes.get(node.name, "")
+    return TensorLayout(node.name, node.op.name, layout, is_single, line_of(node), stage, action)
 
 
 def _lines(explanation: LayoutExplanation) -> Iterator[str]:
     yield f"mesh: {explanation.mesh}"
     yield ""
-    rows = [("name", "type", "layout", "computed", "line")]
-    rows += [
-        (t.name, t.op, t.layout, "once" if t.single else "in parts", t.source) for t in explanation.tensors
-    ]
-    yield from aligned(rows)
+    tensors = explanation.tensors
+    columns = {
+        "name": [t.name for t in tensors],
+        "type": [t.op for t in tensors],
+        "layout": [t.layout for t in tensors],
+        "computed": ["once" if t.single else "in parts" for t in tensors],
+        "stage": ["" if t.stage is None else f"{t.stage} {t.action}" for t in tensors],
+        "line": [t.source for t in tensors],
+    }
+    if not any(columns["stage"]):
+        del columns["stage"]
+    yield from aligned([tuple(columns), *zip(*columns.values(), strict=True)])
     yield ""
     yield "redistributions"
     moved = [("tensor", "by", "axes", "bytes received")]

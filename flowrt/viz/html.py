@@ -16,7 +16,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -81,8 +81,9 @@ def _data(
     """
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
+    actions = {} if found is None else _actions(found)
     shown = [
-        PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, _view(stage, texts))
+        PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, _view(stage, texts, actions))
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
     if found is not None:
@@ -90,6 +91,12 @@ def _data(
         shown.insert(at, _of_layouts(found, texts))
         opens_at = opens_at + 1 if opens_at >= at else at
     return page_data(title, shown, facts, opens_at)
+
+
+def _actions(found: LaidOut) -> dict[str, str]:
+    """The actions of the nodes of a pipeline, ``F(1,3)``."""
+    lowered = found.lowered
+    return {} if lowered.layouts.schedule is None else {n: str(a) for n, a in lowered.actions.items() if a}
 
 
 def _of_layouts(found: LaidOut, texts: AttrTexts) -> PageStage:
@@ -132,17 +139,14 @@ def _note(stage: Stage) -> str:
     return NOTES.get(re.sub(r" \d+$", "", stage.name)) or NOTES.get(stage.phase, "")
 
 
-def _view(stage: Stage, texts: AttrTexts) -> GraphView:
-    """The view with each node's stream, if there are several."""
+def _view(stage: Stage, texts: AttrTexts, actions: Mapping[str, str]) -> GraphView:
+    """The view with the action of each node of a pipeline, and with its stream, if there are several."""
     view = view_of(stage.parts, texts)
-    if not any(stage.streams.values()):
-        return view
-    nodes = {
-        name: node._replace(attrs={**node.attrs, "stream": str(stage.streams[name])})
-        if name in stage.streams
-        else node
-        for name, node in view.nodes.items()
-    }
+    streams = stage.streams if any(stage.streams.values()) else {}
+    nodes = dict(view.nodes)
+    for attr, values in (("action", actions), ("stream", streams)):
+        for name in values.keys() & nodes.keys():
+            nodes[name] = nodes[name]._replace(attrs={**nodes[name].attrs, attr: str(values[name])})
     return view._replace(nodes=nodes)
 
 

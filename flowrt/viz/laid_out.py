@@ -17,10 +17,11 @@ from flowrt.graph.passes.layouts.lower_layouts import Lowered, lowered
 from flowrt.graph.passes.layouts.redistribute import Move, Path
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.pipeline import compile_step, stages_before
+from flowrt.graph.pipeline.actions import Kind
 from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.viz.compile_request import CompileRequest
 from flowrt.viz.from_parts import AttrTexts, names_in_view, view_of
-from flowrt.viz.view import GraphView, Moved, NodeView, TensorView
+from flowrt.viz.view import GraphView, Moved, NodeView, TensorView, stage_name
 
 
 class Scope(NamedTuple):
@@ -59,7 +60,9 @@ class LaidOut(NamedTuple):
     def moved(self, move: Move) -> Moved:
         """``move`` as pictures and texts show it."""
         after = move.step.apply(move.before)
-        axes = ", ".join(after.mesh.axes[axis].name for axis in move.step.axes)
+        mesh = after.mesh
+        over = [mesh.axes[axis] for axis in move.step.axes] if move.step.axes else [mesh.stages]
+        axes = ", ".join(axis.name for axis in over if axis)
         becomes = describe(move.spec.dtype.name, move.spec.shape, after)
         tensor = self.scopes[move.path].tensor(move.source)
         return Moved(tensor, move.step.collective, axes, move.nbytes, becomes)
@@ -96,14 +99,16 @@ def _scopes(
 
 def view_of_layouts(found: LaidOut, texts: AttrTexts | None = None) -> GraphView:
     """The global graph with the layouts of tensors that a mesh cuts, and what moves on the edges to readers
-    that need another layout. ``texts``: see `flowrt.viz.from_parts.view_of`.
+    that need another layout. In a pipeline the device of an operation is its stage, and its pass is an
+    attribute. ``texts``: see `flowrt.viz.from_parts.view_of`.
     """
     view = view_of({"": _with_forms(found.lowered.layouts)}, texts)
     nodes = dict(view.nodes)
-    for scope in found.scopes.values():
+    for path, scope in found.scopes.items():
+        passes = {} if path else found.lowered.passes
         for node in scope.layouts.subgraph:
             name = scope.names[node.name]
-            nodes[name] = _with_layouts(nodes[name], node.name, scope)
+            nodes[name] = _with_layouts(nodes[name], node.name, scope, passes)
     moves = _moves_by_edge(found)
     edges = [
         edge._replace(
@@ -127,8 +132,12 @@ def _with_forms(layouts: Layouts) -> Subgraph:
     return layouts.subgraph.mapped(lambda node: changed(node) if node.name in layouts.functions else node)
 
 
-def _with_layouts(node: NodeView, name: str, scope: Scope) -> NodeView:
+def _with_layouts(node: NodeView, name: str, scope: Scope, passes: Mapping[str, Kind]) -> NodeView:
     outputs = [_in_layout(tensor, (name, i), scope) for i, tensor in enumerate(node.outputs)]
+    stage = scope.layouts.stages.get(name)
+    if stage is not None:
+        attrs = {**node.attrs, "pass": passes[name]} if name in passes else node.attrs
+        node = node._replace(device=stage_name(stage), attrs=attrs)
     return node._replace(outputs=tuple(outputs))
 
 
@@ -140,18 +149,21 @@ def _moves_by_edge(found: LaidOut) -> dict[tuple[str, str], tuple[Moved, ...]]:
     """The moves between a tensor, ``w:0``, and its reader, by both. Readers that need the same layout have
     the same moves.
     """
-    making = {(move.path, move.source, move.step.apply(move.before)): move for move in found.lowered.moves}
+    making = {
+        (move.path, move.source, move.step.apply(move.before), move.end): move for move in found.lowered.moves
+    }
 
-    def way(path: Path, ref: Ref, layout: Layout) -> list[Moved]:
-        """The moves that bring ``ref`` into ``layout``, in order."""
-        move = making.get((path, ref, layout))
-        return [] if move is None else [*way(path, ref, move.before), found.moved(move)]
+    def way(path: Path, ref: Ref, layout: Layout, position: int) -> list[Moved]:
+        """The moves that bring ``ref`` into ``layout`` at ``position``, in order."""
+        move = making.get((path, ref, layout, position))
+        return [] if move is None else [*way(path, ref, move.before, move.start), found.moved(move)]
 
     edges: dict[tuple[str, str], tuple[Moved, ...]] = {}
     for path, scope in found.scopes.items():
         for node in scope.layouts.subgraph:
             for ref, wanted in zip(node.inputs, scope.layouts.inputs[node.name], strict=True):
                 key = scope.tensor(ref), scope.names[node.name]
-                steps = way(path, ref, scope.layouts.given(ref, wanted))
+                position = scope.layouts.position(node.name)
+                steps = way(path, ref, scope.layouts.given(ref, wanted), position)
                 edges[key] = tuple(dict.fromkeys([*edges.get(key, ()), *steps]))
     return edges

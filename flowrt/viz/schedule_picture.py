@@ -1,8 +1,10 @@
-"""`schedule_svg`: a pipeline's schedule over time, drawn as an SVG: one row per device, a box per action."""
+"""`schedule_svg`: a pipeline's schedule over time, drawn as an SVG: one row per device, a box per action;
+`schedules_svg`: several, one below the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from html import escape
 
@@ -38,38 +40,51 @@ _STYLE = """<style>
 
 
 def schedule_svg(played: Replay) -> str:
-    """The picture of ``played``, as the text of an SVG file.
+    """The picture of ``played``, as the text of an SVG file: see `schedules_svg`."""
+    return schedules_svg({"": played})
 
-    A box is as wide as its action is long and has the micro-batch's number; the later a device's chunk, the
-    paler. Grey is idle time. At the right is the largest number of micro-batches of which a device holds
-    activations. Tooltips give stage, micro-batch, start and end.
+
+def schedules_svg(plays: Mapping[str, Replay]) -> str:
+    """The pictures of ``plays``, by their titles, one below the other, as the text of an SVG file.
+
+    A box is as wide as its action is long, at one scale in all, and has the micro-batch's number; the later a
+    device's chunk, the paler. Grey is idle time. At the right is the largest number of micro-batches of which
+    a device holds activations. Tooltips give stage, micro-batch, start and end.
 
     Raises `ResourceExhaustedError` for more than `MAX_ACTIONS` actions.
     """
-    schedule = played.schedule
-    number = sum(map(len, schedule.actions))
+    number = sum(len(line) for played in plays.values() for line in played.schedule.actions)
     if number > MAX_ACTIONS:
+        name = next(iter(plays.values())).schedule.name
         raise ResourceExhaustedError(
-            f"schedule {schedule.name!r}: expected at most {MAX_ACTIONS} actions in a picture; got {number}"
+            f"schedule {name!r}: expected at most {MAX_ACTIONS} actions in a picture; got {number}"
         )
-    title = _title(played)
-    inner = _width(played)
-    width = 2 * MARGIN + max(LABELS + inner + HELD, TITLE_DIGIT * len(title))
-    height = HEAD + schedule.devices * (ROW + GAP) + MARGIN
+    titles = [label + _title(played) for label, played in plays.items()]
+    pixels = _pixels([*plays.values()])
+    longest = float(max(played.makespan for played in plays.values()))
+    width = 2 * MARGIN + max(LABELS + pixels * longest + HELD, TITLE_DIGIT * max(map(len, titles)))
+    height, parts = 0.0, list[str]()
+    for title, played in zip(titles, plays.values(), strict=True):
+        parts += _head(played.schedule, title, height)
+        for device in range(played.schedule.devices):
+            parts += _row(played, device, height + HEAD + device * (ROW + GAP), pixels)
+        height += HEAD + played.schedule.devices * (ROW + GAP) + MARGIN
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" height="{height:g}" font-family="Helvetica, Arial, sans-serif">'
     )
     background = f'<rect width="{width:g}" height="{height:g}" fill="white"/>'
-    rows = (row for device in range(schedule.devices) for row in _row(played, device, inner))
-    return "\n".join([head, _STYLE, background, *_head(schedule, title), *rows, "</svg>", ""])
+    return "\n".join([head, _STYLE, background, *parts, "</svg>", ""])
 
 
-def _width(played: Replay) -> float:
-    """Pixels of the makespan: the shortest action that takes time at all has `BOX_WIDTH`."""
-    spans = (end - played.start[action] for action, end in played.end.items())
-    shortest = min((span for span in spans if span), default=played.makespan)
-    return min(float(BOX_WIDTH * played.makespan / shortest), MAX_WIDTH) if shortest else BOX_WIDTH
+def _pixels(plays: Sequence[Replay]) -> float:
+    """Pixels of a unit of time: the shortest action of the last picture that takes time at all has
+    `BOX_WIDTH`, if the longest picture then fits `MAX_WIDTH`.
+    """
+    spans = (end - plays[-1].start[action] for action, end in plays[-1].end.items())
+    shortest = min((span for span in spans if span), default=None)
+    longest = max(played.makespan for played in plays)
+    return 0.0 if shortest is None else min(BOX_WIDTH / float(shortest), MAX_WIDTH / float(longest))
 
 
 def _title(played: Replay) -> str:
@@ -81,26 +96,25 @@ def _title(played: Replay) -> str:
     )
 
 
-def _head(schedule: Schedule, title: str) -> Iterator[str]:
-    yield f'<text class="title" x="{MARGIN:g}" y="{MARGIN + 6:g}">{escape(title)}</text>'
+def _head(schedule: Schedule, title: str, top: float) -> Iterator[str]:
+    yield f'<text class="title" x="{MARGIN:g}" y="{top + MARGIN + 6:g}">{escape(title)}</text>'
     x = MARGIN
     for name, fill in [*((_NAMES[kind], _color(kind, 0, 1)) for kind in schedule.kinds), ("idle", IDLE)]:
-        yield f'<rect class="box" x="{x:g}" y="36" width="12" height="12" fill="{fill}"/>'
-        yield f'<text x="{x + 18:g}" y="46">{name}</text>'
+        yield f'<rect class="box" x="{x:g}" y="{top + 36:g}" width="12" height="12" fill="{fill}"/>'
+        yield f'<text x="{x + 18:g}" y="{top + 46:g}">{name}</text>'
         x += 36 + DIGIT * len(name)
 
 
-def _row(played: Replay, device: int, inner: float) -> Iterator[str]:
+def _row(played: Replay, device: int, top: float, pixels: float) -> Iterator[str]:
     schedule = played.schedule
-    top = HEAD + device * (ROW + GAP)
     left, text_y = MARGIN + LABELS, top + ROW / 2 + 4
+    inner = pixels * float(played.makespan)
     yield f'<text x="{MARGIN:g}" y="{text_y:g}">device {device}</text>'
     yield f'<rect fill="{IDLE}" x="{left:g}" y="{top:g}" width="{inner:g}" height="{ROW:g}"/>'
-    scale = inner / float(played.makespan) if played.makespan else 0.0
     for action in schedule.actions[device]:
         start, end = played.start[action], played.end[action]
         tip = f"{action}: {_number(start)} to {_number(end)}"
-        yield _box(schedule, action, left + float(start) * scale, top, float(end - start) * scale, tip)
+        yield _box(schedule, action, left + float(start) * pixels, top, float(end - start) * pixels, tip)
     held = _number(round(played.peaks[device], 2))  # more digits do not fit
     yield f'<text x="{left + inner + 10:g}" y="{text_y:g}">holds {held}</text>'
 

@@ -44,7 +44,8 @@ class TensorView(NamedTuple):
 
 class NodeView(NamedTuple):
     """One operation, or a closed group of ``num_ops``: then ``op`` is "". ``label`` is the last part of the
-    name, ``group`` its group, ``source`` the user's ``file:line`` or "".
+    name, ``group`` its group, ``source`` the user's ``file:line`` or "". In a view of layouts, ``device`` is
+    the stage of a pipeline.
     """
 
     name: str
@@ -56,6 +57,18 @@ class NodeView(NamedTuple):
     outputs: tuple[TensorView, ...]
     source: str
     num_ops: int = 1
+
+
+_STAGE = "stage "
+
+
+def stage_name(number: int) -> str:
+    """What a `NodeView` has as its device at a stage of a pipeline."""
+    return f"{_STAGE}{number}"
+
+
+def is_stage(device: str) -> bool:
+    return device.startswith(_STAGE)
 
 
 class EdgeKind(StrEnum):

@@ -34,6 +34,7 @@ def test_a_script_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[2:4] for line in text.splitlines() if "train.py" in line}
     assert text.startswith("mesh: [dp=2]")
+    assert "stage" not in text
     assert rows["w"] == ["resource[4,", "6]"]
     assert rows["x"] == ["float32[8/dp,", "4]"]
     assert rows["loss"] == ["float32[]+{dp}", "in"]

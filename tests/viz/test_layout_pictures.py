@@ -15,7 +15,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.main import main
-from flowrt.graph.layouts.redistribution import _COLLECTIVES
+from flowrt.graph.layouts.redistribution import _COLLECTIVES, SEND
 from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.viz import explain, explain_layouts, export
 from flowrt.viz.fold import fold
@@ -135,7 +135,7 @@ def test_each_collective_has_one_colour_everywhere() -> None:
     style = _text("layouts.css")
     light, _, dark = style.partition("prefers-color-scheme")
     assert dict(re.findall(r"--(\w+): (#\w+)", light)) == COLLECTIVES
-    assert set(COLLECTIVES) == set(_COLLECTIVES.values())
+    assert set(COLLECTIVES) == {*_COLLECTIVES.values(), SEND.collective}
     for kind in COLLECTIVES:
         assert f"--{kind}: #" in dark
         assert f".{kind} {{ background: var(--{kind}); }}" in style

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from flowrt.errors import DeadlineExceededError, InternalError, UnavailableError
 from flowrt.viz.formats.picture import Picture, edge_lines, node_lines
 from flowrt.viz.from_parts import is_full
-from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, is_stage
 
 PALETTE = (
     "#cfe2f7", "#fbdfc3", "#d5ecd0", "#f4d3e0", "#ded5f2", "#fbeeb3", "#c9e9e6", "#e3dccf",
@@ -34,7 +34,7 @@ _EDGE = {
 
 COLLECTIVES = {
     "AllReduce": "#cf222e", "AllGather": "#0969da", "ReduceScatter": "#8250df", "AllToAll": "#9a6700",
-    "Slice": "#1a7f37",
+    "Slice": "#1a7f37", "Send": "#bc4c00",
 }  # fmt: skip
 """Colours of edges by the redistribution on them, as on the HTML page (``page/layouts.css``)."""
 
@@ -81,8 +81,10 @@ def _lines(title: str, view: GraphView) -> Iterator[str]:
 
 
 def device_colors(view: GraphView) -> dict[str, str]:
-    """One colour per device; none where nothing was placed."""
-    devices = dict.fromkeys(node.device for node in view.nodes.values() if is_full(node.device))
+    """One colour per device, or stage; none where nothing was placed."""
+    devices = dict.fromkeys(
+        node.device for node in view.nodes.values() if is_full(node.device) or is_stage(node.device)
+    )
     return {device: PALETTE[i % len(PALETTE)] for i, device in enumerate(devices)}
 
 

@@ -65,7 +65,7 @@ from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
 from flowrt.graph.passes.prepare.prune import prune
-from flowrt.graph.pipeline.actions import Action
+from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.topology import sort_topologically
 
 _log = logging.getLogger("flowrt")
@@ -78,7 +78,9 @@ class Lowered(NamedTuple):
     layouts: Layouts
     moves: tuple[Move, ...]
     actions: Mapping[str, Action | None]
-    """The action of each node that differs between turns; None of one that runs once."""
+    """The action of each node if devices take turns; None of one that runs once."""
+    passes: Mapping[str, Kind]
+    """Of a pipeline, the pass of each node of the global graph that a stage computes of all micro-batches."""
 
 
 def lower_layouts(
@@ -96,16 +98,17 @@ def lower_layouts(
     for unsized in found.layouts.unsized:
         _log.warning("%s", unsized)
     mesh, actions = found.layouts.mesh, found.actions
-    positions, schedule = _positions(mesh), found.layouts.schedule or turns_in_order(mesh)
-    if actions:
-        actions = with_helpers(found.subgraph, actions, positions, schedule)
     step, own = bucket_collectives(found.subgraph, mesh, links, actions), own_of(mesh)
     if actions:
-        step = order_actions(step, actions, positions, schedule)
+        step = order_actions(step, actions, _positions(mesh), _schedule_of(found.layouts))
     if own is None:
         return step
     check_state(subgraph)
     return own_part(step, own, devices, step_text(found.layouts, found.moves))
+
+
+def _schedule_of(layouts: Layouts) -> Schedule:
+    return layouts.schedule or turns_in_order(layouts.mesh)
 
 
 def _positions(mesh: Mesh) -> dict[str, int]:
@@ -172,8 +175,13 @@ class _Lowering:
                 for ref in fetches
             ]
         step = self._pruned(self._subgraph.feeds, found)
-        actions = actions_of(self._layouts, self._parts) if has_turns(self._mesh) else {}
-        return Lowered(step, self._layouts, self._moves, actions)
+        if not has_turns(self._mesh):
+            return Lowered(step, self._layouts, self._moves, {}, {})
+        parts = self._parts
+        actions = actions_of(self._layouts, parts)
+        passes = {parts[name].node: action.kind for name, action in actions.items() if action}
+        actions = with_helpers(step, actions, _positions(self._mesh), _schedule_of(self._layouts))
+        return Lowered(step, self._layouts, self._moves, actions, passes if self._layouts.schedule else {})
 
     @property
     def _parts(self) -> dict[str, Part]:

@@ -127,7 +127,8 @@ Path: TypeAlias = tuple[tuple[str, int], ...]
 
 class Move(NamedTuple):
     """A step of the redistribution of ``source``, of the global ``spec``; ``nbytes`` are what all devices
-    receive in it. ``path`` names the function, in which the name of ``source`` is its own.
+    receive in it. It leads from position ``start`` to ``end``, which differ if tensors are sent on to another
+    stage. ``path`` names the function, in which the name of ``source`` is its own.
     """
 
     source: Ref
@@ -135,6 +136,8 @@ class Move(NamedTuple):
     step: Step
     before: Layout
     nbytes: int
+    start: int
+    end: int
     path: Path = ()
 
 
@@ -180,7 +183,8 @@ class Redistribution:
                 if (ref, after, there) not in self._known:
                     self._known[ref, after, there] = self._apply(step, layout, there, shape, found, origin)
                     nbytes = received_bytes(step, layout, shape, itemsize)
-                    self.moves.append(Move(ref, TensorSpec(spec.dtype, shape), step, layout, nbytes))
+                    whole = TensorSpec(spec.dtype, shape)
+                    self.moves.append(Move(ref, whole, step, layout, nbytes, here, there))
                 found, layout, here = self._known[ref, after, there], after, there
         return found
 
