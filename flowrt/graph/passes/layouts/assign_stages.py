@@ -54,7 +54,8 @@ def nodes_of_batch(subgraph: Subgraph) -> set[str]:
 
 def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
     """Raise `InvalidArgumentError` for a forward operation that reads what a later stage makes of the batch,
-    and for one that needs a list of tensors, or a variable inside a loop or branch, of another stage.
+    unless it is where its variable is, as a look-up; and for one that needs a list of tensors, or a variable
+    inside a loop or branch, of another stage.
     """
     of_batch = nodes_of_batch(subgraph) - backward_nodes(subgraph)
     for node in subgraph:
@@ -64,8 +65,8 @@ def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
             if here != there and (is_inside or dtype is variant):
                 what = "variables" if is_inside else "lists"
                 raise _misplaced(node, f"expected {what} of this stage", ref, stages)
-            is_forward = node.op.effect is not Effect.WRITE and of_batch.issuperset((node.name, ref[0]))
-            if there > here and is_forward:
+            is_forward = of_batch.issuperset((node.name, ref[0]))
+            if there > here and is_forward and node.op.effect not in (Effect.READ, Effect.WRITE):
                 raise _misplaced(node, "expected inputs of this stage or earlier ones", ref, stages)
 
 
