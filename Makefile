@@ -62,6 +62,9 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 	@$(PY) -m flowrt export examples/gpt_layouts.py --out runs/docs/gpt_layouts.html | tail -n 1
 	@$(PY) -m tests.viz.browser runs/docs/gpt_layouts.html docs/pictures/gpt_layouts_page.png \
 		'#op=block0/down/BiasAdd'
+	@for name in gpipe 1f1b interleaved zb_h1 zb_h2 zbv; do \
+		$(PY) -m flowrt export --schedule $$name --devices 4 --micro-batches 8 \
+			--out docs/pictures/schedule_$$name.svg || exit; done
 	@$(PY) examples/digits_cnn.py --out runs/docs/digits_cnn | tail -n 1
 	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png
 

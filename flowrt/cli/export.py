@@ -1,9 +1,10 @@
-"""``flowrt export``: a graph as a file that a viewer opens."""
+"""``flowrt export``: a graph, or a pipeline's schedule, as a file that a viewer opens."""
 
 from __future__ import annotations
 
 import argparse
 
+from flowrt.cli.export_schedule import add_schedule_arguments, export_schedule, reject_schedule_arguments
 from flowrt.cli.options import not_negative, positive, report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.profiler.always_on import kept_steps, recent_step_stats
@@ -12,13 +13,18 @@ from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_request, only, requests_of_script
 from flowrt.viz.sources import LAYOUTS, VIEWS
 
-HELP = "write a graph for a viewer: as built, in its layouts, placed, or partitioned by device"
+HELP = (
+    "write a graph for a viewer (as built, in its layouts, placed, or partitioned by device),"
+    " or a pipeline's schedule"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "source",
+        nargs="?",
+        default="",
         help="a script, which is run (its largest step is drawn), a GraphDef (.pb, .pbtxt), an event file,"
         " or a running worker (grpc://host:port)",
     )
@@ -27,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--view",
         metavar="NAME",
-        default=VIEWS[0],
         help=f"{', '.join(VIEWS)}, or {LAYOUTS}, if the step has a mesh (default: {VIEWS[0]})",
     )
     add("--fetch", action="append", metavar="TENSOR", help="draw only what TENSOR depends on; repeatable")
@@ -42,26 +47,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--radius", type=not_negative, metavar="N",
         help=f"radius of --focus, in edges (default: {RADIUS})",
     )  # fmt: skip
+    add_schedule_arguments(parser)
     parser.epilog = "Arguments after -- are passed to the script."
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        print(_export(arguments))
+        print((_export if arguments.schedule is None else export_schedule)(arguments))
     except OpError as error:
         return report_mistake("export", str(error))
     return 0
 
 
 def _export(arguments: argparse.Namespace) -> str:
-    source, step_stats = arguments.source, []
+    if not arguments.source:
+        raise InvalidArgumentError("source: expected a graph, or --schedule; got none")
+    reject_schedule_arguments(arguments)
+    source, view, step_stats = arguments.source, arguments.view or VIEWS[0], []
     if arguments.radius is None:
         arguments.radius = RADIUS
     elif arguments.focus is None:
         raise InvalidArgumentError("radius: expected --focus OP, the center of the radius; got none")
     if source.endswith(".py"):  # report mistakes in the other arguments before the script runs
         check_export(
-            source, arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus,
+            source, arguments.out, arguments.format, view, arguments.depth, arguments.focus,
             arguments.radius,
         )  # fmt: skip
         with kept_steps():
@@ -73,7 +82,7 @@ def _export(arguments: argparse.Namespace) -> str:
         source,
         arguments.out,
         arguments.format,
-        arguments.view,
+        view,
         fetches=arguments.fetch,
         depth=arguments.depth,
         focus=arguments.focus,

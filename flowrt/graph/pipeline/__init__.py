@@ -5,6 +5,7 @@
     times            `Times`: how long passes take, as exact integers
     replay           `replay`: when each action runs; bubbles, activations held
     validate         `validate`: complete, on the right devices, without a cycle
+    greedy, search   list scheduling; `best_schedule` for given times and memory
     schedule_file    `parse_schedule`, `format_schedule`: one line of text per device
 
     order(name, ...) or parse_schedule(text) -> Schedule -> replay -> Replay

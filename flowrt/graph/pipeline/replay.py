@@ -16,7 +16,7 @@ from flowrt.graph.pipeline.times import EQUAL, AnyTimes, Number, Ticks, in_ticks
 @final
 @dataclass(frozen=True)
 class Replay:
-    """When each action starts and ends, if every device runs its actions in order, each as early as it can.
+    """Start and end of each action, if every device runs its actions in order, each as early as it can.
 
     All times are exact fractions, in the unit of the `Times`; the first action starts at 0.
     """
@@ -52,15 +52,16 @@ class Replay:
         return tuple(self.end[line[-1]] - self.start[line[0]] for line in self.schedule.actions)
 
     def activations(self, device: int) -> list[tuple[Fraction, Fraction]]:
-        """Micro-batches whose activations ``device`` holds, over time: pairs (time, number from then on).
+        """Micro-batches of which ``device`` holds activations, over time: pairs (time, number from then on).
 
         An activation is held from the start of F to the end of B or W. The activations of one chunk count
         1/chunks.
         """
         line = self.schedule.actions[device]
         moments = [self.start[each] if each.kind == "F" else self.end[each] for each in line]
-        steps = zip(line, moments, held(self.schedule, device), strict=True)
-        return [(moment, number) for action, moment, number in steps if action.kind != "I"]
+        steps = zip(line, moments, held_passes(self.schedule, device), strict=True)
+        chunks = self.schedule.chunks
+        return [(moment, Fraction(n, chunks)) for action, moment, n in steps if action.kind != "I"]
 
     @property
     def peaks(self) -> tuple[Fraction, ...]:
@@ -68,16 +69,16 @@ class Replay:
         return peaks(self.schedule)
 
 
-def held(schedule: Schedule, device: int) -> list[Fraction]:
-    """Micro-batches whose activations ``device`` holds, after each start of F and each end of others."""
+def held_passes(schedule: Schedule, device: int) -> list[int]:
+    """Passes of which ``device`` holds activations: after the start of each F, the end of other actions."""
     change = {"F": 1, "B": -1, "I": 0, "W": -1}
-    counts = accumulate(change[action.kind] for action in schedule.actions[device])
-    return [Fraction(count, schedule.chunks) for count in counts]
+    return list(accumulate(change[action.kind] for action in schedule.actions[device]))
 
 
 def peaks(schedule: Schedule) -> tuple[Fraction, ...]:
-    """The largest number of micro-batches whose activations each device holds."""
-    return tuple(max(held(schedule, device)) for device in range(schedule.devices))
+    """The largest number of micro-batches of which each device holds activations."""
+    most = (max(held_passes(schedule, device)) for device in range(schedule.devices))
+    return tuple(Fraction(passes, schedule.chunks) for passes in most)
 
 
 def replay(schedule: Schedule, times: AnyTimes = EQUAL, hop: Number = 0) -> Replay:
@@ -110,8 +111,16 @@ class Blocked(NamedTuple):
     waits_for: Action
 
 
-def play(schedule: Schedule, ticks: Ticks) -> tuple[dict[Action, int], dict[Action, int], dict[int, Blocked]]:
-    """Start and end of each action that can run, in ticks; and where the other devices stand."""
+class Played(NamedTuple):
+    """Start and end of each action that can run, in ticks, and where devices stand that did not finish."""
+
+    start: dict[Action, int]
+    end: dict[Action, int]
+    blocked: dict[int, Blocked]
+
+
+def play(schedule: Schedule, ticks: Ticks) -> Played:
+    """Each device runs its line until an action waits for one that cannot run."""
     device_of = [schedule.device_of(stage) for stage in range(schedule.stages)]
     start: dict[Action, int] = {}
     end: dict[Action, int] = {}
@@ -142,7 +151,7 @@ def play(schedule: Schedule, ticks: Ticks) -> tuple[dict[Action, int], dict[Acti
             ready += waiting.pop(action, ())
         else:
             blocked.pop(device, None)
-    return start, end, blocked
+    return Played(start, end, blocked)
 
 
 def find_cycle(schedule: Schedule, blocked: dict[int, Blocked]) -> tuple[Action, ...]:

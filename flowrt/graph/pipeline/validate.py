@@ -44,15 +44,15 @@ def find_fault(schedule: Schedule) -> Fault | None:
 
 def _faults_of_lines(schedule: Schedule) -> Iterator[Fault]:
     kinds = schedule.kinds
-    first: dict[Action, tuple[int, int]] = {}
+    first: dict[Action, int] = {}
     for device, line in enumerate(schedule.actions):
         for position, action in enumerate(line):
             wrong = _misplaced(schedule, device, action)
             if wrong is None and action in first:
-                wrong = "expected once; got it again, after action {1} of device {0}".format(*first[action])
+                wrong = f"expected once; got it again, after action {first[action]}"
             if wrong is not None:
                 yield Fault(device, position, f"{action}: {wrong}")
-            first[action] = (device, position)
+            first[action] = position
     for device, line in enumerate(schedule.actions):
         for stage in schedule.stages_of(device):
             for micro_batch in range(schedule.micro_batches):
@@ -67,8 +67,11 @@ def _faults_of_lines(schedule: Schedule) -> Iterator[Fault]:
 def _misplaced(schedule: Schedule, device: int, action: Action) -> str | None:
     kind, stage, micro_batch = action
     if kind not in schedule.kinds:
-        backward = "split into I and W" if schedule.split else "B"
-        return f"expected {', '.join(schedule.kinds)}, since the backward pass is {backward}"
+        return (
+            "expected F, I or W: others are split"
+            if schedule.split
+            else "expected F or B: others are not split"
+        )
     if not 0 <= stage < schedule.stages:
         return f"expected a stage below {schedule.stages}"
     if not 0 <= micro_batch < schedule.micro_batches:
@@ -78,7 +81,7 @@ def _misplaced(schedule: Schedule, device: int, action: Action) -> str | None:
 
 
 def _cycle(schedule: Schedule) -> Fault | None:
-    _, _, blocked = play(schedule, in_ticks(EQUAL, schedule.stages, schedule.chunks))
+    blocked = play(schedule, in_ticks(EQUAL, schedule.stages, schedule.chunks)).blocked
     if not blocked:
         return None
     cycle = find_cycle(schedule, blocked)

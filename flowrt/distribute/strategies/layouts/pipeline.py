@@ -30,15 +30,12 @@ from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeL
 from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.layouts.assign_stages import (
-    assign_stages,
-    backward_nodes,
-    nodes_of_batch,
-    stage_of,
-)
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch, stage_of
 from flowrt.graph.passes.layouts.cut_stages import cut_stages
-from flowrt.graph.pipeline.mesh_schedule import schedule_on
+from flowrt.graph.pipeline.mesh_schedule import schedule_on, turns_of
+from flowrt.graph.pipeline.schedule_file import format_schedule
 from flowrt.graph.pipeline.schedules import TABLE
+from flowrt.graph.pipeline.search import AUTO, best_schedule
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import layout_strategy
@@ -52,9 +49,10 @@ class PipelineStrategy(TensorParallelStrategy):
     """Computes a model in stages along ``axis`` of ``mesh``, each micro-batch one after the other.
 
     The batch is cut into ``micro_batches`` parts, and each of these by the axes ``batch``. ``schedule`` is
-    one of naive, gpipe, 1f1b, interleaved, zb_h1, zb_h2 and zbv; the path of a file; or such a file's text, a
-    line per device (`flowrt.graph.pipeline.schedule_file`). There are as many stages as positions on
-    ``axis``, times ``chunks``.
+    one of naive, gpipe, 1f1b, interleaved, zb_h1, zb_h2 and zbv; ``"auto"``, the fastest for passes that take
+    equal times; the path of a file; or such a file's text, a line per device
+    (`flowrt.graph.pipeline.schedule_file`). There are as many stages as positions on ``axis``, times
+    ``chunks``.
 
     ``stages`` says where a stage begins: ``"auto"`` by `stage`, and without it by costs; or a list with a
     name scope for each stage, or several. The rest of a script follows: an operation outside is at the stage
@@ -91,7 +89,7 @@ class PipelineStrategy(TensorParallelStrategy):
     ) -> None:
         check_mesh(mesh, "PipelineStrategy")
         staged = _staged(mesh, axis, micro_batches)
-        text, where = _text_of(schedule, chunks)
+        text, where = _text_of(schedule, chunks, staged)
         try:
             self.schedule = schedule_on(staged, text)
         except InvalidArgumentError as error:
@@ -236,12 +234,14 @@ def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:
     return mesh.staged(axis).with_turns(Axis(MICRO, micro_batches, is_time=True))
 
 
-def _text_of(schedule: Any, chunks: Any) -> tuple[str, str]:
-    """The text that a graph has of ``schedule``, and in errors the name of its file."""
+def _text_of(schedule: Any, chunks: Any, mesh: Mesh) -> tuple[str, str]:
+    """The text that a graph over ``mesh`` has of ``schedule``, and in errors the name of its file."""
     if chunks is not None and (type(chunks) is not int or chunks < 1):
         raise misuse(f"PipelineStrategy: chunks: expected an integer >= 1; got {chunks!r}")
     if isinstance(schedule, str) and schedule in TABLE:
         return schedule if chunks is None else f"{schedule} {chunks}", ""
+    if schedule == AUTO:
+        return format_schedule(best_schedule(len(mesh.positions), turns_of(mesh), chunks=chunks or 1)), ""
     if chunks is not None:
         raise misuse(
             f"PipelineStrategy: chunks: expected None, as the actions of a schedule tell; got {chunks!r}"
@@ -258,7 +258,7 @@ def _text_in(path: Any) -> str:
             return file.read().rstrip() + "\n"
     except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
         raise misuse(
-            f"PipelineStrategy: schedule: expected one of {', '.join(TABLE)}, or the path of a file with a "
+            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file with a "
             f"line of actions per device; got {path!r}: {error}"
         ) from None
 

@@ -16,11 +16,11 @@ cannot deadlock.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, OpError
@@ -97,7 +97,7 @@ def with_helpers(
     step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
 ) -> dict[str, Action | None]:
     """``actions`` with those of the other nodes of ``step``; ``positions`` are those of devices."""
-    return _Helpers(step, actions, positions, replay(schedule).start).found()
+    return _Helpers(step, actions, positions, _starts(schedule)).found()
 
 
 def order_actions(
@@ -112,12 +112,20 @@ def order_actions(
     return _Ordering(step, actions, positions, schedule).ordered()
 
 
+@functools.lru_cache(64)
+def _starts(schedule: Schedule) -> Mapping[Action, int]:
+    """The place of each action's start among all in a replay: equal ones have one place."""
+    start = replay(schedule).start
+    place = {time: i for i, time in enumerate(sorted(set(start.values())))}
+    return {action: place[time] for action, time in start.items()}
+
+
 @final
 class _Helpers:
     """Gives helpers the actions of their inputs, or else of their readers, at their position."""
 
     def __init__(
-        self, step: Subgraph, actions: Actions, positions: Mapping[str, int], start: Mapping[Action, Fraction]
+        self, step: Subgraph, actions: Actions, positions: Mapping[str, int], start: Mapping[Action, int]
     ) -> None:
         self._step, self._start = step, start
         self._found = dict(actions)
@@ -152,7 +160,7 @@ class _Ordering:
         self, step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
     ) -> None:
         self._step, self._given, self._schedule = step, actions, schedule
-        self._start = replay(schedule).start
+        self._start = _starts(schedule)
         found = _Helpers(step, actions, positions, self._start).found()
         self._action = {name: action for name, action in found.items() if action is not None}
 
@@ -212,10 +220,10 @@ class _Ordering:
             raise self._cycle(nodes, ordered)
         return ordered
 
-    def _times(self, nodes: Mapping[str, Node]) -> dict[str, Fraction]:
+    def _times(self, nodes: Mapping[str, Node]) -> dict[str, int]:
         """When each node is due: what has no action, as soon as its inputs are there."""
-        before = Fraction(-1)
-        found: dict[str, Fraction] = {}
+        before = -1
+        found: dict[str, int] = {}
         for name, node in self._step.nodes.items():
             action = self._action.get(name)
             found[name] = (
