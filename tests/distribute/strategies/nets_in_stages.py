@@ -71,7 +71,7 @@ def agree(found: Trained, expected: Trained, what: str = "", rtol: float = 1e-9)
 
 def gpt(
     at: At, blocks: int = 4, batches: Sequence[int] = (BATCH,), lengths: Sequence[int] = (LENGTH,),
-    optimizer: Callable[..., Any] | None = None, dtype: Any = tf.float64,
+    optimizer: Callable[..., Any] | None = None, dtype: Any = tf.float64, rate: float = 0.2,
 ) -> Net:  # fmt: skip
     """A decoder with dropout, a skip connection from its first stage to its last, and one matrix for the
     words that it reads and those that it writes. Batches and sequences take turns in their sizes.
@@ -83,7 +83,7 @@ def gpt(
         h = skip = tf.nn.embedding_lookup(words, tokens)
     for i in range(blocks):
         with at(i / blocks), tf.variable_scope(f"block{i}"):
-            h = block(h, length, dtype)
+            h = block(h, length, dtype, rate)
     with at(1):
         logits = tf.matmul(tf.reshape(h + skip, [-1, WIDTH]), words, transpose_b=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -104,7 +104,7 @@ def adam(loss: Any) -> Any:
     return tf.train.AdamOptimizer(0.05).minimize(loss)
 
 
-def block(h: Any, length: Any, dtype: Any) -> Any:
+def block(h: Any, length: Any, dtype: Any, rate: float) -> Any:
     """Attention, and two layers with dropout."""
 
     def weights(name: str, *shape: int) -> Any:
@@ -119,7 +119,8 @@ def block(h: Any, length: Any, dtype: Any) -> Any:
     joined = tf.reshape(tf.transpose(found, [0, 2, 1, 3]), [-1, WIDTH])
     h += tf.reshape(joined @ weights("output", WIDTH, WIDTH), [-1, length, WIDTH])
     x = tf.reshape(normalised(h, "second"), [-1, WIDTH])
-    inner = tf.nn.dropout(tf.nn.gelu(x @ weights("up", WIDTH, 2 * WIDTH)), 0.8, seed=5)
+    inner = tf.nn.gelu(x @ weights("up", WIDTH, 2 * WIDTH))
+    inner = tf.nn.dropout(inner, rate=rate, seed=5) if rate else inner
     return h + tf.reshape(inner @ weights("down", 2 * WIDTH, WIDTH), [-1, length, WIDTH])
 
 
