@@ -353,7 +353,7 @@ def test_stages_are_in_order_and_each_has_operations() -> None:
     step(lambda x: layers(x, 0, 1), strategy(2))
     with pytest.raises(InvalidArgumentError, match="stage 0: expected inputs of this stage or earlier") as caught:
         step(lambda x: layers(x, 1, 0), strategy(2))
-    assert "MatMul_1" in str(caught.value)
+    assert "matmul_1" in str(caught.value)
     assert "test_pipeline.py" in str(caught.value)
     with pytest.raises(InvalidArgumentError, match="operations at each of 2 stages; got none at stage 1"):
         step(lambda x: layers(x, 0, 0), strategy(2))
