@@ -61,9 +61,15 @@ def with_stages(mesh: Mesh, schedule: Schedule) -> Mesh:
 
 
 def give_stages(rng: np.random.Generator, graph: tf.Graph, count: int) -> None:
-    """Give stages to the operations of ``graph``, later ones to later operations; variables are anywhere."""
+    """Give stages to the operations of ``graph``, later ones to later operations; variables are anywhere. A
+    list is not sent, so no stage ends between one and its readers.
+    """
     made = graph.get_operations()
-    stages = np.sort(rng.integers(0, count, len(made)))
-    for op, stage in zip(made, stages, strict=True):
-        number = int(rng.integers(count)) if op.type == "VarHandleOp" else int(stage)
-        op.mutate(attrs={**op.node.attrs, STAGE: str(number)})
+    place = {op.name: number for number, op in enumerate(made)}
+    lists = [(place[t.op.name], place[op.name]) for op in made for t in op.inputs if t.dtype == tf.variant]
+    ends = [i for i in range(len(made) + 1) if not any(maker < i <= reader for maker, reader in lists)]
+    starts = np.sort(rng.choice(ends, count - 1))
+    for number, op in enumerate(made):
+        stage = int(np.searchsorted(starts, number, "right"))
+        stage = int(rng.integers(count)) if op.type == "VarHandleOp" else stage
+        op.mutate(attrs={**op.node.attrs, STAGE: str(stage)})
