@@ -53,9 +53,10 @@ _STRATEGIES = (
     "MultiWorkerLayoutStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
     "PerReplica", "PipelineStrategy", "Precision", "ReduceOp", "ReductionToEachDevice",
     "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended",
-    "TensorParallelStrategy", "ValueContext", "copy_variables", "experimental_set_strategy",
-    "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context",
-    "local_shards", "relayout", "stage",
+    "TensorParallelStrategy", "ValueContext", "all_gather", "axis_index", "copy_variables",
+    "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
+    "in_cross_replica_context", "local_shards", "pmax", "pmean", "pmin", "ppermute", "psum", "psum_scatter",
+    "relayout", "shard_map", "stage",
 )  # fmt: skip
 
 

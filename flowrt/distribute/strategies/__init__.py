@@ -46,6 +46,15 @@ from flowrt.distribute.strategies.layouts.multi_worker_layouts import (
 )
 from flowrt.distribute.strategies.layouts.pipeline import PipelineStrategy as PipelineStrategy
 from flowrt.distribute.strategies.layouts.pipeline import stage as stage
+from flowrt.distribute.strategies.layouts.shard_map import all_gather as all_gather
+from flowrt.distribute.strategies.layouts.shard_map import axis_index as axis_index
+from flowrt.distribute.strategies.layouts.shard_map import pmax as pmax
+from flowrt.distribute.strategies.layouts.shard_map import pmean as pmean
+from flowrt.distribute.strategies.layouts.shard_map import pmin as pmin
+from flowrt.distribute.strategies.layouts.shard_map import ppermute as ppermute
+from flowrt.distribute.strategies.layouts.shard_map import psum as psum
+from flowrt.distribute.strategies.layouts.shard_map import psum_scatter as psum_scatter
+from flowrt.distribute.strategies.layouts.shard_map import shard_map as shard_map
 from flowrt.distribute.strategies.layouts.tensor_parallel import (
     TensorParallelStrategy as TensorParallelStrategy,
 )

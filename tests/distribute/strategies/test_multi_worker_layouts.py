@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 import flowrt as tf
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.train.checkpoints import shard_file
@@ -77,6 +78,21 @@ def test_processes_give_the_bits_of_devices() -> None:
     (losses, variables), _ = answers("train:mlp:tp", 2)
     layouts = of_net(NETS["mlp"], COLUMNS)
     expected, expected_variables = trained(NETS["mlp"], Mesh([("tp", 2)]), None, layouts)
+    assert losses == expected
+    assert variables == [each.tolist() for each in expected_variables]
+
+
+def test_processes_give_the_bits_of_a_master() -> None:
+    """Many controllers and a single one: the same operations on the same tasks."""
+    (losses, variables), _ = answers("train:mlp:tp", 2)
+    layouts = of_net(NETS["mlp"], COLUMNS)
+    with ReservedPorts(2) as reserved:
+        spec = {"worker": [f"127.0.0.1:{port}" for port in reserved.ports]}
+        servers = [tf.train.Server(spec, "worker", index) for index in range(2)]
+        mesh = Mesh([("tp", 2)])
+        expected, expected_variables = trained(NETS["mlp"], mesh, None, layouts, target=servers[0].target)
+        for server in servers:
+            server.stop()
     assert losses == expected
     assert variables == [each.tolist() for each in expected_variables]
 

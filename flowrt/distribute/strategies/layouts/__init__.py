@@ -4,6 +4,7 @@ layout_strategy        the strategy, and `relayout`
 fully_sharded          the same with variables, gradients and states in parts, or in host memory
 tensor_parallel        layers with weights that several devices share, by name
 copy_variables         values of variables, to variables over another mesh
+shard_map              a function of one coordinate, and its collectives
 local_shards           the parts of a tensor, each read where it is
 multi_worker_layouts   the same over the devices of several processes, each with a session of its own
 

@@ -24,6 +24,7 @@ from flowrt.graph.ops.collective import (
     collective_shapes,
     collectives,
     group_transfer,
+    over_axis,
     transfer,
 )
 from flowrt.graph.ops.elementwise import (
