@@ -54,7 +54,7 @@ MAX_LINES = {
     "docs/functions.md": 180,
     "docs/layouts.md": 190,
     "docs/mixed_precision.md": 100,
-    "docs/other_systems.md": 160,
+    "docs/other_systems.md": 180,
     "docs/parameter_servers.md": 90,
     "docs/pipelines.md": 400,
     "docs/programs.md": 110,
@@ -63,7 +63,7 @@ MAX_LINES = {
     "docs/strategies.md": 215,
     "docs/timeline.md": 130,
     "docs/training_loops.md": 120,
-    "ARCHITECTURE.md": 485,
+    "ARCHITECTURE.md": 500,
     "tests/test_tour.py": 500,
 }
 
