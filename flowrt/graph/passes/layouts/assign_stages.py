@@ -52,7 +52,7 @@ def nodes_of_batch(subgraph: Subgraph) -> set[str]:
 
 
 def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
-    """Raise `InvalidArgumentError` for a forward operation that reads what a later stage makes of the batch."""
+    """Raise `InvalidArgumentError` for a forward operation that reads a later stage's part of the batch."""
     of_batch = nodes_of_batch(subgraph) - backward_nodes(subgraph)
     for node in subgraph:
         later = [name for name, _ in node.inputs if name in of_batch and stages[name] > stages[node.name]]
