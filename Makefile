@@ -66,6 +66,8 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 	@for name in gpipe 1f1b interleaved zb_h1 zb_h2 zbv; do \
 		$(PY) -m flowrt export --schedule $$name --devices 4 --micro-batches 8 \
 			--out docs/pictures/schedule_$$name.svg || exit; done
+	@OPENBLAS_NUM_THREADS=1 $(PY) -m flowrt export --schedule examples/gpt_pipeline.py \
+		--out docs/pictures/pipeline_run.svg -- --width 128 --steps 40 | tail -n 1
 	@$(PY) examples/digits_cnn.py --out runs/docs/digits_cnn | tail -n 1
 	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png
 

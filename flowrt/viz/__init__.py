@@ -11,7 +11,7 @@
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
         -> formats             bytes                one module per format; target: the output file
 
-    Replay of a pipeline's schedule -> schedule_picture -> SVG
+    StepStats -> measured_schedule -> Replay of a pipeline's schedule -> schedule_picture -> SVG
 
 `export` runs the whole pipeline; `explain` prints where everything runs and why, `pass_changes` what each
 stage of the compile changed, `explain_layouts` the layouts of tensors over a mesh. Nothing here runs an

@@ -15,19 +15,20 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.pipeline.replay import Replay, replay
 from flowrt.graph.pipeline.times import Times
-from flowrt.profiler.steps import Step, read_step
+from flowrt.profiler.steps import Operation, Step, read_step
 from flowrt.viz.laid_out import LaidOut
 
-NS_PER_MS = 10**6
+NS_PER_US, US_PER_MS = 1000, 1000
 
 
 def measured(found: LaidOut | None, step_stats: Sequence[Any]) -> Replay:
     """Start and end of each action, in ms, in the fastest of ``step_stats``, of those that trace the step of
     ``found``.
 
-    An action lasts from the start of its first operation to the end of its last one, on any device of its
-    stage. Operations that wait for a tensor do not count. One without operations, such as the gradients of
-    inputs of the first stage, takes no time after the action before it.
+    An action ends with the last of its operations, and has begun with its first, on any device of its stage;
+    or as much later as it waited for tensors in between, since what it can compute before these is little.
+    One without operations, as for gradients of inputs at the first stage, takes no time after the action
+    before it.
 
     Raises `InvalidArgumentError` if the step is no pipeline's, or no step in ``step_stats`` has all actions.
     """
@@ -53,21 +54,32 @@ def _played(schedule: Schedule, spans: Mapping[Action, tuple[int, int]]) -> Repl
         before = first
         for action in line:
             start, before = spans.get(action, (before, before))
-            starts[action], ends[action] = (
-                Fraction(start - first, NS_PER_MS),
-                Fraction(before - first, NS_PER_MS),
-            )
+            starts[action], ends[action] = (_in_ms(start - first), _in_ms(before - first))
     return Replay(schedule, starts, ends)
+
+
+def _in_ms(ns: int) -> Fraction:
+    """Milliseconds, to a microsecond: more is not measured."""
+    return Fraction(ns // NS_PER_US, US_PER_MS)
 
 
 def _ran(found: LaidOut, step: Step) -> dict[Action, tuple[int, int]]:
     """Start and end of each action of which ``step`` has an operation, in ns."""
-    spans: dict[Action, tuple[int, int]] = {}
+    by_device: dict[str, dict[Action, list[Operation]]] = defaultdict(lambda: defaultdict(list))
+    waits: dict[str, list[Operation]] = defaultdict(list)
     for operation in step.operations:
         action = found.lowered.actions.get(operation.name)
-        if action is not None and not operation.is_receive:
-            start, end = spans.get(action, (operation.start, operation.end))
-            spans[action] = min(start, operation.start), max(end, operation.end)
+        if operation.is_receive:
+            waits[operation.device].append(operation)
+        elif action is not None:
+            by_device[operation.device][action].append(operation)
+    spans: dict[Action, tuple[int, int]] = {}
+    for device, ran in by_device.items():
+        for action, operations in ran.items():
+            start, end = min(o.start for o in operations), max(o.end for o in operations)
+            start += sum(max(0, min(end, w.end) - max(start, w.start)) for w in waits[device])
+            first, last = spans.get(action, (start, end))
+            spans[action] = min(first, start), max(last, end)
     return spans
 
 

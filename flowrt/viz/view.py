@@ -63,7 +63,7 @@ _STAGE = "stage "
 
 
 def stage_name(number: int) -> str:
-    """What a `NodeView` has as its device at a stage of a pipeline."""
+    """The device of a `NodeView` at a stage of a pipeline."""
     return f"{_STAGE}{number}"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from flowrt.cli.main import main
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.pipeline.replay import replay
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.pipeline.times import Times
@@ -19,10 +20,12 @@ from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.protos.step_stats_pb2 import StepStats
 from flowrt.viz.formats.dot import COLLECTIVES
 from flowrt.viz.laid_out import LaidOut, laid_out
-from flowrt.viz.measured_schedule import NS_PER_MS, measured, predicted
+from flowrt.viz.measured_schedule import measured, predicted
 from flowrt.viz.schedule_picture import schedule_svg, schedules_svg
 from flowrt.viz.script import main_request, requests_of_script
 from tests.profiler.made_stats import BASE, DEVICES, add
+
+NS_PER_MS = 10**6
 
 SCRIPT = """
 import sys
@@ -117,18 +120,24 @@ def test_a_traced_step_ran_in_the_order_of_its_schedule(schedule: str, tmp_path:
         assert (played.end[action] == start) is is_empty
 
 
-def test_an_action_lasts_from_its_first_operation_to_its_last_one(tmp_path: Path) -> None:
+def test_an_action_lasts_from_its_first_operation_to_its_last_one_without_waits(tmp_path: Path) -> None:
     found, _ = ran(tmp_path / "train.py")
     expected = replay(order("1f1b", 2, 4), Times(2, 3, 1))
-    step = StepStats()
+    waits = Action("B", 0, 0)  # its first operation runs, and then the device waits for 1 ms
+    step, seen = StepStats(), set()
     for name, action in found.lowered.actions.items():
-        if action is not None:  # half of its operations at the start, half at the end; a wait before
-            at = [BASE + int(each[action] * NS_PER_MS) for each in (expected.start, expected.end)]
-            half = int((at[1] - at[0]) / 2)
-            is_first = name == next(n for n, a in found.lowered.actions.items() if a == action)
-            begun = at[0] if is_first else at[0] + half
-            add(step, DEVICES[0], f"{name} = Op()", begun, begun + half)
-            add(step, DEVICES[0], f"{name} = _Recv(x:0 @{DEVICES[1]})", at[0] - 9, at[0] - 1)
+        if action is not None:
+            device = found.lowered.subgraph.nodes[name].device
+            start, end = (BASE + int(each[action] * NS_PER_MS) for each in (expected.start, expected.end))
+            middle = (start + end) // 2
+            if (action, device) in seen:
+                add(step, device, f"{name} = Op()", middle, end)
+            elif action == waits:
+                add(step, device, f"{name} = Op()", start - NS_PER_MS, start - NS_PER_MS)
+                add(step, device, f"x = _Recv(x:0 @{DEVICES[1]})", start - NS_PER_MS, start)
+            else:
+                add(step, device, f"{name} = Op()", start, middle)
+            seen.add((action, device))
     assert measured(found, [step]) == expected
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, check_mesh
@@ -141,8 +141,8 @@ class PipelineStrategy(TensorParallelStrategy):
         absent = [number for number in range(self.schedule.stages) if number not in found]
         if absent:
             raise misuse(
-                f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none at "
-                f"stage {absent[0]}"
+                f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none "
+                f"at stage {absent[0]}"
             )
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
@@ -177,7 +177,7 @@ class MultiWorkerPipelineExtended(PipelineExtended, MultiWorkerLayoutExtended):
 
 @contextlib.contextmanager
 def stage(index: int) -> Iterator[None]:
-    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` in whose scope it is.
+    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` around it.
 
     >>> with strategy.scope(), stage(1):
     ...     h = tf.layers.dense(h, 64)
@@ -219,17 +219,18 @@ def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:
     times = [each.name for each in mesh.axes if each.is_time]
     if times or mesh.stages is not None:
         raise misuse(
-            "PipelineStrategy: expected a mesh with axes of devices only, as axis says which is that of stages "
-            f"and micro_batches the number of turns; got the mesh {mesh}"
+            "PipelineStrategy: expected a mesh with axes of devices only, as axis says which is that of "
+            f"stages and micro_batches the number of turns; got the mesh {mesh}"
         )
     if axis not in names:
         raise misuse(
-            f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}.{nearest(str(axis), names)}"
+            f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}."
+            f"{nearest(str(axis), names)}"
         )
     if MICRO in names:
         raise misuse(
-            f"PipelineStrategy: expected another name than {MICRO!r}, which is that of the micro-batches, for an "
-            f"axis of the mesh {mesh}"
+            f"PipelineStrategy: expected another name than {MICRO!r}, which is that of the micro-batches, "
+            f"for an axis of the mesh {mesh}"
         )
     return mesh.staged(axis).with_turns(Axis(MICRO, micro_batches, is_time=True))
 
@@ -258,8 +259,8 @@ def _text_in(path: Any) -> str:
             return file.read().rstrip() + "\n"
     except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
         raise misuse(
-            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file with a "
-            f"line of actions per device; got {path!r}: {error}"
+            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file "
+            f"with a line of actions per device; got {path!r}: {error}"
         ) from None
 
 

@@ -80,7 +80,7 @@ class Lowered(NamedTuple):
     actions: Mapping[str, Action | None]
     """The action of each node if devices take turns; None of one that runs once."""
     passes: Mapping[str, Kind]
-    """Of a pipeline, the pass of each node of the global graph that a stage computes of all micro-batches."""
+    """The pass of each node of the global graph that a stage of a pipeline computes once per micro-batch."""
 
 
 def lower_layouts(

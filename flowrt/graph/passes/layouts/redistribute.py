@@ -142,8 +142,8 @@ class Move(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """How a tensor of the global ``shape`` is computed: in ``layout``, at ``position``, for the global node
-    ``origin``.
+    """The ``layout`` and the ``position`` in which a tensor of the global ``shape`` is computed, for the
+    global node ``origin``.
     """
 
     layout: Layout
