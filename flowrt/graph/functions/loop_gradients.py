@@ -29,6 +29,7 @@ from flowrt.graph.functions.function_gradients import (
     tangents_of,
     zeros_like,
 )
+from flowrt.graph.layouts.attributes import STAGE
 from flowrt.graph.node import Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Rule, op_def
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
@@ -177,8 +178,12 @@ class _Loop:
         return value
 
     def _new_stack(self, tensor: Tensor) -> _Stack:
-        outside = self._op.graph
-        with outside, outside.control_dependencies(None), outside.name_scope(f"{self._op.name}/"):
+        outside, attrs = self._op.graph, self._op.node.attrs
+        stage = {STAGE: attrs[STAGE]} if STAGE in attrs else {}  # the forward loop has it: it is no derivative
+        with (
+            outside, outside.control_dependencies(None), outside.name_scope(f"{self._op.name}/"),
+            outside.attributes_by(lambda made: stage),
+        ):  # fmt: skip
             initial = empty_tensor_list(
                 format_element_shape(tensor.spec.shape), -1, element_dtype=tensor.dtype, name="stack"
             )
