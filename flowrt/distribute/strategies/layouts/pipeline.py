@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, check_mesh
@@ -134,15 +134,14 @@ class PipelineStrategy(TensorParallelStrategy):
         for scope in itertools.chain(*self._scopes):
             if not any(_is_in(name, scope) for name in step.nodes):
                 hint = nearest(scope, {name.partition("/")[0] for name in step.nodes})
-                raise misuse(
-                    f"PipelineStrategy: stages: expected the name scope of an operation; got {scope!r}.{hint}"
-                )
+                what = "expected the name scope of an operation"
+                raise misuse(f"PipelineStrategy: stages: {what}; got {scope!r}.{hint}")
         found = {stages[name] for name in nodes_of_batch(step) - backward}
         absent = [number for number in range(self.schedule.stages) if number not in found]
         if absent:
             raise misuse(
-                f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none at "
-                f"stage {absent[0]}"
+                f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none "
+                f"at stage {absent[0]}"
             )
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
@@ -219,17 +218,16 @@ def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:
     times = [each.name for each in mesh.axes if each.is_time]
     if times or mesh.stages is not None:
         raise misuse(
-            "PipelineStrategy: expected a mesh with axes of devices only, as axis says which is that of stages "
-            f"and micro_batches the number of turns; got the mesh {mesh}"
+            "PipelineStrategy: expected a mesh with axes of devices only, as axis says which is that of "
+            f"stages and micro_batches the number of turns; got the mesh {mesh}"
         )
     if axis not in names:
-        raise misuse(
-            f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}.{nearest(str(axis), names)}"
-        )
+        hint = nearest(str(axis), names)
+        raise misuse(f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}.{hint}")
     if MICRO in names:
         raise misuse(
-            f"PipelineStrategy: expected another name than {MICRO!r}, which is that of the micro-batches, for an "
-            f"axis of the mesh {mesh}"
+            f"PipelineStrategy: expected another name than {MICRO!r}, which is that of the micro-batches, "
+            f"for an axis of the mesh {mesh}"
         )
     return mesh.staged(axis).with_turns(Axis(MICRO, micro_batches, is_time=True))
 

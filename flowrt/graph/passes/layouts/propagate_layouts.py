@@ -24,9 +24,9 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import INEXACT
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.graph.evaluate import located
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import is_stateful
+from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import (
     HOST,
     MESH,
@@ -103,7 +103,8 @@ def _schedule_of(subgraph: Subgraph, mesh: Mesh) -> Schedule | None:
         raise located(
             second,
             UnimplementedError(
-                f"expected one schedule of a step; got {other!r} of {second.name!r} and {one!r} of {first.name!r}"
+                f"expected one schedule of a step; got {other!r} of {second.name!r} and {one!r} of "
+                f"{first.name!r}"
             ),
         )
     return schedule_on(mesh, *found)

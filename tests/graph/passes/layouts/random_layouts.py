@@ -41,9 +41,7 @@ def random_layout(rng: np.random.Generator, mesh: Mesh, shape: Sequence[int], in
     return Layout(mesh, [placement(axis) for axis in mesh.axes])
 
 
-def give(
-    tensor: Any, layout: Layout, stored: Layout | None = None, schedule: Schedule | None = None
-) -> None:
+def give(tensor: Any, layout: Layout, stored: Layout | None = None, schedule: Schedule | None = None) -> None:
     """Give ``tensor``, a variable or a placeholder, a layout; and ``schedule``, of a mesh with stages."""
     op = tensor.op
     kept = {} if schedule is None else {SCHEDULE: schedule.name}
