@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import final
 
-from flowrt.errors import InvalidArgumentError
+from flowrt.dtypes import resource, variant
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import FORWARD, STAGE
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 
 
@@ -52,18 +53,26 @@ def nodes_of_batch(subgraph: Subgraph) -> set[str]:
 
 
 def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
-    """Raise `InvalidArgumentError` for a forward operation that reads a later stage's part of the batch."""
+    """Raise `InvalidArgumentError` for a forward operation that reads what a later stage makes of the batch,
+    unless it is where its variable is, as a look-up; and for one that needs a list of tensors, or a variable
+    inside a loop or branch, of another stage.
+    """
     of_batch = nodes_of_batch(subgraph) - backward_nodes(subgraph)
     for node in subgraph:
-        later = [name for name, _ in node.inputs if name in of_batch and stages[name] > stages[node.name]]
-        if later and node.name in of_batch and node.op.effect is not Effect.WRITE:
-            raise located(
-                node,
-                InvalidArgumentError(
-                    f"stage {stages[node.name]}: expected inputs of this stage or earlier ones; got "
-                    f"{later[0]!r} of stage {stages[later[0]]}"
-                ),
-            )
+        for ref in node.inputs:
+            here, there, dtype = stages[node.name], stages[ref[0]], subgraph.spec(ref).dtype
+            is_inside = dtype is resource and node.op.effect is Effect.NESTED
+            if here != there and (is_inside or dtype is variant):
+                what = "variables" if is_inside else "lists"
+                raise _misplaced(node, f"expected {what} of this stage", ref, stages)
+            is_forward = of_batch.issuperset((node.name, ref[0]))
+            if there > here and is_forward and node.op.effect not in (Effect.READ, Effect.WRITE):
+                raise _misplaced(node, "expected inputs of this stage or earlier ones", ref, stages)
+
+
+def _misplaced(node: Node, expected: str, ref: Ref, stages: Mapping[str, int]) -> OpError:
+    message = f"stage {stages[node.name]}: {expected}; got {ref[0]!r} of stage {stages[ref[0]]}"
+    return located(node, InvalidArgumentError(message))
 
 
 def _is_of_variable(node: Node) -> bool:

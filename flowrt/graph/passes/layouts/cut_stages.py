@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flowrt.dtypes import variant
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
@@ -36,11 +37,12 @@ def cut_stages(step: Subgraph, count: int) -> dict[str, int]:
     left_out = backward_nodes(step) | _of_writes(step)
     nodes = [node for node in step if node.name not in left_out and _is_computed(node)]
     costs = np.array([_cost(step, node) * PASSES for node in nodes])
-    if np.count_nonzero(costs) < count:
-        raise InvalidArgumentError(
-            f"pipeline: expected operations for {count} stages; got {np.count_nonzero(costs)}"
-        )
     ends = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), _crossing(nodes) * COST_OF_BYTE, count)
+    if np.count_nonzero(costs) < count or not ends:
+        raise InvalidArgumentError(
+            f"pipeline: expected operations for {count} stages; got {np.count_nonzero(costs)} of which the "
+            "time is known, or fewer places where no list of tensors crosses from one stage to the next"
+        )
     return {node.name: stage for stage, (a, b) in enumerate(_pairs(ends)) for node in nodes[a:b]}
 
 
@@ -52,7 +54,8 @@ def _cuts(total: np.ndarray, arriving: np.ndarray, count: int) -> list[int]:
     """The ends of ``count`` parts of which the largest is as small as possible. ``total`` are the costs of
     the first operations, ``arriving`` what a part that begins behind them has to receive.
     """
-    low, high, best = 0.0, float(total[-1] + arriving.max()), list[int]()
+    most = arriving[np.isfinite(arriving)].max()
+    low, high, best = 0.0, float(total[-1] + most), list[int]()
     for _ in range(ROUNDS):
         middle = (low + high) / 2 if best else high
         found = _within(middle, total, arriving, count)
@@ -84,17 +87,22 @@ def _within(bound: float, total: np.ndarray, arriving: np.ndarray, count: int) -
 
 
 def _crossing(nodes: Sequence[Node]) -> np.ndarray:
-    """The bytes of the tensors made by the first operations that later ones read, for each number of them."""
-    change = np.zeros(len(nodes) + 1)
+    """The bytes of the tensors made by the first operations that later ones read, for each number of them;
+    infinite if there is a list of tensors among them, which cannot be sent.
+    """
+    change, lists = np.zeros(len(nodes) + 1), np.zeros(len(nodes) + 1, int)
     made = {(node.name, i): (k, spec) for k, node in enumerate(nodes) for i, spec in enumerate(node.outputs)}
     last: dict[tuple[str, int], int] = {}
     for k, node in enumerate(nodes):
         last.update(dict.fromkeys((ref for ref in node.inputs if ref in made), k))
     for ref, reader in last.items():
         maker, spec = made[ref]
-        change[maker + 1] += _size(spec) * spec.dtype.np.itemsize
-        change[reader + 1 if reader < len(nodes) else reader] -= _size(spec) * spec.dtype.np.itemsize
-    return np.cumsum(change)
+        changed, size = (
+            (lists, 1) if spec.dtype is variant else (change, _size(spec) * spec.dtype.np.itemsize)
+        )
+        changed[maker + 1] += size
+        changed[reader + 1] -= size
+    return np.where(np.cumsum(lists) > 0, np.inf, np.cumsum(change))
 
 
 def _of_writes(step: Subgraph) -> set[str]:

@@ -27,11 +27,19 @@ def lower(subgraph: Subgraph) -> Subgraph:
     return replace_owners(subgraph, lambda node, _: _RULES[node.op.name](with_functions(node, lower)))
 
 
+_KEPT = (COLOCATION, STAGE, FORWARD)
+"""Attributes that a loop or branch has in any form."""
+
+
+def _at_stage_of(node: Node, inlined: list[Node]) -> list[Node]:
+    """Nodes that were inlined in place of ``node``, at its stage of a pipeline."""
+    place = {key: node.attrs[key] for key in (STAGE, FORWARD) if key in node.attrs}
+    return [each.replace(attrs={**place, **each.attrs}) for each in inlined] if place else inlined
+
+
 def _lower_call(node: Node) -> Replaced:
     nodes, results = inline(node.attrs["f"], node.inputs, f"{node.name}/", node.controls)
-    place = {key: node.attrs[key] for key in (STAGE, FORWARD) if key in node.attrs}
-    if place:
-        nodes = [each.replace(attrs={**place, **each.attrs}) for each in nodes]
+    nodes = _at_stage_of(node, nodes)
     effects = [f"{node.name}/{target}" for target in node.attrs["f"].targets]
     ends = dict.fromkeys([ref[0] for ref in results] + effects)
     inner = {n.name for n in nodes}
@@ -46,7 +54,7 @@ def _lower_branches(node: Node) -> Replaced:
     if branches is None:  # an If
         index, branches = dtypes.bool_, (node.attrs["else_branch"], node.attrs["then_branch"])
     kinds = tuple(spec.dtype for spec in node.outputs)
-    attrs = {key: value for key, value in node.attrs.items() if key in ("Tin", COLOCATION)}
+    attrs = {key: value for key, value in node.attrs.items() if key in ("Tin", *_KEPT)}
     attrs |= {"Tindex": index, "Tout": kinds, "branches": branches}
     return [node.replace(op=op_def("_Case"), attrs=attrs)], {}, ()
 
@@ -62,7 +70,7 @@ def _lower_while(node: Node) -> Replaced:
     fetches = (next_pred, *[body.fetches[i] for i in carried])
     nodes = {n.name: n for n in [*body, *again]}
     rotated = Subgraph(nodes, feeds, fetches, (*body.targets, *condition.targets))
-    attrs = {key: value for key, value in node.attrs.items() if key == COLOCATION}
+    attrs = {key: value for key, value in node.attrs.items() if key in _KEPT}
     attrs |= {
         "T": tuple(node.outputs[i].dtype for i in carried),
         "C": tuple(node.outputs[i].dtype for i in invariant),
@@ -76,7 +84,11 @@ def _lower_while(node: Node) -> Replaced:
     )
     place = {position: (node.name, number) for number, position in enumerate(carried)}
     effects = [f"{node.name}/first/{target}" for target in condition.targets]
-    return [*first, loop], {i: place.get(i, ref) for i, ref in enumerate(node.inputs)}, effects
+    return (
+        [*_at_stage_of(node, first), loop],
+        {i: place.get(i, ref) for i, ref in enumerate(node.inputs)},
+        effects,
+    )
 
 
 _RULES: dict[str, Callable[[Node], Replaced]] = {

@@ -1,0 +1,222 @@
+"""Nets in stages, which are trained under any `PipelineStrategy` and on one device: with `at(where)`, a part
+of a net is at the stage that is ``where``, from 0 to 1, of the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+import flowrt as tf
+
+DEVICES = 8
+BATCH, LENGTH, WIDTH, HEADS, WORDS = 16, 5, 8, 2, 11
+CONFIG = tf.ConfigProto(device_count={"CPU": DEVICES})
+
+At: TypeAlias = Callable[[float], AbstractContextManager[Any]]
+Feeds: TypeAlias = Mapping[Any, Any]
+
+
+class Net(NamedTuple):
+    """What to feed, by the step, the loss, and the update."""
+
+    feeds: Callable[[int], Feeds]
+    loss: Any
+    train: Any
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    variables: dict[str, Any]
+
+
+def trained(
+    build: Callable[[At], Net], strategy: Any = None, steps: int = 3, is_staged: bool = True
+) -> Trained:
+    """The losses of ``steps`` steps, and the variables after them."""
+    with tf.Graph() as graph, tf.Session(graph=graph, config=CONFIG) as session:
+        net = built(build, strategy, is_staged)
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        losses = [float(session.run([net.loss, net.train], net.feeds(i))[0]) for i in range(steps)]
+        return Trained(losses, session.run({v.op.name: v for v in tf.global_variables()}))
+
+
+def built(build: Callable[[At], Net], strategy: Any = None, is_staged: bool = True) -> Net:
+    """The net in the default graph. ``is_staged``: it says where its stages are."""
+    tf.set_random_seed(7)
+    if strategy is None:
+        return build(lambda where: nullcontext())
+    count = strategy.schedule.stages
+
+    def at(where: float) -> AbstractContextManager[Any]:
+        return tf.distribute.stage(min(int(where * count), count - 1)) if is_staged else nullcontext()
+
+    with strategy.scope():
+        return build(at)
+
+
+def agree(found: Trained, expected: Trained, what: str = "", rtol: float = 1e-9) -> None:
+    """Check that losses and variables are the same, but for the last bits of sums."""
+    np.testing.assert_allclose(found.losses, expected.losses, rtol, err_msg=f"losses: {what}")
+    assert found.variables.keys() == expected.variables.keys()
+    for name, value in expected.variables.items():
+        np.testing.assert_allclose(found.variables[name], value, rtol, 1e-9, err_msg=f"{name}: {what}")
+
+
+# --- a GPT
+
+
+def gpt(
+    at: At, blocks: int = 4, batches: Sequence[int] = (BATCH,), lengths: Sequence[int] = (LENGTH,),
+    optimizer: Callable[..., Any] | None = None, dtype: Any = tf.float64, rate: float = 0.2,
+) -> Net:  # fmt: skip
+    """A decoder with dropout, a skip connection from its first stage to its last, and one matrix for the
+    words that it reads and those that it writes. Batches and sequences take turns in their sizes.
+    """
+    tokens, targets = (tf.placeholder(tf.int32, [None, None], name) for name in ("tokens", "targets"))
+    length = tf.shape(tokens)[1]
+    with at(0):
+        words = tf.get_variable("words", [WORDS, WIDTH], dtype)
+        h = skip = tf.nn.embedding_lookup(words, tokens)
+    for i in range(blocks):
+        with at(i / blocks), tf.variable_scope(f"block{i}"):
+            h = block(h, length, dtype, rate)
+    with at(1):
+        logits = tf.matmul(tf.reshape(h + skip, [-1, WIDTH]), words, transpose_b=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.reshape(targets, [-1]), logits=logits
+        )
+        loss = tf.reduce_mean(losses)
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        shape = batches[step % len(batches)], lengths[step % len(lengths)]
+        return {each: rng.integers(0, WORDS, shape) for each in (tokens, targets)}
+
+    train = (optimizer or adam)(loss)
+    return Net(feeds, loss, train)
+
+
+def adam(loss: Any) -> Any:
+    return tf.train.AdamOptimizer(0.05).minimize(loss)
+
+
+def block(h: Any, length: Any, dtype: Any, rate: float) -> Any:
+    """Attention, and two layers with dropout."""
+
+    def weights(name: str, *shape: int) -> Any:
+        return tf.get_variable(name, shape, dtype)
+
+    def split(x: Any) -> Any:
+        return tf.transpose(tf.reshape(x, [-1, length, HEADS, WIDTH // HEADS]), [0, 2, 1, 3])
+
+    x = tf.reshape(normalised(h, "first"), [-1, WIDTH])
+    query, key, value = (split(x @ weights(name, WIDTH, WIDTH)) for name in ("query", "key", "value"))
+    found = tf.matmul(tf.nn.softmax(tf.matmul(query, key, transpose_b=True)), value)
+    joined = tf.reshape(tf.transpose(found, [0, 2, 1, 3]), [-1, WIDTH])
+    h += tf.reshape(joined @ weights("output", WIDTH, WIDTH), [-1, length, WIDTH])
+    x = tf.reshape(normalised(h, "second"), [-1, WIDTH])
+    inner = tf.nn.gelu(x @ weights("up", WIDTH, 2 * WIDTH))
+    inner = tf.nn.dropout(inner, rate=rate, seed=5) if rate else inner
+    return h + tf.reshape(inner @ weights("down", 2 * WIDTH, WIDTH), [-1, length, WIDTH])
+
+
+def normalised(x: Any, name: str) -> Any:
+    scale = tf.get_variable(name, [WIDTH], x.dtype, tf.ones_initializer())
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    return centred * tf.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + 1e-5) * scale
+
+
+PLAN = {r".*/(query|key|value|up)": "column", r".*/(output|down)": "row"}
+"""Tensor parallelism of a block."""
+
+
+# --- other nets
+
+
+def mlp(at: At, batches: Sequence[int] = (12,), dtype: Any = tf.float64, is_normalised: bool = False) -> Net:
+    """Three layers, dropout, and batch normalization if it ``is_normalised``."""
+    x, y = tf.placeholder(dtype, [None, 6]), tf.placeholder(tf.int32, [None])
+    with at(0):
+        h = tf.layers.dense(x, 8, tf.nn.relu, name="first")
+        h = tf.layers.batch_normalization(h, training=True) if is_normalised else h
+    with at(0.5):
+        h = tf.nn.dropout(tf.layers.dense(h, 8, tf.nn.relu, name="second"), 0.8, seed=3)
+    with at(1):
+        loss = cross_entropy(tf.layers.dense(h, 4, name="logits"), y)
+
+    def feeds(step: int) -> Feeds:
+        rng, count = np.random.default_rng(step), batches[step % len(batches)]
+        return {x: rng.standard_normal((count, 6)), y: rng.integers(0, 4, count)}
+
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        return Net(feeds, loss, adam(loss))
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def lstm(at: At, keep: float = 1.0) -> Net:
+    """Two recurrent layers, each a loop in the graph, with dropout in the first unless it may ``keep`` all."""
+    x, y = tf.placeholder(tf.float64, [None, 5, 3]), tf.placeholder(tf.int32, [None])
+    with at(0):
+        cell = tf.nn.rnn_cell.BasicLSTMCell(6)
+        cell = tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=keep, seed=2) if keep < 1 else cell
+        h, _ = tf.nn.dynamic_rnn(cell, x, dtype=tf.float64, scope="first")
+    with at(0.5):
+        _, state = tf.nn.dynamic_rnn(tf.nn.rnn_cell.BasicLSTMCell(6), h, dtype=tf.float64, scope="second")
+    with at(1):
+        loss = cross_entropy(tf.layers.dense(state.h, 4), y)
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        return {x: rng.standard_normal((12, 5, 3)), y: rng.integers(0, 4, 12)}
+
+    return Net(feeds, loss, adam(loss))
+
+
+def fed_by_dataset(at: At) -> Net:
+    """Two layers on a shuffled dataset, with a metric, a global step and a rate that decays."""
+    rng = np.random.default_rng(0)
+    rows = tf.data.Dataset.from_tensor_slices((rng.standard_normal((48, 6)), rng.integers(0, 4, 48)))
+    iterator = rows.shuffle(48, seed=1).repeat().batch(12, drop_remainder=True).make_one_shot_iterator()
+    x, y = iterator.get_next()
+    with at(0):
+        h = tf.layers.dense(x, 8, tf.nn.relu)
+    with at(1):
+        logits = tf.layers.dense(h, 4)
+        loss = cross_entropy(logits, y)
+        _, counted = tf.metrics.accuracy(y, tf.argmax(logits, 1))
+    step = tf.train.get_or_create_global_step()
+    rate = tf.train.exponential_decay(0.1, step, 2, 0.5)
+    train = tf.train.MomentumOptimizer(rate, 0.9).minimize(loss, global_step=step)
+    return Net(lambda step: {}, loss, tf.group(train, counted))
+
+
+def embeddings(at: At) -> Net:
+    """Rows of one table looked up at both ends: sparse gradients from two stages."""
+    x, y = tf.placeholder(tf.int32, [None, 5]), tf.placeholder(tf.int32, [None])
+    with at(0):
+        table = tf.get_variable("table", [10, 6], tf.float64)
+        h = tf.reduce_mean(tf.nn.embedding_lookup(table, x), 1)
+    with at(1):
+        h += tf.reduce_mean(tf.nn.embedding_lookup(table, x[:, :2]), 1)
+        labels = tf.nn.embedding_lookup(tf.get_variable("labels", [4, 6], tf.float64), y)
+        loss = cross_entropy(tf.layers.dense(h * labels, 4), y)
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        return {x: rng.integers(0, 10, (12, 5)), y: rng.integers(0, 4, 12)}
+
+    return Net(feeds, loss, adam(loss))
+
+
+def clipped(loss: Any) -> Any:
+    """An update with gradients clipped by the norm of all."""
+    optimizer = tf.train.AdamOptimizer(0.05)
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    return optimizer.apply_gradients(zip(tf.clip_by_global_norm(gradients, 0.1)[0], variables, strict=True))

@@ -1,0 +1,80 @@
+"""`PipelineStrategy` between real processes: `multi_worker_pipeline_script.py` on each of them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distribute.strategies.nets_in_stages import (
+    Trained,
+    agree,
+    embeddings,
+    fed_by_dataset,
+    gpt,
+    lstm,
+    mlp,
+    trained,
+)
+from tests.distribute.strategies.test_multi_worker import answer_of, workers
+
+SCRIPT = Path(__file__).with_name("multi_worker_pipeline_script.py")
+
+NETS = {
+    "1f1b": functools.partial(gpt, lengths=(5, 3)),
+    "interleaved": functools.partial(gpt, blocks=8),
+    "dp": mlp,
+    "uneven": functools.partial(mlp, batches=(12, 7, 3, 1)),
+    "lstm": lstm,
+    "dataset": fed_by_dataset,
+    "embeddings": embeddings,
+}
+"""The nets of the cases; of others it is the GPT."""
+
+
+@functools.cache
+def on_one_device(what: str) -> Trained:
+    return trained(NETS.get(what, gpt), steps=4 if what == "uneven" else 3)
+
+
+def answers(whats: list[str], count: int) -> list[list[Any]]:
+    """What came of each of ``whats``, in each process."""
+    with workers(",".join(whats), count, [SCRIPT] * count) as processes:
+        return [*map(list, zip(*[answer_of(process) for process in processes], strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("count", "whats"),
+    [
+        (2, ["1f1b", "zbv", "uneven", "lstm", "dataset", "embeddings"]),
+        (4, ["dp x tp", "dp"]),
+        pytest.param(2, ["dp", "tp"], marks=pytest.mark.slow),
+        pytest.param(4, ["zb_h2", "interleaved", "tp"], marks=pytest.mark.slow),
+    ],
+)
+def test_processes_give_the_numbers_of_one_device(count: int, whats: list[str]) -> None:
+    """Of one stage or a part of it each, or of two devices: 2 x 2 x 2 over four processes."""
+    for what, (first, *others) in zip(whats, answers(whats, count), strict=True):
+        losses, variables = first
+        assert not isinstance(losses, str), (what, first)
+        found = Trained(losses, {name: np.array(value) for name, value in variables.items()})
+        agree(found, on_one_device(what if what in NETS else "gpt"), what)
+        assert others == [first] * (count - 1), what
+
+
+def test_a_stage_that_ends_is_named_by_its_coordinate() -> None:
+    with workers("dies", 2, [SCRIPT] * 2) as processes:
+        ((kind, message),) = answer_of(processes[0])
+    assert (kind, "rank (pp=1)" in message) == ("UnavailableError", True), message
+
+
+def test_what_processes_do_not_share_is_refused_in_all() -> None:
+    outside, differs = answers(["outside", "differs"], 2)
+    for kind, message in outside:
+        assert kind == "InvalidArgumentError"
+        assert "variable 'step': expected one made in the scope of the strategy" in message
+    for kind, message in differs:
+        assert (kind, "same step over one mesh" in message) == ("InvalidArgumentError", True), message

@@ -1,0 +1,427 @@
+"""`PipelineStrategy`: losses and variables are those of one device; order, memory, and what is an error."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from tests.distribute.strategies.nets_in_stages import (
+    CONFIG,
+    PLAN,
+    Net,
+    Trained,
+    agree,
+    built,
+    clipped,
+    embeddings,
+    fed_by_dataset,
+    gpt,
+    lstm,
+    mlp,
+    trained,
+)
+
+Axis, Mesh, Strategy = tf.distribute.Axis, tf.distribute.Mesh, tf.distribute.PipelineStrategy
+
+EIGHT = functools.partial(gpt, blocks=8)
+NETS: dict[str, Callable[..., Net]] = {
+    "gpt": gpt,
+    "gpt of 8 blocks": EIGHT,
+    "gpt of many lengths": functools.partial(gpt, lengths=(5, 3, 6)),
+    "gpt of even batches": functools.partial(gpt, batches=(16, 8, 24)),
+    "gpt without dropout": functools.partial(gpt, rate=0.0),
+    "gpt, clipped": functools.partial(gpt, optimizer=clipped),
+    "mlp": functools.partial(mlp, batches=(12, 10, 7, 3, 1)),
+    "lstm": lstm,
+    "dataset": fed_by_dataset,
+    "embeddings": embeddings,
+}
+
+
+@functools.cache
+def on_one_device(net: str, steps: int = 3) -> Trained:
+    return trained(NETS[net], steps=steps)
+
+
+def strategy(p: int = 2, *axes: tuple[str, int], m: int = 4, schedule: Any = "1f1b", **options: Any) -> Any:
+    """On a mesh of ``p`` stages and ``axes``."""
+    options.setdefault("batch", "dp" if any(name == "dp" for name, _ in axes) else None)
+    return Strategy(Mesh([("pp", p), *axes]), "pp", m, schedule, **options)
+
+
+def check(net: str, found: Any, steps: int = 3, is_staged: bool = True) -> None:
+    what = f"{net}, {found!r}, {found.kept}"
+    agree(trained(NETS[net], found, steps, is_staged), on_one_device(net, steps), what)
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("net", "p", "m", "schedule", "options"),
+    [
+        ("gpt", 2, 4, "naive", {}),
+        ("gpt", 2, 8, "gpipe", {"remat": "stage"}),
+        ("gpt", 4, 4, "gpipe", {}),
+        ("gpt", 4, 8, "1f1b", {"remat": "stage"}),
+        ("gpt", 2, 4, "interleaved", {}),
+        ("gpt", 2, 4, "zb_h1", {"remat": "stage"}),
+        ("gpt", 4, 8, "zb_h2", {}),
+        ("gpt", 2, 4, "zbv", {"remat": "stage"}),
+        pytest.param("gpt of 8 blocks", 4, 8, "zbv", {}, marks=pytest.mark.slow),
+        pytest.param("gpt of 8 blocks", 2, 8, "interleaved", {"chunks": 4}, marks=pytest.mark.slow),
+    ],
+)
+def test_every_schedule_gives_the_numbers_of_one_device(
+    net: str, p: int, m: int, schedule: str, options: dict[str, Any]
+) -> None:
+    """A GPT with a skip connection, one matrix of words at both ends, and dropout."""
+    check(net, strategy(p, m=m, schedule=schedule, **options))
+
+
+@pytest.mark.parametrize(
+    ("axes", "options"),
+    [
+        ([("dp", 2)], {"schedule": "zb_h1"}),
+        ([("tp", 2)], {"plan": PLAN, "sequence": True, "schedule": "zb_h1"}),
+        ([("dp", 2), ("tp", 2)], {"plan": PLAN, "remat": "stage"}),
+    ],
+    ids=str,
+)
+def test_pipelines_compose_with_data_and_tensor_parallelism(axes: Any, options: dict[str, Any]) -> None:
+    check("gpt", strategy(2, *axes, **options))
+
+
+def test_the_axis_of_stages_may_be_any_of_the_mesh() -> None:
+    mesh = Mesh([("dp", 2), ("pp", 2)], [f"/cpu:{i}" for i in range(4)])
+    found = Strategy(mesh, "pp", 4, batch="dp")
+    check("gpt", found)
+    assert found.mesh.device((0, 1), position=1) == "/device:CPU:3"
+    assert found.mesh.device((0, 1), position=0) == "/device:CPU:2"
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_stages_are_found_by_costs(schedule: str) -> None:
+    check("gpt", strategy(2, schedule=schedule), is_staged=False)
+
+
+def test_stages_are_those_of_name_scopes() -> None:
+    stages = [["block0", "block1"], "block2", "block3", []]
+    with pytest.raises(
+        InvalidArgumentError, match="expected operations at each of 4 stages; got none at stage 3"
+    ):
+        trained(gpt, strategy(4, stages=stages), is_staged=False)
+    check("gpt", strategy(2, stages=[["block0", "block1"], ["block2", "block3/"]]), is_staged=False)
+
+
+def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
+    """Both forward passes of the first stage before any of the second."""
+    path = tmp_path / "mine.txt"
+    path.write_text("F0 F1 B1 B0  # backwards\nF1 F0 B1 B0\n")
+    found = strategy(2, m=2, schedule=path)
+    check("mlp", found)
+    assert [str(action) for action in found.schedule.actions[1]] == ["F(1,1)", "F(1,0)", "B(1,1)", "B(1,0)"]
+
+
+@pytest.mark.parametrize(
+    ("net", "found"),
+    [
+        ("gpt of many lengths", strategy(2, schedule="zb_h2")),
+        ("gpt of even batches", strategy(2, ("dp", 2))),
+        ("gpt, clipped", strategy(2)),
+        ("lstm", strategy(2, ("dp", 2), m=3, schedule="zb_h1")),
+        ("lstm", strategy(2, m=4, remat="stage")),
+        ("dataset", strategy(2, ("dp", 2), m=3)),
+        ("embeddings", strategy(2, ("dp", 2), schedule="zb_h1", remat="stage")),
+    ],
+    ids=str,
+)
+def test_nets_of_all_kinds_give_the_numbers_of_one_device(net: str, found: Any) -> None:
+    check(net, found)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        strategy(2),
+        strategy(2, ("dp", 2), schedule="zb_h2", remat="stage"),
+        strategy(2, m=8, schedule="gpipe"),
+    ],
+    ids=str,
+)
+def test_micro_batches_may_be_uneven_empty_and_change(found: Any) -> None:
+    """Of 12, 10, 7, 3 rows and of one."""
+    check("mlp", found, steps=5)
+
+
+def test_loops_are_cut_by_costs_only_where_no_list_crosses() -> None:
+    check("lstm", strategy(2, m=3), is_staged=False)
+
+
+def test_the_precision_of_a_policy_is_that_of_one_device_with_it() -> None:
+    """In bfloat16: results differ by its rounding, which is not that of float32."""
+    policy = tf.distribute.Precision("bfloat16")
+    one = trained(functools.partial(mlp, dtype=tf.float32), strategy(1, m=1, policy=policy))
+    two = trained(functools.partial(mlp, dtype=tf.float32), strategy(2, policy=policy))
+    full = trained(functools.partial(mlp, dtype=tf.float32))
+    np.testing.assert_allclose(two.losses, one.losses, 2e-2)
+    assert two.losses != full.losses
+
+
+def test_a_checkpoint_goes_on_over_any_mesh(tmp_path: Path) -> None:
+    """Of two stages, on one device, then of four stages with two rows of devices."""
+    found: list[float] = []
+    for number, given in enumerate([strategy(2), None, strategy(4, ("dp", 2), m=2)]):
+        with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+            net, saver = built(NETS["gpt without dropout"], given), tf.train.Saver()
+            if number:
+                saver.restore(session, f"{tmp_path}/model")
+            else:
+                session.run(tf.global_variables_initializer())
+            steps = (2 * number, 2 * number + 1)
+            found += [session.run([net.loss, net.train], net.feeds(step))[0] for step in steps]
+            saver.save(session, f"{tmp_path}/model")
+    np.testing.assert_allclose(found, on_one_device("gpt without dropout", 6).losses, 1e-9)
+
+
+# --- order and memory
+
+ROWS, COLUMNS = 2, 64
+LAYER_BYTES = ROWS * COLUMNS * 4
+"""Of the output of one layer, of one micro-batch."""
+
+
+def parts_of(found: Any, m: int) -> list[Any]:
+    """The compiled parts of a training step, by device: three layers a stage, `ROWS` rows a micro-batch."""
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        with found.scope():
+            h = x = tf.placeholder(tf.float32, [ROWS * m, COLUMNS])
+            for i in range(found.schedule.stages):
+                with tf.distribute.stage(i), tf.variable_scope(f"stage{i}"):
+                    for layer in range(3):
+                        h = tf.nn.tanh(h @ tf.get_variable(f"w{layer}", [COLUMNS, COLUMNS]))
+            train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.square(h)))
+        session.run(tf.global_variables_initializer())
+        session.run(train, {x: np.ones([ROWS * m, COLUMNS])})
+        plans = [plan for request in session._requests.values() for plan in request.plans.values()]
+        parts = plans[-1].partitions
+        return [parts[device] for device in sorted(parts)]
+
+
+def actions_of(part: Any) -> list[str]:
+    """The actions that end in the order in which the part runs; nothing waits for the last one."""
+    found = [re.match(r"_after/(\w)_(\d+)_(\d+)/", node.name) for node in part.schedule.order]
+    return [f"{m[1]}({m[2]},{m[3]})" for m in found if m]
+
+
+def most_in_flight(part: Any, stage: int) -> int:
+    """The most micro-batches of which the output of the first layer of ``stage`` is there at a time."""
+    order = list(part.schedule.order)
+    changes: list[tuple[float, int]] = []
+    for place, node in enumerate(order):
+        if re.fullmatch(rf"stage{stage}/Tanh@micro\d+", node.name):
+            last = max(i for i, other in enumerate(order) if (node.name, 0) in other.inputs)
+            changes += [(place, 1), (last + 0.5, -1)]
+    return int(np.cumsum([change for _, change in sorted(changes)]).max())
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "schedule"),
+    [(2, 4, "naive"), (2, 4, "gpipe"), (4, 8, "1f1b"), (2, 4, "interleaved"), (4, 4, "zb_h1"), (2, 4, "zbv")],
+)
+def test_devices_run_the_actions_of_the_schedule_in_its_order(p: int, m: int, schedule: str) -> None:
+    """The first stage has no part I: nothing waits for gradients of its inputs."""
+    found = strategy(p, m=m, schedule=schedule)
+    for part, line in zip(parts_of(found, m), found.schedule.actions, strict=True):
+        expected = [str(action) for action in line if (action.kind, action.stage) != ("I", 0)]
+        assert actions_of(part) == expected[:-1]
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8)])
+@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b"])
+def test_activations_in_flight_are_those_of_the_table(schedule: str, p: int, m: int) -> None:
+    expected = {"naive": [1] * p, "gpipe": [m] * p, "1f1b": [min(p - i, m) for i in range(p)]}
+    parts = parts_of(strategy(p, m=m, schedule=schedule), m)
+    assert [most_in_flight(part, i) for i, part in enumerate(parts)] == expected[schedule]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "remat", "inner"), [("gpipe", None, 2), ("1f1b", None, 0), ("gpipe", "stage", 0)]
+)
+def test_memory_grows_by_the_layers_that_wait_for_their_backward_pass(
+    schedule: str, remat: str | None, inner: int
+) -> None:
+    """Each further micro-batch takes what the first stage is fed and what it sends; with GPipe also its
+    ``inner`` layers, unless these are computed again.
+    """
+    nbytes = [
+        parts_of(strategy(2, m=m, schedule=schedule, remat=remat), m)[0].buffers.memory.nbytes for m in (4, 8)
+    ]
+    assert (nbytes[1] - nbytes[0]) / 4 == (2 + inner) * LAYER_BYTES
+
+
+# --- what is refused
+
+GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1\n"
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "message"),
+    [
+        ([("pp", 2)], {"axis": "pq"}, r"axis: expected one of the mesh \[pp=2\]; got 'pq'"),
+        ([Axis("pp", 2, True)], {}, r"a mesh with axes of devices only, .*; got the mesh \[time pp=2\]"),
+        ([("pp", 2), Axis("t", 2, True)], {}, "expected a mesh with axes of devices only"),
+        ([("pp", 2), ("micro", 2)], {}, "expected another name than 'micro'"),
+        ([("pp", 2)], {"micro_batches": 0}, "micro_batches: expected an integer >= 1; got 0"),
+        ([("pp", 2)], {"micro_batches": 2.0}, "micro_batches: expected an integer >= 1; got 2.0"),
+        ([("pp", 2)], {"schedule": "1f1"}, "schedule: expected one of naive, .*; got '1f1'"),
+        ([("pp", 2)], {"schedule": 0}, "schedule: expected one of naive, .*; got 0"),
+        ([("pp", 2)], {"chunks": 2}, "schedule '1f1b': chunks: expected 1; got 2"),
+        ([("pp", 2)], {"schedule": "interleaved", "chunks": 0}, "chunks: expected an integer >= 1; got 0"),
+        ([("pp", 2)], {"schedule": GOOD, "chunks": 2}, "chunks: expected None, as the actions of a schedule"),
+        ([("pp", 2)], {"schedule": GOOD}, "expected 4 micro-batches, as the mesh .* has; got one of 2"),
+        ([("pp", 4)], {"schedule": GOOD, "micro_batches": 2}, "expected 4 devices, .*; got one of 2"),
+        ([("pp", 2)], {"schedule": "F0 B0\nF0\n"}, r"line 2, column 3 \(device 1\), B\(1,0\): .* is absent"),
+        (
+            [("pp", 2)],
+            {"schedule": "F0 B1 F1 B0\nF0 B0 F1 B1\n"},
+            r"line 1, column 4 \(device 0\), B\(0,1\): expected no cycle; got B\(0,1\) after F\(0,1\)",
+        ),
+        ([("pp", 2)], {"stages": ["a"]}, "a name scope, or several, for each of 2 stages; got \\['a'\\]"),
+        ([("pp", 2)], {"stages": [["a"], 3]}, "a name scope, or several, for each of 2 stages"),
+        ([("pp", 2)], {"remat": "all"}, "remat: expected None or 'stage'; got 'all'"),
+        ([("pp", 2)], {"batch": "pp"}, "expected an axis of the mesh .*; got 'pp'"),
+        ([("pp", 2)], {"batch": 3}, "batch: expected None, an axis, or several"),
+        ([("pp", 2)], {"plan": PLAN}, "expected an axis of the mesh .*; got 'tp'"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(axes: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Strategy(Mesh(axes), **{"micro_batches": 4, **options})
+
+
+@pytest.mark.parametrize("text", [b"", b"F0 B0\nF0 X0", b"\xff\xfe"])
+def test_a_bad_file_is_named(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_bytes(text)
+    with pytest.raises(InvalidArgumentError, match=r"mine\.txt.*(expected|decode)"):
+        strategy(2, m=1, schedule=str(path))
+
+
+def test_a_mesh_is_a_mesh() -> None:
+    with pytest.raises(DTypeError, match="PipelineStrategy: expected a Mesh"):
+        Strategy([("pp", 2)])
+
+
+def test_a_stage_is_of_the_scope_that_it_is_in() -> None:
+    with pytest.raises(FailedPreconditionError, match="stage: expected the scope of a PipelineStrategy"):
+        with tf.distribute.stage(0):
+            pass
+    with tf.Graph().as_default(), strategy(2).scope():
+        for index in (2, -1, 1.0, True):
+            with pytest.raises(InvalidArgumentError, match="a number from 0 to 1, of 2 stages; got"):
+                with tf.distribute.stage(index):
+                    pass
+        with pytest.raises(FailedPreconditionError, match="expected a call outside other strategies' scopes"):
+            with strategy(2).scope():
+                pass
+
+
+def step(build: Callable[[Any], Any], found: Any, devices: int = 8) -> Any:
+    """Run one training step of what ``build`` makes of eight rows."""
+    with tf.Graph().as_default(), found.scope():
+        x = tf.placeholder(tf.float64, [None, 4], "x")
+        loss = tf.reduce_mean(tf.square(build(x)))
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
+            session.run(tf.global_variables_initializer())
+            return session.run([loss, train], {x: np.ones((8, 4))})
+
+
+def layers(x: Any, *stages: int) -> Any:
+    """A layer at each of ``stages``."""
+    for number, stage in enumerate(stages):
+        with tf.distribute.stage(stage):
+            x = x @ tf.get_variable(f"w{number}", [4, 4], tf.float64)
+    return x
+
+
+def test_stages_are_in_order_and_each_has_operations() -> None:
+    step(lambda x: layers(x, 0, 1), strategy(2))
+    with pytest.raises(
+        InvalidArgumentError, match="stage 0: expected inputs of this stage or earlier"
+    ) as caught:
+        step(lambda x: layers(x, 1, 0), strategy(2))
+    assert "matmul_1" in str(caught.value)
+    assert "test_pipeline.py" in str(caught.value)
+    with pytest.raises(InvalidArgumentError, match="operations at each of 2 stages; got none at stage 1"):
+        step(lambda x: layers(x, 0, 0), strategy(2))
+    with pytest.raises(InvalidArgumentError, match="expected the name scope of an operation; got 'head'"):
+        step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(2, stages=["MatMul", "head"]))
+    with pytest.raises(InvalidArgumentError, match="expected operations for 8 stages; got"):
+        step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(8))
+
+
+def test_a_mesh_larger_than_the_devices_is_named() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"mesh \[stages pp=2, .*\]: expected 2 devices; got 1"):
+        step(lambda x: layers(x, 0, 1), strategy(2), devices=1)
+
+
+def test_lists_and_variables_of_loops_stay_at_their_stage() -> None:
+    def apart(x: Any) -> Any:
+        with tf.distribute.stage(0):
+            w = tf.get_variable("w", [4, 4], tf.float64)
+            rows = tf.TensorArray(tf.float64, size=2).write(0, x @ w).write(1, x)
+        with tf.distribute.stage(1):
+            return tf.reduce_sum(rows.stack(), 0)
+
+    def inside(x: Any) -> Any:
+        w = tf.get_variable("w", [4, 4], tf.float64)
+        with tf.distribute.stage(0):
+            x = x @ w
+        with tf.distribute.stage(1):
+            return tf.cond(tf.reduce_sum(x) > 0, lambda: x @ w, lambda: x)
+
+    with pytest.raises(InvalidArgumentError, match="stage 1: expected lists of this stage; got"):
+        step(apart, strategy(2))
+    with pytest.raises(
+        InvalidArgumentError, match="stage 1: expected variables of this stage; got 'w' of stage 0"
+    ):
+        step(inside, strategy(2))
+
+
+def test_what_needs_a_whole_batch_is_named_with_its_cycle() -> None:
+    normalised = functools.partial(mlp, is_normalised=True)
+    cycle = (
+        r"'batch_normalization/moments/mean' needs a whole batch, .*: (F\(0,\d\) after )+F\(0,\d\)\. Compute"
+    )
+    with pytest.raises(InvalidArgumentError, match=cycle):
+        trained(normalised, strategy(2))
+    agree(trained(normalised, strategy(2, ("dp", 2), m=1)), trained(normalised))
+    with pytest.raises(InvalidArgumentError, match=r"'.*while' needs a whole batch"):  # draws in order
+        trained(functools.partial(lstm, keep=0.8), strategy(2))
+    with pytest.raises(InvalidArgumentError, match="4 must divide the batch"):
+        trained(functools.partial(gpt, batches=(10,)), strategy(2))
+
+
+def test_a_step_has_one_pipeline() -> None:
+    for other, message in (
+        (strategy(2, m=2), "over one mesh"),
+        (strategy(2, schedule="gpipe"), "one schedule"),
+    ):
+        with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+            outputs = []
+            for name, each in (("a", strategy(2)), ("b", other)):
+                with each.scope(), tf.variable_scope(name):
+                    x = tf.placeholder_with_default(np.ones((8, 4)), [8, 4])
+                    outputs.append(layers(x, 0, 1))
+            with pytest.raises(UnimplementedError, match=message):
+                session.run([tf.global_variables_initializer(), *outputs])
