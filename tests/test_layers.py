@@ -388,7 +388,7 @@ def _reached(name: str, edges: dict[str, set[str]]) -> set[str]:
 ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "device": ("loops", "llvm", "", "host", "onednn", "cuda", "local_devices"),
     "graph": (
-        "", "collectives", "pipeline", "layouts", "messages", "construction", "resources",
+        "", "collectives", "layouts", "pipeline", "messages", "construction", "resources",
         "ops.base", "ops.elementwise", "ops.array", "ops.text", "ops.lists", "ops.state", "derivatives",
         "ops.linalg", "ops.random", "ops.nn", "ops.collective",
         "passes.prepare", "passes.optimise", "functions", "text", "ops.surface",

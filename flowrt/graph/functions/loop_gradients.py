@@ -10,7 +10,8 @@ The tangents of a While are extra variables of the same loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -29,6 +30,7 @@ from flowrt.graph.functions.function_gradients import (
     tangents_of,
     zeros_like,
 )
+from flowrt.graph.layouts.attributes import STAGE
 from flowrt.graph.node import Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Rule, op_def
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
@@ -58,6 +60,18 @@ class _Stack(NamedTuple):
     initial: Tensor
     parameter: Tensor
     pushed: Tensor
+
+
+@contextlib.contextmanager
+def _beside(loop: Operation) -> Iterator[None]:
+    """Operations made inside are inputs of the forward ``loop``, at its stage; they are no derivatives."""
+    graph, attrs = loop.graph, loop.node.attrs
+    stage = {STAGE: attrs[STAGE]} if STAGE in attrs else {}
+    with (
+        graph, graph.control_dependencies(None), graph.name_scope(f"{loop.name}/"),
+        graph.attributes_by(lambda made: stage),
+    ):  # fmt: skip
+        yield
 
 
 class _Popped(NamedTuple):
@@ -177,8 +191,7 @@ class _Loop:
         return value
 
     def _new_stack(self, tensor: Tensor) -> _Stack:
-        outside = self._op.graph
-        with outside, outside.control_dependencies(None), outside.name_scope(f"{self._op.name}/"):
+        with _beside(self._op):
             initial = empty_tensor_list(
                 format_element_shape(tensor.spec.shape), -1, element_dtype=tensor.dtype, name="stack"
             )
@@ -237,7 +250,7 @@ class _Loop:
         parameters = [*self._parameters, *[stack.parameter for stack in new]]
         if counter is None:
             attrs[_COUNTER] = counter = len(op.inputs) + len(new)
-            with op.graph, op.graph.control_dependencies(None), op.graph.name_scope(f"{op.name}/"):
+            with _beside(op):
                 inputs.append(constant_tensor(np.zeros((), np.int32), "count"))
             parameters.append(forward.parameter(TensorSpec(dtypes.int32, ()), "count"))
             with forward, forward.control_dependencies(None):

@@ -6,6 +6,7 @@
     replay           `replay`: when each action runs; bubbles, activations held
     validate         `validate`: complete, on the right devices, without a cycle
     greedy, search   list scheduling; `best_schedule` for given times and memory
+    mesh_schedule    `schedule_on`: the schedule of a mesh with stages
     schedule_file    `parse_schedule`, `format_schedule`: one line of text per device
 
     order(name, ...) or parse_schedule(text) -> Schedule -> replay -> Replay

@@ -1,6 +1,7 @@
 """What the workers of `test_multi_worker_pipeline` run, with the arguments WHAT TASK ADDRESSES...
 
-WHAT is one word or several with commas: each is done in turn, in one launch. Prints what came of each as JSON.
+WHAT is one word or several with commas: each is done in turn, in one launch. Prints what came of each, as
+JSON.
 """
 
 import functools

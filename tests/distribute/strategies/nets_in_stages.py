@@ -137,9 +137,7 @@ PLAN = {r".*/(query|key|value|up)": "column", r".*/(output|down)": "row"}
 # --- other nets
 
 
-def mlp(
-    at: At, batches: Sequence[int] = (12,), dtype: Any = tf.float64, is_normalised: bool = False
-) -> Net:
+def mlp(at: At, batches: Sequence[int] = (12,), dtype: Any = tf.float64, is_normalised: bool = False) -> Net:
     """Three layers, dropout, and batch normalization if it ``is_normalised``."""
     x, y = tf.placeholder(dtype, [None, 6]), tf.placeholder(tf.int32, [None])
     with at(0):
@@ -163,7 +161,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def lstm(at: At, keep: float = 1.0) -> Net:
-    """Two recurrent layers, each a loop in the graph, with dropout in the first if it does not ``keep`` all."""
+    """Two recurrent layers, each a loop in the graph; dropout in the first unless it may ``keep`` all."""
     x, y = tf.placeholder(tf.float64, [None, 5, 3]), tf.placeholder(tf.int32, [None])
     with at(0):
         cell = tf.nn.rnn_cell.BasicLSTMCell(6)

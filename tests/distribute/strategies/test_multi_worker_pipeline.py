@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.distribute.strategies.nets_in_stages import Trained, agree, embeddings, fed_by_dataset, gpt, lstm, mlp, trained
+from tests.distribute.strategies.nets_in_stages import (
+    Trained,
+    agree,
+    embeddings,
+    fed_by_dataset,
+    gpt,
+    lstm,
+    mlp,
+    trained,
+)
 from tests.distribute.strategies.test_multi_worker import answer_of, workers
 
 SCRIPT = Path(__file__).with_name("multi_worker_pipeline_script.py")

@@ -4,7 +4,7 @@ layout_strategy        the strategy, and `relayout`
 fully_sharded          the same with variables, gradients and states in parts, or in host memory
 tensor_parallel        layers with weights that several devices share, by name
 argument_names         arguments that the strategies do not have, by the names of other frameworks
-pipeline               a model in stages on devices of their own, and micro-batches
+pipeline               stages on devices of their own, through which micro-batches pass
 copy_variables         values of variables, to variables over another mesh
 shard_map              a function of one coordinate, and its collectives
 local_shards           the parts of a tensor, each read where it is

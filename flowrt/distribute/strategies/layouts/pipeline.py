@@ -134,9 +134,8 @@ class PipelineStrategy(TensorParallelStrategy):
         for scope in itertools.chain(*self._scopes):
             if not any(_is_in(name, scope) for name in step.nodes):
                 hint = nearest(scope, {name.partition("/")[0] for name in step.nodes})
-                raise misuse(
-                    f"PipelineStrategy: stages: expected the name scope of an operation; got {scope!r}.{hint}"
-                )
+                what = "expected the name scope of an operation"
+                raise misuse(f"PipelineStrategy: stages: {what}; got {scope!r}.{hint}")
         found = {stages[name] for name in nodes_of_batch(step) - backward}
         absent = [number for number in range(self.schedule.stages) if number not in found]
         if absent:
@@ -223,10 +222,8 @@ def _staged(mesh: Mesh, axis: Any, micro_batches: Any) -> Mesh:
             f"stages and micro_batches the number of turns; got the mesh {mesh}"
         )
     if axis not in names:
-        raise misuse(
-            f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}."
-            f"{nearest(str(axis), names)}"
-        )
+        hint = nearest(str(axis), names)
+        raise misuse(f"PipelineStrategy: axis: expected one of the mesh {mesh}; got {axis!r}.{hint}")
     if MICRO in names:
         raise misuse(
             f"PipelineStrategy: expected another name than {MICRO!r}, which is that of the micro-batches, "

@@ -40,8 +40,8 @@ def cut_stages(step: Subgraph, count: int) -> dict[str, int]:
     ends = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), _crossing(nodes) * COST_OF_BYTE, count)
     if np.count_nonzero(costs) < count or not ends:
         raise InvalidArgumentError(
-            f"pipeline: expected operations for {count} stages; got {np.count_nonzero(costs)} of which the time "
-            "is known, or fewer places where no list of tensors crosses from one stage to the next"
+            f"pipeline: expected operations for {count} stages; got {np.count_nonzero(costs)} of which the "
+            "time is known, or fewer places where no list of tensors crosses from one stage to the next"
         )
     return {node.name: stage for stage, (a, b) in enumerate(_pairs(ends)) for node in nodes[a:b]}
 
@@ -97,7 +97,9 @@ def _crossing(nodes: Sequence[Node]) -> np.ndarray:
         last.update(dict.fromkeys((ref for ref in node.inputs if ref in made), k))
     for ref, reader in last.items():
         maker, spec = made[ref]
-        changed, size = (lists, 1) if spec.dtype is variant else (change, _size(spec) * spec.dtype.np.itemsize)
+        changed, size = (
+            (lists, 1) if spec.dtype is variant else (change, _size(spec) * spec.dtype.np.itemsize)
+        )
         changed[maker + 1] += size
         changed[reader + 1] -= size
     return np.where(np.cumsum(lists) > 0, np.inf, np.cumsum(change))

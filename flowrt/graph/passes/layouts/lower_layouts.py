@@ -213,8 +213,11 @@ class _Lowering:
         return LoweredFunction(made.nodes, feeds, fetches, made.targets, self._moves)
 
     def _lower_all(self) -> None:
+        drawn_again = {node.attrs[AGAIN] for node in self._subgraph if AGAIN in node.attrs}
         for node in self._subgraph:
-            if node.name in self._layouts.single:
+            if node.name in drawn_again or AGAIN in node.attrs:  # both at one position, also if they run once
+                self._lower_draw(node)
+            elif node.name in self._layouts.single:
                 self._lower_single(node)
             elif node.name in self._parameters:
                 self._lower_parameter(node)

@@ -31,7 +31,7 @@ _KEPT = (COLOCATION, STAGE, FORWARD)
 """Attributes that a loop or branch has in any form."""
 
 
-def _at_stage_of(node: Node, inlined: Sequence[Node]) -> Sequence[Node]:
+def _at_stage_of(node: Node, inlined: list[Node]) -> list[Node]:
     """Nodes that were inlined in place of ``node``, at its stage of a pipeline."""
     place = {key: node.attrs[key] for key in (STAGE, FORWARD) if key in node.attrs}
     return [each.replace(attrs={**place, **each.attrs}) for each in inlined] if place else inlined
@@ -84,7 +84,11 @@ def _lower_while(node: Node) -> Replaced:
     )
     place = {position: (node.name, number) for number, position in enumerate(carried)}
     effects = [f"{node.name}/first/{target}" for target in condition.targets]
-    return [*_at_stage_of(node, first), loop], {i: place.get(i, ref) for i, ref in enumerate(node.inputs)}, effects
+    return (
+        [*_at_stage_of(node, first), loop],
+        {i: place.get(i, ref) for i, ref in enumerate(node.inputs)},
+        effects,
+    )
 
 
 _RULES: dict[str, Callable[[Node], Replaced]] = {

@@ -41,10 +41,10 @@ def random_layout(rng: np.random.Generator, mesh: Mesh, shape: Sequence[int], in
     return Layout(mesh, [placement(axis) for axis in mesh.axes])
 
 
-def give(tensor: Any, layout: Layout, stored: Layout | None = None, schedule: str = "") -> None:
+def give(tensor: Any, layout: Layout, stored: Layout | None = None, schedule: Schedule | None = None) -> None:
     """Give ``tensor``, a variable or a placeholder, a layout; and ``schedule``, of a mesh with stages."""
     op = tensor.op
-    kept = {SCHEDULE: schedule} if schedule else {}
+    kept = {} if schedule is None else {SCHEDULE: schedule.name}
     op.mutate(attrs={**op.node.attrs, **attributes_of(layout, stored), **kept})
 
 
@@ -54,10 +54,13 @@ def random_schedule(rng: np.random.Generator, micro_batches: int, most: int = 3)
     return order(names[int(rng.integers(len(names)))], int(rng.integers(1, most + 1)), micro_batches)
 
 
-def with_stages(mesh: Mesh, schedule: Schedule) -> Mesh:
-    """``mesh`` on each device of ``schedule``, with its micro-batches as turns."""
-    turns = Axis("turn", schedule.micro_batches, is_time=True)
-    return Mesh([turns, *mesh.axes], stages=("p", schedule.devices))
+def staged_mesh(rng: np.random.Generator, schedule: Schedule) -> Mesh:
+    """A random mesh on each device of ``schedule``, with its micro-batches as turns."""
+    while True:
+        mesh = random_mesh(rng)
+        if not any(axis.is_time for axis in mesh.axes) and mesh.size * schedule.devices <= DEVICES:
+            turns = Axis("turn", schedule.micro_batches, is_time=True)
+            return Mesh([turns, *mesh.axes], stages=("p", schedule.devices))
 
 
 def give_stages(rng: np.random.Generator, graph: tf.Graph, count: int) -> None:
