@@ -73,7 +73,7 @@ _COLLECTIVES: dict[tuple[type[Placement], type[Placement]], str] = {
 
 
 SEND = Step((), REPLICATED, REPLICATED)
-"""From one position to another."""
+"""The way from one position to another."""
 
 
 @functools.lru_cache(4096)

@@ -176,7 +176,7 @@ class MultiWorkerPipelineExtended(PipelineExtended, MultiWorkerLayoutExtended):
 
 @contextlib.contextmanager
 def stage(index: int) -> Iterator[None]:
-    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` in whose scope it is.
+    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` of the scope.
 
     >>> with strategy.scope(), stage(1):
     ...     h = tf.layers.dense(h, 64)
@@ -256,8 +256,8 @@ def _text_in(path: Any) -> str:
             return file.read().rstrip() + "\n"
     except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
         raise misuse(
-            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file with a "
-            f"line of actions per device; got {path!r}: {error}"
+            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file "
+            f"with a line of actions per device; got {path!r}: {error}"
         ) from None
 
 

@@ -51,7 +51,7 @@ class Kind(NamedTuple):
     reduction: str
     dtype: DType
     action: Action | None
-    """What one stage computes of one micro-batch: others run at another time."""
+    """The work of one stage on one micro-batch: others run at another time."""
 
 
 Kinds: TypeAlias = Mapping[str, Kind]

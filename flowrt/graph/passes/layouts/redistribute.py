@@ -139,7 +139,7 @@ class Move(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """How a tensor of the global ``shape`` is computed: in ``layout``, at ``position``, for the global node
+    """A tensor of the global ``shape``, computed in ``layout``, at ``position``, for the global node
     ``origin``.
     """
 
