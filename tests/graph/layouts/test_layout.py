@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,7 @@ def test_a_mesh_with_stages_is_there_once_for_each_position() -> None:
     assert (turns.num_devices, turns.size) == (6, 8)
     for each in (mesh, turns, Mesh([("dp", 2)], stages=("pp", 3))):
         assert parse_mesh(format_mesh(each)) is each
-        assert pickle.loads(pickle.dumps(each)) is each
+        assert pickle.loads(pickle.dumps(each)) is each  # noqa: S301
     with pytest.raises(
         InvalidArgumentError, match="expected an axis of devices as the axis of stages; got 'micro'"
     ):

@@ -15,7 +15,7 @@ from flowrt.graph.passes.layouts.cut_stages import _cuts, cut_stages
 
 
 def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> float:
-    """The time of the longest of the parts that end at ``ends``: its costs, and what arrives before it."""
+    """The time of the longest of the parts that end at ``ends``: its costs, and what arrives for it."""
     starts = [0, *ends[:-1]]
     return max(costs[a:b].sum() + (arriving[a] if a else 0.0) for a, b in zip(starts, ends, strict=True))
 
