@@ -161,7 +161,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def lstm(at: At, keep: float = 1.0) -> Net:
-    """Two recurrent layers, each a loop in the graph; dropout in the first unless it may ``keep`` all."""
+    """Two recurrent layers, each a loop in the graph, the first with dropout unless ``keep`` is 1."""
     x, y = tf.placeholder(tf.float64, [None, 5, 3]), tf.placeholder(tf.int32, [None])
     with at(0):
         cell = tf.nn.rnn_cell.BasicLSTMCell(6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,31 @@ def test_a_mesh_gets_the_first_devices_of_a_session() -> None:
 def test_equal_meshes_are_one_object(mesh: Mesh) -> None:
     assert Mesh(mesh.axes) is mesh
     assert copy.deepcopy(mesh) is mesh
+
+
+def test_a_mesh_with_stages_is_there_once_for_each_position() -> None:
+    devices = [f"/cpu:{i}" for i in range(6)]
+    mesh = Mesh([("dp", 2), ("pp", 3)], devices).staged("pp")
+    assert str(mesh) == "[stages pp=3, dp=2]"
+    assert [mesh.device((1,), position) for position in mesh.positions] == [
+        f"/device:CPU:{i}" for i in (3, 4, 5)
+    ]
+    assert [mesh.place((dp,), pp) for pp in range(3) for dp in range(2)] == [*range(6)]
+    assert mesh.places()[3] == ((1,), 1)
+    assert mesh.device_indices()[3] == (1, 1)
+    turns = mesh.with_turns(Axis("micro", 4, is_time=True))
+    assert (turns.num_devices, turns.size) == (6, 8)
+    for each in (mesh, turns, Mesh([("dp", 2)], stages=("pp", 3))):
+        assert parse_mesh(format_mesh(each)) is each
+        assert pickle.loads(pickle.dumps(each)) is each  # noqa: S301
+    with pytest.raises(
+        InvalidArgumentError, match="expected an axis of devices as the axis of stages; got 'micro'"
+    ):
+        turns.staged("micro")
+    with pytest.raises(InvalidArgumentError, match="expected axes with different names; got dp, dp"):
+        Mesh([("dp", 2)], stages=("dp", 3))
+    with pytest.raises(InvalidArgumentError, match="expected a text like"):
+        parse_mesh("[stages a=2, stages b=2]")
 
 
 @given(meshes, st.booleans())

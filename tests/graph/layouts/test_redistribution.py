@@ -13,7 +13,7 @@ from flowrt.errors import InternalError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Shard
 from flowrt.graph.layouts.mesh import Axis, Coordinate, Mesh
-from flowrt.graph.layouts.redistribution import Step, plan, received_bytes
+from flowrt.graph.layouts.redistribution import SEND, Step, plan, received_bytes
 
 P, S0, S1, B = Partial(), Shard(0), Shard(1), REPLICATED
 PLACEMENTS: tuple[Placement, ...] = (S0, S1, B, P)
@@ -182,3 +182,40 @@ def test_nothing_becomes_partial() -> None:
     mesh = mesh_of((2,))
     with pytest.raises(InternalError, match="expected a target that"):
         plan(Layout(mesh, [B]), Layout(mesh, [P]), (4, 4), 4)
+
+
+# --- to another position of the axis of stages
+
+
+@pytest.mark.parametrize(("sizes", "shape"), [*itertools.product([(2,), (3,), (2, 2)], SHAPES)], ids=str)
+def test_every_pair_of_layouts_at_two_positions(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """One message a coordinate, of nothing that is yet to be added up."""
+    whole = np.random.default_rng(0).integers(-9, 9, shape).astype(float)
+    mesh = Mesh([Axis(f"a{i}", size) for i, size in enumerate(sizes)], stages=("p", 2))
+    for source, target in pairs(mesh):
+        if target.partial_axes:
+            continue
+        layout, parts = source, cut(whole, source)
+        steps = plan(source, target, shape, 8, is_sent=True)
+        assert [step.collective for step in steps].count("Send") == 1
+        for step in steps:
+            if step is SEND:
+                assert not layout.partial_axes
+                sent = sum(parts[c].size for c in mesh.coordinates) * 8
+                assert received_bytes(step, layout, shape, 8) == sent
+            else:
+                parts = perform(step, parts, layout, shape)
+            layout = step.apply(layout)
+        assert layout is target
+        for coordinate, part in cut(whole, target).items():
+            assert np.array_equal(parts[coordinate], part), (source, target, steps)
+
+
+def test_what_all_need_whole_is_sent_in_parts_and_gathered_there() -> None:
+    """The local all-gather: a quarter of the bytes cross from one position to the other."""
+    mesh = Mesh([("a", 4)], stages=("p", 2))
+    whole = Layout(mesh, [B])
+    steps = plan(whole, whole, (64, 1 << 14), 4, DEFAULT_LINKS.between, is_sent=True)
+    names = [step.collective for step in steps]
+    assert names in (["Send"], ["Slice", "Send", "AllGather"])
+    assert plan(whole, whole, (64, 64), 4) == ()

@@ -176,7 +176,7 @@ class MultiWorkerPipelineExtended(PipelineExtended, MultiWorkerLayoutExtended):
 
 @contextlib.contextmanager
 def stage(index: int) -> Iterator[None]:
-    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` around it.
+    """Operations made inside are at the stage ``index`` of the `PipelineStrategy` of the scope.
 
     >>> with strategy.scope(), stage(1):
     ...     h = tf.layers.dense(h, 64)

@@ -51,7 +51,7 @@ class Kind(NamedTuple):
     reduction: str
     dtype: DType
     action: Action | None
-    """The action to which it belongs: others run at another time."""
+    """The work of one stage on one micro-batch: others run at another time."""
 
 
 Kinds: TypeAlias = Mapping[str, Kind]

@@ -106,7 +106,7 @@ def _crossing(nodes: Sequence[Node]) -> np.ndarray:
 
 
 def _of_writes(step: Subgraph) -> set[str]:
-    """Nodes that only writes need, as initial values: they are at the stage of the variable."""
+    """The nodes that are only written, as initial values are: they are at the stage of their variable."""
     consumers, found = step.consumers(), set[str]()
     for node in reversed(list(step)):
         readers = consumers[node.name]

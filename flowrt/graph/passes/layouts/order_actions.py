@@ -8,7 +8,7 @@ is gradient accumulation.
     helpers              slices, sums, messages: with their inputs at the same position, else their readers
     what runs once       reads of variables, updates: as soon as its inputs are there
 
-Nodes are sorted by the start of their action in a replay of the schedule. For what reorders a step
+Nodes are sorted by the start of their action in a replay of the schedule. For passes that reorder a step
 (several streams, compiled loops), the first nodes of an action also wait for the last ones of the action
 before, through a NoOp on each device. Sends never block and receives are by key, so a step that can be sorted
 cannot deadlock.

@@ -111,7 +111,7 @@ def _schedule_of(subgraph: Subgraph, mesh: Mesh) -> Schedule | None:
 
 
 class _Start(NamedTuple):
-    """A step or a function, and what is known of it."""
+    """The given facts of a step or a function."""
 
     subgraph: Subgraph
     mesh: Mesh

@@ -142,8 +142,8 @@ class Move(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """The ``layout`` and the ``position`` in which a tensor of the global ``shape`` is computed, for the
-    global node ``origin``.
+    """A tensor of the global ``shape``, computed in ``layout``, at ``position``, for the global node
+    ``origin``.
     """
 
     layout: Layout

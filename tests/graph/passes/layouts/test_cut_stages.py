@@ -1,0 +1,69 @@
+"""Stages by costs: the least longest stage of all cuts, and none through a list of tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.layouts.cut_stages import _cuts, cut_stages
+
+
+def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> float:
+    """The time of the longest of the parts that end at ``ends``: its costs, and what arrives for it."""
+    starts = [0, *ends[:-1]]
+    return max(costs[a:b].sum() + (arriving[a] if a else 0.0) for a, b in zip(starts, ends, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cuts_are_the_best_of_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, count = int(rng.integers(3, 10)), int(rng.integers(1, 4))
+    costs = rng.integers(0, 9, size) * 1.0
+    arriving = np.concatenate([[0.0], rng.integers(0, 9, size - 1) * 1.0, [0.0]])
+    arriving[1:-1][rng.random(size - 1) < 0.2] = np.inf
+    every = [(*ends, size) for ends in itertools.combinations(range(1, size), count - 1)]
+    best = min(longest(ends, costs, arriving) for ends in every)
+    found = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), arriving, count)
+    if np.isinf(best):
+        assert found == []
+    else:
+        assert longest(found, costs, arriving) == pytest.approx(best, rel=1e-9)
+
+
+def step_of(graph: tf.Graph) -> Subgraph:
+    return Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+
+
+def test_initial_values_are_no_work_of_a_stage() -> None:
+    with tf.Graph().as_default() as graph:
+        h = tf.placeholder(tf.float32, [8, 64])
+        tf.get_variable("unused", [512, 512])
+        for number in range(4):
+            h = tf.matmul(h, tf.get_variable(f"w{number}", [64, 64]), name=f"layer{number}")
+        found = cut_stages(step_of(graph), 2)
+    assert [found[f"layer{number}"] for number in range(4)] == [0, 0, 1, 1]
+    assert not any("Initializer" in name for name in found)
+
+
+def test_no_cut_goes_through_a_list() -> None:
+    with tf.Graph().as_default() as graph:
+        h = tf.matmul(tf.placeholder(tf.float32, [8, 64]), tf.ones([64, 64]), name="before")
+        rows = tf.TensorArray(tf.float32, size=4).unstack(tf.reshape(h, [4, 128]))
+        _, total = tf.while_loop(
+            lambda i, total: i < 4, lambda i, total: (i + 1, total + rows.read(i)), [0, tf.zeros([128])]
+        )
+        tf.matmul(tf.reshape(total, [2, 64]), tf.ones([64, 64]), name="after")
+        step = step_of(graph)
+        found = cut_stages(step, 2)
+        for node in step:
+            for name, index in node.inputs:
+                if step.nodes[name].outputs[index].dtype == tf.variant and {name, node.name} <= found.keys():
+                    assert found[name] == found[node.name]
+        with pytest.raises(InvalidArgumentError, match="pipeline: expected operations for 99 stages; got"):
+            cut_stages(step, 99)
