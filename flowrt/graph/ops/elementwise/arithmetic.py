@@ -254,7 +254,7 @@ def _add_n_shape(s: ShapeContext) -> Sequence[Shape]:
     return [shape]
 
 
-def _add_n(xp: Any, inputs: Any, out: Any = None, workspace: Any = None) -> Any:
+def _add_n(xp: Any, inputs: Any, out: Any = None) -> Any:
     first, *rest = inputs
     if any(x.shape != first.shape for x in rest):
         raise InvalidArgumentError(
@@ -263,10 +263,8 @@ def _add_n(xp: Any, inputs: Any, out: Any = None, workspace: Any = None) -> Any:
     if not rest:
         return xp.positive(first, out)
     total = first
-    if len(rest) > 1:  # not into out: it may share memory with a later input
-        scratch = (xp.empty if workspace is None else workspace.begin())(first.shape, first.dtype)
-        for x in rest[:-1]:
-            total = xp.add(total, x, scratch)
+    for x in rest[:-1]:  # not into out: it may share memory with a later input
+        total = total + x
     return xp.add(total, rest[-1], out)
 
 

@@ -143,18 +143,6 @@ def _unless_complex(grad_op: OpDef, general: Callable[[Tensor, Tensor], Tensor])
     return lambda d, x, y: general(d, y) if d.dtype.is_complex else grad_op(y, d)
 
 
-def _times(slope: Callable[[Any, Any, Any], Any]) -> Kernel:
-    """The kernel of ``dy * slope(xp, y, scratch)``. The slope is computed in ``scratch``, because the result
-    may share memory with y or dy; new memory would take longer than the arithmetic.
-    """
-
-    def kernel(xp: Any, y: Any, dy: Any, out: Any = None, workspace: Any = None) -> Any:
-        new = xp.empty if workspace is None else workspace.begin()
-        return xp.multiply(dy, slope(xp, y, new(y.shape, y.dtype)), out)
-
-    return kernel
-
-
 def _scaled(factor: float, *factors: Tensor) -> Tensor:
     product = number(factor, factors[0])
     for other in factors:
@@ -164,7 +152,7 @@ def _scaled(factor: float, *factors: Tensor) -> Tensor:
 
 tanh_grad = _grad_op(
     "TanhGrad",
-    _times(lambda xp, y, scratch: xp.subtract(1, xp.multiply(y, y, scratch), scratch)),
+    lambda xp, y, dy, out=None: xp.multiply(dy, 1 - y * y, out),
     lambda b, y, dy: dy * (1 - y * y),
     lambda g, y, dy: _scaled(-2, g, y, dy),
     "The gradient of tanh: dy * (1 - y * y).",
@@ -173,7 +161,7 @@ tanh_grad = _grad_op(
 
 sigmoid_grad = _grad_op(
     "SigmoidGrad",
-    _times(lambda xp, y, scratch: xp.multiply(y, xp.subtract(1, y, scratch), scratch)),
+    lambda xp, y, dy, out=None: xp.multiply(dy, y * (1 - y), out),
     lambda b, y, dy: dy * (y * (1 - y)),
     lambda g, y, dy: multiply(multiply(g, dy), subtract(number(1, y), _scaled(2, y))),
     "The gradient of sigmoid: dy * y * (1 - y).",
