@@ -276,10 +276,10 @@ def two_partitions() -> dict[str, Subgraph]:
 ON_CPU_0 = """\
 feeds: %x1, %x2
 %x1 = _Feed() : f32[]
-%x2 = _Feed() : f32[]
-%log_x1 = Log(%x1) : f32[]
 %x1/_send_0/cpu1 = _Send(%x1) x1:0 from cpu:0 to cpu:1
+%x2 = _Feed() : f32[]
 %x2/_send_0/cpu1 = _Send(%x2) x2:0 from cpu:0 to cpu:1
+%log_x1 = Log(%x1) : f32[]
 %sin_x2 = Sin(%x2) : f32[]
 %product/_recv_0/cpu0 = _Recv() product:0 from cpu:1 to cpu:0 : f32[]
 %sum = AddV2(%log_x1, %product/_recv_0/cpu0) : f32[]
@@ -385,9 +385,9 @@ def test_chapter_6_a_program_is_a_list_of_calls_on_fixed_places() -> None:
     _, *lines = str(first).splitlines()
     calls = [re.sub(r"\br\d+", "r", line.replace(CPU_1, "cpu:1").split("#")[0]) for line in lines]
     assert [re.sub(r" +(float32\S+)?", " ", call).strip() for call in calls] == [
-        "b2 = Log(b0)",  # x1 and x2 are fed into the buffers b0 and b1
-        "- = _Send(b0)",
+        "- = _Send(b0)",  # x1 and x2 are fed into the buffers b0 and b1
         "- = _Send(b1)",
+        "b2 = Log(b0)",
         "b3 = Sin(b1)",
         "r = _Recv(cpu:1)",  # what arrives is somebody else's memory: a register holds it
         "b4 = AddV2(b2, r)",
@@ -407,7 +407,7 @@ def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
         feed.put(value)
 
     step_of_first = first.run()
-    key = next(step_of_first)  # runs ln x1, both sends and sin x2; then there is no product
+    key = next(step_of_first)  # runs both sends, ln x1 and sin x2; then there is no product
     assert parse_key(key).edge_name == "product:0"
     assert [parse_key(sent).edge_name for sent in rendezvous.pending()] == ["x1:0", "x2:0"]
 

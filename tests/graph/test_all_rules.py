@@ -192,7 +192,7 @@ WITHOUT_RULE = {
         "ScalarSummary", "StaticRegexReplace", "StringFormat", "StringJoin", "StringLength", "StringLower",
         "StringStrip", "StringToNumber", "StringUpper", "Substr", "TensorSummaryV2",
     },
-    "part of layouts itself": {"LocalShards"},
+    "part of layouts itself": {"LocalShards", "OverAxis"},
     "of nothing": {"NoOp"},
 }  # fmt: skip
 """Pure ops of which no call has a rule, by the reason."""

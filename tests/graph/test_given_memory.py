@@ -31,7 +31,7 @@ HANDED_ON = {
     "ParameterShardBegin", "ParameterShardPush", "ParameterShardFetch", "ParameterShardInstall",
     "ParameterShardStatus", "ParameterShardStaleness",
     "AllReduce", "Reduce", "Broadcast", "AllGather", "Gather", "Scatter", "ReduceScatter", "AllToAll",
-    "Barrier", "_GroupRecv", "_GroupWait",  # from other tasks
+    "Barrier", "_GroupRecv", "_GroupWait", "_TaggedRecv",  # from other tasks
 }  # fmt: skip
 """Kernels that give out what somebody else made: to copy it would only cost time."""
 

@@ -38,7 +38,7 @@ FOR_THE_CPU = """
     ReduceScatter ScalarSummary Scatter StaticRegexReplace StringFormat StringJoin StringLength StringLower
     StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp _GroupAgree _GroupRecv _GroupSend
     _GroupStart
-    _GroupWait
+    _GroupWait _TaggedRecv _TaggedSend
 """
 """Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside, ranks of other graphs
 among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, comes after it.)

@@ -86,7 +86,9 @@ over_axis_op = define_op(
     "value: T in NUMERIC, index: int32 -> T",
     attrs="kind: string, size: int, dim: int, sources: list(int)",
     shape=_shape,
-    kernel=lambda xp, value, index: value,  # never run with others: it is rewritten with them
+    kernel=lambda xp, value, index, out=None: xp.positive(
+        value, out
+    ),  # never run with others: it is rewritten with them
     vjp=NONDIFFERENTIABLE,
     batch=_on_rows,
     samples=lambda rng: [  # a permutation that leaves all rows where they are
