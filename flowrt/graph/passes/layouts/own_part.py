@@ -456,8 +456,8 @@ class _Part:
             "T": tuple(self._whole.spec(ref).dtype for ref in given),
         }  # fmt: skip
         agree = Node(name, group_agree_op, given, (), attrs, self._devices[first], None, ())
-        for name in list(self._awaited):  # of a fetch
-            self._receive(name)
+        for awaited in list(self._awaited):  # by a fetch
+            self._receive(awaited)
         for node in [self._nodes[travelling] for travelling in self._travelling]:
             self._nodes[node.name] = node.replace(controls=(*node.controls, name))
         feeds = {feed: self._nodes.pop(feed) for feed in fed if feed in self._nodes}
