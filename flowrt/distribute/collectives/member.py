@@ -164,12 +164,26 @@ class GroupMember:
         """Wait for all ranks; missing ones may be in a collective of the communicator or await a message."""
         if self._mesh is None or communicator.uses_links:
             communicator.barrier(END_OF_DATA)
-            return
-        for rank in communicator.membership.others:
-            self._mesh.send(rank, END_OF_DATA.encode())
-        communicator.barrier(END_OF_DATA)
-        for rank in communicator.membership.others:
-            _received(self._mesh, rank, END_OF_DATA)
+        else:
+            for rank in communicator.membership.others:
+                self._mesh.send(rank, END_OF_DATA.encode())
+            communicator.barrier(END_OF_DATA)
+            for rank in communicator.membership.others:
+                _received(self._mesh, rank, END_OF_DATA)
+        if self._mesh is not None:
+            self._forget_tagged(self._mesh, communicator)
+
+    def _forget_tagged(self, mesh: Mesh, communicator: Communicator) -> None:
+        """Forget the messages of the step that ended: the next step has the same tags. Some were sent before
+        the data was needed, and a rank without data does not receive them.
+        """
+        others, tag = communicator.membership.others, END_OF_DATA.encode()
+        for rank in others:
+            mesh.send_tagged(rank, tag, np.empty(0, np.uint8))
+        for rank in others:  # behind all others of the rank
+            mesh.receive_tagged(rank, tag, END_OF_DATA)
+        mesh.forget_tagged()
+        communicator.barrier(END_OF_DATA)  # until none of the next step can be forgotten
 
     def abort(self, error: OpError) -> None:
         self.communicator.abort(error)

@@ -146,6 +146,11 @@ class Mesh:
                 del self._tagged[key]
         return found[0]
 
+    def forget_tagged(self) -> None:
+        """Drop all messages that have arrived and were not received."""
+        with self._changed:
+            self._tagged.clear()
+
     # --- flushing
 
     def flush(self, doing: str) -> None:

@@ -46,6 +46,17 @@ def test_threads_wait_for_tags_of_their_own() -> None:
             assert each.result(SOON_S).tolist() == [float(i)] * 1000
 
 
+def test_what_was_not_received_at_the_end_of_the_data_is_forgotten() -> None:
+    """A step may end before it receives; the next one has the same tags."""
+    with parts_of([(0,), (1,)]) as (first, second):
+        for number in range(3):
+            member(first).send_tagged(1, "weights", np.full(1, float(number)))
+            if number % 2 == 0:
+                assert received(second, 0, "weights").tolist() == [float(number)]
+            for wait in [member(part).meet_at_end() for part in (first, second)]:
+                wait()
+
+
 def test_a_wait_ends_with_the_patience_of_the_group() -> None:
     with parts_of([(0,), (1,)], timeout_s=0.5) as (_, second):
         with pytest.raises(DeadlineExceededError, match="rank 0"):

@@ -5,7 +5,7 @@ of a net is at the stage that is ``where``, from 0 to 1, of the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -213,6 +213,87 @@ def embeddings(at: At) -> Net:
         return {x: rng.integers(0, 10, (12, 5)), y: rng.integers(0, 4, 12)}
 
     return Net(feeds, loss, adam(loss))
+
+
+def losses_of_epochs(strategy: Any = None) -> list[float]:
+    """The losses of two epochs of three batches, with weights that the last stage sends to the first."""
+    rows = np.random.default_rng(0).standard_normal((12, 4))
+    batches = tf.data.Dataset.from_tensor_slices(rows).batch(4, drop_remainder=True)
+    begins: list[Any] = []
+
+    def net(at: At) -> Net:
+        iterator = batches.make_initializable_iterator()
+        begins.append(iterator.initializer)
+        with at(1):
+            w = tf.get_variable("w", [4, 4], tf.float64)
+        with at(0):
+            h = tf.tanh(iterator.get_next() @ w)
+        with at(1):
+            loss = tf.reduce_mean(tf.square(h @ w))
+        return Net(lambda step: {}, loss, adam(loss))
+
+    found: list[float] = []
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        made = built(net, strategy)
+        session.run(tf.global_variables_initializer())
+        for _ in range(2):
+            session.run(begins)
+            with suppress(tf.errors.OutOfRangeError):
+                while True:
+                    found.append(float(session.run([made.loss, made.train])[0]))
+    return found
+
+
+def weighted(at: At) -> Net:
+    """A loss that is a mean of the rows with weights, and one of their sizes."""
+    x, y = tf.placeholder(tf.float64, [None, 6]), tf.placeholder(tf.int32, [None])
+    with at(0):
+        h = tf.layers.dense(x, 8, tf.nn.relu)
+    with at(1):
+        weights = tf.cast(y > 0, tf.float64)
+        logits = tf.layers.dense(h, 4)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+        sizes = tf.losses.compute_weighted_loss(tf.square(logits), weights[:, None])
+        loss = tf.reduce_sum(losses * weights) / tf.reduce_sum(weights) + 0.1 * sizes
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        return {x: rng.standard_normal((12, 6)), y: rng.integers(0, 4, 12)}
+
+    return Net(feeds, loss, adam(loss))
+
+
+def counting(at: At) -> Net:
+    """Steps that are counted in the forward pass, which reads the number."""
+    x = tf.placeholder(tf.float64, [None, 6])
+    with at(0):
+        steps = tf.get_variable("steps", [], tf.float64, tf.zeros_initializer(), trainable=False)
+        with tf.control_dependencies([steps.assign_add(1.0)]):
+            h = tf.layers.dense(x, 8, tf.nn.relu) * steps.read_value()
+    with at(1):
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 6) - x))
+    return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, adam(loss))
+
+
+def branching(at: At) -> Net:
+    """A branch that draws, and two that read variables which are written afterwards."""
+    x, is_training = tf.placeholder(tf.float64, [None, 6]), tf.placeholder_with_default(True, [])
+
+    def variable(name: str) -> Any:
+        return tf.get_variable(name, [], tf.float64, tf.ones_initializer(), trainable=False)
+
+    with at(0):
+        scales = [variable("first"), variable("last")]
+        h = tf.layers.dense(x, 8, tf.nn.tanh)
+        h = tf.cond(is_training, lambda: tf.nn.dropout(h, 0.5, seed=3), lambda: h)
+        for scale in scales:
+            h = tf.tanh(tf.cond(is_training, lambda h=h, v=scale: h * v.read_value(), lambda h=h: h))
+    with at(1):
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 4)))
+    train = tf.group(adam(loss), scales[0].assign_add(1.0))
+    with tf.control_dependencies([train]):
+        train = scales[1].assign_add(1.0)
+    return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, train)
 
 
 def clipped(loss: Any) -> Any:
