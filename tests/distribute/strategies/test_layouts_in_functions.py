@@ -99,6 +99,16 @@ def branches_on_a_mean(x: Any) -> Any:
     return with_gradients(tf.cond(tf.reduce_mean(x) > -9.0, lambda: x @ w, lambda: 2.0 * x), x)
 
 
+def one_branch_keeps_a_tensor(x: Any) -> Any:
+    """The other has a scalar in its place."""
+    w = weights()
+    return with_gradients(tf.cond(tf.reduce_mean(x) > -9.0, lambda: tf.tanh(tf.tanh(x @ w)), lambda: x), x)
+
+
+def branches_of_other_sizes(x: Any) -> list[Any]:
+    return with_gradients(tf.cond(tf.reduce_mean(x) > -9.0, lambda: x[:5], lambda: x) @ weights())
+
+
 def rows_are_added(x: Any) -> Any:
     shapes = [tf.TensorShape([]), tf.TensorShape([None, 4])]
     return tf.while_loop(lambda i, _: i < 3, lambda i, a: [i + 1, tf.concat([a, a[:1]], 0)], [0, x], shapes)
@@ -120,7 +130,8 @@ def masks(x: Any) -> Any:
 
 PROGRAMS: list[Callable[[Any], Any]] = [
     lstm, different_lengths, nested_loops, until_a_sum_of_the_batch, writes_in_a_loop, writes_in_a_branch,
-    lists_in_branches, rows_one_by_one, branches_on_a_mean, rows_are_added, strings, masks,
+    lists_in_branches, rows_one_by_one, branches_on_a_mean, one_branch_keeps_a_tensor,
+    branches_of_other_sizes, rows_are_added, strings, masks,
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from flowrt import dtypes
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Shard
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.passes.layouts.step_layouts import Layouts, Parameter, check_list
 
 Propagate: TypeAlias = Callable[[Subgraph, Sequence[Parameter]], Layouts]
@@ -95,8 +95,10 @@ def _of_branches(node: Node, arguments: Sequence[Parameter], propagate: Propagat
     given = [p._replace(is_free=p.is_free and not _is_list(branches[0], k)) for k, p in enumerate(arguments)]
     functions = tuple(propagate(branch, given) for branch in branches)
     results = tuple(
-        _common([(f.outputs[f.subgraph.fetches[k]], f.subgraph.fetches[k] in f.free) for f in functions])
-        for k in range(len(node.outputs))
+        _common(
+            [(f.outputs[f.subgraph.fetches[k]], f.subgraph.fetches[k] in f.free) for f in functions], spec
+        )
+        for k, spec in enumerate(node.outputs)
     )
     for function in functions:
         for ref, layout in zip(function.subgraph.fetches, results, strict=True):
@@ -104,20 +106,27 @@ def _of_branches(node: Node, arguments: Sequence[Parameter], propagate: Propagat
     return FunctionLayouts(functions, tuple(p.layout for p in arguments), results)
 
 
-def _common(made: Sequence[tuple[Layout, bool]]) -> Layout:
-    """The layout of a result that each branch makes in a layout; with each, whether it is free."""
+def _common(made: Sequence[tuple[Layout, bool]], spec: TensorSpec) -> Layout:
+    """The layout of the result ``spec`` that each branch makes in a layout; with each, whether it is free."""
     mesh = made[0][0].mesh
-    return Layout(mesh, [_common_placement(made, axis) for axis in range(len(mesh.axes))])
+    return Layout(mesh, [_common_placement(made, axis, spec) for axis in range(len(mesh.axes))])
 
 
-def _common_placement(made: Sequence[tuple[Layout, bool]], axis: int) -> Placement:
+def _common_placement(made: Sequence[tuple[Layout, bool]], axis: int, spec: TensorSpec) -> Placement:
     found = {layout.placements[axis] for layout, _ in made}
     cut = found - {REPLICATED}
     if len(cut) != 1:
         return REPLICATED
     (placement,) = cut
-    if isinstance(placement, Shard):
-        return placement  # what is replicated is cut without messages
+    if isinstance(placement, Shard):  # what is replicated is cut without messages
+        return placement if spec.dtype is dtypes.variant or _is_known(spec, placement.dim) else REPLICATED
     is_sum = placement == Partial()
     fits = [layout.placements[axis] == placement or (is_free and is_sum) for layout, is_free in made]
     return placement if all(fits) else REPLICATED
+
+
+def _is_known(spec: TensorSpec, dim: int) -> bool:
+    """Whether all branches make a dimension of one size. In place of what a branch has not, for a gradient,
+    is a scalar.
+    """
+    return spec.shape is not None and dim < len(spec.shape) and spec.shape[dim] is not None
