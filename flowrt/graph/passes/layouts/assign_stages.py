@@ -17,7 +17,7 @@ from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
-from flowrt.graph.layouts.attributes import FORWARD, STAGE
+from flowrt.graph.layouts.attributes import FORWARD, LAYOUT, STAGE
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 
@@ -46,10 +46,16 @@ def nodes_of_batch(subgraph: Subgraph) -> set[str]:
     """The nodes that depend on a feed, an iterator or a draw: others are computed once for all turns."""
     found: set[str] = set()
     for node in subgraph:
-        is_source = not node.inputs and node.op is not const and node.op.effect is not Effect.HANDLE
-        if is_source or node.op.effect is Effect.RANDOM or not found.isdisjoint(n for n, _ in node.inputs):
+        if _begins_batch(node) or not found.isdisjoint(n for n, _ in node.inputs):
             found.add(node.name)
     return found
+
+
+def _begins_batch(node: Node) -> bool:
+    """Whether ``node`` is an input of the step, which has a layout, or a draw."""
+    if node.op is const or node.op.effect is Effect.HANDLE:
+        return False
+    return not node.inputs or LAYOUT in node.attrs or node.op.effect is Effect.RANDOM
 
 
 def check_order(subgraph: Subgraph, stages: Mapping[str, int]) -> None:
