@@ -8,7 +8,7 @@ from typing import Any
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_sum
-from flowrt.graph.ops.base.filling import ones_like, zeros_like
+from flowrt.graph.ops.base.filling import broadcast_to, ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.shape_manipulation import shape, size
 from flowrt.graph.ops.elementwise.arithmetic import (
@@ -88,7 +88,7 @@ def _reduce(weighted: Tensor, weights: Tensor, reduction: str) -> Tensor:
         return total
     if reduction == Reduction.SUM_OVER_BATCH_SIZE:
         return div_no_nan(total, cast(size(weighted), weighted.dtype))
-    spread = multiply(ones_like(weighted), weights)
+    spread = broadcast_to(weights, shape(weighted))  # of no loss: a pipeline sums weights before all passes
     if reduction == Reduction.MEAN:
         return div_no_nan(total, reduce_sum(spread))
     present = reduce_sum(cast(not_equal(spread, zeros_like(spread)), weighted.dtype))

@@ -13,20 +13,25 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
 from tests.distribute.strategies.nets_in_stages import (
     CONFIG,
     PLAN,
     Net,
     Trained,
     agree,
+    branching,
     built,
     clipped,
+    counting,
     embeddings,
     fed_by_dataset,
     gpt,
     lstm,
     mlp,
     trained,
+    weighted,
 )
 
 Axis, Mesh, Strategy = tf.distribute.Axis, tf.distribute.Mesh, tf.distribute.PipelineStrategy
@@ -43,6 +48,9 @@ NETS: dict[str, Callable[..., Net]] = {
     "lstm": lstm,
     "dataset": fed_by_dataset,
     "embeddings": embeddings,
+    "counting": counting,
+    "weighted": weighted,
+    "branching": branching,
 }
 
 
@@ -140,7 +148,12 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
         ("lstm", strategy(2, ("dp", 2), m=3, schedule="zb_h1")),
         ("lstm", strategy(2, m=4, remat="stage")),
         ("dataset", strategy(2, ("dp", 2), m=3)),
+        ("dataset", strategy(2, m=3, remat="stage")),
         ("embeddings", strategy(2, ("dp", 2), schedule="zb_h1", remat="stage")),
+        ("counting", strategy(2)),
+        ("weighted", strategy(2, ("dp", 2))),
+        ("weighted", strategy(2, schedule="zb_h1", remat="stage")),
+        ("branching", strategy(2, m=1, remat="stage")),
     ],
     ids=str,
 )
@@ -285,6 +298,15 @@ def test_memory_grows_by_the_layers_that_wait_for_their_backward_pass(
     assert (nbytes[1] - nbytes[0]) / 4 == (2 + inner) * LAYER_BYTES
 
 
+@pytest.mark.parametrize("net", [mlp, fed_by_dataset], ids=["fed", "from a dataset"])
+def test_what_a_batch_leads_to_is_computed_again(net: Any) -> None:
+    with tf.Graph().as_default() as graph:
+        built(net, strategy(2, remat="stage"))
+        nodes = {op.name: op.node for op in graph.get_operations()}
+    again = recompute_stages(Subgraph(nodes, (), (), ())).nodes.keys() - nodes.keys()
+    assert any(name.endswith("Relu/again") for name in again), again
+
+
 # --- what is refused
 
 GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1\n"
@@ -385,6 +407,15 @@ def test_stages_are_in_order_and_each_has_operations() -> None:
         step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(2, stages=["MatMul", "head"]))
     with pytest.raises(InvalidArgumentError, match="expected operations for 8 stages; got"):
         step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(8))
+
+
+def test_what_needs_a_whole_batch_is_named_not_what_reads_it() -> None:
+    def printed(x: Any) -> Any:
+        h = layers(x, 0, 1)
+        return tf.tanh(tf.tanh(tf.Print(h, [tf.shape(h)], "h", first_n=0)))
+
+    with pytest.raises(InvalidArgumentError, match="'Print' needs a whole batch"):
+        step(printed, strategy(2))
 
 
 def test_a_mesh_larger_than_the_devices_is_named() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
-from flowrt.graph.construction.constant import KNOWN
+from flowrt.graph.construction.constant import KNOWN, const
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import AGAIN, ATTRIBUTES, UNIT, mesh_of
@@ -257,6 +257,8 @@ class _Lowering:
         same = self._same_turns(layouts)
         if not is_stateful(node):
             same &= self._shared
+        if node.op is const:  # what was folded waits for what it was computed from, for that of its turn
+            same &= self._shared_by(node.controls)
         if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
             self._once.add(node.name)
         suffixes = self._suffixes(same)
@@ -282,6 +284,16 @@ class _Lowering:
             number
             for number, axis in enumerate(self._mesh.axes)
             if axis.is_time and all(isinstance(layout.placements[number], Replicate) for layout in found)
+        )
+
+    def _shared_by(self, names: Iterable[str]) -> frozenset[int]:
+        """The axes of time on which turns share the nodes ``names``."""
+        found = [self._names[name] for name in names]
+        return frozenset(
+            number
+            for number, axis in enumerate(self._mesh.axes)
+            if axis.is_time
+            and all(of[at] == of[*at[:number], 0, *at[number + 1 :]] for of in found for at in of)
         )
 
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ is gradient accumulation.
     computed in turns    their stage and turn, which `lower_layouts` notes
     helpers              slices, sums, messages: with their inputs at the same position, else their readers
     what runs once       reads of variables, updates: as soon as its inputs are there
+    what is ahead        of feeds alone, for what all turns need, as the number of words that count in a loss
 
 Nodes are sorted by the start of their action in a replay of the schedule. For passes that reorder a step
 (several streams, compiled loops), the first nodes of an action also wait for the last ones of the action
@@ -20,7 +21,7 @@ import functools
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, OpError
@@ -30,6 +31,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.layouts.assign_stages import backward_nodes
+from flowrt.graph.passes.layouts.fed_nodes import fed_nodes
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.placement.partition import tag
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
@@ -59,13 +61,41 @@ def has_turns(mesh: Mesh) -> bool:
 def actions_of(layouts: Layouts, parts: Mapping[str, Part]) -> dict[str, Action | None]:
     """The actions of lowered nodes, by the ``parts`` of the global graph that they are."""
     once = {part.node for part in parts.values() if part.turn is None}
-    kinds = _kinds(layouts, once)
+    kinds, ahead = _kinds(layouts, once), _ahead(layouts, once)
     return {
         name: None
-        if part.turn is None
+        if part.turn is None or part.node in ahead
         else Action(kinds.get(part.node, "F"), layouts.stages.get(part.node, 0), part.turn)
         for name, part in parts.items()
     }
+
+
+def _ahead(layouts: Layouts, once: Collection[str]) -> set[str]:
+    """The nodes of turns that feeds alone lead to, and that lead to what turns read of all turns: a loss may
+    be divided by the sum of its weights, so the first backward pass needs those of the whole batch.
+    """
+    step = layouts.subgraph
+    consumers = step.consumers()
+    needed: set[str] = set()
+    for node in reversed(list(step)):
+        readers = consumers[node.name]
+        of_turns = [name for name in readers if name not in once]
+        is_whole = node.name in once or any(_joins_turns(layouts, node.name, name) for name in of_turns)
+        if (of_turns and is_whole) or not needed.isdisjoint(readers):
+            needed.add(node.name)
+    return needed.intersection(fed_nodes(step, step.feeds)).difference(once)
+
+
+def _joins_turns(layouts: Layouts, source: str, reader: str) -> bool:
+    """Whether ``reader`` gets what turns of ``source`` compute from all of them."""
+    times = [i for i, axis in enumerate(layouts.mesh.axes) if axis.is_time]
+    refs = layouts.subgraph.nodes[reader].inputs
+    return any(
+        layouts.outputs[ref].placements[i] != wanted.placements[i]
+        for ref, wanted in zip(refs, layouts.inputs[reader], strict=True)
+        if ref[0] == source
+        for i in times
+    )
 
 
 def _kinds(layouts: Layouts, once: set[str]) -> dict[str, Kind]:
@@ -122,7 +152,9 @@ def _starts(schedule: Schedule) -> Mapping[Action, int]:
 
 @final
 class _Helpers:
-    """Gives helpers the actions of their inputs, or else of their readers, at their position."""
+    """Gives helpers the actions of their inputs, or else of their readers, at their position: none if a
+    reader has none.
+    """
 
     def __init__(
         self, step: Subgraph, actions: Actions, positions: Mapping[str, int], start: Mapping[Action, int]
@@ -143,8 +175,10 @@ class _Helpers:
             if near and node.name not in self._found:
                 self._found[node.name] = max(near, key=self._start.__getitem__)
         for node in reversed(list(step)):
-            near = self._near(node.name, consumers[node.name])
-            if near and node.name not in self._found:
+            readers = consumers[node.name]
+            near = self._near(node.name, readers)
+            has_ahead = any(name in self._found and self._found[name] is None for name in readers)
+            if near and node.name not in self._found and not has_ahead:
                 self._found[node.name] = min(near, key=self._start.__getitem__)
         return self._found
 
@@ -238,11 +272,10 @@ class _Ordering:
     def _cycle(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> OpError:
         """The error that names the actions which wait for each other."""
         path = self._waiting(nodes, ordered)
-        edges = [*zip(path, (*path[1:], path[0]), strict=True)]
         actions = [action for action in map(self._action.get, path) if action is not None]
         changes = [a for a, b in zip(actions, (*actions[1:], actions[0]), strict=True) if a != b]
         told = " after ".join(map(str, (*changes, changes[0])))
-        whole = next((source for reader, source in edges if self._joins_turns(reader, source)), None)
+        whole = self._whole(path)
         if whole is None:
             node, found = nodes[path[0]], f"expected an order in which no pass waits for itself; got {told}"
         else:
@@ -264,6 +297,19 @@ class _Ordering:
             name = next(other for other in nodes[name].predecessors if other not in ordered)
         path = list(seen)
         return path[path.index(name) :]
+
+    def _whole(self, path: Sequence[str]) -> str | None:
+        """The node on the cycle ``path`` that is of all micro-batches, behind one of a micro-batch: the last
+        of several, which the others read. Otherwise, one of another micro-batch.
+        """
+        edges = [*zip(path, (*path[1:], path[0]), strict=True)]
+        joins = [source for reader, source in edges if self._joins_turns(reader, source)]
+        first = next((source for source in joins if source not in self._action), None)
+        if first is None:
+            return next(iter(joins), None)
+        start = path.index(first)
+        around = [*path[start:], *path[:start]]
+        return [*itertools.takewhile(lambda name: name not in self._action, around)][-1]
 
     def _joins_turns(self, reader: str, source: str) -> bool:
         """Whether ``source``, which ``reader`` reads, is of all micro-batches, or of another one."""

@@ -47,19 +47,12 @@ from flowrt.graph.ops.collective.group_transfer import (
     tagged_recv_op,
     tagged_send_op,
 )
-from flowrt.graph.ops.state.iterators import (
-    iterator_get_next_op,
-    iterator_op,
-    make_iterator_op,
-    one_shot_iterator_op,
-)
 from flowrt.graph.ops.state.variable_ops import var_handle_op
+from flowrt.graph.passes.layouts.fed_nodes import OF_ITERATORS, fed_nodes
 from flowrt.graph.passes.layouts.processes import Own
 from flowrt.graph.passes.layouts.variable_shards import device_inside
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.resources.groups import split_key
-
-_OF_ITERATORS = frozenset((iterator_op, one_shot_iterator_op, iterator_get_next_op, make_iterator_op))
 
 
 def check_state(subgraph: Subgraph) -> None:
@@ -68,7 +61,7 @@ def check_state(subgraph: Subgraph) -> None:
     queue, a table or the like.
     """
     for node in subgraph:
-        if node.op.effect is not Effect.HANDLE or MESH in node.attrs or node.op in _OF_ITERATORS:
+        if node.op.effect is not Effect.HANDLE or MESH in node.attrs or node.op in OF_ITERATORS:
             continue
         if node.op is var_handle_op:
             what = "expected one made in the scope of the strategy; got one of each process"
@@ -119,7 +112,8 @@ class _Part:
         self._task = own.task(own.ranks[0])
         self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
         self._indices = own.mesh.device_indices()
-        self._everywhere = _everywhere(whole, feeds)
+        self._everywhere = fed_nodes(whole, feeds)
+        """What every process computes for itself."""
         self._owners = {node.name: self._owner(node) for node in whole if node.op.effect is Effect.NESTED}
         self._readers: dict[Ref, dict[int, None]] = defaultdict(dict)
         """The ranks in other processes that read a tensor; the output -1 of a node is its end."""
@@ -507,15 +501,3 @@ class _Part:
         dtype = dtypes.as_dtype(value.dtype)
         attrs = {"value": value, "dtype": dtype}
         return self._put(name, const, (), attrs, device, [TensorSpec(dtype, value.shape)], origin, controls)
-
-
-def _everywhere(whole: Subgraph, feeds: Collection[str]) -> frozenset[str]:
-    """The nodes that every process computes for itself: of ``feeds``, constants and its iterators alone."""
-    found: set[str] = set(feeds)
-    for node in whole:
-        if node.op in COLLECTIVES or node.name in whole.feeds:
-            continue
-        is_own = node.op.effect is Effect.PURE and node.op.state is None
-        if (is_own or node.op in _OF_ITERATORS) and found.issuperset(node.predecessors):
-            found.add(node.name)
-    return frozenset(found)
