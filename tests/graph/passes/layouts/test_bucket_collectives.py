@@ -71,7 +71,7 @@ def tasks_of(node: Node, step: Subgraph) -> set[int | None]:
 @pytest.mark.parametrize("net", ["mlp", "lenet", "embedding", "gpt"])
 def test_between_tasks_the_gradients_are_one_vector(net: str) -> None:
     step, mesh = step_of(net, Mesh([("dp", 2)]), cpus(2, 1))
-    joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
+    joined = bucket_collectives(step, mesh, DEFAULT_LINKS, {})
     assert len(all_reduces(step)) >= 3
     assert len(all_reduces(joined)) == 1
     elements = [node.outputs[0].shape for node in all_reduces(step)]
@@ -81,19 +81,19 @@ def test_between_tasks_the_gradients_are_one_vector(net: str) -> None:
 def test_what_batch_normalization_waits_for_stays_apart() -> None:
     """The mean of the batch, its variance, the gradients down to it, and those of the layer below."""
     step, mesh = step_of("cnn", Mesh([("dp", 2)]), cpus(2, 1))
-    joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
+    joined = bucket_collectives(step, mesh, DEFAULT_LINKS, {})
     assert (len(all_reduces(step)), len(all_reduces(joined))) == (10, 4)
 
 
 def test_inside_a_task_nothing_is_joined() -> None:
     step, mesh = step_of("mlp", Mesh([("dp", 2)]), cpus(1, 2))
-    assert bucket_collectives(step, mesh, DEFAULT_LINKS) is step
+    assert bucket_collectives(step, mesh, DEFAULT_LINKS, {}) is step
 
 
 def test_no_bucket_waits_for_what_is_made_from_a_member() -> None:
     """The activations' sums of tensor parallelism wait for one another, those of gradients do not."""
     step, mesh = step_of("gpt", Mesh([("dp", 2), ("tp", 2)]), cpus(4, 1), columns=True)
-    joined = bucket_collectives(step, mesh, DEFAULT_LINKS)
+    joined = bucket_collectives(step, mesh, DEFAULT_LINKS, {})
     assert list(sort_topologically(joined.nodes)) == list(joined.nodes)
     of_axis = Counter(len(tasks_of(node, joined) & {0, 1}) for node in all_reduces(joined))
     assert of_axis == {2: 8, 0: 8, 1: 2}  # 4 per block on each tp group; one bucket on each dp group
