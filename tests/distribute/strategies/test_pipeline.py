@@ -382,7 +382,7 @@ def test_stages_are_in_order_and_each_has_operations() -> None:
     with pytest.raises(InvalidArgumentError, match="operations at each of 2 stages; got none at stage 1"):
         step(lambda x: layers(x, 0, 0), strategy(2))
     with pytest.raises(InvalidArgumentError, match="expected the name scope of an operation; got 'head'"):
-        step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(2, stages=["MatMul", "head"]))
+        step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(2, stages=["matmul", "head"]))
     with pytest.raises(InvalidArgumentError, match="expected operations for 8 stages; got"):
         step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(8))
 

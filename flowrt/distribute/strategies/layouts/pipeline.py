@@ -24,6 +24,7 @@ from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended,
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutExtended
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
+from flowrt.dtypes import variant
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
 from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeLayouts
@@ -109,7 +110,8 @@ class PipelineStrategy(TensorParallelStrategy):
         return {**super().attributes_kept(variable, layouts), **self.kept}
 
     def settle(self) -> None:
-        """Give a stage to each variable; and to each operation, by costs, if the script names none.
+        """Give a stage to each variable, and each list, as equal ones of two stages would become one; and to
+        each operation, by costs, if the script names none.
 
         Raises `InvalidArgumentError` if a step that trains leaves a stage without operations.
         """
@@ -122,7 +124,8 @@ class PipelineStrategy(TensorParallelStrategy):
             step = _whole(graph)
         found = assign_stages(step)
         self._check(step, found)
-        for op in handles:
+        lists = [op for op in graph.get_operations() if any(t.dtype == variant for t in op.outputs)]
+        for op in (*handles, *lists):
             if stage_of(op.node.attrs) is None:
                 _set_stage(op, found[op.name])
 
