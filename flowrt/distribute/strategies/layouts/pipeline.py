@@ -144,7 +144,7 @@ class PipelineStrategy(TensorParallelStrategy):
         if absent:
             raise misuse(
                 f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none "
-                f"at stage {absent[0]}"
+                f"at stage {absent[0]}. A script that marks stages marks the first one, too"
             )
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
@@ -191,7 +191,7 @@ def stage(index: int) -> Iterator[None]:
         raise misuse("stage: expected the scope of a PipelineStrategy; got none", FailedPreconditionError)
     count = strategy.schedule.stages
     if type(index) is not int or not 0 <= index < count:
-        raise misuse(f"stage: expected a number from 0 to {count - 1}, of {count} stages; got {index!r}")
+        raise misuse(f"stage: expected an integer from 0 to {count - 1}, of {count} stages; got {index!r}")
     extended = strategy.extended
     assert isinstance(extended, PipelineExtended)
     outer, extended.stage = extended.stage, index
@@ -254,14 +254,18 @@ def _text_of(schedule: Any, chunks: Any, mesh: Mesh) -> tuple[str, str]:
 
 def _text_in(path: Any) -> str:
     """The text of the file ``path``."""
+    names = [*TABLE, AUTO]
     try:
         with open(os.fspath(path), encoding="utf-8") as file:
             return file.read().rstrip() + "\n"
+    except FileNotFoundError:
+        why = f", which is no file either.{nearest(os.fspath(path), names)}"
     except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
-        raise misuse(
-            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file "
-            f"with a line of actions per device; got {path!r}: {error}"
-        ) from None
+        why = f": {error}"
+    raise misuse(
+        f"PipelineStrategy: schedule: expected one of {', '.join(names)}, or a line of actions per device, "
+        f"as text or in a file; got {path!r}{why}"
+    )
 
 
 def _scopes_of(stages: Any, count: int) -> list[list[str]]:
