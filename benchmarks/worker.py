@@ -38,13 +38,16 @@ def _flowrt() -> Loaded:
         fully_sharded,
         layouts,
         models,
+        pipelines,
         redistribution,
     )
 
     flowrt = importlib.import_module("flowrt")
     all_cases = {**cases.CASES, **models.CASES, **cluster.CASES}
     bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
-    modules = (checkpoints, collectives, data_parallel, layouts, fully_sharded, redistribution)
+    modules = (
+        checkpoints, collectives, data_parallel, layouts, fully_sharded, pipelines, redistribution
+    )  # fmt: skip
     bound |= {name: partial(case, "flowrt") for module in modules for name, case in module.CASES.items()}
     return Loaded(flowrt.__version__, bound, flowrt.errors.UnimplementedError)
 
@@ -70,13 +73,15 @@ def _torch(is_compiled: bool) -> Loaded:
         fully_sharded,
         layouts,
         peers_torch,
+        pipelines,
         redistribution,
     )
 
     wrap = torch.compile if is_compiled else peers_torch.eager
     cases = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
     if not is_compiled:
-        of_side = [m.CASES for m in (checkpoints, collectives, layouts, fully_sharded, redistribution)]
+        modules = checkpoints, collectives, layouts, fully_sharded, pipelines, redistribution
+        of_side = [module.CASES for module in modules]
         of_side.append(data_parallel.TORCH_CASES)
         cases |= {name: partial(case, "torch") for found in of_side for name, case in found.items()}
     return Loaded(torch.__version__, cases)

@@ -24,6 +24,7 @@ from benchmarks import (
     fully_sharded,
     layouts,
     models,
+    pipelines,
     plots,
     redistribution,
     scaling,
@@ -111,7 +112,8 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
     programs = (
-        checkpoints, cluster, collectives, data_parallel, fully_sharded, layouts, models, redistribution
+        checkpoints, cluster, collectives, data_parallel, fully_sharded, layouts, models, pipelines,
+        redistribution,
     )  # fmt: skip
     cases = {*CASES, *[name for program in programs for name in program.CASES]}
     to_compare_with = {"data_parallel_one", "data_parallel_central_storage", "layouts_gpt_one"}

@@ -57,8 +57,8 @@ def warn_of_unopened_strategies() -> None:
     for strategy in list(unopened_strategies):
         unopened_strategies.discard(strategy)
         _log.warning(
-            "%r has no variables, as no scope of it was opened: each process trains a model of its own. Make "
-            "the model, its placeholders and its optimizer inside strategy.scope()",
+            "%r has no variables, as no scope of it was opened: each process trains a model of its own, on "
+            "one device. Make the model, its placeholders and its optimizer inside strategy.scope()",
             strategy,
         )
 

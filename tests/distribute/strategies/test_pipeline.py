@@ -321,7 +321,7 @@ GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1\n"
         ([("pp", 2), ("micro", 2)], {}, "expected another name than 'micro'"),
         ([("pp", 2)], {"micro_batches": 0}, "micro_batches: expected an integer >= 1; got 0"),
         ([("pp", 2)], {"micro_batches": 2.0}, "micro_batches: expected an integer >= 1; got 2.0"),
-        ([("pp", 2)], {"schedule": "1f1"}, "schedule: expected one of naive, .*; got '1f1'"),
+        ([("pp", 2)], {"schedule": "1f1"}, "got '1f1', which is no file either. Nearest: 1f1b"),
         ([("pp", 2)], {"schedule": 0}, "schedule: expected one of naive, .*; got 0"),
         ([("pp", 2)], {"chunks": 2}, "schedule '1f1b': chunks: expected 1; got 2"),
         ([("pp", 2)], {"schedule": "interleaved", "chunks": 0}, "chunks: expected an integer >= 1; got 0"),
@@ -360,13 +360,24 @@ def test_a_mesh_is_a_mesh() -> None:
         Strategy([("pp", 2)])
 
 
+def test_a_forgotten_scope_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    found = strategy(2)
+    with tf.Graph().as_default():
+        w = tf.Variable([1.0])
+        for _ in range(2):
+            tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.square(w)))
+    told = [record.message for record in caplog.records if repr(found) in record.message]
+    assert len(told) == 1
+    assert "no scope of it was opened" in told[0]
+
+
 def test_a_stage_is_of_the_scope_that_it_is_in() -> None:
     with pytest.raises(FailedPreconditionError, match="stage: expected the scope of a PipelineStrategy"):
         with tf.distribute.stage(0):
             pass
     with tf.Graph().as_default(), strategy(2).scope():
         for index in (2, -1, 1.0, True):
-            with pytest.raises(InvalidArgumentError, match="a number from 0 to 1, of 2 stages; got"):
+            with pytest.raises(InvalidArgumentError, match="an integer from 0 to 1, of 2 stages; got"):
                 with tf.distribute.stage(index):
                     pass
         with pytest.raises(FailedPreconditionError, match="expected a call outside other strategies' scopes"):
@@ -404,7 +415,7 @@ def test_stages_are_in_order_and_each_has_operations() -> None:
     with pytest.raises(InvalidArgumentError, match="operations at each of 2 stages; got none at stage 1"):
         step(lambda x: layers(x, 0, 0), strategy(2))
     with pytest.raises(InvalidArgumentError, match="expected the name scope of an operation; got 'head'"):
-        step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(2, stages=["MatMul", "head"]))
+        step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(2, stages=["matmul", "head"]))
     with pytest.raises(InvalidArgumentError, match="expected operations for 8 stages; got"):
         step(lambda x: x @ tf.get_variable("w", [4, 4], tf.float64), strategy(8))
 

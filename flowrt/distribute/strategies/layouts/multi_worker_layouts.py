@@ -92,8 +92,7 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
             self._leave = weakref.finalize(self, joined.close)
             self._seed = _agreed(joined, self._seed)
         super().__init__(mesh, batch, rules, policy)
-        if not self._is_alone:
-            unopened_strategies.add(self)
+        unopened_strategies.add(self)
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
         if self._is_alone:

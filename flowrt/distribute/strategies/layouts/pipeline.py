@@ -24,6 +24,7 @@ from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended,
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutExtended
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
+from flowrt.dtypes import variant
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
 from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeLayouts
@@ -109,7 +110,8 @@ class PipelineStrategy(TensorParallelStrategy):
         return {**super().attributes_kept(variable, layouts), **self.kept}
 
     def settle(self) -> None:
-        """Give a stage to each variable; and to each operation, by costs, if the script names none.
+        """Give a stage to each variable, and each list, as equal ones of two stages would become one; and to
+        each operation, by costs, if the script names none.
 
         Raises `InvalidArgumentError` if a step that trains leaves a stage without operations.
         """
@@ -122,7 +124,8 @@ class PipelineStrategy(TensorParallelStrategy):
             step = _whole(graph)
         found = assign_stages(step)
         self._check(step, found)
-        for op in handles:
+        lists = [op for op in graph.get_operations() if any(t.dtype == variant for t in op.outputs)]
+        for op in (*handles, *lists):
             if stage_of(op.node.attrs) is None:
                 _set_stage(op, found[op.name])
 
@@ -141,7 +144,7 @@ class PipelineStrategy(TensorParallelStrategy):
         if absent:
             raise misuse(
                 f"PipelineStrategy: expected operations at each of {self.schedule.stages} stages; got none "
-                f"at stage {absent[0]}"
+                f"at stage {absent[0]}. A script that marks stages marks the first one, too"
             )
 
     def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Entry]) -> LayoutExtended:
@@ -188,7 +191,7 @@ def stage(index: int) -> Iterator[None]:
         raise misuse("stage: expected the scope of a PipelineStrategy; got none", FailedPreconditionError)
     count = strategy.schedule.stages
     if type(index) is not int or not 0 <= index < count:
-        raise misuse(f"stage: expected a number from 0 to {count - 1}, of {count} stages; got {index!r}")
+        raise misuse(f"stage: expected an integer from 0 to {count - 1}, of {count} stages; got {index!r}")
     extended = strategy.extended
     assert isinstance(extended, PipelineExtended)
     outer, extended.stage = extended.stage, index
@@ -251,14 +254,18 @@ def _text_of(schedule: Any, chunks: Any, mesh: Mesh) -> tuple[str, str]:
 
 def _text_in(path: Any) -> str:
     """The text of the file ``path``."""
+    names = [*TABLE, AUTO]
     try:
         with open(os.fspath(path), encoding="utf-8") as file:
             return file.read().rstrip() + "\n"
+    except FileNotFoundError:
+        why = f", which is no file either.{nearest(os.fspath(path), names)}"
     except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
-        raise misuse(
-            f"PipelineStrategy: schedule: expected one of {', '.join([*TABLE, AUTO])}, or the path of a file "
-            f"with a line of actions per device; got {path!r}: {error}"
-        ) from None
+        why = f": {error}"
+    raise misuse(
+        f"PipelineStrategy: schedule: expected one of {', '.join(names)}, or a line of actions per device, "
+        f"as text or in a file; got {path!r}{why}"
+    )
 
 
 def _scopes_of(stages: Any, count: int) -> list[list[str]]:

@@ -18,7 +18,7 @@ from flowrt.dtypes import variant
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import backward_nodes
+from flowrt.graph.passes.layouts.assign_stages import backward_nodes, nodes_of_batch
 
 PASSES = 3
 """A backward pass takes twice the time of its forward pass."""
@@ -30,12 +30,13 @@ ROUNDS = 50
 
 
 def cut_stages(step: Subgraph, count: int) -> dict[str, int]:
-    """The stage, of ``count``, of each operation of the forward pass of ``step`` but what is only written.
+    """The stage, of ``count``, of each operation that the forward pass of ``step`` computes of the batch, but
+    of what is only written.
 
     Raises `InvalidArgumentError` if there are fewer operations with a cost than stages.
     """
-    left_out = backward_nodes(step) | _of_writes(step)
-    nodes = [node for node in step if node.name not in left_out and _is_computed(node)]
+    chosen = nodes_of_batch(step) - backward_nodes(step) - _of_writes(step)
+    nodes = [node for node in step if node.name in chosen and _is_computed(node)]
     costs = np.array([_cost(step, node) * PASSES for node in nodes])
     ends = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), _crossing(nodes) * COST_OF_BYTE, count)
     if np.count_nonzero(costs) < count or not ends:

@@ -135,18 +135,20 @@ def lowered(
 
 @final
 class _Lowering:
-    """Lowers one subgraph, a step or a function: the parameters of a function are in parts, feeds are not."""
+    """Lowers one subgraph, a step or one of the ``functions`` of a loop or branch: the parameters of a
+    function are in parts, feeds are not.
+    """
 
-    def __init__(self, layouts: Layouts, links: Links, is_function: bool = False) -> None:
+    def __init__(self, layouts: Layouts, links: Links, functions: Sequence[Layouts] = ()) -> None:
         self._subgraph, self._layouts, self._mesh = layouts.subgraph, layouts, layouts.mesh
         coordinates = layouts.mesh.coordinates
         self._devices = [
             {at: layouts.mesh.device(at, position) for at in coordinates}
             for position in layouts.mesh.positions
         ]
-        self._links, self._parameters = links, frozenset(self._subgraph.feeds if is_function else ())
-        self._shared = self._same_turns(layouts.outputs.values() if is_function else ())
-        """The axes of time on which turns may share a node. In a function that is all or nothing: turns that
+        self._links, self._parameters = links, frozenset(self._subgraph.feeds if functions else ())
+        self._shared = self._same_turns(layout for each in functions for layout in each.outputs.values())
+        """The axes of time on which turns may share a node. In functions that is all or nothing: turns that
         share one node of a loop are in one loop, and could not run one after the other.
         """
         self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
@@ -459,10 +461,8 @@ class _Lowering:
         inputs = [self._get(ref, layout, position) for ref, layout in zip(node.inputs, given, strict=True)]
         outputs = [self._layouts.outputs[node.name, i] for i in range(len(node.outputs))]
         results = [given[0], *outputs] if node.op.name == "_Loop" else outputs
-        functions = [
-            _Lowering(layouts, self._links, is_function=True).of_function(results)
-            for layouts in self._layouts.functions[node.name]
-        ]
+        owned = self._layouts.functions[node.name]
+        functions = [_Lowering(layouts, self._links, owned).of_function(results) for layouts in owned]
         self._moves_in_functions += [
             move._replace(path=((node.name, i), *move.path))
             for i, function in enumerate(functions)

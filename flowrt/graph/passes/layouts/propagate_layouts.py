@@ -236,7 +236,7 @@ class _Propagation:
         is_asked_here = node.op in (relayout_op, local_shards_op)
         used = layouts.used if is_asked_here else self._sized(node, layouts.used, spec)
         self._check(node, used, spec.shape)
-        return used if is_asked_here else _without_turns_of_one(used, spec.shape)
+        return used if is_asked_here or self._mesh.stages is None else _without_turns_of_one(used, spec.shape)
 
     def _sized(self, node: Node, layout: Layout, spec: TensorSpec) -> Layout:
         """``layout`` without cuts of dimensions of unknown size, such as the last batch of a dataset."""

@@ -35,16 +35,14 @@ def cases() -> list[Any]:
     ]
 
 
-def whole_factors(
-    operation: Operation, values: Sequence[Any], least: int
-) -> list[tuple[int, list[int | None]]]:
-    """The factors of at least this size that cannot be cut, and the dimension of each input that they are."""
+def whole_factors(operation: Operation, values: Sequence[Any]) -> list[tuple[int, list[int | None]]]:
+    """The factors that cannot be cut, and the dimension of each input that they are."""
     rule = rule_for(operation, values)
     assert rule is not None
     found = []
     for number, factor in enumerate(rule.factors):
         dims = [dim_of(number, each) for each in rule.inputs]
-        if not factor.may_cut and (factor.size or 0) >= least and any(dim is not None for dim in dims):
+        if not factor.may_cut and factor.size and any(dim is not None for dim in dims):
             found.append((number, dims))
     return found
 
@@ -61,8 +59,7 @@ def test_a_form_is_its_op(op: OpDef, each: Sample, parts: int, is_time: bool) ->
     with tf.Graph():
         operation, flat = build(op, each)
         feeds = feeds_of(flat, values)
-        least = 2 if is_time else 1  # turns have one row together
-        for factor, dims in whole_factors(operation, values, least):
+        for factor, dims in whole_factors(operation, values):
             for tensor, dim in zip(flat, dims, strict=True):
                 if tensor in feeds:
                     give(tensor, Layout(mesh, [REPLICATED if dim is None else Shard(dim)]))
