@@ -14,7 +14,6 @@
     assign_stages         the stage of each operation of a pipeline
     cut_stages            the same by costs, for scripts that name none
     recompute_stages      the forward pass of a stage once more, for its backward pass
-    fed_nodes             what is computed from feeds alone, without variables or other devices
     order_actions         the order of a step with turns: for each device that of its schedule
     lower_layouts         the operations of each coordinate, on its device
     lower_copies          copies of variables between meshes

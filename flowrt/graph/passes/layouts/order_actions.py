@@ -31,9 +31,9 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.layouts.assign_stages import backward_nodes
-from flowrt.graph.passes.layouts.fed_nodes import fed_nodes
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.placement.partition import tag
+from flowrt.graph.passes.prepare.fed_nodes import fed_nodes
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.pipeline.mesh_schedule import turns_of
 from flowrt.graph.pipeline.replay import replay

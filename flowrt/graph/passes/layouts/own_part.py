@@ -48,9 +48,9 @@ from flowrt.graph.ops.collective.group_transfer import (
     tagged_send_op,
 )
 from flowrt.graph.ops.state.variable_ops import var_handle_op
-from flowrt.graph.passes.layouts.fed_nodes import OF_ITERATORS, fed_nodes
 from flowrt.graph.passes.layouts.processes import Own
 from flowrt.graph.passes.layouts.variable_shards import device_inside
+from flowrt.graph.passes.prepare.fed_nodes import OF_ITERATORS, fed_nodes
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.resources.groups import split_key
 

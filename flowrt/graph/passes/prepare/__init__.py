@@ -5,5 +5,6 @@ lower          inlines calls; converts branches and loops to the two compiled fo
 order_effects  reads and writes of a resource, in order of creation
 infer          shape inference with the shapes of the feeds
 verify         invariants of a subgraph, checked between passes in tests
+fed_nodes      what is computed from feeds alone, without variables or other devices
 extend         the passes applied to the new part of a larger request only
 """
