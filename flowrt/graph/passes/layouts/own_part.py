@@ -113,7 +113,7 @@ class _Part:
         self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
         self._indices = own.mesh.device_indices()
         self._everywhere = fed_nodes(whole, feeds)
-        """What every process computes for itself."""
+        """The nodes that every process computes for itself."""
         self._owners = {node.name: self._owner(node) for node in whole if node.op.effect is Effect.NESTED}
         self._readers: dict[Ref, dict[int, None]] = defaultdict(dict)
         """The ranks in other processes that read a tensor; the output -1 of a node is its end."""

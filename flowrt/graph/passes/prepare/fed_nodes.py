@@ -1,4 +1,4 @@
-"""What is computed from feeds, constants and iterators alone: it needs no variable and no other device."""
+"""Nodes computed from feeds, constants and iterators alone: they need no variable and no other device."""
 
 from __future__ import annotations
 
