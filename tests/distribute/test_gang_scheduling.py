@@ -56,6 +56,13 @@ def tasks(count_here: int) -> Iterator[list[tf.train.Server]]:
         yield servers
 
 
+def wait_until_gated(client: Process, server: Any) -> None:
+    """Wait until the step of ``client`` waits at the gate; it has run another one before."""
+    assert client.stdout is not None
+    assert client.stdout.readline() == "begins\n"
+    wait_until(lambda: server.num_running_steps > 0, "it waits at the gate", SOON_S)
+
+
 def initialize(target: str) -> None:
     with tf.Graph().as_default():
         build()
@@ -120,7 +127,7 @@ def test_a_client_that_is_killed_in_its_turn_leaves_the_group_whole() -> None:
             assert other.wrong(session, 1.0) == []
             own_sessions = len(server._master._sessions)
             with program("client", server.target, "1", "1", "gated") as client:
-                wait_until(lambda: server.num_running_steps > 0, "it waits at the gate", SOON_S)
+                wait_until_gated(client, server)
                 waiting = pool.submit(other.wrong, session, 5.0)
                 client.send_signal(signal.SIGKILL)
                 client.wait(SOON_S)
@@ -138,7 +145,7 @@ def test_a_killed_clients_step_that_does_not_end_is_ended() -> None:
         other = build()
         with tf.Session(server.target) as session:
             with program("client", server.target, "1", "1", "gated") as client:
-                wait_until(lambda: server.num_running_steps > 0, "it waits at the gate", SOON_S)
+                wait_until_gated(client, server)
                 client.send_signal(signal.SIGKILL)
                 client.wait(SOON_S)
             with pytest.raises(OpError, match="the client of this step is gone"):
