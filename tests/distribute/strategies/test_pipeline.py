@@ -28,6 +28,7 @@ from tests.distribute.strategies.nets_in_stages import (
     embeddings,
     fed_by_dataset,
     gpt,
+    losses_of_epochs,
     lstm,
     mlp,
     trained,
@@ -190,6 +191,10 @@ def test_draws_without_a_seed_are_made_again_as_they_were(rows: int) -> None:
         made, slopes = session.run([dropped, slope], {x: np.ones((rows, 64))})
         np.testing.assert_array_equal(slopes, 2 * made)
         assert set(made.ravel()) == {0.0, 2.0}
+
+
+def test_each_stage_may_have_an_iterator_of_its_own() -> None:
+    np.testing.assert_allclose(losses_of_epochs(strategy(4, m=2)), losses_of_epochs(), 1e-9)
 
 
 def test_loops_are_cut_by_costs_only_where_no_list_crosses() -> None:

@@ -100,7 +100,8 @@ class _Stages:
             if node.name not in self._found:
                 readers = consumers[node.name]
                 if node.op.effect is Effect.HANDLE:  # a write, as the initial one, goes where it is
-                    readers = [name for name in readers if self._effect(name) is not Effect.WRITE]
+                    reads = [name for name in readers if self._effect(name) is not Effect.WRITE]
+                    readers = reads or readers  # an iterator has none
                 self._set(node, min(self._of(readers), default=None))
         for node in nodes:
             if node.name not in self._found:
