@@ -11,12 +11,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, final
 
-from flowrt.errors import AbortedError, FailedPreconditionError, OpError, OutOfRangeError
+from flowrt.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    OpError,
+    OutOfRangeError,
+)
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.collective.group_transfer import GROUP_OPS, group_start_op, group_wait_op
+from flowrt.graph.ops.collective.group_transfer import (
+    GROUP_OPS,
+    group_agree_op,
+    group_start_op,
+    group_wait_op,
+)
 from flowrt.graph.resources.groups import Member, joined_rank, member_of
 from flowrt.graph.resources.step_context import StepEnd, step_scope
 from flowrt.graph.resources.step_groups import PREFIX
@@ -26,9 +37,14 @@ Rank: TypeAlias = tuple[str, int]
 
 
 def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
-    """The ranks with operations in ``subgraph``, including its functions."""
-    nodes = _group_nodes(subgraph)
-    return frozenset(joined_rank(node.attrs["group_key"], node.attrs["rank"]) for node in nodes)
+    """The ranks with operations in ``subgraph``, including its functions; where ranks agree on their steps,
+    all of this process.
+    """
+    return frozenset(
+        joined_rank(node.attrs["group_key"], rank)
+        for node in _group_nodes(subgraph)
+        for rank in (node.attrs["ranks"] if node.op is group_agree_op else (node.attrs["rank"],))
+    )
 
 
 def gang_in(subgraph: Subgraph) -> frozenset[str]:
@@ -56,12 +72,33 @@ def end_groups(ranks: Iterable[Rank], error: BaseException, step: StepEnd) -> No
     """
     members = list(_joined(ranks))
     if isinstance(error, OutOfRangeError):
-        with step_scope(step):
+        with step_scope(_EndOfData(step)):
             _meet_at_end(members)
         return
     known = error if isinstance(error, OpError) else AbortedError(f"a rank's step failed: {error!r}")
     for member in members:
         member.abort(known)
+
+
+@final
+class _EndOfData:
+    """The end of a ``step`` from outside. The end of the data, which its programs end each other with, is
+    why the ranks meet.
+    """
+
+    def __init__(self, step: StepEnd) -> None:
+        self._step = step
+        self.number = step.number
+
+    def check(self) -> None:
+        try:
+            self._step.check()
+        except OutOfRangeError as error:
+            if self.remaining_s() == 0:
+                raise DeadlineExceededError("the step did not end before its deadline") from error
+
+    def remaining_s(self) -> float | None:
+        return self._step.remaining_s()
 
 
 def _meet_at_end(members: Sequence[Member]) -> None:

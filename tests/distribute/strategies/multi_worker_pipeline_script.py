@@ -96,7 +96,7 @@ def differs():
 
 
 def epochs():
-    return losses_of_epochs(strategy(2, []))
+    return losses_of_epochs(strategy(4, [], micro_batches=2))
 
 
 OTHERS = {"dies": dies, "outside": is_outside, "differs": differs, "epochs": epochs}

@@ -67,7 +67,7 @@ def test_processes_give_the_numbers_of_one_device(count: int, whats: list[str]) 
 
 
 def test_epochs_give_the_numbers_of_one_device() -> None:
-    """What was sent for a step that had no data is not that of the next step."""
+    """Of two stages each. What was sent for a step without data is not that of the next step."""
     for losses in answers(["epochs"], 2)[0]:
         np.testing.assert_allclose(losses, losses_of_epochs(), 1e-9)
 
