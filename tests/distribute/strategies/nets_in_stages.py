@@ -266,6 +266,18 @@ def weighted(at: At) -> Net:
     return Net(feeds, loss, adam(loss))
 
 
+def recomputing(at: At) -> Net:
+    """Layers that the script computes again for their derivatives, with what they read of variables."""
+    h = x = tf.placeholder(tf.float64, [None, 6])
+    for i in range(4):
+        with at(i / 4):
+            w = tf.get_variable(f"w{i}", [6, 6], tf.float64)
+            h = tf.recompute_grad(lambda h, w=w: tf.tanh(tf.tanh(2.0 * h) @ w))(h)
+    with at(1):
+        loss = tf.reduce_mean(tf.square(h - x))
+    return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, adam(loss))
+
+
 def counting(at: At) -> Net:
     """Steps that are counted in the forward pass, which reads the number."""
     x = tf.placeholder(tf.float64, [None, 6])

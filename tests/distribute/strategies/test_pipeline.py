@@ -31,6 +31,7 @@ from tests.distribute.strategies.nets_in_stages import (
     losses_of_epochs,
     lstm,
     mlp,
+    recomputing,
     trained,
     weighted,
 )
@@ -50,6 +51,7 @@ NETS: dict[str, Callable[..., Net]] = {
     "dataset": fed_by_dataset,
     "embeddings": embeddings,
     "counting": counting,
+    "recomputing": recomputing,
     "weighted": weighted,
     "branching": branching,
 }
@@ -152,6 +154,8 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
         ("dataset", strategy(2, m=3, remat="stage")),
         ("embeddings", strategy(2, ("dp", 2), schedule="zb_h1", remat="stage")),
         ("counting", strategy(2)),
+        ("recomputing", strategy(2)),
+        ("recomputing", strategy(4, ("dp", 2), schedule="zb_h1")),
         ("weighted", strategy(2, ("dp", 2))),
         ("weighted", strategy(2, schedule="zb_h1", remat="stage")),
         ("branching", strategy(2, m=1, remat="stage")),

@@ -21,7 +21,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
-from flowrt.graph.construction.constant import KNOWN, const
+from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import AGAIN, ATTRIBUTES, UNIT, mesh_of
@@ -259,7 +259,7 @@ class _Lowering:
         same = self._same_turns(layouts)
         if not is_stateful(node):
             same &= self._shared
-        if node.op is const:  # what was folded waits for what it was computed from, for that of its turn
+        if node.op.effect is Effect.PURE:  # it waits for those of its turn: a constant for what was folded
             same &= self._shared_by(node.controls)
         if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
             self._once.add(node.name)
