@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
@@ -45,39 +45,50 @@ def sort_topologically(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
 
 
 def _sorted(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    position = {name: i for i, name in enumerate(nodes)}
-    names = list(nodes)
-    waiting: dict[str, int] = {}
-    readers: dict[str, list[str]] = {name: [] for name in nodes}
-    for name, node in nodes.items():
-        producers = {ref[0] for ref in node.inputs} | set(node.controls)
-        waiting[name] = len(producers)
-        for producer in producers:
-            readers[producer].append(name)
-    ready = [position[name] for name, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    ordered: dict[str, Node] = {}
-    while ready:
-        name = names[heapq.heappop(ready)]
-        ordered[name] = nodes[name]
-        for reader in readers[name]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, position[reader])
+    ordered = in_order(nodes, {name: i for i, name in enumerate(nodes)})
     if len(ordered) < len(nodes):
         _raise_cycle(nodes, ordered)
     return ordered
 
 
-def _raise_cycle(nodes: Mapping[str, Node], ordered: Collection[str]) -> None:
-    name = next(n for n in nodes if n not in ordered)
+def in_order(nodes: Mapping[str, Node], keys: Mapping[str, Any]) -> dict[str, Node]:
+    """``nodes`` with producers first: among those that are ready, the one with the least of the different
+    ``keys`` comes next. Nodes on a cycle, and what waits for them, are left out.
+    """
+    waiting: dict[str, int] = {}
+    readers: dict[str, list[str]] = {name: [] for name in nodes}
+    for name, node in nodes.items():
+        producers = set(node.predecessors)
+        waiting[name] = len(producers)
+        for producer in producers:
+            readers[producer].append(name)
+    ready = [(keys[name], name) for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    ordered: dict[str, Node] = {}
+    while ready:
+        _, name = heapq.heappop(ready)
+        ordered[name] = nodes[name]
+        for reader in readers[name]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                heapq.heappush(ready, (keys[reader], reader))
+    return ordered
+
+
+def cycle_in(nodes: Mapping[str, Node], ordered: Collection[str]) -> list[str]:
+    """Nodes that `in_order` left out, each of which waits for the next one, and the last for the first."""
+    name = next(name for name in nodes if name not in ordered)
     seen: dict[str, None] = {}
     while name not in seen:
         seen[name] = None
-        node = nodes[name]
-        name = next(p for p in [ref[0] for ref in node.inputs] + list(node.controls) if p not in ordered)
+        name = next(other for other in nodes[name].predecessors if other not in ordered)
     path = list(seen)
-    cycle = path[path.index(name) :] + [name]
+    return path[path.index(name) :]
+
+
+def _raise_cycle(nodes: Mapping[str, Node], ordered: Collection[str]) -> None:
+    path = cycle_in(nodes, ordered)
+    name, cycle = path[0], [*path, path[0]]
     if len(cycle) > MAX_SHOWN:
         cycle = [*cycle[: MAX_SHOWN - 1], f"... ({len(cycle) - MAX_SHOWN} more)", name]
     raise located(

@@ -190,12 +190,14 @@ class _Lowering:
         """The nodes of the subgraph by their names on the coordinates."""
         times = [i for i, axis in enumerate(self._mesh.axes) if axis.is_time]
         sizes = [self._mesh.axes[i].size for i in times]
+        turns = {
+            at: int(np.ravel_multi_index([at[i] for i in times], sizes)) for at in self._mesh.coordinates
+        }
         found: dict[str, Part] = {}
         for node, names in self._names.items():
             is_once = node in self._layouts.single or node in self._once
             for at, name in names.items():
-                turn = int(np.ravel_multi_index([at[i] for i in times], sizes))
-                part = Part(node, None if is_once else turn)
+                part = Part(node, None if is_once else turns[at])
                 if found.setdefault(name, part) != part:
                     found[name] = Part(node, None)
         return found

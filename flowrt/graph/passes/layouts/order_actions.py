@@ -18,7 +18,6 @@ cannot deadlock.
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,10 +36,10 @@ from flowrt.graph.passes.prepare.fed_nodes import fed_nodes
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.pipeline.mesh_schedule import turns_of
 from flowrt.graph.pipeline.replay import replay
+from flowrt.graph.topology import cycle_in, in_order
 
 Actions: TypeAlias = Mapping[str, Action | None]
 """The action of each node that the global graph has; None if it runs once for all turns."""
-
 
 TURNS = "turns"
 """The name of the schedule of a mesh without stages."""
@@ -193,7 +192,7 @@ class _Ordering:
     def __init__(
         self, step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
     ) -> None:
-        self._step, self._given, self._schedule = step, actions, schedule
+        self._step, self._schedule = step, schedule
         self._start = _starts(schedule)
         found = _Helpers(step, actions, positions, self._start).found()
         self._action = {name: action for name, action in found.items() if action is not None}
@@ -231,25 +230,8 @@ class _Ordering:
     # --- order
 
     def _sorted(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        places = {name: i for i, name in enumerate(nodes)}
         when = self._times(nodes)
-        missing: dict[str, int] = {}
-        readers: dict[str, list[str]] = {name: [] for name in nodes}
-        for name, node in nodes.items():
-            before = set(node.predecessors)
-            missing[name] = len(before)
-            for other in before:
-                readers[other].append(name)
-        ready = [(when[name], places[name], name) for name, count in missing.items() if not count]
-        heapq.heapify(ready)
-        ordered: dict[str, Node] = {}
-        while ready:
-            name = heapq.heappop(ready)[-1]
-            ordered[name] = nodes[name]
-            for reader in readers[name]:
-                missing[reader] -= 1
-                if not missing[reader]:
-                    heapq.heappush(ready, (when[reader], places[reader], reader))
+        ordered = in_order(nodes, {name: (when[name], place) for place, name in enumerate(nodes)})
         if len(ordered) < len(nodes):
             raise self._cycle(nodes, ordered)
         return ordered
@@ -271,7 +253,7 @@ class _Ordering:
 
     def _cycle(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> OpError:
         """The error that names the actions which wait for each other."""
-        path = self._waiting(nodes, ordered)
+        path = cycle_in(nodes, ordered)
         actions = [action for action in map(self._action.get, path) if action is not None]
         changes = [a for a, b in zip(actions, (*actions[1:], actions[0]), strict=True) if a != b]
         told = " after ".join(map(str, (*changes, changes[0])))
@@ -287,16 +269,6 @@ class _Ordering:
                 f"batch with another dimension, {self._schedule.micro_batches} must divide the batch.)"
             )
         return located(node, InvalidArgumentError(f"schedule {self._schedule.name}: {found}"))
-
-    def _waiting(self, nodes: Mapping[str, Node], ordered: Mapping[str, Node]) -> list[str]:
-        """Nodes each of which waits for the next one, and the last for the first."""
-        name = next(name for name in self._step.nodes if name not in ordered)
-        seen: dict[str, None] = {}
-        while name not in seen:
-            seen[name] = None
-            name = next(other for other in nodes[name].predecessors if other not in ordered)
-        path = list(seen)
-        return path[path.index(name) :]
 
     def _whole(self, path: Sequence[str]) -> str | None:
         """The node on the cycle ``path`` that is of all micro-batches, behind one of a micro-batch: the last
