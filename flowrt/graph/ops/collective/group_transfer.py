@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,42 +133,45 @@ def _on_host(xp: Any, array: Any) -> Any:
     return array if xp is np else xp.asnumpy(array)
 
 
-group_send_op: OpDef[Operation] = define_op(
-    "_GroupSend",
-    "tensor: T in ANY ->",
-    attrs=f"{_MEMBER}, peer: int, is_described: bool = False",
-    kernel=_send,
-    effects=Effects(Effect.STATEFUL),
-    doc="Gives its input to a rank of the group in another graph.",
+def _send_op(name: str, kernel: Callable[..., Any], doc: str) -> OpDef[Operation]:
+    return define_op(
+        name,
+        "tensor: T in ANY ->",
+        attrs=f"{_MEMBER}, peer: int, is_described: bool = False",
+        kernel=kernel,
+        effects=Effects(Effect.STATEFUL),
+        doc=doc,
+    )
+
+
+def _receive_op(name: str, kernel: Callable[..., Any], doc: str) -> OpDef[Tensor]:
+    return define_op(
+        name,
+        "-> dtype in ANY",
+        attrs=f"{_MEMBER}, {_RESULT}, peer: int",
+        shape=lambda s: [s.attrs["shape"]],
+        kernel=kernel,
+        effects=Effects(Effect.STATEFUL, waits=True),
+        doc=doc,
+    )
+
+
+group_send_op = _send_op("_GroupSend", _send, "Gives its input to a rank of the group in another graph.")
+
+group_recv_op = _receive_op(
+    "_GroupRecv", _receive, "Receives the tensor that a rank of the group in another graph sends."
 )
 
-group_recv_op = define_op(
-    "_GroupRecv",
-    "-> dtype in ANY",
-    attrs=f"{_MEMBER}, {_RESULT}, peer: int",
-    shape=lambda s: [s.attrs["shape"]],
-    kernel=_receive,
-    effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Receives the tensor that a rank of the group in another graph sends.",
-)
-
-tagged_send_op: OpDef[Operation] = define_op(
+tagged_send_op = _send_op(
     "_TaggedSend",
-    "tensor: T in ANY ->",
-    attrs=f"{_MEMBER}, peer: int, is_described: bool = False",
-    kernel=_send_tagged,
-    effects=Effects(Effect.STATEFUL),
-    doc="Gives its input to a rank of the group in another graph, under the tag ``edge``, without waiting.",
+    _send_tagged,
+    "Gives its input to a rank of the group in another graph, under the tag ``edge``, without waiting.",
 )
 
-tagged_recv_op: OpDef[Tensor] = define_op(
+tagged_recv_op = _receive_op(
     "_TaggedRecv",
-    "-> dtype in ANY",
-    attrs=f"{_MEMBER}, {_RESULT}, peer: int",
-    shape=lambda s: [s.attrs["shape"]],
-    kernel=_receive_tagged,
-    effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Receives what a rank of the group in another graph sends under the tag ``edge``.",
+    _receive_tagged,
+    "Receives what a rank of the group in another graph sends under the tag ``edge``.",
 )
 
 group_start_op: OpDef[Operation] = define_op(
