@@ -25,7 +25,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
@@ -49,14 +49,18 @@ Array: TypeAlias = Any
 @final
 @dataclass(slots=True)
 class Traffic:
-    """Totals of this rank's sends: bytes of arrays, and messages that contain them."""
+    """Totals of this rank's sends: bytes of arrays, and messages that contain them. Any thread may `count`:
+    messages with tags are sent by programs, the others by the communicator's thread.
+    """
 
     bytes_sent: int = 0
     messages_sent: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def count(self, nbytes: int) -> None:
-        self.bytes_sent += nbytes
-        self.messages_sent += 1
+        with self._lock:
+            self.bytes_sent += nbytes
+            self.messages_sent += 1
 
 
 class Communicator(Closing):
