@@ -5,9 +5,7 @@ from its input, and prints a line for each.
 """
 
 import contextlib
-import gc
 import itertools
-import json
 import logging
 import os
 import signal
@@ -23,6 +21,7 @@ from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.train.checkpoints import checkpoint
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
+from tests.distribute.strategies.standing_workers import questions, reply
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 Axis, Mesh = tf.distribute.Axis, tf.distribute.Mesh
@@ -511,14 +510,5 @@ def answer():
         return [type(error).__name__, str(error)]
 
 
-if WHAT != "stand":
-    print(json.dumps(answer()), flush=True)
-for question in sys.stdin if WHAT == "stand" else ():
-    WHAT, settings = json.loads(question)
-    for name, value in settings.items():
-        os.environ.pop(name, None)
-        os.environ.update({} if value is None else {name: value})
-    tf.reset_default_graph()
-    answered = json.dumps(answer())
-    gc.collect()  # a group ends with its graph, in all workers before one of them forms the next
-    print(answered, flush=True)
+for WHAT in questions(sys.argv[1]):  # noqa: B007 (the functions above read it)
+    reply(answer())

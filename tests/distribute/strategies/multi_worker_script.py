@@ -4,7 +4,6 @@ Prints what came of it as JSON. With ``stand`` for WHAT it reads lines of a WHAT
 from its input, and prints a line for each.
 """
 
-import gc
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import numpy as np
 
 import flowrt as tf
 from flowrt.distribute.strategies.kinds import multi_worker
+from tests.distribute.strategies.standing_workers import questions, reply
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 OPTIONS = {
@@ -241,14 +241,5 @@ def answer():
         return [type(error).__name__, str(error)]
 
 
-if WHAT != "stand":
-    print(json.dumps(answer()), flush=True)
-for question in sys.stdin if WHAT == "stand" else ():
-    WHAT, settings = json.loads(question)
-    for name, value in settings.items():
-        os.environ.pop(name, None)
-        os.environ.update({} if value is None else {name: value})
-    tf.reset_default_graph()
-    answered = json.dumps(answer())
-    gc.collect()  # a group ends with its graph, in all workers before one of them forms the next
-    print(answered, flush=True)
+for WHAT in questions(sys.argv[1]):  # noqa: B007 (the functions above read it)
+    reply(answer())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, final
 
+import flowrt as tf
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 
 Answers: TypeAlias = Callable[[str, int], list[Any]]
@@ -20,6 +22,31 @@ Answers: TypeAlias = Callable[[str, int], list[Any]]
 ROOT = Path(__file__).parents[3]
 SETTINGS = ("CHECKPOINTS", "INTERVAL", "LAST_STEP")
 """Variables of the environment that tests set for the workers."""
+
+
+def questions(first: str) -> Iterator[str]:
+    """The questions of a worker, each in a graph of its own: the ``first``, or if that is ``stand``, those of
+    its input, with the environment that comes with each.
+    """
+    if first != "stand":
+        yield first
+        return
+    for line in sys.stdin:
+        question, settings = json.loads(line)
+        for name, value in settings.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+        tf.reset_default_graph()
+        yield question
+
+
+def reply(answer: Any) -> None:
+    """Print the ``answer`` to a question. What its graph had is gone then: a group ends in all workers before
+    one of them forms the next.
+    """
+    text = json.dumps(answer)
+    gc.collect()
+    print(text, flush=True)
 
 
 @final
