@@ -7,6 +7,7 @@ jvp agrees with the vjp.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt import dtypes
+from flowrt.cli.selftest.ops import build_call, check_call
+from flowrt.device.cuda.cuda import CudaExecutor
 from flowrt.dtypes import as_dtype, variant
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.derivatives.gradients import apply_vjp, gradients
@@ -316,7 +320,8 @@ def test_every_module_of_ops_is_loaded_by_all() -> None:
 @pytest.mark.gpu
 @pytest.mark.timeout(900)  # the first time, CuPy compiles more than a thousand kernels
 def test_kernels_give_on_cupy_what_they_give_on_numpy() -> None:
-    cupy = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+    pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+    cupy = CudaExecutor(0, "/device:GPU:0").xp
     wrong = []
     for op in registered_ops().values():
         for sample in op.samples(np.random.default_rng(0)):
@@ -346,3 +351,32 @@ def test_kernels_give_on_cupy_what_they_give_on_numpy() -> None:
                 if not np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
                     wrong.append(operation)
     assert wrong == []
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+def test_a_gpu_computes_in_bfloat16_as_the_host_does() -> None:
+    wrong = {}
+    with tf.Session(graph=Graph(), config=tf.ConfigProto(allow_soft_placement=False)) as session:
+        for op in registered_ops().values():
+            for sample in op.samples(np.random.default_rng(0)):
+                with session.graph.as_default(), contextlib.suppress(DTypeError):
+                    call = build_call(op, _narrowed(op, sample), "/gpu:0")
+                    if supports(call.operation.node, "GPU") and (
+                        error := check_call(session, call, values_count=True)
+                    ):
+                        wrong[call.operation.name] = error
+    assert wrong == {}
+
+
+def _narrowed(op: OpDef, sample: Sample) -> Sample:
+    """With bfloat16 instead of float32 and float64, but for inputs that stay on the host."""
+
+    def narrowed(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [narrowed(v) for v in value]
+        is_wide = np.asarray(value).dtype in (np.float32, np.float64)
+        return value.astype(dtypes.bfloat16.np) if is_wide else value
+
+    pairs = zip(op.inputs, sample.inputs, strict=True)
+    return sample._replace(inputs=tuple(v if argument.on_host else narrowed(v) for argument, v in pairs))

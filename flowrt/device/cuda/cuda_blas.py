@@ -238,10 +238,18 @@ def _are_matrices(a: Any, b: Any) -> bool:
 
 @final
 class ArrayModule:
-    """CuPy as kernels are called with it: with the products of `CudaBlas`."""
+    """CuPy as kernels are called with it: with the products of `CudaBlas`, and a ``where`` of bfloat16, which
+    CuPy 14.2 computes in float32.
+    """
 
     def __init__(self, cupy: Any, blas: CudaBlas) -> None:
         self._cupy, self.matmul = cupy, blas.matmul
+
+    def where(self, condition: Any, *choices: Any) -> Any:
+        found = self._cupy.where(condition, *choices)
+        if any(getattr(choice, "dtype", None) == dtypes.bfloat16.np for choice in choices):
+            return found.astype(self._cupy.result_type(*choices), copy=False)
+        return found
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._cupy, name)

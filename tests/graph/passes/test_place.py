@@ -111,13 +111,6 @@ def test_a_fixed_string_input_stays_on_the_host_beside_a_gpu():
     assert placed(op("StringLength", s, name="y"), feeds=[s], on=(CPU_0, GPU_0))["y"] == CPU_0
 
 
-def test_bfloat16_stays_on_the_host_beside_a_gpu():
-    x = placeholder("bfloat16", [2], name="x")
-    y = op("Cast", x, DstT="float32", name="y")
-    found = placed(y, op("Exp", y, name="z"), feeds=[x], on=(CPU_0, GPU_0))
-    assert (found["y"], found["z"]) == (CPU_0, GPU_0)
-
-
 def test_python_functions_stay_on_the_host_beside_a_gpu(x):
     y = op("PyFunc", [x], token="f", Tout=["float32"], name="y")
     assert placed(y[0], feeds=[x], on=(CPU_0, GPU_0))["y"] == CPU_0

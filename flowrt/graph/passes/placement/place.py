@@ -77,8 +77,8 @@ def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
     }
 
 
-HOST_DTYPES = frozenset((dtypes.string, dtypes.bfloat16))
-"""Dtypes with CPU kernels only: CuPy 14 has no ``where``, sorting or ``ufunc.at`` of bfloat16."""
+HOST_DTYPES = frozenset((dtypes.string,))
+"""Dtypes with CPU kernels only."""
 
 
 def supports(node: Node, device_type: str) -> bool:
