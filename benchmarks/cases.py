@@ -233,9 +233,11 @@ def _lstm(tf: Any, x: Any, c: Any, h: Any, weights: Any, bias: Any) -> tuple[Any
     return c, tf.tanh(c) * tf.sigmoid(o)
 
 
-def gpt_adam(tf: Any) -> Outcome:
+def gpt_adam(tf: Any, precision: Any = None) -> Outcome:
     """A training step of a decoder of 4 layers with Adam, and the first one by itself."""
     graph = tf.Graph()
+    if precision is not None:
+        graph.precision = precision
     with graph.as_default():
         tokens = tf.placeholder(tf.int64, [Gpt.batch, Gpt.length + 1])
         weights = {name: tf.Variable(value) for name, value in inputs.gpt_parameters().items()}

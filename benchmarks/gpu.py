@@ -19,7 +19,7 @@ from benchmarks import inputs, timing
 
 COMMON = (
     "chain_1000_small_ops", "mlp_adam", "lenet_sgd", "gpt_adam", "gelu_sum_16m", "softmax_short_rows",
-    "matmul_2048", "matmul_8192",
+    "matmul_2048", "matmul_8192", "gpt_1024", "gpt_1024_bfloat16",
 )  # fmt: skip
 ONLY_OURS = ("noop_run", "add_feed_fetch", "lstm_while_train")
 
@@ -30,7 +30,9 @@ def _flowrt() -> Cases:
     import flowrt
     from benchmarks import cases
 
-    return {name: partial(case, flowrt) for name, case in cases.CASES.items()}
+    found = {name: partial(case, flowrt) for name, case in cases.CASES.items()}
+    narrow = partial(cases.gpt_adam, flowrt, flowrt.distribute.Precision("bfloat16"))
+    return {**found, "gpt_bfloat16": narrow}
 
 
 def _torch(is_compiled: bool) -> Cases:
@@ -41,7 +43,9 @@ def _torch(is_compiled: bool) -> Cases:
     from benchmarks import peers_torch
 
     wrap = torch.compile if is_compiled else peers_torch.eager
-    return {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
+    found = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
+    narrow = torch.autocast("cuda", torch.bfloat16)
+    return {**found, "gpt_bfloat16": partial(peers_torch.gpt_adam, lambda loss: wrap(narrow(loss)))}
 
 
 def _jax() -> Cases:
@@ -61,11 +65,25 @@ SIDES: dict[str, Callable[[], Cases]] = {
 }
 
 
+class LargeGpt(inputs.Gpt):
+    """16 x 512 tokens, 8 layers of 1,024 with 16 heads."""
+
+    batch, length, width, layers, heads = 16, 512, 1024, 8, 16
+
+
+LARGE = {"gpt_1024": "gpt_adam", "gpt_1024_bfloat16": "gpt_bfloat16"}
+"""The cases of `LargeGpt`."""
+
+
 def run(cases: Cases, name: str) -> Any:
     """The outcome of one case; ``matmul_8192`` is ``matmul_2048`` with larger matrices."""
     if name == "matmul_8192":
         inputs.SQUARE, name = 8192, "matmul_2048"
-    return cases[name]()
+    elif name in LARGE:
+        for key, value in vars(LargeGpt).items():
+            if not key.startswith("_"):
+                setattr(inputs.Gpt, key, value)
+    return cases[LARGE.get(name, name)]()
 
 
 def main(side: str, *names: str) -> None:
