@@ -59,8 +59,9 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "ray": ("flowrt.distribute.launch.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
+    "zlib_ng": ("flowrt.train.checkpoints.shard_file",),
 }
-LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
+LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors", "zlib_ng"}
 """Not loaded by `import flowrt`."""
 
 OPS_BY_NAME = {"Const", "_Feed", "_Send", "_Recv", "_Loop", "_Case", "NoOp", "Identity", "Placeholder"}

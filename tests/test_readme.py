@@ -270,7 +270,7 @@ def test_the_quick_facts_are_right() -> None:
     assert facts["Version"].startswith(project["version"])
     assert project["requires-python"] == f">={facts['Python'].split()[0]}"
     assert facts["Licence"] == project["license"]
-    needed = [re.match(r"\w+", each) for each in project["dependencies"]]
+    needed = [re.match(r"[\w-]+", each) for each in project["dependencies"]]
     assert sorted(facts["Dependencies"].lower().split(", ")) == sorted(found[0] for found in needed if found)
     assert counts(facts["API"])[-1] == len(text_of("tests/tf1_names.txt").splitlines())
     ops = lines_of("graph/ops/**/*.py")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowrt.errors import NotFoundError, ResourceExhaustedError
+from flowrt.errors import DataLossError, NotFoundError, ResourceExhaustedError
 from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, write_checkpoint
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal, files, named_files, shard_files
@@ -130,6 +130,24 @@ def test_a_save_is_on_the_disk_before_its_rename_and_the_rename_before_the_sweep
     write_checkpoint(prefix, OTHER, max_shard_bytes=40)
     shards, manifest, directory = 3, 1, 1
     assert events == ["fsync"] * (shards + manifest + directory) + ["replace", "fsync", "unlink", "unlink"]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_what_the_disk_fails_to_write_early_fails_the_save(prefix, monkeypatch, failing):
+    write_checkpoint(prefix, SMALL)
+    before = files(prefix)
+    calls: list[int] = []
+
+    def fdatasync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(DataLossError, match="Input/output error"):
+        write_checkpoint(prefix, {"large": np.zeros(40 << 20, np.uint8)})
+    assert len(calls) == failing + 1
+    assert files(prefix) == before
 
 
 def test_a_first_save_that_fails_leaves_nothing(tmp_path):
