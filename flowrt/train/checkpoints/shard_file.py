@@ -27,7 +27,7 @@ from flowrt.train.checkpoints.stored_arrays import Array, check_tensor, stored_f
 
 BLOCK_BYTES = 1 << 20  # has one checksum; larger ones leave the CPU's cache
 _BLOCKS_AT_ONCE = 8
-"""After as many, the disk begins to write."""
+"""Number of blocks after which the disk begins to write."""
 _HEADER_SIZE = 8
 _ALIGNMENT = 8  # of the first array's bytes: arrays are sorted by the size of their elements
 
