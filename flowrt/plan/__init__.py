@@ -1,5 +1,8 @@
 """Plans of strategies: a search for what runs where, and how long it takes, without the machines.
 
+    choice           `Choice`: mesh, micro-batches, schedule, sharding and layouts, and their strategy
+    recorded         the training step of a script, without layouts
+    applied          the same with the attributes that a strategy gives
     played           the played form of a step: `ClassProgram`, a list of `Work` per class of devices
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the

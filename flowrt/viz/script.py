@@ -6,7 +6,7 @@ import logging
 import runpy
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,9 +20,16 @@ from flowrt.viz.compile_request import CompileRequest, needed_ops, title_of
 LOGGER = logging.getLogger("flowrt")
 
 
-def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[CompileRequest]:
+class _Enough(BaseException):
+    """Ends a script when the steps that are asked for are there."""
+
+
+def requests_of_script(
+    path: str, arguments: Sequence[str] = (), until: Callable[[CompileRequest], bool] = lambda step: False
+) -> list[CompileRequest]:
     """The steps that the sessions of the script at ``path`` compile while it runs as the main program, with
-    ``arguments``; the latest is last. The script runs to its end, or until Ctrl-C.
+    ``arguments``; the latest is last. The script runs to its end, until Ctrl-C, or until it compiles a step
+    of which ``until`` is true: that one is not run.
 
     Raises `NotFoundError` if there is no such file, and `InvalidArgumentError` if no session ran anything or
     the script raised: with the script's line and the error.
@@ -37,14 +44,16 @@ def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[Compile
         heard.append(
             CompileRequest(session.graph, fetches.tensors, fetches.targets, feeds, session.compile_options())
         )
+        if until(heard[-1]):
+            raise _Enough
 
     with _program([path, *arguments]):
         ON_COMPILE.append(hear)
         ended_with: object = None
         try:
             runpy.run_path(path, run_name="__main__")
-        except KeyboardInterrupt:
-            pass  # Ctrl-C: use what has been recorded
+        except (_Enough, KeyboardInterrupt):
+            pass  # use what has been recorded
         except SystemExit as end:
             ended_with = end.code
         except Exception as error:  # a script may raise anything

@@ -175,15 +175,18 @@ class LayoutExtended(StrategyExtended):
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
         variable = next_creator(**arguments)
         self.names.append(variable.op.name)
-        wanted = self._pop_wanted() or Wanted(None, None)
+        attrs = self.attributes(variable, self._pop_wanted() or Wanted(None, None))
+        variable.op.mutate(attrs={**variable.op.node.attrs, **attrs})
+        return variable
+
+    def attributes(self, variable: Variable, wanted: Wanted) -> dict[str, Any]:
+        """The attributes that the strategy gives to ``variable``."""
         if wanted.layout is None:
             wanted = wanted._replace(layout=self.strategy.layout_by_name(variable))
         layouts = self._layouts(variable, wanted)
         kept, policy = self.strategy.attributes_kept(variable, layouts), self.strategy.policy
         in_precision = {} if policy is None else policy.attributes(variable.dtype)
-        attrs = {**variable.op.node.attrs, **attributes_of(*layouts), **kept, **in_precision}
-        variable.op.mutate(attrs=attrs)
-        return variable
+        return {**attributes_of(*layouts), **kept, **in_precision}
 
     def check_reused(self, variable: Variable) -> None:
         """Raise `InvalidArgumentError` if the script asks for another layout of an existing ``variable``."""
@@ -250,7 +253,11 @@ class LayoutExtended(StrategyExtended):
     def _of_input(self, op: Operation) -> Mapping[str, Any]:
         """The attributes of a new operation: those of an input give its first dimension to the batch."""
         is_batch = op.type in INPUTS and any(t.shape.ndims != 0 for t in op.outputs)
-        return attributes_of(self._batch) if is_batch else {}
+        return self.attributes_of_input() if is_batch else {}
+
+    def attributes_of_input(self) -> dict[str, Any]:
+        """The attributes of an operation with a batch."""
+        return attributes_of(self._batch)
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

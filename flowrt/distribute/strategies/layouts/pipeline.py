@@ -170,7 +170,10 @@ class PipelineExtended(LayoutExtended):
     def _of_input(self, op: Operation) -> Mapping[str, Any]:
         attrs = super()._of_input(op)
         text = self.strategy.stage_at(op.name) if self.stage is None else str(self.stage)
-        return {**attrs, STAGE: text, **(self.strategy.kept if attrs else {})}
+        return {**attrs, STAGE: text}
+
+    def attributes_of_input(self) -> dict[str, Any]:
+        return {**super().attributes_of_input(), **self.strategy.kept}
 
 
 class MultiWorkerPipelineExtended(PipelineExtended, MultiWorkerLayoutExtended):

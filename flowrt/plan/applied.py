@@ -1,0 +1,78 @@
+"""`applied`: a recorded step with the attributes that a strategy would have given it, as if the script had
+been written for it.
+"""
+
+from __future__ import annotations
+
+from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy, Wanted
+from flowrt.graph.layouts.attributes import (
+    ATTRIBUTES,
+    FORWARD,
+    LAST,
+    MESH,
+    STAGE,
+    UNIT,
+    as_stored,
+    attributes_of_gradient,
+)
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.layouts.assign_stages import assign_stages
+from flowrt.graph.passes.prepare.prune import prune, redirect
+from flowrt.plan.choice import Choice
+from flowrt.plan.recorded import Recorded, gradients_of
+from flowrt.variables.distribution_context import unopened_strategies
+
+KEPT = (STAGE, FORWARD)
+"""The attributes that are the recorded step's own."""
+
+
+def devices_of(count: int) -> list[DeviceSpec]:
+    """The devices of ``count`` processes with one each, none of which has to exist."""
+    return [parse_device(f"/job:worker/replica:0/task:{task}/device:CPU:0") for task in range(count)]
+
+
+def applied(recorded: Recorded, choice: Choice) -> Subgraph:
+    """The step of ``recorded`` under ``choice``, in front of the lowering of layouts."""
+    names = [device.to_string() for device in devices_of(choice.devices)]
+    strategy = choice.strategy(names)
+    unopened_strategies.discard(strategy)
+    step = recorded.step(choice.stages, has_parts=choice.sharding > 0)
+    return with_attributes(recorded, step, strategy, choice.stages)
+
+
+def with_attributes(recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> Subgraph:
+    """``step`` as ``strategy`` marks it."""
+    extended = strategy.extended
+    assert isinstance(extended, LayoutExtended)
+    variables = {
+        name: extended.attributes(variable, Wanted(None, None))
+        for name, variable in recorded.variables.items()
+    }
+    numbers = assign_stages(step) if stages > 1 else {}
+    gradients = gradients_of(step)
+    whole = [node for node, name in gradients if UNIT not in variables[name]]
+    step = prune(redirect(step, {(node.name, 0): node.inputs[0] for node in whole}))
+    gradients = gradients_of(step)
+    producers = tuple(dict.fromkeys(gradient.node.inputs[0][0] for gradient in gradients))
+    of_gradient = {gradient.node.name: variables[gradient.variable] for gradient in gradients}
+
+    def marked(node: Node) -> Node:
+        attrs = {key: value for key, value in node.attrs.items() if key not in ATTRIBUTES or key in KEPT}
+        controls = node.controls
+        if node.name in variables:
+            attrs |= variables[node.name]
+        elif node.name in recorded.slots and MESH in node.attrs:
+            attrs |= as_stored(variables[recorded.slots[node.name]])
+        elif node.name in of_gradient:
+            variable = of_gradient[node.name]
+            attrs |= attributes_of_gradient(variable)
+            controls = (*controls, *producers) if LAST in variable else controls
+        elif MESH in node.attrs:
+            attrs |= extended.attributes_of_input()
+        if node.op.effect is Effect.HANDLE and node.name in numbers:
+            attrs[STAGE] = str(numbers[node.name])
+        return node.replace(attrs=attrs, controls=controls)
+
+    return step.mapped(marked)

@@ -1,0 +1,79 @@
+"""`Choice`: the decisions of a plan, as data, and the strategy that carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from flowrt.distribute.strategies.layouts.fully_sharded import FullyShardedStrategy
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy
+from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutStrategy
+from flowrt.distribute.strategies.layouts.pipeline import PipelineStrategy
+from flowrt.graph.layouts.mesh import Axis, Mesh
+from flowrt.graph.precision import Precision
+
+Entries: TypeAlias = tuple[str | None, ...]
+
+TURN = "turn"
+"""The axis of time along which gradients are accumulated without a pipeline."""
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """A mesh of ``pp`` x ``dp`` x ``tp`` devices: stages of a pipeline, parts of the batch, parts of layers.
+
+    >>> Choice(dp=4, tp=2).devices
+    8
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    micro_batches: int = 1
+    """Parts of the batch that follow each other in time."""
+    schedule: str = "1f1b"
+    """The schedule of the pipeline."""
+    chunks: int = 1
+    """The stages that each device of the pipeline has."""
+    sharding: int = 0
+    """The stage of `FullyShardedStrategy`; 0 in a pipeline."""
+    remat: bool = False
+    """Whether the backward pass computes the forward pass of a stage again."""
+    layouts: tuple[tuple[str, Entries], ...] = ()
+    """The layouts of variables that ``tp`` shards, by whole names."""
+
+    @property
+    def devices(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    @property
+    def stages(self) -> int:
+        """The stages of the pipeline, 1 without one."""
+        return self.pp * self.chunks
+
+    def strategy(
+        self, devices: Sequence[str] | None = None, policy: Precision | None = None
+    ) -> LayoutStrategy:
+        """The strategy, over ``devices`` or all of a session."""
+        spans = [("pp", self.pp), ("dp", self.dp), ("tp", self.tp)]
+        axes: list[Any] = [(name, size) for name, size in spans if size > 1] or [("dp", 1)]
+        over = "dp" if ("dp", self.dp) in axes else None
+        found: LayoutStrategy
+        if self.pp > 1:
+            found = PipelineStrategy(
+                Mesh(axes, devices), "pp", self.micro_batches, self.schedule,
+                chunks=self.chunks if self.chunks > 1 else None, batch=over,
+                remat="stage" if self.remat else None, policy=policy,
+            )  # fmt: skip
+        else:
+            turns = [Axis(TURN, self.micro_batches, is_time=True)] if self.micro_batches > 1 else []
+            mesh = Mesh([*axes, *turns], devices)
+            batch = tuple(filter(None, (over, TURN if turns else None))) or None
+            if over and self.sharding:
+                found = FullyShardedStrategy(mesh, over, self.sharding, batch=batch, policy=policy)
+            else:
+                found = MultiWorkerLayoutStrategy(mesh, batch, policy=policy)
+        found.variable_layouts(dict(self.layouts))
+        return found

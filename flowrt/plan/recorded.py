@@ -1,0 +1,148 @@
+"""The training step of a script, recorded once and without layouts, for all strategies that are tried.
+
+The script makes its model in the scope of a `RecordingStrategy`, which decides nothing. It notes what a
+strategy needs to know later: which operation is the derivative of which, and where the gradient of each
+variable is. The script is left when it compiles the first step that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, final
+
+from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Graph, Operation
+from flowrt.graph.effects import touches
+from flowrt.graph.layouts.attributes import FORWARD, FOUND, STAGE, UNIT, NodeLayouts
+from flowrt.graph.layouts.layout import Layout
+from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.passes.layouts.cut_stages import cut_stages
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
+from flowrt.graph.passes.prepare.prune import prune, redirect
+from flowrt.variables.variable import GraphKeys, Variable
+from flowrt.viz.compile_request import CompileRequest
+from flowrt.viz.script import requests_of_script
+
+EXTRACT = parse_pipeline("extract")
+OPTIMISE = parse_pipeline("extract, lower, order_effects, infer_shapes, optimise, infer_shapes")
+"""The stages of every strategy, in front of its layouts."""
+
+
+@final
+class RecordingStrategy(LayoutStrategy):
+    """Gives no layouts, and a mark to each operation, variable and gradient."""
+
+    def __init__(self) -> None:
+        super().__init__(Mesh([("recorded", 1)]), batch="recorded")
+
+    def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
+        return {UNIT: variable.op.name}
+
+    def _extended_over(self, mesh: Mesh, batch: Layout, rules: Mapping[str, Any]) -> LayoutExtended:
+        return _Marking(self, mesh, batch, rules)
+
+
+class _Marking(LayoutExtended):
+    def _of_input(self, op: Operation) -> Mapping[str, Any]:
+        return {**super()._of_input(op), STAGE: FOUND}
+
+
+@final
+class Recorded:
+    """A step of a session that trains a model."""
+
+    def __init__(self, request: CompileRequest) -> None:
+        self._request = request
+        self._extracted = compile_step(request.request, request.options, pipeline=EXTRACT)
+        of_graph = {v.op.name: v for v in request.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
+        handles = [node for node in self._extracted if node.name in of_graph]
+        self.variables = {n.name: of_graph[n.name] for n in handles if UNIT in n.attrs}
+        """The variables of the model, by name, in the order of the step."""
+        self.slots = _slots(self._extracted, self.variables)
+        """The states of optimizers, by name, with the name of their variable."""
+
+    @property
+    def options(self) -> CompileOptions:
+        return self._request.options
+
+    @property
+    def samples(self) -> int:
+        """The size of the batch: the first dimension of most inputs."""
+        sizes = [shape[0] or 1 for shape in self._request.feeds.values() if shape]
+        return max(sizes, key=sizes.count) if sizes else 1
+
+    @cache  # noqa: B019 (there is one in a program)
+    def step(self, stages: int = 1, has_parts: bool = True) -> Subgraph:
+        """The step with static shapes. With several ``stages`` each operation has the number of one; with
+        ``has_parts`` each gradient has the node that brings it to the parts of its variable.
+        """
+        step = self._extracted
+        if not has_parts:
+            brought = {(node.name, 0): node.inputs[0] for node, _ in gradients_of(step)}
+            step = prune(redirect(step, brought))
+        found = cut_stages(_whole(self._request.graph), stages) if stages > 1 else {}
+        step = step.mapped(lambda node: _at_stage(node, found.get(node.name)) if found else _unmarked(node))
+        return compile_step(step, self.options, pipeline=OPTIMISE)
+
+
+def _slots(step: Subgraph, variables: Mapping[str, Variable]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in step:
+        if node.op.effect is Effect.WRITE:
+            names = [touch.handle[0] for touch in touches(node)]
+            if names[0] in variables:
+                of_model = [name for name in names[1:] if name not in variables]
+                found.update(dict.fromkeys(of_model, names[0]))
+    return found
+
+
+def _whole(graph: Graph) -> Subgraph:
+    return Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+
+
+def _at_stage(node: Node, number: int | None) -> Node:
+    return node if number is None else node.replace(attrs={**node.attrs, STAGE: str(number)})
+
+
+def _unmarked(node: Node) -> Node:
+    """``node`` as it is outside pipelines, in which equal constants of several stages are one."""
+    return node.replace(attrs={k: v for k, v in node.attrs.items() if k not in (STAGE, FORWARD)})
+
+
+class Gradient(NamedTuple):
+    """The node that brings the gradient of ``variable`` to where its update needs it."""
+
+    node: Node
+    variable: str
+
+
+def gradients_of(step: Subgraph) -> list[Gradient]:
+    """The gradients in a recorded ``step`` that are brought to parts of variables."""
+    marked = [node for node in step if node.op is relayout_op and UNIT in node.attrs]
+    return [Gradient(node, node.attrs[UNIT]) for node in marked]
+
+
+def record(path: str, arguments: Sequence[str] = ()) -> Recorded:
+    """The training step of the script at ``path``, which is run with ``arguments`` up to that step.
+
+    Raises `InvalidArgumentError` if no session of the script trains anything that was made in the default
+    graph, and as `requests_of_script`.
+    """
+    with RecordingStrategy().scope():
+        heard = requests_of_script(path, arguments, until=_trains)
+    if not _trains(heard[-1]):
+        raise InvalidArgumentError(
+            f"{path}: expected a session that runs a training step of a model in the default graph; none of "
+            f"its {len(heard)} steps updates variables by their gradients"
+        )
+    return Recorded(heard[-1])
+
+
+def _trains(request: CompileRequest) -> bool:
+    step = compile_step(request.request, request.options, pipeline=EXTRACT)
+    return bool(gradients_of(step))
