@@ -3,6 +3,10 @@
     choice           `Choice`: mesh, micro-batches, schedule, sharding and layouts, and their strategy
     recorded         the training step of a script, without layouts
     applied          the same with the attributes that a strategy gives
+    model            facts by which strategies are compared before any is lowered
+    stage_search     meshes, micro-batches, schedules, sharding and recomputation
+    plan_file        `Plan`: a choice as a file, with the variables that it is for
+    auto_strategy    `AutoStrategy`: the strategy of a plan
     played           the played form of a step: `ClassProgram`, a list of `Work` per class of devices
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the

@@ -77,16 +77,20 @@ class Recorded:
         return max(sizes, key=sizes.count) if sizes else 1
 
     @cache  # noqa: B019 (there is one in a program)
-    def step(self, stages: int = 1, has_parts: bool = True) -> Subgraph:
+    def step(self, stages: int = 1, has_parts: bool = True, has_marks: bool = False) -> Subgraph:
         """The step with static shapes. With several ``stages`` each operation has the number of one; with
-        ``has_parts`` each gradient has the node that brings it to the parts of its variable.
+        ``has_parts`` each gradient has the node that brings it to the parts of its variable. Derivatives are
+        marked if there are several stages, or with ``has_marks``.
         """
         step = self._extracted
         if not has_parts:
             brought = {(node.name, 0): node.inputs[0] for node, _ in gradients_of(step)}
             step = prune(redirect(step, brought))
-        found = cut_stages(_whole(self._request.graph), stages) if stages > 1 else {}
-        step = step.mapped(lambda node: _at_stage(node, found.get(node.name)) if found else _unmarked(node))
+        if stages > 1:
+            found = cut_stages(_whole(self._request.graph), stages)
+            step = step.mapped(lambda node: _at_stage(node, found.get(node.name)))
+        elif not has_marks:
+            step = step.mapped(_unmarked)
         return compile_step(step, self.options, pipeline=OPTIMISE)
 
 

@@ -36,7 +36,7 @@ from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import distribution_context, entered_layouts, layout_strategy
-from flowrt.variables.variable import Variable
+from flowrt.variables.variable import GraphKeys, Variable
 
 _log = logging.getLogger("flowrt")
 
@@ -110,6 +110,11 @@ class LayoutStrategy(Strategy):
         del variable, layouts
         return {}
 
+    def check_made(self, variables: Sequence[Variable]) -> None:
+        """Raise `InvalidArgumentError` unless these trainable variables, all that were made in the scope, are
+        those that are expected: any are.
+        """
+
     def settle(self) -> None:
         """Decide what depends on the whole model, before its optimizer makes states: nothing."""
 
@@ -153,6 +158,9 @@ class LayoutStrategy(Strategy):
             yield self
         if self.extended.names:
             self.check_names(self.extended.names)
+            trainable = get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
+            names = set(self.extended.names)
+            self.check_made([variable for variable in trainable if variable.op.name in names])
             self.settle()
 
 

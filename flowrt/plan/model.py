@@ -1,0 +1,117 @@
+"""`Model`: the facts of a training step by which strategies are compared before any is lowered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from flowrt.dtypes import resource
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch
+from flowrt.plan.recorded import Recorded
+
+
+class Took(NamedTuple):
+    """Seconds of ``work``, which is divided among devices and micro-batches, and of ``calls``, which each
+    has.
+    """
+
+    work: float = 0.0
+    calls: float = 0.0
+
+    def plus(self, other: Took) -> Took:
+        return Took(self.work + other.work, self.calls + other.calls)
+
+    def seconds(self, share: float) -> float:
+        """Seconds of a ``share`` of the work."""
+        return self.work * share + self.calls
+
+
+Seconds: TypeAlias = Callable[[Node, list[TensorSpec]], Took]
+"""The time of an operation with inputs of these shapes."""
+
+
+class Stage(NamedTuple):
+    """A stage of a pipeline, with the whole batch: seconds, and bytes."""
+
+    forward: Took
+    backward: Took
+    kept: int
+    """Bytes that the forward pass makes for the backward pass."""
+    arriving: int
+    """Bytes that come from earlier stages."""
+    variables: int
+    states: int
+    """Bytes of the states of optimizers."""
+
+
+class Model(NamedTuple):
+    """A step in stages. ``update`` is the time of the optimizers, ``largest`` the bytes of the largest
+    variable.
+    """
+
+    stages: tuple[Stage, ...]
+    update: Took
+    largest: int
+
+    @property
+    def variables(self) -> int:
+        return sum(stage.variables for stage in self.stages)
+
+
+def model_of(recorded: Recorded, stages: int, seconds: Seconds) -> Model:
+    """The model of ``recorded``, cut into ``stages``.
+
+    Raises `InvalidArgumentError` if it has fewer operations.
+    """
+    step = recorded.step(stages, has_parts=False, has_marks=True)
+    numbers = assign_stages(step) if stages > 1 else dict.fromkeys(step.nodes, 0)
+    backward, of_batch = backward_nodes(step), nodes_of_batch(step)
+    times = [[Took(), Took()] for _ in range(stages)]
+    kept, arriving, variables, states = ([0] * stages for _ in range(4))
+    update = Took()
+    for node in step:
+        took = seconds(node, [step.spec(ref) for ref in node.inputs])
+        if node.op.effect is Effect.WRITE:
+            update = update.plus(took)
+        else:
+            passes, is_backward = times[numbers[node.name]], node.name in backward
+            passes[is_backward] = passes[is_backward].plus(took)
+    for ref, (is_kept, later) in _crossings(step, backward, numbers).items():
+        size = nbytes_of(step.spec(ref)) if ref[0] in of_batch else 0
+        kept[numbers[ref[0]]] += size * is_kept
+        for number in later:
+            arriving[number] += size
+    sizes = {name: _variable_nbytes(step.nodes[name]) for name in (*recorded.variables, *recorded.slots)}
+    for name, size in sizes.items():
+        (states if name in recorded.slots else variables)[numbers[name]] += size
+    parts = zip(times, kept, arriving, variables, states, strict=True)
+    found = [Stage(forward, back, *nbytes) for (forward, back), *nbytes in parts]
+    return Model(tuple(found), update, max((sizes[name] for name in recorded.variables), default=0))
+
+
+def _crossings(
+    step: Subgraph, backward: set[str], numbers: dict[str, int]
+) -> dict[Ref, tuple[bool, set[int]]]:
+    """The tensors of the forward pass: whether the backward pass reads each, and later stages that do."""
+    found: dict[Ref, tuple[bool, set[int]]] = {}
+    for node in step:
+        for ref in node.inputs:
+            if ref[0] not in backward and step.spec(ref).dtype is not resource:
+                is_kept, later = found.get(ref, (False, set[int]()))
+                is_backward = node.name in backward
+                others = set() if is_backward else {numbers[node.name]} - {numbers[ref[0]]}
+                found[ref] = is_kept or is_backward, later | others
+    return found
+
+
+def nbytes_of(spec: TensorSpec) -> int:
+    """The bytes of a tensor, with 1 for unknown dimensions."""
+    return math.prod(size or 1 for size in spec.shape or ()) * spec.dtype.size
+
+
+def _variable_nbytes(handle: Node) -> int:
+    shape, dtype = handle.attrs["shape"], handle.attrs["dtype"]
+    return math.prod(size or 1 for size in shape or ()) * int(dtype.size)
