@@ -1,0 +1,103 @@
+"""`plan_on`: the best choice for a recorded step on a cluster: searched by estimates, decided by playing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
+from flowrt.plan.choice import Choice
+from flowrt.plan.model import Model
+from flowrt.plan.played import ClassProgram
+from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
+from flowrt.plan.step_times import Played
+
+
+class Candidate(NamedTuple):
+    """A choice that was lowered and played."""
+
+    estimate: Estimate
+    programs: tuple[ClassProgram, ...]
+    played: Played
+
+    @property
+    def choice(self) -> Choice:
+        return self.estimate.choice
+
+    @property
+    def seconds(self) -> float:
+        return self.played.makespan
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the device that has most."""
+        return max(program.peak_bytes for program in self.programs)
+
+
+Play: TypeAlias = Callable[[Choice], tuple[tuple[ClassProgram, ...], Played]]
+"""Lowers a step under a choice, and plays it."""
+
+
+class Planned(NamedTuple):
+    """The candidates that fit, fastest first; those that do not; and what could not be lowered, with why."""
+
+    candidates: tuple[Candidate, ...]
+    too_large: tuple[Estimate | Candidate, ...]
+    refused: tuple[tuple[Choice, str], ...]
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+
+def plan_on(
+    machine: Machine,
+    samples: int,
+    shared: Mapping[int, Shared],
+    model: Callable[[int], Model],
+    play: Play,
+    fixed: Mapping[str, int] = {},
+    count: int = REPLAYED,
+) -> Planned:
+    """The ``count`` choices with the best estimates, played.
+
+    Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
+    """
+    found = search(machine, samples, shared, model, fixed)
+    candidates: list[Candidate] = []
+    too_large: list[Estimate | Candidate] = list(found.too_large)
+    refused: list[tuple[Choice, str]] = []
+    for estimate in _distinct(found.fitting):
+        if len(candidates) == count:
+            break
+        try:
+            programs, played = play(estimate.choice)
+        except (InvalidArgumentError, UnimplementedError) as error:
+            refused.append((estimate.choice, _first_line(error)))
+            continue
+        candidate = Candidate(estimate, programs, played)
+        (candidates if candidate.nbytes <= machine.memory else too_large).append(candidate)
+    if not candidates:
+        why = f"; {refused[0][1]}" if refused else ""
+        raise InvalidArgumentError(
+            f"plan: expected a choice that can be lowered and fits in {machine.memory:,} bytes of a device; got "
+            f"{len(refused)} that cannot be lowered and {len(too_large)} that are too large{why}"
+        )
+    candidates.sort(key=lambda candidate: candidate.seconds)
+    return Planned(tuple(candidates), tuple(too_large), tuple(refused))
+
+
+def _distinct(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Those of a mesh and schedule with the best number of micro-batches first, others behind them."""
+    seen: set[object] = set()
+    first, rest = list[Estimate](), list[Estimate]()
+    for each in estimates:
+        c = each.choice
+        key = (c.dp, c.tp, c.pp, c.schedule, c.chunks, c.sharding, c.remat)
+        (rest if key in seen else first).append(each)
+        seen.add(key)
+    return first + rest
+
+
+def _first_line(error: OpError) -> str:
+    return error.message.partition("\n")[0]
