@@ -1,5 +1,7 @@
 """Plans of strategies: a search for what runs where, and how long it takes, without the machines.
 
+    cluster_file     `Cluster`: devices, hosts, racks and links, described in ``cluster.toml``
+    toml_value       values of a TOML file with their lines, and numbers with units
     played           the played form of a step: `ClassProgram`, a list of `Work` per class of devices
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the
