@@ -57,7 +57,7 @@ _DTYPES = tuple(
 @final
 @dataclass(frozen=True)
 class DeviceKind:
-    """Rates of a device: ``flops`` in operations per second by dtype, and by the same dtypes the share of them
+    """Rates of a device: ``flops`` in operations per second by dtype; by the same dtypes the share of them
     that is reached, ``efficiency``; ``memory`` in bytes, and its ``bandwidth`` in bytes per second.
     """
 
@@ -132,7 +132,8 @@ class Cluster:
     """Racks of equal hosts with equal devices, which differ only in their ``speeds``. Devices, hosts and
     racks are numbered from 0: those of a host, and of a rack, follow each other.
 
-    ``kinds`` are all that the file describes; the hosts have one of them.
+    ``kinds`` are all that the file describes; the hosts have one of them. Raises `InvalidArgumentError` for
+    devices or hosts without a link to each other.
     """
 
     kinds: tuple[DeviceKind, ...]
@@ -140,6 +141,14 @@ class Cluster:
     rack: Rack = Rack()
     racks: int = 1
     speeds: tuple[Speed, ...] = ()
+
+    def __post_init__(self) -> None:
+        for count, link, name in (
+            (self.host.devices, self.host.link, "devices of a host"),
+            (self.num_hosts, self.rack.uplink, "hosts"),
+        ):
+            if count > 1 and link is None:
+                raise InvalidArgumentError(f"cluster: expected a link between {count} {name}; got none")
 
     @property
     def num_hosts(self) -> int:
