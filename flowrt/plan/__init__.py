@@ -8,6 +8,13 @@
     plan_file        `Plan`: a choice as a file, with the variables that it is for
     auto_strategy    `AutoStrategy`: the strategy of a plan
     played           the played form of a step: `ClassProgram`, a list of `Work` per class of devices
+    schedule_programs  a pipeline's schedule as class programs
+    program_checks   mistakes in class programs, found before they are played
+    replay           class programs played on vectors, one number per device
+    step_times       `Played`: seconds by cause, and the rate of training as a product
+    events           a virtual clock, and class programs played on it device by device
+    network          bytes on their way between hosts, which share ports and uplinks
+    parameter_servers  training with parameter servers under a virtual clock
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the
 order of actions come from `flowrt.graph.passes.layouts`. Only durations are estimated.

@@ -44,8 +44,9 @@ class Work:
     """An entry in the program of a class. It starts when its lane is free and ``after`` have ended: earlier
     entries of the same program, by number.
 
-    A `Meeting` or a received `Message` also waits for the others that take part. ``seconds`` are those of
-    computing; those of meetings and messages come from the links.
+    A `Meeting` or a received `Message` also waits for the others that take part. A received one takes no time
+    and keeps no lane busy: it is there once it has been sent. ``seconds`` are those of computing; those of
+    meetings and messages come from the links.
     """
 
     name: str
