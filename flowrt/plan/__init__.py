@@ -1,6 +1,11 @@
 """Plans of strategies: a search for what runs where, and how long it takes, without the machines.
 
     played           the played form of a step: `ClassProgram`, a list of `Work` per class of devices
+    layout_search    the cheapest layouts of a step over a mesh
+    layout_choices   the layouts that each node can have
+    layout_costs     seconds, traffic and memory of a step in given layouts
+    chosen_layouts   choices as facts of a step, and as what a script says
+    cost_network     the least total cost of choices that have costs alone and in pairs
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the
 order of actions come from `flowrt.graph.passes.layouts`. Only durations are estimated.
