@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.layouts.layout import REDUCTIONS
+from flowrt.graph.layouts.layout import REDUCTIONS, REPLICATED, Partial, Placement, Shard
 from flowrt.graph.shapes import Shape
 
 Dims: TypeAlias = tuple[tuple[int, ...], ...]
@@ -64,6 +64,18 @@ class ShardingRule:
         found = [dim for dims in (*self.inputs, *self.outputs) for dim in dims if factor in dim]
         is_even = size is not None and size % parts == 0
         return all(dim[0] == factor and (is_even or len(dim) == 1) for dim in found)
+
+    def cut(self, factor: int) -> tuple[list[Placement], list[Placement]]:
+        """The placements of the inputs, and those of the outputs, on an axis that cuts ``factor``."""
+        reduction = self.factors[factor].reduction
+        lacking: Placement = Partial(reduction) if reduction else REPLICATED
+        inputs = [_placement(factor, dims, REPLICATED) for dims in self.inputs]
+        return inputs, [_placement(factor, dims, lacking) for dims in self.outputs]
+
+
+def _placement(factor: int, dims: Dims, lacking: Placement) -> Placement:
+    dim = dim_of(factor, dims)
+    return lacking if dim is None else Shard(dim)
 
 
 def dim_of(factor: int, dims: Dims) -> int | None:

@@ -130,7 +130,12 @@ def lowered(
         return None
     subgraph = recompute_stages(subgraph)
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
-    return _Lowering(propagate(scheduled, mesh_on(mesh, devices)), links).of_step()
+    return lowered_by(propagate(scheduled, mesh_on(mesh, devices)), links)
+
+
+def lowered_by(layouts: Layouts, links: Links = DEFAULT_LINKS) -> Lowered:
+    """The step of ``layouts``, over a mesh with devices, lowered in these layouts."""
+    return _Lowering(layouts, links).of_step()
 
 
 @final

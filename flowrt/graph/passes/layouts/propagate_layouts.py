@@ -174,7 +174,7 @@ class _Propagation:
         node = node.redirected(self._refs, self._ends)
         self._nodes[node.name] = node
         self._visit(node)
-        if _is_zero(node):
+        if is_zero(node):
             self._found.free.add((node.name, 0))
 
     def _visit(self, node: Node) -> None:
@@ -354,13 +354,7 @@ class _Propagation:
                     f"{own} of {ref[0]!r}"
                 )
             return own
-        if spec.shape is not None and len(spec.shape) == 0:
-            return self._none
-        if "indices" in {argument.name for argument in node.op.inputs}:
-            if name == "indices" or spec.shape is None or len(spec.shape) != len(shape):
-                return self._none
-            return Layout(self._mesh, [REPLICATED if p == Shard(0) else p for p in stored.placements])
-        return stored
+        return layout_in_update(node, name, spec, stored, shape)
 
     def _visit_gather(self, node: Node, stored: Layout, inputs: list[Layout]) -> None:
         """A sparse read: of rows that are sharded each coordinate has its own, and zeros elsewhere."""
@@ -589,14 +583,9 @@ class _Choice:
         return all(dim_of(factor, dims) is None for dims in self._rule.outputs)
 
     def _cut(self, factor: int) -> None:
-        for placements, dims in zip(self.inputs, self._rule.inputs, strict=True):
-            dim = dim_of(factor, dims)
-            placements.append(REPLICATED if dim is None else Shard(dim))
-        reduction = self._rule.factors[factor].reduction
-        for placements, dims in zip(self.outputs, self._rule.outputs, strict=True):
-            dim = dim_of(factor, dims)
-            lacking: Placement = Partial(reduction) if reduction else REPLICATED
-            placements.append(lacking if dim is None else Shard(dim))
+        inputs, outputs = self._rule.cut(factor)
+        for placements, placement in zip((*self.inputs, *self.outputs), (*inputs, *outputs), strict=True):
+            placements.append(placement)
 
     def _passing_partial(self, held: Sequence[Placement]) -> frozenset[int]:
         """The inputs of which the Partial may pass on to the outputs: all of a linear operation, or one of an
@@ -614,17 +603,34 @@ class _Choice:
         if op.jvp is LINEAR and all(i in partial or self._is_zero(i, held) for i in inputs):
             return frozenset(inputs)
         is_one = len(partial) == 1 and partial[0] in op.linear_in
-        return frozenset(partial) if is_one and self._keeps_sums() else frozenset()
-
-    def _keeps_sums(self) -> bool:
-        """Whether addends may be cast before they are added up: to a dtype that is not narrower."""
-        specs = [*self._specs, *self._node.outputs]
-        is_narrower = self._node.op is cast_op and specs[1].dtype.size < specs[0].dtype.size
-        return not is_narrower and SUMS_FIRST not in self._node.attrs
+        return frozenset(partial) if is_one and keeps_sums(self._node, self._specs) else frozenset()
 
     def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
         """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
         return self._is_free[index] and held[index] == REPLICATED
+
+
+def keeps_sums(node: Node, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether addends may be cast before they are added up: to a dtype that is not narrower."""
+    specs = [*inputs, *node.outputs]
+    is_narrower = node.op is cast_op and specs[1].dtype.size < specs[0].dtype.size
+    return not is_narrower and SUMS_FIRST not in node.attrs
+
+
+def layout_in_update(
+    node: Node, argument: str, spec: TensorSpec, stored: Layout, shape: Sequence[int | None]
+) -> Layout:
+    """The layout of the input ``argument``, of ``spec``, of an access to a variable of ``shape`` that is kept
+    as ``stored``.
+    """
+    none = Layout.replicated(stored.mesh)
+    if spec.shape is not None and len(spec.shape) == 0:
+        return none
+    if "indices" in {each.name for each in node.op.inputs}:
+        if argument == "indices" or spec.shape is None or len(spec.shape) != len(shape):
+            return none
+        return Layout(stored.mesh, [REPLICATED if p == Shard(0) else p for p in stored.placements])
+    return stored
 
 
 def _cut_axes(layout: Layout) -> list[int]:
@@ -644,7 +650,7 @@ def _uneven_groups(rule: ShardingRule, dims: Dims, layout: Layout) -> str:
     return ""
 
 
-def _is_zero(node: Node) -> bool:
+def is_zero(node: Node) -> bool:
     """Whether the output of ``node`` is the same in any layout: zeros, or a list without elements."""
     if node.op is const:
         return node.outputs[0].dtype in INEXACT and not np.any(node.attrs["value"])
