@@ -117,6 +117,12 @@ def _parts(group_key: str) -> tuple[str, _Split | None]:
     return whole, _Split(label, tuple(map(int, ranks.split(","))))
 
 
+def ranks_of(group_key: str) -> tuple[int, ...] | None:
+    """The ranks of a joined group that the group ``group_key`` has; None for all."""
+    split = _parts(group_key)[1]
+    return None if split is None else split.ranks
+
+
 def joined_rank(group_key: str, rank: int) -> tuple[str, int]:
     """The joined group of ``rank`` and its number there: the group itself, or the one that it is split of."""
     if group_key.startswith(PREFIX):

@@ -20,10 +20,12 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.errors import UnimplementedError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
+from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import AGAIN, ATTRIBUTES, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
@@ -55,7 +57,7 @@ from flowrt.graph.passes.layouts.order_actions import (
     with_helpers,
 )
 from flowrt.graph.passes.layouts.own_part import check_state, own_part
-from flowrt.graph.passes.layouts.processes import own_of
+from flowrt.graph.passes.layouts.processes import Own, own_of
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
 from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
@@ -97,14 +99,18 @@ def lower_layouts(
         _log.info("%s", gather)
     for unsized in found.layouts.unsized:
         _log.warning("%s", unsized)
-    mesh, actions = found.layouts.mesh, found.actions
-    step, own = bucket_collectives(found.subgraph, mesh, links, actions), own_of(mesh)
-    if actions:
-        step = order_actions(step, actions, _positions(mesh), _schedule_of(found.layouts))
+    step, own = in_order(found, links), own_of(found.layouts.mesh)
     if own is None:
         return step
     check_state(subgraph)
     return own_part(step, own, devices, step_text(found.layouts, found.moves))
+
+
+def in_order(found: Lowered, links: Links) -> Subgraph:
+    """The step with small collectives joined, in the order of its schedule if devices take turns."""
+    mesh, actions = found.layouts.mesh, found.actions
+    step = bucket_collectives(found.subgraph, mesh, links, actions)
+    return order_actions(step, actions, _positions(mesh), _schedule_of(found.layouts)) if actions else step
 
 
 def _schedule_of(layouts: Layouts) -> Schedule:
@@ -118,9 +124,10 @@ def _positions(mesh: Mesh) -> dict[str, int]:
 
 
 def lowered(
-    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS
+    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS, own: Own | None = None
 ) -> Lowered | None:
-    """`lower_layouts` with its facts; None if no node names a mesh.
+    """`lower_layouts` with its facts; None if no node names a mesh. ``own``: the part of a process, if not
+    that of this one.
 
     Raises `InvalidArgumentError` for a mesh larger than the devices, and for what `propagate` refuses;
     `UnimplementedError` for two meshes in one step.
@@ -130,12 +137,17 @@ def lowered(
         return None
     subgraph = recompute_stages(subgraph)
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
+<<<<<<< HEAD
     return lowered_by(propagate(scheduled, mesh_on(mesh, devices)), links)
 
 
 def lowered_by(layouts: Layouts, links: Links = DEFAULT_LINKS) -> Lowered:
     """The step of ``layouts``, over a mesh with devices, lowered in these layouts."""
     return _Lowering(layouts, links).of_step()
+=======
+    mesh = mesh_on(mesh, devices)
+    return _Lowering(propagate(scheduled, mesh), links, own or own_of(mesh)).of_step()
+>>>>>>> p_costs
 
 
 @final
@@ -144,11 +156,13 @@ class _Lowering:
     function are in parts, feeds are not.
     """
 
-    def __init__(self, layouts: Layouts, links: Links, functions: Sequence[Layouts] = ()) -> None:
+    def __init__(
+        self, layouts: Layouts, links: Links, own: Own | None, functions: Sequence[Layouts] = ()
+    ) -> None:
         self._subgraph, self._layouts, self._mesh = layouts.subgraph, layouts, layouts.mesh
-        coordinates = layouts.mesh.coordinates
+        self._own, self._coordinates = own, layouts.mesh.coordinates if own is None else own.coordinates
         self._devices = [
-            {at: layouts.mesh.device(at, position) for at in coordinates}
+            {at: layouts.mesh.device(at, position) for at in self._coordinates}
             for position in layouts.mesh.positions
         ]
         self._links, self._parameters = links, frozenset(self._subgraph.feeds if functions else ())
@@ -157,8 +171,8 @@ class _Lowering:
         share one node of a loop are in one loop, and could not run one after the other.
         """
         self._emit = Emitter(layouts.mesh, self._subgraph.nodes.keys())
-        self._tensors = Redistribution(self._emit, links.inside)
-        self._first = layouts.mesh.coordinates[0]
+        self._tensors = Redistribution(self._emit, links.inside, self._coordinates)
+        self._first = self._coordinates[0]
         self._on_host = host_nodes(layouts)
         self._names: dict[str, Mapping[Coordinate, str]] = {}
         """The names of each node of the subgraph on all coordinates."""
@@ -172,13 +186,13 @@ class _Lowering:
         process runs its own session, whole in each process.
         """
         self._lower_all()
-        own, none, fetches = own_of(self._mesh), Layout.replicated(self._mesh), self._subgraph.fetches
-        if own is None:
+        none, fetches = Layout.replicated(self._mesh), self._subgraph.fetches
+        if self._own is None:
             found = [self._tensors.assembled(ref) for ref in fetches]
         else:
             found = [
                 self._tensors.get(ref, none, position)[at]
-                for at, position in own.readers()
+                for at, position in self._own.readers()
                 for ref in fetches
             ]
         step = self._pruned(self._subgraph.feeds, found)
@@ -195,9 +209,7 @@ class _Lowering:
         """The nodes of the subgraph by their names on the coordinates."""
         times = [i for i, axis in enumerate(self._mesh.axes) if axis.is_time]
         sizes = [self._mesh.axes[i].size for i in times]
-        turns = {
-            at: int(np.ravel_multi_index([at[i] for i in times], sizes)) for at in self._mesh.coordinates
-        }
+        turns = {at: int(np.ravel_multi_index([at[i] for i in times], sizes)) for at in self._coordinates}
         found: dict[str, Part] = {}
         for node, names in self._names.items():
             is_once = node in self._layouts.single or node in self._once
@@ -241,6 +253,7 @@ class _Lowering:
 
     def _pruned(self, feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
         targets = [name for target in self._targets() for name in dict.fromkeys(self._names[target].values())]
+        targets += self._tensors.read_elsewhere
         nodes = sort_topologically(self._emit.nodes)
         return prune(Subgraph(dict(nodes), tuple(feeds), tuple(fetches), tuple(targets)))
 
@@ -271,7 +284,7 @@ class _Lowering:
         if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
             self._once.add(node.name)
         suffixes = self._suffixes(same)
-        names = {at: node.name + suffixes[at] for at in self._mesh.coordinates}
+        names = {at: node.name + suffixes[at] for at in self._coordinates}
         self._names[node.name] = names
         found: dict[str, list[Coordinate]] = {}
         for at, name in names.items():
@@ -282,7 +295,7 @@ class _Lowering:
         """The end of a name for each coordinate, without the axes ``once``: ``@dp0tp1``."""
         found = self._known_suffixes.get(once)
         if found is None:
-            found = {at: suffix_at(self._mesh, at, once) for at in self._mesh.coordinates}
+            found = {at: suffix_at(self._mesh, at, once) for at in self._coordinates}
             self._known_suffixes[once] = found
         return found
 
@@ -420,7 +433,7 @@ class _Lowering:
             self._emit.nodes[node.name] = node.replace(
                 op=random_position,
                 inputs=(),
-                controls=self._controls(node, self._mesh.coordinates),
+                controls=self._controls(node, self._coordinates),
                 attrs={key: node.attrs[key] for key in random_position.attrs},
                 device=self._home(node, self._first),
                 outputs=(TensorSpec(dtypes.uint64, (3,)),),
@@ -448,6 +461,9 @@ class _Lowering:
 
     def _lower_shards(self, node: Node) -> None:
         """Lower the parts of a tensor, as outputs: each is read from the first device that has it."""
+        if self._coordinates != self._mesh.coordinates:
+            what = "expected a step without local_shards, of which all devices' operations are needed"
+            raise located(node, UnimplementedError(f"{what}; got {node.name!r}"))
         (layout,) = self._layouts.inputs[node.name]
         position, none = self._layouts.position(node.name), Layout.replicated(self._mesh)
         refs = self._get(node.inputs[0], layout, position)
@@ -469,7 +485,9 @@ class _Lowering:
         outputs = [self._layouts.outputs[node.name, i] for i in range(len(node.outputs))]
         results = [given[0], *outputs] if node.op.name == "_Loop" else outputs
         owned = self._layouts.functions[node.name]
-        functions = [_Lowering(layouts, self._links, owned).of_function(results) for layouts in owned]
+        functions = [
+            _Lowering(layouts, self._links, self._own, owned).of_function(results) for layouts in owned
+        ]
         self._moves_in_functions += [
             move._replace(path=((node.name, i), *move.path))
             for i, function in enumerate(functions)
@@ -478,7 +496,7 @@ class _Lowering:
         suffixes = self._suffixes(frozenset())
         parts: list[dict[Coordinate, Ref]] = [{} for _ in outputs]
         names: dict[Coordinate, str] = {}
-        for group in groups_of(functions, self._mesh.coordinates):
+        for group in groups_of(functions, self._coordinates):
             at = group.members[0]
             named = node.replace(
                 name=node.name + suffixes[at],
@@ -557,11 +575,11 @@ class _Lowering:
         device = node.device or self._device(node, self._first)
         self._emit.nodes[node.name] = node.replace(
             inputs=inputs,
-            controls=self._controls(node, self._mesh.coordinates),
+            controls=self._controls(node, self._coordinates),
             attrs=_without_layout(node),
             device=device,
         )
-        self._names[node.name] = dict.fromkeys(self._mesh.coordinates, node.name)
+        self._names[node.name] = dict.fromkeys(self._coordinates, node.name)
         self._put(node, [none] * len(node.outputs))
 
 

@@ -5,7 +5,7 @@ They have joined a group that is called as the job of the mesh's devices, with a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowrt.device.spec import parse_device
@@ -16,18 +16,26 @@ from flowrt.graph.resources.groups import ranks_here
 
 class Own(NamedTuple):
     """The part of this process in ``mesh``: its devices are the ranks of the group ``key``, of which
-    ``ranks`` are here.
+    ``ranks`` are here. With ``only``, the operations of other coordinates are left out of the step: the part
+    of a rank at one of these is the same, however many others there are. They have all turns of a device.
     """
 
     mesh: Mesh
     key: str
     ranks: tuple[int, ...]
+    only: tuple[Coordinate, ...] | None = None
+
+    @property
+    def coordinates(self) -> Sequence[Coordinate]:
+        """The coordinates of which the step has operations."""
+        return self.mesh.coordinates if self.only is None else self.only
 
     def readers(self) -> list[tuple[Coordinate, int]]:
         """The coordinate and position of each process that reads its fetches: the first ones there."""
         first: dict[int, tuple[Coordinate, int]] = {}
-        for place, at in self.mesh.places().items():
-            first.setdefault(self.task(place), at)
+        for position in self.mesh.positions:
+            for at in self.coordinates:
+                first.setdefault(self.task(self.mesh.place(at, position)), (at, position))
         return [first[task] for task in sorted(first)]
 
     def task(self, rank: int) -> int:

@@ -32,6 +32,7 @@ from flowrt.graph.ops.collective.collectives import (
     all_reduce_op,
     reduce_scatter_op,
 )
+from flowrt.graph.ops.collective.transfer import recv_op
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, maximum, minimum, multiply
 
 Refs: TypeAlias = Mapping[Coordinate, Ref]
@@ -154,13 +155,17 @@ class Computed(NamedTuple):
 
 @final
 class Redistribution:
-    """Parts of tensors in all the layouts in which they are needed."""
+    """Parts of tensors, on ``coordinates``, in all the layouts in which they are needed."""
 
-    def __init__(self, emitter: Emitter, link: Link) -> None:
+    def __init__(self, emitter: Emitter, link: Link, coordinates: Sequence[Coordinate]) -> None:
         self._emit, self._link, self._mesh = emitter, link, emitter.mesh
+        self._coordinates = coordinates
+        self._groups: dict[tuple[int, ...], list[list[Coordinate]]] = {}
         self._known: dict[tuple[Ref, Layout, int], Refs] = {}
         self._own: dict[Ref, Computed] = {}
         self.moves: list[Move] = []
+        self.read_elsewhere: list[str] = []
+        """Readers on other coordinates, of which there are no operations otherwise."""
 
     def put(self, ref: Ref, computed: Computed, refs: Refs) -> None:
         """Note the parts of ``ref`` where it is computed."""
@@ -225,16 +230,36 @@ class Redistribution:
         after = step.apply(before)
         made: dict[tuple[Any, ...], list[Ref]] = {}
         result: dict[Coordinate, Ref] = {}
-        for group in _groups(self._mesh, step.axes):
-            inputs = tuple(refs[c] for c in group)
+        for group in self._groups_along(step):
+            inputs = tuple(refs.get(c) or self._elsewhere(c, before, position, shape, refs) for c in group)
             starts = tuple(before.slices(shape, c) for c in group)
             ends = tuple(after.slices(shape, c) for c in group)
             key = (inputs, tuple(map(str, ends)))
             if key not in made:
                 devices = [self._mesh.device(c, position) for c in group]
-                made[key] = self._step(step, devices, inputs, starts, ends, origin)
-            result.update(zip(group, made[key], strict=True))
+                is_here = [c in refs for c in group]
+                made[key] = self._step(step, devices, inputs, starts, ends, origin, is_here)
+            result.update({c: ref for c, ref in zip(group, made[key], strict=True) if c in refs})
         return result
+
+    def _groups_along(self, step: Step) -> list[list[Coordinate]]:
+        """The groups of ``step``; of one that exchanges nothing, only what has operations."""
+        if step.axes not in self._groups:
+            self._groups[step.axes] = _groups(self._mesh, step.axes, self._coordinates)
+        groups = self._groups[step.axes]
+        if step.collective != "Slice" or len(self._coordinates) == self._mesh.size:
+            return groups
+        return [[at for at in group if at in self._coordinates] for group in groups]
+
+    def _elsewhere(
+        self, at: Coordinate, layout: Layout, position: int, shape: tuple[int, ...], refs: Refs
+    ) -> Ref:
+        """The part of a coordinate without operations, of which only place and size are known."""
+        like = next(iter(refs.values()))
+        spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at))
+        attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
+        device, origin = self._mesh.device(at, position), self._emit.nodes[like[0]]
+        return self._emit.add(f"{like[0]}/elsewhere", recv_op, [], attrs, device, [spec], origin), 0
 
     def _sent(self, position: int, refs: Refs, origin: Node) -> dict[Coordinate, Ref]:
         """The parts ``refs`` on the devices at ``position``; a constant is made there again."""
@@ -262,6 +287,7 @@ class Redistribution:
         before: Sequence[tuple[slice, ...]],
         after: Sequence[tuple[slice, ...]],
         origin: Node,
+        is_here: Sequence[bool],
     ) -> list[Ref]:
         emit = self._emit
         if step.collective == "Slice":
@@ -276,7 +302,7 @@ class Redistribution:
             union = _union(before)
             return [emit.slice(whole, _inside(inner, union), origin) for inner in after]
         if step.collective == "AllToAll":
-            return self._exchange(step, devices, refs, before, after, origin)
+            return self._exchange(step, devices, refs, before, after, origin, is_here)
         return self._collective(step, refs, after, origin)
 
     def _exchange(
@@ -287,17 +313,24 @@ class Redistribution:
         before: Sequence[tuple[slice, ...]],
         after: Sequence[tuple[slice, ...]],
         origin: Node,
+        is_here: Sequence[bool],
     ) -> list[Ref]:
-        """An all-to-all that cuts along one dimension and joins along another: each pair's piece itself."""
+        """An all-to-all that cuts along one dimension and joins along another: each pair's piece itself, if
+        one of the two has operations.
+        """
         assert isinstance(step.source, Shard)
         assert isinstance(step.target, Shard)
         results = []
-        for device, wanted in zip(devices, after, strict=True):
+        for device, wanted, reads in zip(devices, after, is_here, strict=True):
             pieces = []
-            for ref, have in zip(refs, before, strict=True):
-                piece = list(have)
-                piece[step.target.dim] = wanted[step.target.dim]
-                pieces.append(self._emit.slice(ref, _inside(piece, have), origin))
+            for ref, have, sends in zip(refs, before, is_here, strict=True):
+                if reads or sends:
+                    piece = list(have)
+                    piece[step.target.dim] = wanted[step.target.dim]
+                    pieces.append(self._emit.slice(ref, _inside(piece, have), origin))
+            if not reads:
+                pieces = [self._at_device(piece, device, origin) for piece in pieces]
+                self.read_elsewhere += [name for name, _ in pieces]
             results.append(self._emit.concat(pieces, step.source.dim, device, origin))
         return results
 
@@ -321,13 +354,19 @@ class Redistribution:
         return [(name, i) for i in range(len(refs))]
 
 
-def _groups(mesh: Mesh, axes: Sequence[int]) -> list[list[Coordinate]]:
-    """The coordinates that differ in ``axes`` only, in row-major order."""
-    groups: dict[tuple[int, ...], list[Coordinate]] = {}
-    for coordinate in mesh.coordinates:
-        rest = tuple(index for axis, index in enumerate(coordinate) if axis not in axes)
-        groups.setdefault(rest, []).append(coordinate)
-    return list(groups.values())
+def _groups(mesh: Mesh, axes: Sequence[int], coordinates: Sequence[Coordinate]) -> list[list[Coordinate]]:
+    """The coordinates that differ from one of ``coordinates`` in ``axes`` only, in row-major order."""
+    sizes = [mesh.axes[axis].size for axis in axes]
+    firsts = dict.fromkeys(_moved(at, axes, [0] * len(axes)) for at in coordinates)
+    return [[_moved(at, axes, indices) for indices in np.ndindex(*sizes)] for at in firsts]
+
+
+def _moved(at: Coordinate, axes: Sequence[int], indices: Sequence[int]) -> Coordinate:
+    """The coordinate with ``indices`` on ``axes``, and otherwise those of ``at``."""
+    moved = list(at)
+    for axis, index in zip(axes, indices, strict=True):
+        moved[axis] = index
+    return tuple(moved)
 
 
 def _inside(inner: Sequence[slice], outer: Sequence[slice]) -> list[slice]:
