@@ -14,7 +14,9 @@ import pytest
 import flowrt as tf
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.layouts.assign_stages import assign_stages
 from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
+from flowrt.variables.distribution_context import unopened_strategies
 from tests.distribute.strategies.nets_in_stages import (
     CONFIG,
     PLAN,
@@ -364,12 +366,29 @@ def test_a_bad_file_is_named(tmp_path: Path, text: bytes) -> None:
         strategy(2, m=1, schedule=str(path))
 
 
+def test_gradients_of_one_tensor_are_added_up_before_they_are_sent() -> None:
+    with tf.Graph().as_default() as graph, strategy(2).scope():
+        x = tf.placeholder(tf.float32, [8, 4])
+        with tf.distribute.stage(0):
+            h = tf.tanh(x * tf.get_variable("first", [4]))
+        with tf.distribute.stage(1):
+            readers = [h @ tf.get_variable(f"reader{i}", [4, 4]) for i in range(3)]
+            loss = tf.reduce_mean(tf.square(tf.add_n(readers)))
+        tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        step = Subgraph({op.name: op.node for op in graph.get_operations()})
+    stages = assign_stages(step)
+    later = [node.name for node in step if stages[node.name] == 1]
+    sent = {ref for node in step if not stages[node.name] for ref in node.inputs if ref[0] in later}
+    assert [step.nodes[name].op.name for name, _ in sent] == ["AddN"]
+
+
 def test_a_mesh_is_a_mesh() -> None:
     with pytest.raises(DTypeError, match="PipelineStrategy: expected a Mesh"):
         Strategy([("pp", 2)])
 
 
 def test_a_forgotten_scope_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    unopened_strategies.clear()  # of the parameters of this module's tests
     found = strategy(2)
     with tf.Graph().as_default():
         w = tf.Variable([1.0])

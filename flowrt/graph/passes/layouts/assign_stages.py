@@ -4,7 +4,7 @@ What the script says comes first (`STAGE`). Of the rest, an operation on a varia
 a derivative where the operation is of which it is the derivative (`FORWARD`); any other at the latest stage
 of its inputs, or the earliest if it is of the backward pass; and what has no input with a stage, such as a
 feed or a constant, at the earliest of its readers. So a skip connection or a tied weight is an edge like
-others.
+others. Gradients of a tensor are added up before anything else where all of them are made: one is sent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import FORWARD, LAYOUT, STAGE
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.elementwise.arithmetic import add_n_op
 
 
 def assign_stages(subgraph: Subgraph) -> dict[str, int]:
@@ -85,6 +86,11 @@ def _is_of_variable(node: Node) -> bool:
     return node.op.effect in (Effect.HANDLE, Effect.READ, Effect.WRITE)
 
 
+def _is_gradient_sum(node: Node) -> bool:
+    """Whether ``node`` sums the gradients of a tensor with several readers."""
+    return node.op is add_n_op and FORWARD in node.attrs
+
+
 @final
 class _Stages:
     def __init__(self, subgraph: Subgraph) -> None:
@@ -120,6 +126,9 @@ class _Stages:
             touched = self._of([name for (name, _) in (touch.handle for touch in touches(node))])
             if touched and node.op.effect in (Effect.READ, Effect.WRITE):
                 return touched[0]
+        summands = {self._found.get(name) for name, _ in node.inputs} if _is_gradient_sum(node) else set()
+        if len(summands) == 1:
+            return summands.pop()
         given = stage_of(node.attrs)
         if given is not None:
             return given
