@@ -137,17 +137,15 @@ def lowered(
         return None
     subgraph = recompute_stages(subgraph)
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
-<<<<<<< HEAD
-    return lowered_by(propagate(scheduled, mesh_on(mesh, devices)), links)
-
-
-def lowered_by(layouts: Layouts, links: Links = DEFAULT_LINKS) -> Lowered:
-    """The step of ``layouts``, over a mesh with devices, lowered in these layouts."""
-    return _Lowering(layouts, links).of_step()
-=======
     mesh = mesh_on(mesh, devices)
-    return _Lowering(propagate(scheduled, mesh), links, own or own_of(mesh)).of_step()
->>>>>>> p_costs
+    return lowered_by(propagate(scheduled, mesh), links, own or own_of(mesh))
+
+
+def lowered_by(layouts: Layouts, links: Links = DEFAULT_LINKS, own: Own | None = None) -> Lowered:
+    """The step of ``layouts``, over a mesh with devices, lowered in these layouts; with ``own``, its
+    coordinates only.
+    """
+    return _Lowering(layouts, links, own).of_step()
 
 
 @final
