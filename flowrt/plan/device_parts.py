@@ -67,7 +67,12 @@ def device_parts(request: StepRequest, links: Links = DEFAULT_LINKS) -> list[Dev
     that processes cannot share, or parts of variables that the script reads.
     """
     options = CompileOptions([HERE], loops={HERE.to_string(): LOOP_COMPILER}, links=links)
-    step = compile_step(request, options, pipeline=stages_before("lower_layouts"))
+    return parts_of(compile_step(request, options, pipeline=stages_before("lower_layouts")), links)
+
+
+def parts_of(step: Subgraph, links: Links = DEFAULT_LINKS) -> list[DevicePart]:
+    """The same of a global ``step`` with static shapes, in front of the lowering of its layouts."""
+    options = CompileOptions([HERE], loops={HERE.to_string(): LOOP_COMPILER}, links=links)
     mesh = mesh_of(step)
     if mesh is None:
         return [_part(NO_MESH, 0, 0, step, {}, options)]

@@ -34,6 +34,7 @@ from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import split_v
 from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
+from flowrt.graph.ops.collective.transfer import recv_op
 from flowrt.graph.passes.layouts.redistribute import Emitter, device_of
 from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.topology import sort_topologically
@@ -169,10 +170,19 @@ class _Bucket:
         self._emit, self._members, self._first = emit, members, members[0]
         self._op, self._ranks = self._first.op, range(self._first.attrs["group_size"])
         self._devices = [device_of(ref, emit.nodes) for ref in self._first.inputs]
+        self._here = [
+            rank for rank, (name, _) in enumerate(self._first.inputs) if emit.nodes[name].op is not recv_op
+        ]
+        """The ranks that have operations (`flowrt.graph.passes.layouts.processes.Own`)."""
 
     def emit_all(self) -> Joined:
         results = Joined()
-        vectors = [self._vector(rank) for rank in range(len(self._devices))]
+        own = {rank: self._vector(rank) for rank in self._here}
+        like = self._emit.nodes[own[self._here[0]][0]]
+        vectors = [
+            own[rank] if rank in own else self._elsewhere(like, device)
+            for rank, device in enumerate(self._devices)
+        ]
         first, (given,) = self._first, {self._emit.nodes[name].outputs[index] for name, index in vectors}
         size = math.prod(_shape(given))
         made = {all_gather_op: size * len(self._ranks), reduce_scatter_op: size // len(self._ranks)}
@@ -184,22 +194,33 @@ class _Bucket:
         controls = dict.fromkeys(control for node in self._members for control in node.controls)
         self._emit.nodes[name] = self._emit.nodes[name].replace(controls=tuple(controls))
         for rank, device in enumerate(self._devices):
-            parts = self._parts((name, rank), device)
+            parts = self._parts((name, rank), device) if rank in own else [(name, rank)] * len(self._members)
             results |= {(node.name, rank): part for node, part in zip(self._members, parts, strict=True)}
         return results
 
+    def _elsewhere(self, like: Node, device: str) -> Ref:
+        """The vector of a rank without operations."""
+        (spec,) = like.outputs
+        attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
+        return self._emit.add(f"{like.name}/elsewhere", recv_op, [], attrs, device, [spec], self._first), 0
+
     def _vector(self, rank: int) -> Ref:
-        """All that ``rank`` gives, in a row."""
+        """All that ``rank`` gives, in a row; of what is scattered, first all parts of rank 0."""
         device = self._devices[rank]
-        pieces = [node.inputs[rank] for node in self._members]
-        if self._op is reduce_scatter_op:
-            pieces = [
-                self._emit.slice(node.inputs[rank], self._slices(node, to), node)
-                for to in self._ranks
-                for node in self._members
-            ]
-        flat = [self._reshaped(ref, (-1,), device) for ref in pieces]
-        return self._emit.concat(flat, 0, device, self._first)
+        if self._op is not reduce_scatter_op:
+            flat = [self._reshaped(node.inputs[rank], (-1,), device) for node in self._members]
+            return self._emit.concat(flat, 0, device, self._first)
+        by_rank = [self._rows(node, node.inputs[rank], device) for node in self._members]
+        return self._reshaped(self._emit.concat(by_rank, 1, device, self._first), (-1,), device)
+
+    def _rows(self, node: Node, ref: Ref, device: str) -> Ref:
+        """The input ``ref`` of ``node`` as a matrix, with a row for the part of each rank."""
+        count, size = len(self._ranks), math.prod(_shape(node.outputs[0]))
+        if node.attrs["axis"] == 0:
+            return self._reshaped(ref, (count, size), device)
+        slices = [self._emit.slice(ref, self._slices(node, to), node) for to in self._ranks]
+        rows = [self._reshaped(each, (1, size), device) for each in slices]
+        return self._emit.concat(rows, 0, device, self._first)
 
     def _slices(self, node: Node, rank: int) -> list[slice]:
         """The part of ``rank`` in an input of ``node``."""
@@ -211,32 +232,41 @@ class _Bucket:
 
     def _parts(self, vector: Ref, device: str) -> list[Ref]:
         """The members' results, in the ``vector`` of all."""
-        shapes = [_shape(node.outputs[0]) for node in self._members]
         if self._op is not all_gather_op:
-            return self._cut(vector, shapes, device)
-        shapes = [
+            shapes = [_shape(node.outputs[0]) for node in self._members]
+            flat = self._split(vector, [math.prod(shape) for shape in shapes], 0, device)
+            return [self._reshaped(ref, shape, device) for ref, shape in zip(flat, shapes, strict=True)]
+        given = [
             _shape(self._emit.nodes[name].outputs[i]) for name, i in (n.inputs[0] for n in self._members)
         ]
-        pieces = self._cut(vector, shapes * len(self._ranks), device)
-        count = len(self._members)
-        return [
-            self._emit.concat(pieces[number::count], node.attrs["axis"], device, self._first)
-            for number, node in enumerate(self._members)
-        ]
+        sizes = [math.prod(shape) for shape in given]
+        rows = self._reshaped(vector, (len(self._ranks), sum(sizes)), device)
+        found = zip(self._members, self._split(rows, sizes, 1, device), given, strict=True)
+        return [self._gathered(node, ref, shape, device) for node, ref, shape in found]
 
-    def _cut(self, vector: Ref, shapes: Sequence[tuple[int, ...]], device: str) -> list[Ref]:
-        """The tensors of ``shapes`` that are in ``vector``, one behind the other."""
-        emit, origin, dtype = self._emit, self._first, self._first.outputs[0].dtype
-        sizes = [math.prod(shape) for shape in shapes]
+    def _gathered(self, node: Node, rows: Ref, shape: tuple[int, ...], device: str) -> Ref:
+        """The result of ``node`` from a matrix with a row for each rank's part, of ``shape``."""
+        if node.attrs["axis"] == 0:
+            return self._reshaped(rows, (len(self._ranks) * shape[0], *shape[1:]), device)
+        size = math.prod(shape)
+        parts = [self._emit.slice(rows, [slice(r, r + 1), slice(0, size)], node) for r in self._ranks]
+        pieces = [self._reshaped(part, shape, device) for part in parts]
+        return self._emit.concat(pieces, node.attrs["axis"], device, self._first)
+
+    def _split(self, ref: Ref, sizes: Sequence[int], axis: int, device: str) -> list[Ref]:
+        """Parts of these ``sizes`` along ``axis``."""
+        emit, origin = self._emit, self._first
+        spec = emit.nodes[ref[0]].outputs[ref[1]]
         inputs = (
-            vector,
-            emit.constant(f"{vector[0]}/sizes", np.array(sizes, np.int32), device, origin),
-            emit.constant(f"{vector[0]}/axis", np.array(0, np.int32), device, origin),
+            ref,
+            emit.constant(f"{ref[0]}/sizes", np.array(sizes, np.int32), device, origin),
+            emit.constant(f"{ref[0]}/axis", np.array(axis, np.int32), device, origin),
         )
-        attrs = {"num_split": len(sizes), "T": dtype, "Tlen": int32}
-        specs = [TensorSpec(dtype, (size,)) for size in sizes]
-        name = emit.add(f"{vector[0]}/parts", split_v, inputs, attrs, device, specs, origin)
-        return [self._reshaped((name, i), shape, device) for i, shape in enumerate(shapes)]
+        attrs = {"num_split": len(sizes), "T": spec.dtype, "Tlen": int32}
+        rows = _shape(spec)[:axis]
+        specs = [TensorSpec(spec.dtype, (*rows, size)) for size in sizes]
+        name = emit.add(f"{ref[0]}/parts", split_v, inputs, attrs, device, specs, origin)
+        return [(name, i) for i in range(len(sizes))]
 
     def _reshaped(self, ref: Ref, shape: tuple[int, ...], device: str) -> Ref:
         emit, spec = self._emit, self._emit.nodes[ref[0]].outputs[ref[1]]

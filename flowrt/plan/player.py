@@ -1,0 +1,54 @@
+"""`Player`: a recorded step lowered under a choice, and played on a cluster."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from flowrt.graph.collectives.cost import Links
+from flowrt.graph.layouts.mesh import Axis
+from flowrt.plan.applied import applied
+from flowrt.plan.choice import Choice
+from flowrt.plan.cluster_file import Cluster
+from flowrt.plan.cluster_links import ClusterLinks
+from flowrt.plan.device_parts import parts_of
+from flowrt.plan.emitted import NodeSeconds, class_program
+from flowrt.plan.played import ClassProgram
+from flowrt.plan.recorded import Recorded
+from flowrt.plan.replay import play
+from flowrt.plan.step_times import Played
+
+
+@final
+class Player:
+    """Plays choices for ``recorded`` on the first devices of ``cluster``. ``seconds`` are those of nodes."""
+
+    def __init__(self, recorded: Recorded, cluster: Cluster, seconds: NodeSeconds) -> None:
+        self._recorded, self._cluster, self._seconds = recorded, cluster, seconds
+        self._trainable = frozenset(name for name, v in recorded.variables.items() if v.trainable)
+
+    def __call__(self, choice: Choice) -> tuple[tuple[ClassProgram, ...], Played]:
+        """The class programs of ``choice``, and the step that they make."""
+        parts = parts_of(applied(self._recorded, choice), self._links())
+        programs = tuple(class_program(part, self._seconds, self._trainable) for part in parts)
+        shape = _space(parts[0].mesh.axes)
+        speeds = self._cluster.device_speeds()[: choice.devices].reshape(len(programs), -1)
+        slowness = {at: 1 / row.reshape(*shape.values()) for at, row in enumerate(speeds)}
+        is_even = bool(np.all(speeds == 1))
+        links = ClusterLinks(self._cluster, shape)
+        return programs, play(programs, shape, links, None if is_even else slowness)
+
+    def _links(self) -> Links:
+        """What decides which messages are joined: the links of the cluster as a session knows them."""
+        host, uplink = self._cluster.host.link, self._cluster.rack.uplink
+        between = host if host is not None else uplink
+        if between is None:
+            return self._recorded.options.links
+        return self._recorded.options.links._replace(
+            between=type(self._recorded.options.links.between)(between.latency, 1 / between.bandwidth)
+        )
+
+
+def _space(axes: tuple[Axis, ...]) -> dict[str, int]:
+    return {axis.name: axis.size for axis in axes if not axis.is_time}
