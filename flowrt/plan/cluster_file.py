@@ -45,7 +45,7 @@ from flowrt.graph.collectives.cost import LINKS_VARIABLE, Link, links_of
 from flowrt.plan.toml_value import BYTE_RATES, BYTES, SECONDS, Value, format_quantity, parse_toml
 
 MAX_DEVICES = 1_000_000
-"""In a cluster: more is a slip of the pen."""
+"""Limit for a cluster: a larger number is a typing error."""
 
 _DTYPES = tuple(
     name

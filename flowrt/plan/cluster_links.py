@@ -156,7 +156,7 @@ class ClusterLinks:
         return np.arange(first, end)
 
     def _groups(self, position: int, axes: tuple[str, ...]) -> Ints:
-        """The devices of each group, shape [groups, size], in order."""
+        """Devices of each group, shape [groups, size], in order."""
         devices = self._devices(position).reshape(tuple(self.mesh_shape.values()))
         along = [number for number, name in enumerate(self.mesh_shape) if name in axes]
         size = math.prod(devices.shape[number] for number in along)
@@ -265,9 +265,9 @@ class _Timed(NamedTuple):
     times: Floats
     """Shape [steps]."""
     latency: Floats
-    """Of a step, shape [steps, groups, tiers]."""
+    """Latency of a step, shape [steps, groups, tiers]."""
     seconds_per_byte: Floats
-    """Of the slowest message of a step, per byte of the payload, shape [steps, groups, tiers]."""
+    """Seconds of the slowest message of a step per byte of the payload, shape [steps, groups, tiers]."""
     sent: Floats
     """Bytes sent by all, per byte of the payload, shape [tiers]."""
 

@@ -20,7 +20,7 @@ _Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 def amdahl(share: float, devices: float) -> float:
-    """The speed-up of a job of fixed size, whose parallel share is ``share``, on ``devices`` devices.
+    """The speed-up on ``devices`` devices of a job of fixed size, with the parallel share ``share``.
 
     >>> round(amdahl(0.95, 8), 3)
     5.926
@@ -32,7 +32,7 @@ def amdahl(share: float, devices: float) -> float:
 
 
 def gustafson(share: float, devices: float) -> float:
-    """The speed-up of a job that grows with ``devices``, whose parallel share there is ``share``.
+    """The speed-up of a job that grows with ``devices``, with the parallel share ``share`` on all of them.
 
     >>> round(gustafson(0.95, 8), 3)
     7.65

@@ -1,4 +1,4 @@
-"""Seconds of collectives and messages between devices of a cluster, against schedules, formulas and plain loops."""
+"""Seconds of collectives and messages of a cluster, against schedules, formulas and plain loops."""
 
 from __future__ import annotations
 
@@ -20,17 +20,13 @@ from flowrt.plan.cluster_links import KINDS, ClusterLinks
 from flowrt.plan.played import Meeting, Message
 
 GPU = DeviceKind("gpu", {"float32": 1e13}, 1 << 34, 1e12, {"float32": 1.0})
+LINK, UPLINK = Wire(2e-6, 100e9), Uplink(10e-6, 25e9)
 A, B = 50e-6, 1e-9
 MEGA = 1 << 20
 
 
 def cluster_of(
-    devices: int,
-    hosts: int = 1,
-    racks: int = 1,
-    *,
-    link: Wire = Wire(2e-6, 100e9),
-    uplink: Uplink = Uplink(10e-6, 25e9),
+    devices: int, hosts: int = 1, racks: int = 1, *, link: Wire = LINK, uplink: Uplink = UPLINK
 ) -> Cluster:
     return Cluster((GPU,), Host(GPU, devices, link), Rack(hosts, uplink), racks)
 
@@ -258,6 +254,27 @@ def test_messages_between_positions_share_the_uplinks() -> None:
     assert inside == pytest.approx(np.full((2, 2), 2e-6 + MEGA / 100e9))
 
 
+def test_messages_share_the_uplinks_at_both_ends() -> None:
+    """Devices 0 to 5 of hosts 0 and 1 send to devices 6 to 11 of hosts 1 and 2: each port passes 4, or 2."""
+    links = ClusterLinks(cluster_of(4, 3, uplink=Uplink(0, 25e9)), {"x": 6})
+    sent = links.message(0, Message(1, "a", MEGA, True)) * 25e9 / MEGA
+    assert sent == pytest.approx(
+        [4, 4, 4, 4, 4, 4]
+    )  # 4 and 5 share host 1's with none, host 2's with 2 and 3
+
+
+def test_a_group_inside_a_host_or_a_rack_does_not_wait_for_those_that_leave_it() -> None:
+    """Devices 0 to 2, and 3 to 5."""
+    meeting, chunk = Meeting("all_to_all", ("x",), MEGA), MEGA / 9
+    in_host = ClusterLinks(cluster_of(4, 2), {"g": 2, "x": 3}).meeting(0, meeting)
+    assert float(in_host[0, 0]) == pytest.approx(2 * (2e-6 + chunk / 100e9))
+    assert in_host[1, 0] > in_host[0, 0]
+    racks = cluster_of(1, 4, 2, uplink=Uplink(10e-6, 25e9, 1, 100.0))
+    in_rack = ClusterLinks(racks, {"g": 2, "x": 3}).meeting(0, meeting)
+    assert float(in_rack[0, 0]) == pytest.approx(2 * (10e-6 + chunk / 25e9))
+    assert in_rack[1, 0] > in_rack[0, 0]
+
+
 # --- hierarchies
 
 
@@ -294,8 +311,11 @@ def test_groups_that_are_not_spread_alike_have_no_hierarchy(devices: int, size: 
     assert not any(
         "hierarchical" in name for name in links.algorithms(0, Meeting("all_reduce", ("x",), MEGA))
     )
-    straddling = ClusterLinks(cluster_of(4, 8), {"dp": 4, "x": 6})  # the second group has 2 and 4
-    assert "hierarchical" not in straddling.cheapest(0, Meeting("all_gather", ("x",), MEGA))
+    # Devices 16 to 19 are two in each of two hosts, 20 to 23 are four in one.
+    unlike = ClusterLinks(cluster_of(6, 8), {"g": 2, "x": 4}).algorithms(
+        2, Meeting("all_reduce", ("x",), MEGA)
+    )
+    assert not any("hierarchical" in name for name in unlike)
 
 
 # --- bytes
