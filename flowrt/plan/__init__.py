@@ -8,6 +8,7 @@
     events           a virtual clock, and class programs played on it device by device
     network          bytes on their way between hosts, which share ports and uplinks
     parameter_servers  training with parameter servers under a virtual clock
+    failures         stragglers, checkpoint intervals and restarts in closed form
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the
 order of actions come from `flowrt.graph.passes.layouts`. Only durations are estimated.
