@@ -15,12 +15,15 @@ import numpy as np
 
 from benchmarks.report import format_seconds
 from flowrt.graph.pipeline.schedules import order
+from flowrt.graph.pipeline.times import Times
 from flowrt.plan.played import ClassProgram, Meeting, Message, Work
 from flowrt.plan.replay import play
 from flowrt.plan.schedule_programs import programs_of_schedule
 
 STAGES, MICRO_BATCHES, CHUNKS, BLOCKS = 16, 512, 2, 96
 LANES = 625
+PASSES = Times(0.04, 0.04, 0.04)
+"""Seconds of the passes of a micro-batch on one device."""
 
 
 class Links:
@@ -34,7 +37,9 @@ class Links:
 
 
 def pipeline() -> tuple[ClassProgram, ...]:
-    return programs_of_schedule(order("interleaved", STAGES, MICRO_BATCHES, CHUNKS), nbytes=25_000_000)
+    return programs_of_schedule(
+        order("interleaved", STAGES, MICRO_BATCHES, CHUNKS), PASSES, nbytes=25_000_000
+    )
 
 
 def with_meetings(program: ClassProgram) -> ClassProgram:

@@ -37,8 +37,8 @@ class Stragglers:
     def update_seconds(self, workers: int, backups: int = 0) -> float:
         """Mean seconds until all but ``backups`` of ``workers`` have ended, all having begun together.
 
-        It is a bound for servers whose late workers first finish what they compute, as flowrt's do: these
-        begin late. `flowrt.plan.parameter_servers` has the difference.
+        It is a lower bound where late workers first finish what they compute, as flowrt's do: their next step
+        begins late. `flowrt.plan.parameter_servers` simulates that.
 
         >>> round(Stragglers(0.0, 1.0).update_seconds(workers=54, backups=4), 2)
         2.49

@@ -270,9 +270,10 @@ class _Play:
 
     def _met(self, start: Vector, axes: tuple[str, ...]) -> Vector:
         """The time at which the last device along ``axes`` has come."""
-        grid = start.reshape(self._shape)
-        last = grid.max(axis=tuple(self._axes[name] for name in axes), keepdims=True)
-        return np.broadcast_to(last, self._shape).reshape(-1)
+        met = np.empty(self._shape)
+        numbers = tuple(self._axes[name] for name in axes)
+        met[...] = np.maximum.reduce(start.reshape(self._shape), axis=numbers, keepdims=True)
+        return met.reshape(-1)
 
     def _took(self, position: int, meets: Meeting | Message | None) -> Vector:
         """Seconds of communication; asked for once per kind and size."""
