@@ -38,13 +38,12 @@ class Fabric:
     uplink_bytes_per_second: float = math.inf
 
     def __post_init__(self) -> None:
-        wrong = [name for name, value in vars(self).items() if value is not None and not value >= 0]
-        wrong += [name for name in ("hosts", "bytes_per_second", "rack", "uplink_bytes_per_second")
-                  if getattr(self, name) == 0]  # fmt: skip
-        if wrong:
-            raise InvalidArgumentError(
-                f"fabric: {wrong[0]}: expected a number above 0; got {getattr(self, wrong[0])!r}"
-            )
+        for name in ("hosts", "bytes_per_second", "rack", "uplink_bytes_per_second"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidArgumentError(f"fabric: {name}: expected a number above 0; got {value!r}")
+        if not 0 <= self.latency_s < math.inf:
+            raise InvalidArgumentError(f"fabric: latency_s: expected seconds >= 0; got {self.latency_s!r}")
 
     @property
     def capacities(self) -> Floats:

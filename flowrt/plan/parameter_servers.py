@@ -1,7 +1,7 @@
 """`train`: training with parameter servers under a virtual clock, in each mode of consistency.
 
-The servers are flowrt's own: each is a `ParameterShard`, which decides who may begin, which gradients make an
-update and which are dropped. Simulated are the workers' computing and the network. A worker's step:
+The servers are flowrt's own: each is a `ParameterShard`, which decides which workers may begin, and which
+gradients make an update or are dropped. Simulated are the workers' computing and the network. A step:
 
     begin     ask each server, and wait until all have answered
     pull      the parameters from all servers at once

@@ -202,7 +202,10 @@ class _Play:
             if missing is not None:
                 self._waiting.setdefault(missing, []).append(line)
                 return
-            start, end = self._compute(place, work) if work.meets is None else self._communicate(place, work)
+            if work.meets is None:
+                start, end = self._compute(place, work)
+            else:
+                start, end = self._communicate(place, work, work.meets)
             line.last = end
             line.next += 1
             place.ended(number, start, end)
@@ -250,45 +253,43 @@ class _Play:
         place.busy += took
         return start, _End(start + took)
 
-    def _communicate(self, place: _Class, work: Work) -> tuple[Vector, _End]:
+    def _communicate(self, place: _Class, work: Work, meets: Meeting | Message) -> tuple[Vector, _End]:
         free, since, _ = place.link.last
         assert since is not None
         start = free
         for number in work.after:
             start = np.maximum(start, place.ends[number].time)
-        if isinstance(work.meets, Meeting):
-            start = self._met(start, work.meets.axes)
-        took = self._took(place.program.position, work.meets)
-        kind = work.meets.kind if isinstance(work.meets, Meeting) else MESSAGE
-        end = _End(start + took, np.where(start > free, start, since), kind)
-        self._count(kind, work.meets)
-        if isinstance(work.meets, Message):
-            key = key_of(place.program.position, work.meets)
+        if isinstance(meets, Meeting):
+            start = self._met(start, meets.axes)
+        position, kind = place.program.position, meets.kind if isinstance(meets, Meeting) else MESSAGE
+        end = _End(start + self._took(position, meets), np.where(start > free, start, since), kind)
+        self._count(kind, meets)
+        if isinstance(meets, Message):
+            key = key_of(position, meets)
             self._sent[key] = end
             self._ready.extend(self._waiting.pop(key, ()))
         return start, end
 
     def _met(self, start: Vector, axes: tuple[str, ...]) -> Vector:
         """The time at which the last device along ``axes`` has come."""
-        grid = start.reshape(self._shape)
-        last = grid.max(axis=tuple(self._axes[name] for name in axes), keepdims=True)
-        return np.broadcast_to(last, self._shape).reshape(-1)
+        met = np.empty(self._shape)
+        numbers = tuple(self._axes[name] for name in axes)
+        met[...] = np.maximum.reduce(start.reshape(self._shape), axis=numbers, keepdims=True)
+        return met.reshape(-1)
 
-    def _took(self, position: int, meets: Meeting | Message | None) -> Vector:
+    def _took(self, position: int, meets: Meeting | Message) -> Vector:
         """Seconds of communication; asked for once per kind and size."""
-        assert meets is not None
-        if isinstance(meets, Meeting):
-            key: tuple[Any, ...] = (position, meets)
-        else:
-            key = (position, meets.position, meets.nbytes)
+        key = position, meets if isinstance(meets, Meeting) else (meets.position, meets.nbytes)
         found = self._known.get(key)
         if found is None:
-            ask = self._seconds.meeting if isinstance(meets, Meeting) else self._seconds.message
-            found = self._known[key] = _flat(ask(position, meets), self._shape)  # type: ignore[arg-type]
+            if isinstance(meets, Meeting):
+                seconds = self._seconds.meeting(position, meets)
+            else:
+                seconds = self._seconds.message(position, meets)
+            found = self._known[key] = _flat(seconds, self._shape)
         return found
 
-    def _count(self, kind: str, meets: Meeting | Message | None) -> None:
-        assert meets is not None
+    def _count(self, kind: str, meets: Meeting | Message) -> None:
         times = math.prod(self._shape)
         if isinstance(meets, Meeting):
             times //= math.prod(self._shape[self._axes[name]] for name in meets.axes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -48,6 +49,20 @@ def in_flight(name: str, device: int, p: int, m: int, chunks: int | None = None)
         held += change
         most = max(most, held)
     return most / (chunks or 1)
+
+
+def most_in_flight(name: str, p: int, m: int, chunks: int | None = None) -> float:
+    return max(in_flight(name, device, p, m, chunks) for device in range(p))
+
+
+def longest_gap(name: str, device: int, p: int, m: int) -> float:
+    """Seconds between two passes of a device, of equal times: its bubble where steps follow each other."""
+    programs = programs_of_schedule(order(name, p, m))
+    each = play(programs, {}, ConstantLinks(), is_detailed=True).classes[device]
+    assert each.start is not None
+    assert each.end is not None
+    passes = [number for number, work in enumerate(programs[device].works) if work.action is not None]
+    return max(float(each.start[b, 0] - each.end[a, 0]) for a, b in pairwise(passes))
 
 
 def spare_servers_seconds(n: int, k: int) -> float:
@@ -118,6 +133,12 @@ def exact_gates() -> Iterator[Gate]:
                     held,
                     exact,
                 )
+        if m >= 2 * p - 1:
+            yield f"zbv {size}", lambda p=p, m=m: makespan("zbv", p, m) - 3 * m, (p - 1) / 2, exact
+            for name, chunks, held in (("zb_h1", None, p), ("zb_h2", None, 2 * p - 1), ("zbv", 2, p)):
+                yield f"{name} holds {size}", partial(most_in_flight, name, p, m, chunks), held, exact
+            for i in range(p):
+                yield f"zb_h2 {size} on {i}", partial(longest_gap, "zb_h2", i, p, m), 0, exact
     for n in range(2, 9):
         for k in range(n + 1):
             closed = 2 * n * (n - 1) / (n * n + k * n - 2 * k)

@@ -90,6 +90,15 @@ def test_rates_change_when_a_flow_ends() -> None:
     assert ends == pytest.approx({"short": 3.0, "long": 6.0})
 
 
+def test_rates_change_when_a_flow_begins() -> None:
+    ends: list[float] = []
+    events = Events(Network(np.array([10.0])))
+    for start in (0.0, 0.5):
+        events.transfer(Transfer(start, [Flow((0,), 10)]), lambda: ends.append(events.now))
+    events.run()
+    assert ends == pytest.approx([1.5, 2.0])
+
+
 def test_hosts_of_a_rack_share_its_uplink() -> None:
     fabric = Fabric(4, 10.0, rack=2, uplink_bytes_per_second=10.0)
     network = Network(fabric.capacities)

@@ -43,6 +43,20 @@ def test_communication_is_hidden_behind_later_work_and_exposed_after_it() -> Non
     assert played.nbytes == {"all_reduce": 24}
 
 
+def test_links_are_busy_for_a_device_that_waits_for_the_last_of_a_queue() -> None:
+    gather = Meeting("all_gather", ("dp",), 8)
+    works = (
+        Work("f", 3.0),
+        Work("r", after=(0,), meets=REDUCE),
+        Work("g", meets=gather),
+        Work("u", 1.0, (2,)),
+    )
+    played = play([ClassProgram(0, works)], {"dp": 2}, ConstantLinks(meeting=2))
+    assert played.makespan == 8
+    assert played.exposed == {"all_gather": 4}  # from 3 to 7, of which the links reduce until 5
+    assert only(played, "skew") == [0, 0]
+
+
 def test_a_meeting_waits_for_the_slowest_along_its_axes_only() -> None:
     slow = {0: [[1, 1], [2, 1]]}
     programs = [ClassProgram(0, (Work("f", 3.0), Work("r", after=(0,), meets=REDUCE), Work("u", 1.0, (1,))))]
