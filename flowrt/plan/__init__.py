@@ -4,8 +4,11 @@
     layout_search    the cheapest layouts of a step over a mesh
     layout_choices   the layouts that each node can have
     layout_costs     seconds, traffic and memory of a step in given layouts
-    chosen_layouts   choices as facts of a step, and as what a script says
+    layout_tables    the network of costs of a step
+    equal_blocks     blocks of a step that choose once
     cost_network     the least total cost of choices that have costs alone and in pairs
+    milp             the same as a mixed-integer program
+    chosen_layouts   choices as facts of a step, and as what a script says
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the
 order of actions come from `flowrt.graph.passes.layouts`. Only durations are estimated.

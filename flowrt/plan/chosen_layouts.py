@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flowrt import dtypes
+from flowrt.distribute.strategies.layouts.layout_strategy import INPUTS
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import ATTRIBUTES, attributes_of
 from flowrt.graph.layouts.layout import REPLICATED, Entry, Layout, Partial, layout_of
@@ -20,7 +21,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
-from flowrt.graph.ops.state.variable_ops import read_variable_op, var_handle_op
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, var_handle_op
 from flowrt.graph.passes.layouts.propagate_layouts import is_zero, propagate
 from flowrt.graph.passes.layouts.step_layouts import Handle, Layouts
 from flowrt.graph.passes.layouts.wanted_layouts import can_be_made_in_parts
@@ -66,7 +67,7 @@ def _runs_once(node: Node, outputs: Sequence[Layout], none: Layout) -> bool:
     if can_be_made_in_parts(node):
         return node.op.effect is Effect.RANDOM and all(layout is none for layout in outputs)
     if node.op.effect in (Effect.READ, Effect.WRITE):
-        return node.op.name != "ResourceGather"
+        return node.op is not resource_gather
     is_effect = node.op.effect is not Effect.PURE and (
         node.op.effect is not Effect.NESTED or is_stateful(node)
     )
@@ -151,11 +152,9 @@ def _entry(axes: Sequence[str]) -> Entry:
     return tuple(axes) if len(axes) > 1 else axes[0] if axes else None
 
 
-INPUTS = ("_Feed", "Placeholder", "PlaceholderWithDefault", "IteratorGetNext")
-
-
 def _is_input(node: Node) -> bool:
-    return node.op.name in INPUTS
+    """Whether a `LayoutStrategy` gives ``node`` the layout of the batch."""
+    return node.op.name == "_Feed" or node.op.name in INPUTS
 
 
 def propagated(step: Subgraph, mesh: Mesh, seeds: Seeds) -> Layouts:

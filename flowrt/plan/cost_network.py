@@ -198,8 +198,8 @@ class _Reduction:
 
 
 class Rest(NamedTuple):
-    """What is left of a network: ``numbers`` are those of its variables in the first one, and ``complete``
-    makes choices for all of them from those for the rest.
+    """The rest of a network: ``numbers`` are those of its variables in the first one, and ``complete`` makes
+    choices for all of these from those for the rest.
     """
 
     network: CostNetwork

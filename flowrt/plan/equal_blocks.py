@@ -22,7 +22,7 @@ MOST_STARTS = 8
 
 
 def classes_of(step: Subgraph, parts: Sequence[Part], costs: Sequence[Table]) -> list[int]:
-    """For each of ``parts``, with the ``costs`` of its choices, the number of the first part of its class."""
+    """The number of the first part of its class, for each of ``parts``, with the ``costs`` of its choices."""
     return _Blocks(step, parts, costs).classes()
 
 

@@ -48,7 +48,7 @@ from flowrt.plan.layout_tables import StepTables
 
 
 class Way(Enum):
-    """How layouts were found."""
+    """The way in which layouts were found."""
 
     ELIMINATION = "elimination: exact"
     PRICE = "elimination, with a price of bytes"
@@ -86,7 +86,7 @@ def cheapest_layouts(step: Subgraph, mesh: Mesh, prices: Prices, limit_bytes: in
     if mesh.stages is not None or any(axis.is_time for axis in mesh.axes):
         raise InvalidArgumentError(f"cheapest_layouts: expected a mesh with axes of space; got {mesh}")
     parts = parts_of(step, mesh)
-    chosen = _Search(step, parts, mesh, prices, limit_bytes).found()
+    chosen = cheapest_choices(step, parts, mesh, prices, limit_bytes)
     layouts = layouts_of(step, mesh, parts, chosen.choices)
     seeds = seeds_of(layouts)
     again = propagated(step, mesh, seeds)
@@ -111,13 +111,20 @@ def _cheapest_or_beam(network: CostNetwork) -> Sequence[int]:
         return beam(network)
 
 
-class _Chosen(NamedTuple):
+class Chosen(NamedTuple):
     """A choice for each part, their cost, and how they were found."""
 
     choices: list[int]
     cost: float
     way: Way
     at_least: float = 0.0
+
+
+def cheapest_choices(
+    step: Subgraph, parts: Sequence[Part], mesh: Mesh, prices: Prices, limit_bytes: int | None = None
+) -> Chosen:
+    """A choice for each of ``parts``, as `cheapest_layouts`."""
+    return _Search(step, parts, mesh, prices, limit_bytes).found()
 
 
 class _Plan(NamedTuple):
@@ -151,7 +158,7 @@ class _Search:
                 "would do"
             )
 
-    def found(self) -> _Chosen:
+    def found(self) -> Chosen:
         ways: dict[Way, Callable[[float], _Plan]] = {
             Way.ELIMINATION: self._by_elimination,
             Way.AXES: self._axis_by_axis,
@@ -167,14 +174,14 @@ class _Search:
 
     # --- a limit of bytes
 
-    def _within_limit(self, way: Way, solve: Callable[[float], _Plan]) -> _Chosen:
+    def _within_limit(self, way: Way, solve: Callable[[float], _Plan]) -> Chosen:
         """The best that ``solve`` finds with different prices of a byte. A solution with a price is the best
         of those with as many bytes; less the price of the limit, its cost is below that of any within it.
         """
         choices, cost = solve(0.0)
         is_exact = way is Way.ELIMINATION
         if self._fits(choices):
-            return _Chosen(choices, cost, way, cost if is_exact else 0.0)
+            return Chosen(choices, cost, way, cost if is_exact else 0.0)
         assert self._limit is not None
         way, at_least = (Way.PRICE if is_exact else way), cost if is_exact else 0.0
         low, high, best = 0.0, cost / self._limit, _Plan([], math.inf)
@@ -190,7 +197,7 @@ class _Search:
             best = min(best, _Plan(choices, cost), key=lambda plan: plan.cost)
         if not best.choices:
             raise TooWideError
-        return _Chosen(best.choices, best.cost, way, at_least)
+        return Chosen(best.choices, best.cost, way, at_least)
 
     def _used(self, choices: Sequence[int]) -> float:
         return sum(float(amount[choices[i]]) for i, amount in self._amounts.items())
@@ -248,7 +255,7 @@ class _Search:
             if best.cost >= before * (1 - 1e-9):
                 return best
 
-    def _improved(self, found: _Chosen) -> _Chosen:
+    def _improved(self, found: Chosen) -> Chosen:
         """``found``, or the better choices that HiGHS finds."""
         try:
             problem = self._problem()
@@ -307,7 +314,7 @@ class _Problem:
         choices = rest.complete(solve(rest.network))
         return _Plan(choices[: self._count], network.cost(choices))
 
-    def best_found(self, limit: int | None) -> _Chosen | None:
+    def best_found(self, limit: int | None) -> Chosen | None:
         """The best choices that HiGHS finds within ``limit`` if equal blocks choose once."""
         amounts: dict[int, Table] = {}
         for i, amount in self._amounts.items():
@@ -322,7 +329,7 @@ class _Problem:
             return None
         choices = rest.complete(found.choices)
         of_parts = [choices[place] for place in self._places[: self._count]]
-        return _Chosen(of_parts, self._small.cost(choices), Way.MILP)
+        return Chosen(of_parts, self._small.cost(choices), Way.MILP)
 
 
 def _bytes(step: Subgraph, parts: Sequence[Part]) -> dict[int, Table]:

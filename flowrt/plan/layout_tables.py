@@ -26,7 +26,7 @@ from flowrt.plan.layout_choices import Choice, Part
 from flowrt.plan.layout_costs import Moved, Prices, Tariff, given
 
 MOST_STATES = 1024
-"""The largest number of states of a tensor in one layout: others are too many to be searched."""
+"""The largest number of states of a tensor: more are too many to be searched."""
 
 Wants: TypeAlias = Sequence[frozenset[Layout]]
 """The layouts in which a part reads a tensor, by choice of the part."""
@@ -54,8 +54,9 @@ class StepTables:
         self._seconds: dict[tuple[str, Choice], float] = {}
 
     def network(self, parts: Sequence[Part]) -> StepNetwork:
-        """The network of ``parts``, with all of their choices. Raises `TooWideError` if there are too many sets
-        of layouts to which a tensor may be brought.
+        """The network of ``parts``, with all of their choices.
+
+        Raises `TooWideError` if a tensor may be brought to too many sets of layouts.
         """
         network = CostNetwork()
         for part in parts:
@@ -176,6 +177,8 @@ def _states(
         start = frozenset[Moved]() if fetched is None else ways(layout, [fetched])
         assert start is not None, "a tensor can be whole"
         states += [(layout, known) for known in _unions(start, needs[layout])]
+        if len(states) > MOST_STATES:
+            raise TooWideError
     producer = [[0.0 if mine is layout else IMPOSSIBLE for mine, _ in states] for layout in have]
     tables = [
         np.array([[_covers(known, need) for need in needs[layout][r]] for layout, known in states])

@@ -7,6 +7,7 @@ choices are. A limit of what the choices need together, such as bytes, is one ro
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
@@ -45,8 +46,7 @@ def best_found(
     """The best choices that are found in ``time_limit_s`` seconds, from those of ``start`` on; None if there
     are none.
     """
-    import highspy
-
+    highspy: Any = importlib.import_module("highspy")
     program = _Program(network, limit)
     solver = highspy.Highs()
     for option, value in {"output_flag": False, "time_limit": time_limit_s, "mip_rel_gap": 1e-9}.items():
