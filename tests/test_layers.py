@@ -51,6 +51,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "cupy_backends": ("flowrt.device.cuda.cuda",),
     "cupyx": ("flowrt.device.cuda.cuda",),
     "grpc": ("flowrt.rendezvous.grpc.grpc_call",),
+    "highspy": ("flowrt.plan.milp",),
     "igraph": ("flowrt.viz.layout",),
     "llvmlite": ("flowrt.device.llvm.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
@@ -61,7 +62,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
     "zlib_ng": ("flowrt.train.checkpoints.shard_file",),
 }
-LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors", "zlib_ng"}
+LATE = set(LIBRARY_WRAPPERS) - {"cupy_backends", "cupyx", "typing_extensions"}
 """Not loaded by `import flowrt`."""
 
 OPS_BY_NAME = {"Const", "_Feed", "_Send", "_Recv", "_Loop", "_Case", "NoOp", "Identity", "Placeholder"}

@@ -8,11 +8,12 @@ batch is cut as most readers of inputs want them.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flowrt import dtypes
+from flowrt.distribute.strategies.layouts.layout_strategy import INPUTS
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.layouts.attributes import ATTRIBUTES, attributes_of
 from flowrt.graph.layouts.layout import REPLICATED, Entry, Layout, Partial, layout_of
@@ -20,11 +21,11 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
-from flowrt.graph.ops.state.variable_ops import read_variable_op, var_handle_op
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, var_handle_op
 from flowrt.graph.passes.layouts.propagate_layouts import is_zero, propagate
 from flowrt.graph.passes.layouts.step_layouts import Handle, Layouts
 from flowrt.graph.passes.layouts.wanted_layouts import can_be_made_in_parts
-from flowrt.plan.layout_choices import Part
+from flowrt.plan.layout_choices import Choice, Part
 
 Entries = Sequence[Entry]
 
@@ -66,12 +67,28 @@ def _runs_once(node: Node, outputs: Sequence[Layout], none: Layout) -> bool:
     if can_be_made_in_parts(node):
         return node.op.effect is Effect.RANDOM and all(layout is none for layout in outputs)
     if node.op.effect in (Effect.READ, Effect.WRITE):
-        return node.op.name != "ResourceGather"
+        return node.op is not resource_gather
     is_effect = node.op.effect is not Effect.PURE and (
         node.op.effect is not Effect.NESTED or is_stateful(node)
     )
     once = (dtypes.string, dtypes.resource)
     return is_effect or node.op.state is not None or any(spec.dtype in once for spec in node.outputs)
+
+
+def numbers_of(layouts: Layouts, parts: Sequence[Part]) -> list[int]:
+    """The choices of ``parts`` in which they have the layouts ``layouts``; the first, all whole, of parts
+    that do not have these.
+    """
+    none, found = Layout.replicated(layouts.mesh), list[int]()
+    for part in parts:
+        nodes = [layouts.subgraph.nodes.get(name) for name in part.members]
+        have = tuple(
+            Choice(tuple(layouts.inputs[node.name]), tuple(_made(layouts, node, none)))
+            for node in nodes
+            if node is not None
+        )
+        found.append(part.choices.index(have) if have in part.choices else 0)
+    return found
 
 
 # --- as a script
@@ -81,8 +98,9 @@ def seeds_of(layouts: Layouts) -> Seeds:
     """The seeds that lead closest to ``layouts``."""
     step, mesh = layouts.subgraph, layouts.mesh
     variables, stored = dict[str, Entries](), dict[str, Entries]()
+    uses = _uses(layouts)
     for name, handle in _named(layouts).items():
-        used, rank = _used(layouts, name), len(handle.shape)
+        used, rank = uses.get(name, handle.stored), len(handle.shape)
         variables[name] = entries_of(used, rank)
         if handle.stored is not used:
             stored[name] = entries_of(handle.stored, rank)
@@ -103,19 +121,20 @@ def _named(layouts: Layouts) -> dict[str, Handle]:
     return {ref[0]: handle for ref, handle in layouts.handles.items() if ref in reads}
 
 
-def _used(layouts: Layouts, name: str) -> Layout:
-    """The layout in which most readers want the variable ``name``."""
+def _uses(layouts: Layouts) -> dict[str, Layout]:
+    """The layout in which most readers want each variable that is read."""
     step = layouts.subgraph
-    values = {(name, 0)}
-    wanted = Counter[Layout]()
+    handle_of = {ref: ref[0] for ref in layouts.handles}
+    """The variable of which a tensor is the handle or the value."""
+    wanted: dict[str, Counter[Layout]] = defaultdict(Counter)
     for node in step:
         for ref, layout in zip(node.inputs, layouts.inputs[node.name], strict=True):
-            if ref in values and (node.name, 0) in layouts.values:
-                values.add((node.name, 0))
-            elif ref in values and ref[0] != name:
+            if ref in handle_of and (node.name, 0) in layouts.values:
+                handle_of[node.name, 0] = handle_of[ref]
+            elif ref in handle_of and ref not in layouts.handles:
                 whole = [REPLICATED if isinstance(p, Partial) else p for p in layout.placements]
-                wanted[Layout(layouts.mesh, whole)] += 1
-    return max(wanted, key=wanted.__getitem__, default=layouts.handles[name, 0].stored)
+                wanted[handle_of[ref]][Layout(layouts.mesh, whole)] += 1
+    return {name: max(counts, key=counts.__getitem__) for name, counts in wanted.items()}
 
 
 def entries_of(layout: Layout, rank: int) -> Entries:
@@ -133,11 +152,9 @@ def _entry(axes: Sequence[str]) -> Entry:
     return tuple(axes) if len(axes) > 1 else axes[0] if axes else None
 
 
-INPUTS = ("_Feed", "Placeholder", "PlaceholderWithDefault", "IteratorGetNext")
-
-
 def _is_input(node: Node) -> bool:
-    return node.op.name in INPUTS
+    """Whether a `LayoutStrategy` gives ``node`` the layout of the batch."""
+    return node.op.name == "_Feed" or node.op.name in INPUTS
 
 
 def propagated(step: Subgraph, mesh: Mesh, seeds: Seeds) -> Layouts:

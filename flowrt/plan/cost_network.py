@@ -2,16 +2,18 @@
 
 `cheapest` finds choices of least total cost exactly: it eliminates one variable after another, the one with
 the smallest table of neighbours first, and keeps for each combination of these the best choice (Bertele and
-Brioschi 1972, nonserial dynamic programming). Tables grow with the width of the network; choices that are
-never better than another one of their variable are removed before (Goldstein 1994), and what is too wide all
-the same is a `TooWideError`. `beam` goes through the variables in order and keeps the best 64 beginnings.
+Brioschi 1972, nonserial dynamic programming). Tables grow with the width of the network: what is too wide is
+a `TooWideError`. `beam` goes through the variables in order and keeps the best 64 beginnings.
+
+Before, `rest_of` removes choices that are never better than another one of their variable (Goldstein 1994),
+and variables with two neighbours at most, in turns.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -39,8 +41,8 @@ class TooWideError(Exception):
 
 @final
 class CostNetwork:
-    """Variables are numbers from 0; ``own[i]`` has the cost of each choice of variable i, ``pairs[i, j]``, for
-    i < j, that of each choice of i with each of j.
+    """Variables are numbers from 0: ``own[i]`` has the cost of each choice of variable i, ``pairs[i, j]``,
+    for i < j, that of each choice of i with each of j.
     """
 
     def __init__(self) -> None:
@@ -77,7 +79,7 @@ class CostNetwork:
         return self.pairs[i, j] if i < j else self.pairs[j, i].T
 
 
-# --- what can be settled before
+# --- choices and variables that can be settled before
 
 
 class _Step(NamedTuple):
@@ -97,11 +99,12 @@ class _Step(NamedTuple):
 
 @final
 class _Reduction:
-    """A network while choices and variables leave it. Numbers of variables stay; ``left`` has the numbers of
-    the choices of each that are left, and ``own`` and ``pairs`` only these.
+    """A network while choices and variables leave it, but for those ``kept``. Numbers of variables stay;
+    ``left`` has the numbers of the choices of each that are left, ``own`` and ``around`` the costs of these.
     """
 
-    def __init__(self, network: CostNetwork) -> None:
+    def __init__(self, network: CostNetwork, kept: Collection[int] = ()) -> None:
+        self._kept = frozenset(kept)
         self.own = [costs.copy() for costs in network.own]
         self.left = [np.arange(len(costs)) for costs in network.own]
         self.around: list[dict[int, Table]] = [{} for _ in network.own]
@@ -118,7 +121,7 @@ class _Reduction:
         while queue:
             i = next(iter(queue))
             del queue[i]
-            if i in self.gone:
+            if i in self.gone or i in self._kept:
                 continue
             around = list(self.around[i])
             if self._prune(i):
@@ -194,12 +197,22 @@ class _Reduction:
         return choices
 
 
-def solved(network: CostNetwork, solve: Callable[[CostNetwork], Sequence[int]]) -> list[int]:
-    """The choices that ``solve`` finds for what cannot be settled before, and all others."""
-    reduction = _Reduction(network)
+class Rest(NamedTuple):
+    """The rest of a network: ``numbers`` are those of its variables in the first one, and ``complete`` makes
+    choices for all of these from those for the rest.
+    """
+
+    network: CostNetwork
+    numbers: Sequence[int]
+    complete: Callable[[Sequence[int]], list[int]]
+
+
+def rest_of(network: CostNetwork, kept: Collection[int] = ()) -> Rest:
+    """``network`` without what can be settled before; all choices of the variables ``kept`` stay."""
+    reduction = _Reduction(network, kept)
     reduction.run()
     rest, numbers = reduction.rest()
-    return reduction.complete(solve(rest), numbers)
+    return Rest(rest, numbers, lambda chosen: reduction.complete(chosen, numbers))
 
 
 # --- elimination
@@ -244,30 +257,57 @@ def _spread(table: Table, key: Sequence[int], scope: Sequence[int]) -> Table:
 
 
 def _order(network: CostNetwork, limit: int) -> list[int]:
-    """The order in which variables are eliminated: always the one with the smallest table."""
-    neighbours, order = network.neighbours(), list[int]()
+    """An order in which variables can be eliminated. Raises `TooWideError` if there is none by two rules: the
+    variable that joins the least pairs of neighbours first, or the one with the smallest table.
+    """
+    for rule in (_joined, _entries):
+        order = _order_by(rule, network, limit)
+        if order is not None:
+            return order
+    raise TooWideError
+
+
+Around: TypeAlias = Sequence[set[int]]
+Rule: TypeAlias = Callable[[int, Sequence[float], Around], float]
+
+
+def _entries(i: int, sizes: Sequence[float], around: Around) -> float:
+    """The logarithm of the size of a table of i and its neighbours."""
+    return sizes[i] + sum(sizes[j] for j in around[i])
+
+
+def _joined(i: int, sizes: Sequence[float], around: Around) -> float:
+    """The pairs of neighbours that are none yet, weighed by their sizes."""
+    ends = sorted(around[i])
+    return sum(sizes[j] + sizes[k] for at, j in enumerate(ends) for k in ends[at + 1 :] if k not in around[j])
+
+
+def _order_by(rule: Rule, network: CostNetwork, limit: int) -> list[int] | None:
+    around, order = network.neighbours(), list[int]()
     sizes = [math.log(len(costs)) for costs in network.own]
 
-    def entries(i: int) -> float:
-        return sizes[i] + sum(sizes[j] for j in neighbours[i])
+    def score(i: int) -> tuple[float, float]:
+        return rule(i, sizes, around), _entries(i, sizes, around)
 
-    queue = [(entries(i), i) for i in range(len(sizes))]
+    current = {i: score(i) for i in range(len(sizes))}
+    queue = [(known, i) for i, known in current.items()]
     heapq.heapify(queue)
-    gone: set[int] = set()
     while queue:
         known, i = heapq.heappop(queue)
-        if i in gone or known != entries(i):
+        if current.get(i) != known:
             continue
-        if known + math.log(len(neighbours[i]) + 1) > math.log(limit):
-            raise TooWideError
+        if _entries(i, sizes, around) + math.log(max(1, len(around[i]))) > math.log(limit):
+            return None
         order.append(i)
-        gone.add(i)
-        around = neighbours[i]
-        for j in around:
-            neighbours[j] |= around
-            neighbours[j] -= {i, j}
-        for j in around:
-            heapq.heappush(queue, (entries(j), j))
+        del current[i]
+        ends = around[i]
+        for j in ends:
+            around[j] |= ends
+            around[j] -= {i, j}
+        for j in set(ends).union(*[around[j] for j in ends]):
+            if j in current and (again := score(j)) != current[j]:
+                current[j] = again
+                heapq.heappush(queue, (again, j))
     return order
 
 
@@ -295,11 +335,29 @@ def beam(network: CostNetwork, width: int = BEAM) -> list[int]:
     return [int(choice) for choice in chosen[0]]
 
 
+# --- other networks
+
+
 def with_price(network: CostNetwork, amounts: Mapping[int, Table], price: float) -> CostNetwork:
     """``network`` with ``price`` for each unit of the ``amounts`` that choices of some variables need."""
     priced = CostNetwork()
-    priced.own = [
-        costs + price * amounts[i] if i in amounts else costs for i, costs in enumerate(network.own)
-    ]
+    priced.own = list(network.own)
+    for i, amount in amounts.items():
+        priced.own[i] = priced.own[i] + price * amount
     priced.pairs = network.pairs
     return priced
+
+
+def merged(network: CostNetwork, classes: Sequence[int]) -> tuple[CostNetwork, list[int]]:
+    """``network`` with one variable for each class, of variables that have choices of one meaning; and the
+    number of each variable there.
+    """
+    numbers: dict[int, int] = {}
+    places = [numbers.setdefault(each, len(numbers)) for each in classes]
+    small = CostNetwork()
+    small.own = [np.zeros(0)] * len(numbers)
+    for place, costs in zip(places, network.own, strict=True):
+        small.own[place] = small.own[place] + costs if len(small.own[place]) else costs
+    for (i, j), table in network.pairs.items():
+        small.add_pair(places[i], places[j], table)
+    return small, places

@@ -226,7 +226,7 @@ def _has_parts(node: Node, inputs: Sequence[TensorSpec]) -> bool:
 
 
 class _Option(NamedTuple):
-    """What happens on one axis: the placements of the inputs and outputs, and the factor that is cut."""
+    """A choice on one axis: the placements of the inputs and outputs, and the factor that is cut."""
 
     inputs: Sequence[Placement]
     outputs: Sequence[Placement]

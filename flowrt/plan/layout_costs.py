@@ -30,7 +30,7 @@ NodeSeconds: TypeAlias = Callable[[Node, Sequence[TensorSpec], Sequence[TensorSp
 
 
 class Prices(NamedTuple):
-    """What a step costs. ``planned_with`` is the link by which a session chooses its collectives."""
+    """The prices of a step. ``planned_with`` is the link by which a session chooses its collectives."""
 
     node: NodeSeconds
     link: LinkOf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import num_elements
+from flowrt.plan.chosen_layouts import Seeds
 from flowrt.plan.layout_costs import Prices
 from tests.distribute.strategies.nets_with_layouts import Net
 
@@ -26,6 +28,17 @@ def step_of(build: Callable[[], Net]) -> Subgraph:
     """The training step of a net, without its loss, as it is before layouts are lowered."""
     with tf.Graph() as graph:
         net = build()
+        request = StepRequest(graph, [], [net.train], {t: np.shape(v) for t, v in net.feeds.items()})
+        return compile_step(request, CompileOptions([HOST]), pipeline=stages_before("lower_layouts"))
+
+
+def step_under(build: Callable[[], Net], mesh: Mesh, seeds: Seeds) -> Subgraph:
+    """The same in the scope of a strategy with ``seeds``; of variables, each is kept as it is used."""
+    with tf.Graph() as graph:
+        strategy = tf.distribute.LayoutStrategy(mesh, batch=seeds.batch)
+        strategy.variable_layouts({re.escape(name): e for name, e in seeds.variables.items()})
+        with strategy.scope():
+            net = build()
         request = StepRequest(graph, [], [net.train], {t: np.shape(v) for t, v in net.feeds.items()})
         return compile_step(request, CompileOptions([HOST]), pipeline=stages_before("lower_layouts"))
 

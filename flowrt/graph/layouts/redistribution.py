@@ -172,7 +172,8 @@ def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
                     yield Step(chosen, source, Shard(dim))
 
 
-def seconds(step: Step, before: Layout, shape: Sequence[int], itemsize: int, link: Link) -> float:
+@functools.lru_cache(65_536)
+def seconds(step: Step, before: Layout, shape: tuple[int, ...], itemsize: int, link: Link) -> float:
     """Duration of ``step`` for a tensor in the layout ``before``, by the linear cost model: of its messages,
     and one latency to begin. Without messages it is small, and only decides between such ways.
     """
