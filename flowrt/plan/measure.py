@@ -19,27 +19,28 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from flowrt import dtypes
 from flowrt.cli.machine import library_versions, processor_name
 from flowrt.device.device import Device
 from flowrt.device.llvm.code_cache import cache_folder
+from flowrt.device.llvm.host_pool import num_threads, set_num_threads
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import OpError
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
 from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.buffers.buffer_assignment import Storage
-from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.plan.instance import Instance
 from flowrt.executor.plan.plan import raise_error
 from flowrt.executor.program.runner import StepControl
-from flowrt.executor.session.local_runtime import limit_threads
 from flowrt.executor.session.session_variables import new_resource
 from flowrt.graph.construction.constant import const
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
@@ -79,24 +80,31 @@ class Table(NamedTuple):
 
 def measure(parts: Iterable[DevicePart], known: Table | None = None, limit_s: float = LIMIT_S) -> Table:
     """``known`` with the nodes of ``parts`` that it does not have, as many as can be measured in ``limit_s``:
-    first those that take most of a step by estimate. The process computes on one thread from then on.
+    first those that take most of a step by estimate. The process computes on one thread meanwhile.
     """
-    limit_threads(ConfigProto(intra_op_parallelism_threads=1))
     rows = dict(known.rows) if known is not None else {}
     (device,) = local_devices(DeviceRequest(counts={"CPU": 1}))
     end = time.monotonic() + limit_s
-    try:
+    with closing(device), _one_thread():
         for key, (part, node) in _dearest_first(parts).items():
-            if key in rows:
-                continue
             if time.monotonic() > end:
                 break
-            seconds = _seconds_alone(part, node, device)
+            seconds = None if key in rows else _seconds_alone(part, node, device)
             if seconds is not None:
                 rows[key] = Timed(demand(part.partition.subgraph, node), seconds)
-    finally:
-        device.close()
     return Table(rows)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Products and loops on one thread, as if a session had set it."""
+    before = num_threads()
+    set_num_threads(1)
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        set_num_threads(before)
 
 
 def _dearest_first(parts: Iterable[DevicePart]) -> dict[str, tuple[DevicePart, Node]]:
