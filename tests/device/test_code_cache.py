@@ -220,7 +220,7 @@ def test_the_environment_chooses_the_folder(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert code_cache._chosen_folder() == expected
+    assert code_cache.cache_folder() == expected
 
 
 def test_where_there_is_no_such_home_all_goes_on_without(

@@ -47,13 +47,17 @@ _ENTRY = re.compile("[0-9a-f]{64}")
 def code_cache() -> CodeCache:
     """This process's cache: in ``FLOWRT_CACHE_DIR`` (empty: none), by default in the user's cache folder."""
     try:
-        return CodeCache(_chosen_folder(), LIMIT_BYTES)
+        return CodeCache(cache_folder(), LIMIT_BYTES)
     except RuntimeError as error:  # there is no home; Python's message is a sentence
         LOGGER.warning("compiled code is not cached: %s %s", error, ADVICE)
         return CodeCache(None, 0)
 
 
-def _chosen_folder() -> Path | None:
+def cache_folder() -> Path | None:
+    """The folder of what this user's processes keep, by ``FLOWRT_CACHE_DIR``; None: nothing is kept.
+
+    Raises `RuntimeError` if there is no home.
+    """
     chosen = os.environ.get("FLOWRT_CACHE_DIR")
     if chosen is not None:
         return Path(chosen).expanduser().absolute() if chosen else None

@@ -1,0 +1,85 @@
+"""Tables of measured nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowrt.executor.buffers.buffer_assignment import Storage
+from flowrt.plan.costs import Demand, Timed, is_free, signature
+from flowrt.plan.device_parts import DevicePart, device_parts
+from flowrt.plan.measure import Table, load_table, measure, save_table, table_path
+from tests.plan.cases import request_of, requested, wide
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("FLOWRT_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def _computing(part: DevicePart) -> dict[str, str]:
+    """The operation of each node that computes, by its signature."""
+    storage = part.partition.buffers.storage
+    return {
+        signature(part.partition.subgraph, node): node.op.name
+        for node in part.partition.schedule.order
+        if not is_free(node) and storage.get(node.name) not in (Storage.VIEW, Storage.CONSTANT)
+    }
+
+
+@pytest.mark.parametrize("case", ["tp gpt", "stage 3", "1f1b"])
+def test_all_but_what_travels_is_measured_alone(case: str) -> None:
+    parts = device_parts(requested(case))
+    table = measure(parts)
+    wanted = {key: op for part in parts for key, op in _computing(part).items()}
+    missing = {op for key, op in wanted.items() if key not in table.rows}
+    assert missing <= {"_GroupStart", "_GroupWait", "_TaggedSend", "_TaggedRecv"}
+    assert all(0 < row.seconds < 1 for row in table.rows.values())
+
+
+def test_equal_nodes_are_measured_once_and_known_ones_not_again() -> None:
+    parts = device_parts(request_of(None, wide))
+    first = measure(parts)
+    products = [key for key in first.rows if key.startswith("MatMul(")]
+    assert len(products) == 3  # forward, and for each of the two gradients, of equal layers
+    marked = Table({key: row._replace(seconds=7.0) for key, row in first.rows.items()})
+    assert measure(parts, marked) == marked
+
+
+def test_the_dearest_are_measured_first() -> None:
+    parts = device_parts(request_of(None, wide))
+    assert measure(parts, limit_s=-1.0).rows == {}
+    costs = measure(parts).costs()
+    assert costs.rates.bandwidth > 0
+
+
+def test_tables_come_back_from_their_files(cache: Path) -> None:
+    path = table_path()
+    assert path is not None
+    assert path.is_relative_to(cache)
+    assert load_table(path).rows == {}
+    table = Table({"MatMul(...)": Timed(Demand(8.0, 16, "float32"), 1e-6)})
+    save_table(table, path)
+    assert load_table(path) == table
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"rows": 1}', '{"rows": {"a": [1]}}', '{"rows": {"a": [-1, 1, 1, "x"]}}']
+)
+def test_a_damaged_file_is_as_none_and_told(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = table_path()
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert load_table(path).rows == {}
+    assert "measured costs are not used" in caplog.text
+
+
+def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_CACHE_DIR", "")
+    assert table_path() is None
+    save_table(Table({}), None)
+    assert load_table(None).rows == {}
