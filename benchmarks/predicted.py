@@ -217,9 +217,9 @@ class HostLinks:
 def predicted_s(name: str, links: HostLinks) -> dict[str, float]:
     """The seconds of the step as played, and those of computing of all processes together."""
     import flowrt as tf
-    from flowrt.plan.device_parts import device_parts
-    from flowrt.plan.emitted import class_program
-    from flowrt.plan.measure import load_table, measure, save_table, table_path
+    from flowrt.plan.step.device_parts import device_parts
+    from flowrt.plan.step.emitted import class_program
+    from flowrt.plan.step.measure import load_table, measure, save_table, table_path
     from flowrt.viz.compile_request import compile_request
 
     with tf.Graph().as_default() as graph:
@@ -239,7 +239,7 @@ def predicted_s(name: str, links: HostLinks) -> dict[str, float]:
 
 def played_s(programs: Sequence[Any], links: HostLinks) -> float:
     """The makespan of class programs of equal devices: each computes and communicates in order."""
-    from flowrt.plan.played import Lane, Meeting, Message
+    from flowrt.plan.replay.played import Lane, Meeting, Message
 
     ends: list[list[float]] = [[] for _ in programs]
     free = [dict.fromkeys(Lane, 0.0) for _ in programs]

@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.report import format_seconds
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.pipeline.times import Times
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
-from flowrt.plan.replay import play
-from flowrt.plan.schedule_programs import programs_of_schedule
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.replay import play
+from flowrt.plan.replay.schedule_programs import programs_of_schedule
 
 STAGES, MICRO_BATCHES, CHUNKS, BLOCKS = 16, 512, 2, 96
 LANES = 625

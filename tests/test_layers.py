@@ -51,7 +51,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "cupy_backends": ("flowrt.device.cuda.cuda",),
     "cupyx": ("flowrt.device.cuda.cuda",),
     "grpc": ("flowrt.rendezvous.grpc.grpc_call",),
-    "highspy": ("flowrt.plan.milp",),
+    "highspy": ("flowrt.plan.layouts.milp",),
     "igraph": ("flowrt.viz.layout",),
     "llvmlite": ("flowrt.device.llvm.host_jit",),
     "malt": ("flowrt.autograph.conversion",),

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
+from flowrt.cli import certs, debug, devices, env, explain, export, plan, report, selftest, token
 from flowrt.cli.options import MISTAKE, CommandParser
 from flowrt.distribute.cluster.exit_codes import INTERRUPTED
 from flowrt.errors import NotFoundError, OpError, nearest
@@ -28,6 +28,7 @@ COMMANDS: dict[str, Any] = {
     "export": export,
     "explain": explain,
     "report": report,
+    "plan": plan,
 }
 
 FAILURE = 1

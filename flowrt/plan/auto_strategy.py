@@ -9,6 +9,8 @@ from functools import partial
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy
 from flowrt.graph.precision import Precision
 from flowrt.plan.plan_file import Plan, read_plan, text_of
+from flowrt.plan.step.recorded import RecordingStrategy
+from flowrt.variables.distribution_context import layout_strategy
 from flowrt.variables.variable import Variable
 
 
@@ -22,6 +24,9 @@ def AutoStrategy(plan: str | os.PathLike[str], policy: Precision | None = None) 
     The scope ends with `InvalidArgumentError` if the script has made other variables than those that were
     planned. Raises as `read_plan`, and as the strategy that it is.
     """
+    recording = layout_strategy()
+    if isinstance(recording, RecordingStrategy):  # the script is being planned
+        return recording
     read = read_plan(plan)
     strategy = read.choice.strategy(policy=policy)
     strategy.check_made = partial(_check, read, f"AutoStrategy {os.fspath(plan)}")  # type: ignore[method-assign]

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from flowrt.plan.choice import Choice
 from flowrt.plan.planning import Candidate, Planned
+from flowrt.plan.replay.laws import fit_amdahl, fit_gustafson
 from flowrt.plan.stage_search import Estimate, Machine, describe
+from flowrt.plan.task import Scaled
 from flowrt.profiler.text_table import aligned
 
 SHOWN = 5
@@ -34,8 +36,7 @@ def explain(planned: Planned, machine: Machine, samples: int) -> list[str]:
 
 
 def _mesh(choice: Choice) -> str:
-    axes = "  ".join(f"{name}={size}" for name, size in (("dp", choice.dp), ("tp", choice.tp), ("pp", choice.pp)))
-    parts = [axes]
+    parts = [f"dp={choice.dp}  tp={choice.tp}  pp={choice.pp}"]
     if choice.pp > 1:
         chunks = f", {choice.chunks} stages a device" if choice.chunks > 1 else ""
         parts.append(f"schedule {choice.schedule}{chunks}")
@@ -53,7 +54,8 @@ def _step(candidate: Candidate) -> str:
     compute = played.makespan - played.bubble - sum(exposed.values())
     share = f"{compute / played.makespan:.0%}"
     shown = [f"compute {seconds_text(compute)} ({share})", f"bubble {seconds_text(played.bubble)}"]
-    shown += [f"waiting for {kind} {seconds_text(s)}" for kind, s in sorted(exposed.items(), key=lambda x: -x[1])]
+    longest = sorted(exposed.items(), key=lambda pair: -pair[1])
+    shown += [f"waiting for {kind} {seconds_text(seconds)}" for kind, seconds in longest]
     return f"{seconds_text(played.makespan)}: " + ", ".join(shown)
 
 
@@ -99,7 +101,8 @@ def _others(planned: Planned, machine: Machine) -> list[str]:
     ]
     large = min(planned.too_large, key=lambda each: each.nbytes, default=None)
     if large is not None:
-        lines.append(f"{describe(large.choice)}: needs {bytes_text(large.nbytes)} of {bytes_text(machine.memory)}")
+        sizes = f"needs {bytes_text(large.nbytes)} of {bytes_text(machine.memory)}"
+        lines.append(f"{describe(large.choice)}: {sizes}")
     lines += [f"{describe(choice)}: {why}" for choice, why in planned.refused[:1]]
     return lines
 
@@ -135,10 +138,10 @@ def seconds_text(seconds: float) -> str:
     >>> seconds_text(0.01234)
     '12.3 ms'
     """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(seconds) >= scale:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-6:.2g} us"
+    return f"{max(round(seconds / 1e-6, 2), 0):.3g} us"
 
 
 def bytes_text(nbytes: float) -> str:
@@ -158,3 +161,27 @@ def estimates_text(estimates: Sequence[Estimate]) -> list[str]:
     rows = [("choice", "step", "bytes")]
     rows += [(describe(e.choice), seconds_text(e.seconds), bytes_text(e.nbytes)) for e in estimates]
     return aligned(rows)
+
+
+def scaling_text(rows: Sequence[Scaled]) -> list[str]:
+    """A table of numbers of devices, and the laws that fit them."""
+    lines = [("devices", "step", "speed-up", "efficiency", "with a growing batch", "choice")]
+    for row in rows:
+        efficiency, weak = row.strong / row.devices, row.weak / row.devices
+        lines.append(
+            (
+                str(row.devices), seconds_text(row.best.seconds), f"{row.strong:.3g}", f"{efficiency:.0%}",
+                f"{weak:.0%}", describe(row.best.choice),
+            )
+        )  # fmt: skip
+    text = aligned(lines)
+    if len(rows) > 1:
+        devices = [row.devices for row in rows]
+        amdahl = fit_amdahl(devices, [row.strong for row in rows])
+        gustafson = fit_gustafson(devices, [row.weak for row in rows])
+        text += [
+            "",
+            f"Amdahl: {amdahl.share:.2%} of a step is divided among devices (R^2 {amdahl.r_squared:.3f})",
+            f"Gustafson, with a growing batch: {gustafson.share:.2%} (R^2 {gustafson.r_squared:.3f})",
+        ]
+    return text

@@ -1,13 +1,33 @@
-"""`ClusterMachine`: a described cluster as the search sees it."""
+"""`ClusterMachine`: a described cluster as the search sees it, and the times of its devices."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import final
 
-from flowrt.plan.cluster_file import Cluster
-from flowrt.plan.cluster_links import ClusterLinks
-from flowrt.plan.played import Meeting, Message
+from flowrt.executor.analysis.cost import CALL_SECONDS
+from flowrt.graph.node import Node, Subgraph
+from flowrt.plan.cluster.cluster_file import Cluster, DeviceKind
+from flowrt.plan.cluster.cluster_links import ClusterLinks
+from flowrt.plan.model import Seconds, Took
+from flowrt.plan.replay.played import Meeting, Message
+from flowrt.plan.step.costs import Costs, Rates
+
+
+def took_by(costs: Costs) -> Seconds:
+    """The times of nodes by ``costs``: a call cannot be divided."""
+
+    def took(step: Subgraph, node: Node) -> Took:
+        seconds = costs(step, node)
+        call = min(seconds, costs.rates.call_s)
+        return Took(seconds - call, call)
+
+    return took
+
+
+def rates_of(kind: DeviceKind) -> Rates:
+    """The rates that a device of ``kind`` reaches; operations of other dtypes wait for memory."""
+    return Rates({dtype: kind.flops_reached(dtype) for dtype in kind.flops}, kind.bandwidth, CALL_SECONDS)
 
 
 @final

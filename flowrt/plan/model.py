@@ -10,7 +10,7 @@ from flowrt.dtypes import resource
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch
-from flowrt.plan.recorded import Recorded
+from flowrt.plan.step.recorded import Recorded
 
 
 class Took(NamedTuple):
@@ -29,8 +29,8 @@ class Took(NamedTuple):
         return self.work * share + self.calls
 
 
-Seconds: TypeAlias = Callable[[Node, list[TensorSpec]], Took]
-"""The time of an operation with inputs of these shapes."""
+Seconds: TypeAlias = Callable[[Subgraph, Node], Took]
+"""The time of a node of a step, on one device."""
 
 
 class Stage(NamedTuple):
@@ -73,7 +73,7 @@ def model_of(recorded: Recorded, stages: int, seconds: Seconds) -> Model:
     kept, arriving, variables, states = ([0] * stages for _ in range(4))
     update = Took()
     for node in step:
-        took = seconds(node, [step.spec(ref) for ref in node.inputs])
+        took = seconds(step, node)
         if node.op.effect is Effect.WRITE:
             update = update.plus(took)
         else:

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
 from flowrt.plan.choice import Choice
 from flowrt.plan.model import Model
-from flowrt.plan.played import ClassProgram
+from flowrt.plan.replay.played import ClassProgram
+from flowrt.plan.replay.step_times import Played
 from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
-from flowrt.plan.step_times import Played
 
 
 class Candidate(NamedTuple):
@@ -80,8 +80,8 @@ def plan_on(
     if not candidates:
         why = f"; {refused[0][1]}" if refused else ""
         raise InvalidArgumentError(
-            f"plan: expected a choice that can be lowered and fits in {machine.memory:,} bytes of a device; got "
-            f"{len(refused)} that cannot be lowered and {len(too_large)} that are too large{why}"
+            f"plan: expected a choice that can be lowered and fits in {machine.memory:,} bytes of a device; "
+            f"got {len(refused)} that cannot be lowered and {len(too_large)} that are too large{why}"
         )
     candidates.sort(key=lambda candidate: candidate.seconds)
     return Planned(tuple(candidates), tuple(too_large), tuple(refused))

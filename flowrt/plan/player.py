@@ -8,16 +8,16 @@ import numpy as np
 
 from flowrt.graph.collectives.cost import Links
 from flowrt.graph.layouts.mesh import Axis
-from flowrt.plan.applied import applied
 from flowrt.plan.choice import Choice
-from flowrt.plan.cluster_file import Cluster
-from flowrt.plan.cluster_links import ClusterLinks
-from flowrt.plan.device_parts import parts_of
-from flowrt.plan.emitted import NodeSeconds, class_program
-from flowrt.plan.played import ClassProgram
-from flowrt.plan.recorded import Recorded
-from flowrt.plan.replay import play
-from flowrt.plan.step_times import Played
+from flowrt.plan.cluster.cluster_file import Cluster
+from flowrt.plan.cluster.cluster_links import ClusterLinks
+from flowrt.plan.replay.played import ClassProgram
+from flowrt.plan.replay.replay import play
+from flowrt.plan.replay.step_times import Played
+from flowrt.plan.step.applied import applied
+from flowrt.plan.step.device_parts import parts_of
+from flowrt.plan.step.emitted import NodeSeconds, class_program
+from flowrt.plan.step.recorded import Recorded
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.pipeline.times import EQUAL, AnyTimes, Times
-from flowrt.plan.played import ClassProgram, Meeting, Work
-from flowrt.plan.replay import play
-from flowrt.plan.schedule_programs import programs_of_schedule
+from flowrt.plan.replay.played import ClassProgram, Meeting, Work
+from flowrt.plan.replay.replay import play
+from flowrt.plan.replay.schedule_programs import programs_of_schedule
 from tests.plan.programs import ConstantLinks
 
 

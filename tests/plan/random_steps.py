@@ -15,8 +15,8 @@ from flowrt import dtypes
 from flowrt.graph.layouts.layout import Layout
 from flowrt.graph.node import Ref, Subgraph
 from flowrt.graph.ops.base.identities import cast_op
-from flowrt.plan.layout_choices import Part
-from flowrt.plan.layout_costs import Moved, Prices, Tariff
+from flowrt.plan.layouts.layout_choices import Part
+from flowrt.plan.layouts.layout_costs import Moved, Prices, Tariff
 from tests.distribute.strategies.nets_with_layouts import Net
 
 ROWS, COLUMNS = 4, 8

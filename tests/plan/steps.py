@@ -15,8 +15,8 @@ from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import num_elements
-from flowrt.plan.chosen_layouts import Seeds
-from flowrt.plan.layout_costs import Prices
+from flowrt.plan.layouts.chosen_layouts import Seeds
+from flowrt.plan.layouts.layout_costs import Prices
 from tests.distribute.strategies.nets_with_layouts import Net
 
 HOST = parse_device("/job:worker/task:0/device:CPU:0")

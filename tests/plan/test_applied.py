@@ -13,9 +13,9 @@ import flowrt as tf
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.lower_layouts import lower_layouts
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
-from flowrt.plan.applied import applied, devices_of
 from flowrt.plan.choice import Choice
-from flowrt.plan.recorded import OPTIMISE, Recorded, RecordingStrategy
+from flowrt.plan.step.applied import applied, devices_of
+from flowrt.plan.step.recorded import OPTIMISE, Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, of_net
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Link
-from flowrt.plan.cluster_file import (
+from flowrt.plan.cluster.cluster_file import (
     Cluster,
     DeviceKind,
     Host,

@@ -15,9 +15,9 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.collectives import cost
 from flowrt.graph.collectives.algorithms import Group, algorithms_for
 from flowrt.graph.collectives.cost import Link, Links, schedule_of
-from flowrt.plan.cluster_file import Cluster, DeviceKind, Host, Rack, Uplink, Wire
-from flowrt.plan.cluster_links import KINDS, ClusterLinks
-from flowrt.plan.played import Meeting, Message
+from flowrt.plan.cluster.cluster_file import Cluster, DeviceKind, Host, Rack, Uplink, Wire
+from flowrt.plan.cluster.cluster_links import KINDS, ClusterLinks
+from flowrt.plan.replay.played import Meeting, Message
 
 GPU = DeviceKind("gpu", {"float32": 1e13}, 1 << 34, 1e12, {"float32": 1.0})
 LINK, UPLINK = Wire(2e-6, 100e9), Uplink(10e-6, 25e9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrt.plan import milp
-from flowrt.plan.cost_network import (
+from flowrt.plan.layouts.cost_network import (
     IMPOSSIBLE,
     CostNetwork,
     TooWideError,

@@ -8,8 +8,18 @@ import pytest
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Subgraph
-from flowrt.plan.costs import ELEMENTS, Costs, Demand, Rates, Timed, demand, fit_rates, is_free, signature
-from flowrt.plan.device_parts import device_parts
+from flowrt.plan.step.costs import (
+    ELEMENTS,
+    Costs,
+    Demand,
+    Rates,
+    Timed,
+    demand,
+    fit_rates,
+    is_free,
+    signature,
+)
+from flowrt.plan.step.device_parts import device_parts
 from tests.plan.cases import request_of, wide
 
 RATES = Rates({"float32": 1e10, ELEMENTS: 1e9}, bandwidth=1e10, call_s=1e-6)

@@ -13,9 +13,9 @@ import pytest
 import flowrt as tf
 from flowrt.errors import UnimplementedError
 from flowrt.executor.analysis.cost import node_seconds
-from flowrt.plan.device_parts import device_parts
-from flowrt.plan.emitted import class_program, emitted
-from flowrt.plan.played import ClassProgram, Lane, Meeting, Message
+from flowrt.plan.replay.played import ClassProgram, Lane, Meeting, Message
+from flowrt.plan.step.device_parts import device_parts
+from flowrt.plan.step.emitted import class_program, emitted
 from tests.distribute.strategies import nets_in_stages
 from tests.distribute.strategies.standing_workers import StandingWorkers
 from tests.plan.cases import CASES, request_of, requested, wide

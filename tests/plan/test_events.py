@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.events import RingTransfers, TimedTransfers, play_by_events
-from flowrt.plan.network import Fabric, Network
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
-from flowrt.plan.replay import play
+from flowrt.plan.replay.events import RingTransfers, TimedTransfers, play_by_events
+from flowrt.plan.replay.network import Fabric, Network
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.replay import play
 from tests.plan.programs import ConstantLinks, UnequalLinks, random_programs
 
 meshes = st.sampled_from([{}, {"dp": 1}, {"dp": 3}, {"dp": 2, "tp": 3}, {"dp": 4, "tp": 4}])

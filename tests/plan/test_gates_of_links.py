@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrt.plan.cluster_file import Cluster, DeviceKind, Host, Rack, Uplink, Wire
-from flowrt.plan.cluster_links import ClusterLinks
-from flowrt.plan.played import Meeting
+from flowrt.plan.cluster.cluster_file import Cluster, DeviceKind, Host, Rack, Uplink, Wire
+from flowrt.plan.cluster.cluster_links import ClusterLinks
+from flowrt.plan.replay.played import Meeting
 
 A, B = 50e-6, 1e-9
 GPU = DeviceKind("gpu", {"float32": 1e13}, 1 << 34, 1e12, {"float32": 1.0})

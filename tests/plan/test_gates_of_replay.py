@@ -15,11 +15,11 @@ import pytest
 from flowrt.distribute.parameter_server.consistency import Backup, Sync
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.pipeline.times import Times
-from flowrt.plan.events import Events, Transfer
-from flowrt.plan.network import Fabric, Flow, Network
-from flowrt.plan.parameter_servers import Job, train
-from flowrt.plan.replay import play
-from flowrt.plan.schedule_programs import programs_of_schedule
+from flowrt.plan.replay.events import Events, Transfer
+from flowrt.plan.replay.network import Fabric, Flow, Network
+from flowrt.plan.replay.parameter_servers import Job, train
+from flowrt.plan.replay.replay import play
+from flowrt.plan.replay.schedule_programs import programs_of_schedule
 from tests.plan.programs import ConstantLinks
 from tests.plan.published import fully_sharded_gpt, gpipe_speed, harmonic, makespan, torchgpipe_speed
 

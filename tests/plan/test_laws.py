@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.laws import Fit, Law, amdahl, fit_amdahl, fit_gustafson, gustafson
+from flowrt.plan.replay.laws import Fit, Law, amdahl, fit_amdahl, fit_gustafson, gustafson
 
 BOTH = pytest.mark.parametrize("law, fit", [(amdahl, fit_amdahl), (gustafson, fit_gustafson)])
 SHARES = st.floats(0, 1)

@@ -17,11 +17,11 @@ from flowrt.graph.passes.layouts.lower_layouts import lowered_by
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.plan import milp
-from flowrt.plan.chosen_layouts import Seeds, layouts_of, propagated
-from flowrt.plan.equal_blocks import classes_of
-from flowrt.plan.layout_choices import parts_of
-from flowrt.plan.layout_costs import Prices, cost_of, state_bytes
-from flowrt.plan.layout_search import Way, cheapest_choices, cheapest_layouts
+from flowrt.plan.layouts.chosen_layouts import Seeds, layouts_of, propagated
+from flowrt.plan.layouts.equal_blocks import classes_of
+from flowrt.plan.layouts.layout_choices import parts_of
+from flowrt.plan.layouts.layout_costs import Prices, cost_of, state_bytes
+from flowrt.plan.layouts.layout_search import Way, cheapest_choices, cheapest_layouts
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, gpt, of_net, trained
 from tests.plan.random_steps import costs_of_all, random_net, trimmed
 from tests.plan.steps import mesh_of, prices, step_of, step_under

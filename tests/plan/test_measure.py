@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flowrt.executor.buffers.buffer_assignment import Storage
-from flowrt.plan.costs import Demand, Timed, is_free, signature
-from flowrt.plan.device_parts import DevicePart, device_parts
-from flowrt.plan.measure import Table, load_table, measure, save_table, table_path
+from flowrt.plan.step.costs import Demand, Timed, is_free, signature
+from flowrt.plan.step.device_parts import DevicePart, device_parts
+from flowrt.plan.step.measure import Table, load_table, measure, save_table, table_path
 from tests.plan.cases import request_of, requested, wide
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.events import Events, Transfer
-from flowrt.plan.network import Fabric, Flow, Network
+from flowrt.plan.replay.events import Events, Transfer
+from flowrt.plan.replay.network import Fabric, Flow, Network
 
 
 def rates(capacities: list[float], flows: list[Flow]) -> list[float]:

@@ -8,8 +8,8 @@ import pytest
 
 from flowrt.distribute.parameter_server.consistency import Async, Backup, Mode, StaleSynchronous, Sync
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.network import Fabric
-from flowrt.plan.parameter_servers import Job, Trained, train
+from flowrt.plan.replay.network import Fabric
+from flowrt.plan.replay.parameter_servers import Job, Trained, train
 
 
 def exponential(rng: random.Random, worker: int) -> float:

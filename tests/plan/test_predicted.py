@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.predicted import CASES, HostLinks, played_s, spearman, table_lines
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
 
 LINKS = HostLinks({"AllReduce": (1.0, 0.5), "message": (2.0, 0.25)})
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
-from flowrt.plan.replay import Jitter, play
-from flowrt.plan.step_times import Played
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.replay import Jitter, play
+from flowrt.plan.replay.step_times import Played
 from tests.plan.programs import ConstantLinks, UnequalLinks, random_programs
 
 REDUCE = Meeting("all_reduce", ("dp",), 8)

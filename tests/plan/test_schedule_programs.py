@@ -11,8 +11,8 @@ from flowrt.graph.pipeline.actions import Schedule
 from flowrt.graph.pipeline.replay import replay
 from flowrt.graph.pipeline.schedules import TABLE, order
 from flowrt.graph.pipeline.times import Times
-from flowrt.plan.replay import play
-from flowrt.plan.schedule_programs import programs_of_schedule
+from flowrt.plan.replay.replay import play
+from flowrt.plan.replay.schedule_programs import programs_of_schedule
 from tests.plan.programs import ConstantLinks
 
 

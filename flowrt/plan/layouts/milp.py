@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt.plan.cost_network import IMPOSSIBLE, CostNetwork, Table
+from flowrt.plan.layouts.cost_network import IMPOSSIBLE, CostNetwork, Table
 
 TIME_LIMIT_S = 30.0
 

@@ -25,7 +25,7 @@ from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gathe
 from flowrt.graph.passes.layouts.propagate_layouts import is_zero, propagate
 from flowrt.graph.passes.layouts.step_layouts import Handle, Layouts
 from flowrt.graph.passes.layouts.wanted_layouts import can_be_made_in_parts
-from flowrt.plan.layout_choices import Choice, Part
+from flowrt.plan.layouts.layout_choices import Choice, Part
 
 Entries = Sequence[Entry]
 

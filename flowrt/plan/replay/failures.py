@@ -38,7 +38,7 @@ class Stragglers:
         """Mean seconds until all but ``backups`` of ``workers`` have ended, all having begun together.
 
         It is a lower bound where late workers first finish what they compute, as flowrt's do: their next step
-        begins late. `flowrt.plan.parameter_servers` simulates that.
+        begins late. `flowrt.plan.replay.parameter_servers` simulates that.
 
         >>> round(Stragglers(0.0, 1.0).update_seconds(workers=54, backups=4), 2)
         2.49

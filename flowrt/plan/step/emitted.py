@@ -45,8 +45,8 @@ from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.resources.groups import ranks_of
 from flowrt.graph.shapes import is_static
-from flowrt.plan.device_parts import DevicePart, device_parts, variable_bytes
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.step.device_parts import DevicePart, device_parts, variable_bytes
 
 NodeSeconds: TypeAlias = Callable[[Subgraph, Node], float]
 """The seconds for which a node, of a subgraph, occupies its device."""

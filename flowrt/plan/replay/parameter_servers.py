@@ -29,8 +29,8 @@ from flowrt.graph.resources.parameter_shard import (
     StepBegun,
     UpdateEnded,
 )
-from flowrt.plan.events import Events, Transfer
-from flowrt.plan.network import Fabric, Flow, Network
+from flowrt.plan.replay.events import Events, Transfer
+from flowrt.plan.replay.network import Fabric, Flow, Network
 
 
 @final

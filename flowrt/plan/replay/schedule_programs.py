@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowrt.graph.pipeline.actions import Action, Schedule, dependencies
 from flowrt.graph.pipeline.times import EQUAL, AnyTimes, in_ticks
-from flowrt.plan.played import ClassProgram, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Message, Work
 
 
 def programs_of_schedule(

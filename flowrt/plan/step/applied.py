@@ -21,7 +21,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.assign_stages import assign_stages
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.plan.choice import Choice
-from flowrt.plan.recorded import Recorded, gradients_of
+from flowrt.plan.step.recorded import Recorded, gradients_of
 from flowrt.variables.distribution_context import unopened_strategies
 
 KEPT = (STAGE, FORWARD)

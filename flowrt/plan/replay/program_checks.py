@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from flowrt.errors import InvalidArgumentError, nearest
-from flowrt.plan.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
 
 Key: TypeAlias = tuple[int, int, str]
 """Sender, receiver and tag of a message."""

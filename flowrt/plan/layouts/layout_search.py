@@ -1,14 +1,14 @@
 """The cheapest layouts of a step over a mesh of devices.
 
-Each part of the step chooses layouts (`flowrt.plan.layout_choices`); a choice costs the seconds of its nodes,
-and each tensor the seconds of its redistributions (`flowrt.plan.layout_costs`). A tensor that several nodes
-read is a variable of the search too: its choice is the set of layouts that it is brought to, so that what its
-readers share is counted once. Equal blocks choose once. That makes a network of costs of choices alone and in
-pairs, which is solved
+Each part of the step chooses layouts (`layout_choices`); a choice costs the seconds of its nodes, and each
+tensor the seconds of its redistributions (`layout_costs`). A tensor that several nodes read is a variable of
+the search too: its choice is the set of layouts that it is brought to, so that what its readers share is
+counted once. Equal blocks choose once. That makes a network of costs of choices alone and in pairs, which is
+solved
 
-    by elimination    exactly, if its tables are small enough: see `flowrt.plan.cost_network`
+    by elimination    exactly, if its tables are small enough: see `cost_network`
     axis by axis      so again for each axis in turn, the others as they are, until nothing gets cheaper
-    by HiGHS          from there on, as a mixed-integer program, if it is installed: see `flowrt.plan.milp`
+    by HiGHS          from there on, as a mixed-integer program, if it is installed: see `milp`
 
 or, where one axis alone is too much, by a beam; `Found` says which way was taken. A limit of the bytes of
 variables, if the cheapest layouts break it, gives each byte a price that rises until the limit is kept, and
@@ -30,9 +30,16 @@ from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.step_layouts import Layouts
-from flowrt.plan import milp
-from flowrt.plan.chosen_layouts import Seeds, differences, layouts_of, numbers_of, propagated, seeds_of
-from flowrt.plan.cost_network import (
+from flowrt.plan.layouts import milp
+from flowrt.plan.layouts.chosen_layouts import (
+    Seeds,
+    differences,
+    layouts_of,
+    numbers_of,
+    propagated,
+    seeds_of,
+)
+from flowrt.plan.layouts.cost_network import (
     CostNetwork,
     Table,
     TooWideError,
@@ -42,9 +49,9 @@ from flowrt.plan.cost_network import (
     rest_of,
     with_price,
 )
-from flowrt.plan.layout_choices import Part, parts_of
-from flowrt.plan.layout_costs import Prices, StepCost, cost_of, state_bytes
-from flowrt.plan.layout_tables import StepTables
+from flowrt.plan.layouts.layout_choices import Part, parts_of
+from flowrt.plan.layouts.layout_costs import Prices, StepCost, cost_of, state_bytes
+from flowrt.plan.layouts.layout_tables import StepTables
 
 
 class Way(Enum):

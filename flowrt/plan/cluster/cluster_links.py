@@ -30,8 +30,8 @@ import numpy.typing as npt
 from flowrt.errors import InvalidArgumentError, nearest
 from flowrt.graph.collectives.algorithms import Group, algorithms_for
 from flowrt.graph.collectives.cost import schedule_of
-from flowrt.plan.cluster_file import Cluster
-from flowrt.plan.played import Meeting, Message
+from flowrt.plan.cluster.cluster_file import Cluster
+from flowrt.plan.replay.played import Meeting, Message
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -20,10 +20,10 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.ops.base.identities import cast_op
 from flowrt.graph.passes.layouts.propagate_layouts import is_zero
-from flowrt.plan.cost_network import IMPOSSIBLE, CostNetwork, Table, TooWideError
-from flowrt.plan.equal_blocks import classes_of
-from flowrt.plan.layout_choices import Choice, Part
-from flowrt.plan.layout_costs import Moved, Prices, Tariff, given
+from flowrt.plan.layouts.cost_network import IMPOSSIBLE, CostNetwork, Table, TooWideError
+from flowrt.plan.layouts.equal_blocks import classes_of
+from flowrt.plan.layouts.layout_choices import Choice, Part
+from flowrt.plan.layouts.layout_costs import Moved, Prices, Tariff, given
 
 MOST_STATES = 1024
 """The largest number of states of a tensor: more are too many to be searched."""

@@ -1,8 +1,8 @@
 """`Events`: a virtual clock with a network; and class programs played device by device on it.
 
-`play_by_events` has the rules of `flowrt.plan.replay`, and gives the same times where communication takes the
-same seconds. It is slower by the number of devices, and knows what the replay on vectors does not: transfers
-at the same time share ports and uplinks (`flowrt.plan.network`).
+`play_by_events` has the rules of `replay`, and gives the same times where communication takes the same
+seconds. It is slower by the number of devices, and knows what the replay on vectors does not: transfers
+at the same time share ports and uplinks (`flowrt.plan.replay.network`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.network import Fabric, Flow, Network
-from flowrt.plan.played import ClassProgram, Lane, Meeting, Message, Work
-from flowrt.plan.program_checks import Key, check_programs, is_received, key_of
-from flowrt.plan.replay import LinkSeconds
+from flowrt.plan.replay.network import Fabric, Flow, Network
+from flowrt.plan.replay.played import ClassProgram, Lane, Meeting, Message, Work
+from flowrt.plan.replay.program_checks import Key, check_programs, is_received, key_of
+from flowrt.plan.replay.replay import LinkSeconds
 
 
 class Transfer(NamedTuple):
@@ -158,7 +158,7 @@ def play_by_events(
     slowness: Mapping[int, npt.ArrayLike] | None = None,
     network: Network | None = None,
 ) -> Ends:
-    """The step of ``programs``, as `flowrt.plan.replay.play`, for some hundreds of devices.
+    """The step of ``programs``, as `flowrt.plan.replay.replay.play`, for some hundreds of devices.
 
     Raises `InvalidArgumentError` as that does.
     """

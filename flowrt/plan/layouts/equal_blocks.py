@@ -13,8 +13,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import final
 
 from flowrt.graph.node import Subgraph
-from flowrt.plan.cost_network import Table
-from flowrt.plan.layout_choices import Part
+from flowrt.plan.layouts.cost_network import Table
+from flowrt.plan.layouts.layout_choices import Part
 
 LEAST_BLOCKS = 3
 MOST_STARTS = 8

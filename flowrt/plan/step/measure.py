@@ -48,9 +48,9 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.variable_ops import var_handle_op
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import is_static
-from flowrt.plan.costs import Costs, Demand, Fitted, Timed, demand, fit_rates, is_free, signature
-from flowrt.plan.device_parts import DevicePart
-from flowrt.plan.emitted import TRAVELS
+from flowrt.plan.step.costs import Costs, Demand, Fitted, Timed, demand, fit_rates, is_free, signature
+from flowrt.plan.step.device_parts import DevicePart
+from flowrt.plan.step.emitted import TRAVELS
 from flowrt.rendezvous import InlineRendezvous
 from flowrt.version import VERSION
 

@@ -42,7 +42,7 @@ import numpy.typing as npt
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, nearest
 from flowrt.graph.collectives.cost import LINKS_VARIABLE, Link, links_of
-from flowrt.plan.toml_value import BYTE_RATES, BYTES, SECONDS, Value, format_quantity, parse_toml
+from flowrt.plan.cluster.toml_value import BYTE_RATES, BYTES, SECONDS, Value, format_quantity, parse_toml
 
 MAX_DEVICES = 1_000_000
 """Limit for a cluster: a larger number is a typing error."""

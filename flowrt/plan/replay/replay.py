@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan.played import ClassProgram, Lane, Meeting, Message, Work
-from flowrt.plan.program_checks import Key, check_programs, is_received, key_of
-from flowrt.plan.step_times import MESSAGE, Played, PlayedClass, Vector
+from flowrt.plan.replay.played import ClassProgram, Lane, Meeting, Message, Work
+from flowrt.plan.replay.program_checks import Key, check_programs, is_received, key_of
+from flowrt.plan.replay.step_times import MESSAGE, Played, PlayedClass, Vector
 
 
 class LinkSeconds(Protocol):

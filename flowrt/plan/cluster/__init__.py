@@ -1,0 +1,6 @@
+"""Clusters, described: devices, hosts, racks, and the links between them.
+
+cluster_file   `Cluster`: devices, hosts, racks and links, described in ``cluster.toml``
+toml_value     values of a TOML file with their lines, and numbers with units
+cluster_links  seconds of collectives and messages between devices of a cluster
+"""

@@ -1,0 +1,11 @@
+"""Training steps of scripts, as they would run under a strategy, and how long their operations take.
+
+recorded      the training step of a script, without layouts
+applied       the same with the attributes that a strategy gives
+device_parts  what one device of each class would run, compiled without the devices
+emitted       from these parts to class programs
+costs         seconds of an operation, from a measured table or from rates
+measure       the table: each distinct operation of a step, run alone
+
+script -> `Recorded` -> `applied`, a strategy's attributes -> `device_parts` -> `emitted`, class programs
+"""

@@ -1,0 +1,148 @@
+"""`Task`: a recorded step, a cluster and the costs of its devices: what ``flowrt plan`` answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple, final
+
+from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.plan.choice import Choice
+from flowrt.plan.cluster.cluster_file import Cluster
+from flowrt.plan.machine import ClusterMachine, rates_of, took_by
+from flowrt.plan.model import Model, model_of
+from flowrt.plan.planning import Planned, plan_on
+from flowrt.plan.player import Player
+from flowrt.plan.shared_layers import shared_layers
+from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, estimate, search
+from flowrt.plan.step.applied import applied
+from flowrt.plan.step.costs import Costs
+from flowrt.plan.step.device_parts import parts_of
+from flowrt.plan.step.measure import load_table, measure, save_table, table_path
+from flowrt.plan.step.recorded import Recorded
+
+
+class Scaled(NamedTuple):
+    """The best choice for a number of devices, and its speed-up over one: with the same batch, and with one
+    that grows with the devices.
+    """
+
+    devices: int
+    best: Estimate
+    strong: float
+    weak: float
+
+
+@final
+class Task:
+    """Finds choices for ``recorded`` on ``cluster``. ``fixed`` are sizes that are given."""
+
+    def __init__(
+        self, recorded: Recorded, cluster: Cluster, costs: Costs, fixed: Mapping[str, int] = {}
+    ) -> None:
+        self.recorded, self.cluster, self.machine = recorded, cluster, ClusterMachine(cluster)
+        self._costs, self._fixed = costs, fixed
+
+    @cache  # noqa: B019 (there is one in a program)
+    def model(self, stages: int) -> Model:
+        """The model in ``stages``."""
+        return model_of(self.recorded, stages, took_by(self._costs))
+
+    @cache  # noqa: B019
+    def shared(self) -> dict[int, Shared]:
+        """The ways to share layers, by the number of devices that share them: none, unless ``tp`` is given, as
+        the search of layouts takes half a minute for each.
+
+        Raises `InvalidArgumentError` if it is cheaper that so many devices share the batch.
+        """
+        size = self._fixed.get("tp", 1)
+        if size == 1:
+            return {1: Shared()}
+        if self.machine.devices_per_host % size:
+            raise InvalidArgumentError(
+                f"tp={size}: expected a divisor of the {self.machine.devices_per_host} devices of a host"
+            )
+        layers = shared_layers(self.recorded, size, self.cluster, self._costs.rates)
+        if layers is None:
+            raise InvalidArgumentError(
+                f"tp={size}: expected layers that devices had better share; for this model and cluster it is "
+                "cheaper that they share the batch (dp)"
+            )
+        return {size: layers}
+
+    def estimates(self) -> Found:
+        """All choices, by estimates. Raises as `search`."""
+        return search(self.machine, self.recorded.samples, self.shared(), self.model, self._fixed)
+
+    def planned(self, count: int = REPLAYED) -> Planned:
+        """The best ``count`` choices, played. Raises as `plan_on`."""
+        player = Player(self.recorded, self.cluster, self._costs)
+        samples, shared = self.recorded.samples, self.shared()
+        return plan_on(self.machine, samples, shared, self.model, player, self._fixed, count)
+
+    def sweep(self, sizes: Sequence[int]) -> list[Scaled]:
+        """The best estimates for each number of devices that the batch can be divided among.
+
+        Raises `InvalidArgumentError` if there is none.
+        """
+        one = self._best(1)
+        found = []
+        for size in sizes:
+            try:
+                best = self._best(size)
+            except OpError:
+                continue
+            weak = size * one.seconds / self._with_larger_batch(size).seconds
+            found.append(Scaled(size, best, one.seconds / best.seconds, weak))
+        if not found:
+            raise InvalidArgumentError(
+                f"sweep: expected numbers of devices among which a batch of {self.recorded.samples} can be "
+                f"divided; got {', '.join(map(str, sizes))}"
+            )
+        return found
+
+    def _best(self, size: int) -> Estimate:
+        machine = ClusterMachine(resized(self.cluster, size))
+        return search(machine, self.recorded.samples, {1: Shared()}, self.model, self._fixed).fitting[0]
+
+    def _with_larger_batch(self, size: int) -> Estimate:
+        """Data parallelism with ``size`` batches."""
+        machine = ClusterMachine(resized(self.cluster, size))
+        model = self.model(1)
+        (stage,) = model.stages
+        larger = stage._replace(
+            forward=stage.forward._replace(work=stage.forward.work * size),
+            backward=stage.backward._replace(work=stage.backward.work * size),
+        )
+        samples = self.recorded.samples * size
+        return estimate(Choice(dp=size), model._replace(stages=(larger,)), Shared(), machine, samples)
+
+
+def resized(cluster: Cluster, devices: int) -> Cluster:
+    """``cluster`` with as many hosts as ``devices`` need; with fewer devices than a host has, one such host.
+
+    Raises `InvalidArgumentError` for devices that do not fill their hosts.
+    """
+    host = cluster.host
+    if devices <= host.devices:
+        one = replace(cluster.rack, hosts=1)
+        return replace(cluster, host=replace(host, devices=devices), rack=one, racks=1, speeds=())
+    hosts, rest = divmod(devices, host.devices)
+    racks, left = divmod(hosts, cluster.rack.hosts)
+    if rest or (racks and left):
+        raise InvalidArgumentError(f"cluster: expected whole hosts and racks; got {devices} devices")
+    rack = cluster.rack if racks else replace(cluster.rack, hosts=hosts)
+    return replace(cluster, rack=rack, racks=max(racks, 1), speeds=())
+
+
+def costs_of(recorded: Recorded, cluster: Cluster, is_measured: bool) -> Costs:
+    """The seconds of nodes by the rates of the cluster's devices; or measured on this device, of the step as
+    it is on one device, together with what was measured before.
+    """
+    if not is_measured:
+        return Costs(rates_of(cluster.host.kind))
+    path = table_path()
+    table = measure(parts_of(applied(recorded, Choice())), load_table(path))
+    save_table(table, path)
+    return table.costs()
