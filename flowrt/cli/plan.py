@@ -24,17 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SCRIPT", help="a script that trains a model in the default graph, for one device")
     add("--cluster", metavar="FILE", help="the devices and links, such as examples/clusters/gpus_64.toml")
-    add("--processes", type=positive, default=2, metavar="N", help="without --cluster: processes of this host"
-        " (default: 2)")  # fmt: skip
-    add("--fix", action="append", default=[], metavar="NAME=N", help=f"a size that is given: {', '.join(FIXED)};"
-        " repeatable")  # fmt: skip
+    add(
+        "--processes", type=positive, default=2, metavar="N",
+        help="without --cluster: processes of this host (default: 2)",
+    )  # fmt: skip
+    add(
+        "--fix", action="append", default=[], metavar="NAME=N",
+        help=f"a size that is given: {', '.join(FIXED)}; repeatable. Layers are shared only if tp is given",
+    )  # fmt: skip
     add("--measure", action="store_true", help="measure the step's operations on this device first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
-    add(
-        "--sweep",
-        metavar="devices=A..B",
-        help="show how the step scales from A to B devices of the cluster's kind",
-    )
+    add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
     add("--json", metavar="FILE", help="write the plan, for tf.distribute.AutoStrategy(FILE)")
     add("--top", type=positive, default=REPLAYED, metavar="K", help=f"choices to play (default: {REPLAYED})")
     parser.epilog = "Arguments after -- are passed to the script, which is left at its first training step."

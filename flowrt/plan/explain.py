@@ -141,7 +141,7 @@ def seconds_text(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(seconds) >= scale:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{max(round(seconds / 1e-6, 2), 0):.3g} us"
+    return f"{max(round(seconds / 1e-6, 2), 0.0) + 0.0:.3g} us"
 
 
 def bytes_text(nbytes: float) -> str:

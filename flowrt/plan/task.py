@@ -51,8 +51,8 @@ class Task:
 
     @cache  # noqa: B019
     def shared(self) -> dict[int, Shared]:
-        """The ways to share layers, by the number of devices that share them: none, unless ``tp`` is given, as
-        the search of layouts takes half a minute for each.
+        """The ways to share layers, by the number of devices that share them: none, unless ``tp`` is given,
+        as the search of layouts takes half a minute for each.
 
         Raises `InvalidArgumentError` if it is cheaper that so many devices share the batch.
         """

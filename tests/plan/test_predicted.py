@@ -46,7 +46,7 @@ def test_the_order_of_predictions_counts_for_spearman() -> None:
 
 def test_the_table_tells_the_median_and_the_worst_error() -> None:
     rows = {
-        name: {"predicted": predicted, "measured": 1.0, "median": 1.2}
+        name: {"predicted": predicted, "measured": 1.0, "median": 1.2, "first": 0.9, "cpu": 0.9}
         for name, predicted in zip(CASES, (1.1, 0.8, 1.0), strict=False)
     }
     text = "\n".join(table_lines(rows))

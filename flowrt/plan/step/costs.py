@@ -39,8 +39,8 @@ ELEMENTS = "elements"
 
 
 class Demand(NamedTuple):
-    """What a node asks of its device: operations of one ``rate``, a dtype for products or `ELEMENTS`, and the
-    bytes that it reads and writes.
+    """The work of a node: operations of one ``rate``, a dtype for products or `ELEMENTS`, and the bytes that
+    it reads and writes.
     """
 
     flops: float
@@ -49,8 +49,8 @@ class Demand(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a device has: floating-point operations per second by the dtype of products, and `ELEMENTS` per
-    second, without limit if they are not there; bytes per second; and the seconds of a call.
+    """The speed of a device: floating-point operations per second by the dtype of products, and `ELEMENTS`
+    per second, without limit if they are not there; bytes per second; and the seconds of a call.
     """
 
     flops: Mapping[str, float]
@@ -242,11 +242,11 @@ def fit_rates(rows: Iterable[Timed]) -> Fitted:
 
 
 STEPS = tuple(2.0**-i for i in range(-1, 10))
-"""From e^2 to 0.2 %."""
+"""Steps of the logarithm of a rate: e^2 at first, 0.2 % at last."""
 
 
 def _least(error: Callable[[Any], float], start: Any) -> tuple[Any, float]:
-    """Where ``error`` is least near ``start``, and how large it is there."""
+    """The place near ``start`` at which ``error`` is least, and its value there."""
     at, least = start, error(start)
     directions = [sign * row for row in np.eye(len(start)) for sign in (1.0, -1.0)]
     for step in STEPS:
