@@ -186,6 +186,8 @@ class _Search:
         way, at_least = (Way.PRICE if is_exact else way), cost if is_exact else 0.0
         low, high, best = 0.0, cost / self._limit, _Plan([], math.inf)
         for _ in range(MOST_PRICES):
+            if best.cost <= at_least * (1 + CLOSE):
+                break
             price = high if best.cost == math.inf else (low + high) / 2
             choices, priced = solve(price)
             at_least = max(at_least, priced - price * self._limit if is_exact else 0.0)
@@ -266,11 +268,14 @@ class _Search:
         solution = problem.best_found(self._limit)
         if solution is None or solution.cost >= found.cost:
             return found
-        return solution
+        return solution._replace(at_least=found.at_least)
 
 
 MOST_PRICES = 24
-"""Prices of a byte that are tried."""
+"""Prices of a byte that are tried, at most."""
+
+CLOSE = 1e-3
+"""Prices end where no layouts are cheaper by more than this part."""
 
 MOST_ENTRIES = 2_000_000
 """Pairs of choices of the largest network that HiGHS is asked for."""

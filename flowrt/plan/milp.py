@@ -49,7 +49,8 @@ def best_found(
     highspy: Any = importlib.import_module("highspy")
     program = _Program(network, limit)
     solver = highspy.Highs()
-    for option, value in {"output_flag": False, "time_limit": time_limit_s, "mip_rel_gap": 1e-9}.items():
+    solver.silent()
+    for option, value in {"time_limit": time_limit_s, "mip_rel_gap": 1e-9}.items():
         solver.setOptionValue(option, value)
     solver.passModel(program.model(highspy))
     if start is not None:
