@@ -3,16 +3,16 @@
 Each part of the step chooses layouts (`flowrt.plan.layout_choices`); a choice costs the seconds of its nodes,
 and each tensor the seconds of its redistributions (`flowrt.plan.layout_costs`). A tensor that several nodes
 read is a variable of the search too: its choice is the set of layouts that it is brought to, so that what its
-readers share is counted once. Equal blocks choose once. That makes a network of costs of choices alone and in
-pairs, which is solved
+readers share is counted once. That makes a network of costs of choices alone and in pairs, which is solved
 
     by elimination    exactly, if its tables are small enough: see `flowrt.plan.cost_network`
     axis by axis      so again for each axis in turn, the others as they are, until nothing gets cheaper
-    by HiGHS          from there on, as a mixed-integer program, if it is installed: see `flowrt.plan.milp`
+    by a beam         if one axis is too much alone
+    by HiGHS          as a mixed-integer program in which equal blocks choose once, if it is installed, and
+                      what was found may not be the best: see `flowrt.plan.milp`
 
-or, where one axis alone is too much, by a beam; `Found` says which way was taken. A limit of the bytes of
-variables, if the cheapest layouts break it, gives each byte a price that rises until the limit is kept, and
-is a row of the mixed-integer program.
+and `Found` says which way was taken. A limit of the bytes of variables, if the cheapest layouts break it,
+gives each byte a price that rises until the limit is kept, and is a row of the mixed-integer program.
 """
 
 from __future__ import annotations
