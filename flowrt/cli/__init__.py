@@ -4,6 +4,7 @@ main, options            the command line of ``flowrt``; shared options
 machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt env``
 selftest                 ``flowrt selftest``
 explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
+plan                     ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
 run, worker              ``flowrt-run``, ``flowrt-worker``

@@ -7,6 +7,8 @@
     choice         `Choice`: mesh, micro-batches, schedule, sharding and layouts, and their strategy
     model          facts by which strategies are compared before any is lowered
     stage_search   meshes, micro-batches, schedules, sharding and recomputation
+    task           a recorded step, a cluster and costs: what the command answers from
+    shared_layers  the layouts with which devices of a host share layers
     machine        a described cluster as the search sees it
     player         a recorded step under a choice, lowered and played
     planning       the best choice for a step on a cluster

@@ -119,7 +119,7 @@ def _of_other_meshes(candidates: Iterable[Candidate], best: Choice) -> list[Cand
 
 
 def _more(other: Candidate, best: Candidate) -> str:
-    """Of what ``other`` has more than ``best``."""
+    """The part of a step of which ``other`` has most more than ``best``."""
     mine, its = _parts(best), _parts(other)
     name = max(its, key=lambda part: its[part] - mine.get(part, 0.0))
     return f"{seconds_text(its[name] - mine.get(name, 0.0))} more of {name}"

@@ -88,7 +88,7 @@ def plan_on(
 
 
 def _distinct(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Those of a mesh and schedule with the best number of micro-batches first, others behind them."""
+    """The best number of micro-batches of each mesh and schedule first, and all others behind them."""
     seen: set[object] = set()
     first, rest = list[Estimate](), list[Estimate]()
     for each in estimates:

@@ -40,7 +40,7 @@ class Player:
         return programs, play(programs, shape, links, None if is_even else slowness)
 
     def _links(self) -> Links:
-        """What decides which messages are joined: the links of the cluster as a session knows them."""
+        """The links by which a session of this cluster decides which messages are joined."""
         host, uplink = self._cluster.host.link, self._cluster.rack.uplink
         between = host if host is not None else uplink
         if between is None:

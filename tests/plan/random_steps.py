@@ -102,6 +102,16 @@ def _moves(tariff: Tariff, have: Layout, wanted: Sequence[Layout], spec: Any) ->
     return math.fsum(moved.seconds for moved in found.values())
 
 
+def chosen_only(parts: Sequence[Part], choices: Sequence[int]) -> list[Part]:
+    """``parts`` with one choice each."""
+    return [_with_choices(part, [choice]) for part, choice in zip(parts, choices, strict=True)]
+
+
+def _with_choices(part: Part, numbers: Sequence[int]) -> Part:
+    stored = tuple(part.stored[c] for c in numbers) if part.stored else ()
+    return part._replace(choices=tuple(part.choices[c] for c in numbers), stored=stored)
+
+
 def trimmed(parts: Sequence[Part], most: int, rng: np.random.Generator) -> list[Part]:
     """``parts`` with few of their choices: at most ``most`` combinations. The first, all whole, stays."""
     kept = [list(range(len(part.choices))) for part in parts]
@@ -109,10 +119,4 @@ def trimmed(parts: Sequence[Part], most: int, rng: np.random.Generator) -> list[
         longest = [i for i, numbers in enumerate(kept) if len(numbers) == max(map(len, kept))]
         numbers = kept[rng.choice(longest)]
         del numbers[rng.integers(1, len(numbers))]
-    return [
-        part._replace(
-            choices=tuple(part.choices[c] for c in numbers),
-            stored=tuple(part.stored[c] for c in numbers if part.stored),
-        )
-        for part, numbers in zip(parts, kept, strict=True)
-    ]
+    return [_with_choices(part, numbers) for part, numbers in zip(parts, kept, strict=True)]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from flowrt.plan import milp
+from flowrt.plan.layouts import milp
 from flowrt.plan.layouts.cost_network import (
     IMPOSSIBLE,
     CostNetwork,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flowrt.distribute.parameter_server.consistency import Backup
 from flowrt.errors import InvalidArgumentError
-from flowrt.plan import failures
+from flowrt.plan.replay import failures
 from flowrt.plan.replay.failures import Failures, Stragglers, job_mean
 from flowrt.plan.replay.network import Fabric
 from flowrt.plan.replay.parameter_servers import Job, train

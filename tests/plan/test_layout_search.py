@@ -16,14 +16,14 @@ from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.lower_layouts import lowered_by
 from flowrt.graph.passes.layouts.propagate_layouts import propagate
 from flowrt.graph.passes.layouts.step_layouts import Layouts
-from flowrt.plan import milp
+from flowrt.plan.layouts import milp
 from flowrt.plan.layouts.chosen_layouts import Seeds, layouts_of, propagated
 from flowrt.plan.layouts.equal_blocks import classes_of
 from flowrt.plan.layouts.layout_choices import parts_of
 from flowrt.plan.layouts.layout_costs import Prices, cost_of, state_bytes
 from flowrt.plan.layouts.layout_search import Way, cheapest_choices, cheapest_layouts
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, gpt, of_net, trained
-from tests.plan.random_steps import costs_of_all, random_net, trimmed
+from tests.plan.random_steps import chosen_only, costs_of_all, random_net, trimmed
 from tests.plan.steps import mesh_of, prices, step_of, step_under
 
 CHEAP, MEDIUM, DEAR = prices(1e-7, 1e-13), prices(1e-6, 1e-12), prices(1e-6, 1e-10)
@@ -53,6 +53,9 @@ def test_no_combination_of_choices_is_cheaper(seed: int) -> None:
     assert every[tuple(found.choices)] == pytest.approx(found.cost, rel=1e-9)
     layouts = layouts_of(step, mesh, parts, found.choices)
     assert cost_of(layouts, price).seconds == pytest.approx(found.cost, rel=1e-9)
+    for choices in rng.permutation(list(every))[:4]:
+        only = cheapest_choices(step, chosen_only(parts, choices), mesh, price)
+        assert only.cost == pytest.approx(every[tuple(choices)], rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -145,14 +148,16 @@ def test_what_a_session_finds_from_the_seeds_is_reported() -> None:
     assert "block0/add_1" in megatron.differing, "the sums between products, in parts, are not said in seeds"
 
 
-@pytest.mark.parametrize("net", ["mlp", "lenet", "embedding", "gpt"])
+@pytest.mark.parametrize("build", [*NETS.values(), block], ids=[*NETS, "block"])
 @pytest.mark.parametrize("price", [CHEAP, MEDIUM], ids=["cheap", "medium"])
-def test_a_session_with_the_seeds_has_the_layouts_that_are_reported(net: str, price: Prices) -> None:
+def test_a_session_with_the_seeds_has_the_layouts_that_are_reported(
+    build: Callable[[], Net], price: Prices
+) -> None:
     mesh = mesh_of(tp=4)
-    found = cheapest_layouts(step_of(NETS[net]), mesh, price)
+    found = cheapest_layouts(step_of(build), mesh, price)
     seeds = found.seeds._replace(stored={})
-    step = step_under(NETS[net], mesh, seeds)
-    assert propagated(step_of(NETS[net]), mesh, seeds).outputs == propagate(step, mesh).outputs
+    step = step_under(build, mesh, seeds)
+    assert propagated(step_of(build), mesh, seeds).outputs == propagate(step, mesh).outputs
     if not found.seeds.stored:
         assert cost_of(propagate(step, mesh), price) == found.as_propagated
 

@@ -3,16 +3,16 @@
 Each part of the step chooses layouts (`layout_choices`); a choice costs the seconds of its nodes, and each
 tensor the seconds of its redistributions (`layout_costs`). A tensor that several nodes read is a variable of
 the search too: its choice is the set of layouts that it is brought to, so that what its readers share is
-counted once. Equal blocks choose once. That makes a network of costs of choices alone and in pairs, which is
-solved
+counted once. That makes a network of costs of choices alone and in pairs, which is solved
 
     by elimination    exactly, if its tables are small enough: see `cost_network`
     axis by axis      so again for each axis in turn, the others as they are, until nothing gets cheaper
-    by HiGHS          from there on, as a mixed-integer program, if it is installed: see `milp`
+    by a beam         if one axis is too much alone
+    by HiGHS          as a mixed-integer program in which equal blocks choose once, if it is installed, and
+                      what was found may not be the best: see `milp`
 
-or, where one axis alone is too much, by a beam; `Found` says which way was taken. A limit of the bytes of
-variables, if the cheapest layouts break it, gives each byte a price that rises until the limit is kept, and
-is a row of the mixed-integer program.
+and `Found` says which way was taken. A limit of the bytes of variables, if the cheapest layouts break it,
+gives each byte a price that rises until the limit is kept, and is a row of the mixed-integer program.
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.plan.layouts import milp
-from flowrt.plan.layouts.chosen_layouts import (
-    Seeds,
-    differences,
-    layouts_of,
-    numbers_of,
-    propagated,
-    seeds_of,
-)
+from flowrt.plan.layouts.chosen_layouts import Seeds, differences, layouts_of, numbers_of, propagated, seeds_of
 from flowrt.plan.layouts.cost_network import (
     CostNetwork,
     Table,
@@ -193,6 +186,8 @@ class _Search:
         way, at_least = (Way.PRICE if is_exact else way), cost if is_exact else 0.0
         low, high, best = 0.0, cost / self._limit, _Plan([], math.inf)
         for _ in range(MOST_PRICES):
+            if best.cost <= at_least * (1 + CLOSE):
+                break
             price = high if best.cost == math.inf else (low + high) / 2
             choices, priced = solve(price)
             at_least = max(at_least, priced - price * self._limit if is_exact else 0.0)
@@ -273,11 +268,14 @@ class _Search:
         solution = problem.best_found(self._limit)
         if solution is None or solution.cost >= found.cost:
             return found
-        return solution
+        return solution._replace(at_least=found.at_least)
 
 
 MOST_PRICES = 24
-"""Prices of a byte that are tried."""
+"""Prices of a byte that are tried, at most."""
+
+CLOSE = 1e-3
+"""Prices end where no layouts are cheaper by more than this part."""
 
 MOST_ENTRIES = 2_000_000
 """Pairs of choices of the largest network that HiGHS is asked for."""

@@ -38,24 +38,16 @@ def is_installed() -> bool:
 
 
 def best_found(
-    network: CostNetwork,
-    limit: Limit | None = None,
-    start: Sequence[int] | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
+    network: CostNetwork, limit: Limit | None = None, time_limit_s: float = TIME_LIMIT_S
 ) -> Solution | None:
-    """The best choices that are found in ``time_limit_s`` seconds, from those of ``start`` on; None if there
-    are none.
-    """
+    """The best choices that are found in ``time_limit_s`` seconds; None if there are none."""
     highspy: Any = importlib.import_module("highspy")
     program = _Program(network, limit)
     solver = highspy.Highs()
-    for option, value in {"output_flag": False, "time_limit": time_limit_s, "mip_rel_gap": 1e-9}.items():
+    solver.silent()
+    for option, value in {"time_limit": time_limit_s, "mip_rel_gap": 1e-9}.items():
         solver.setOptionValue(option, value)
     solver.passModel(program.model(highspy))
-    if start is not None:
-        solution = highspy.HighsSolution()
-        solution.col_value = program.values(start)
-        solver.setSolution(solution)
     solver.run()
     values = solver.getSolution().col_value
     info = solver.getInfo()
@@ -117,13 +109,6 @@ class _Program:
         binary, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
         model.integrality_ = [binary] * len(own) + [real] * (len(costs) - len(own))
         return model
-
-    def values(self, choices: Sequence[int]) -> list[float]:
-        values = np.zeros(self._first[-1] + sum(table.size for table in self._network.pairs.values()))
-        values[self._first[:-1] + np.array(choices)] = 1.0
-        for (i, j), at in self._pairs.items():
-            values[at + choices[i] * len(self._network.own[j]) + choices[j]] = 1.0
-        return list(values)
 
     def choices(self, values: Sequence[float]) -> list[int]:
         found = np.array(values)
