@@ -46,7 +46,7 @@ _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experiment
 
 # Built on the front ends, which are built on this package: loaded on first use.
 _STRATEGIES = (
-    "AllReduceCrossDeviceOps", "Axis", "CommunicationImplementation", "CommunicationOptions",
+    "AllReduceCrossDeviceOps", "AutoStrategy", "Axis", "CommunicationImplementation", "CommunicationOptions",
     "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
     "FullyShardedStrategy", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
     "InputReplicationMode", "LayoutStrategy", "LocalShard", "Mesh", "MirroredStrategy",
@@ -63,6 +63,8 @@ _STRATEGIES = (
 def __getattr__(name: str) -> Any:
     if name == "experimental":
         return importlib.import_module("flowrt.distribute.strategies.kinds.experimental")
+    if name == "AutoStrategy":
+        return importlib.import_module("flowrt.plan.auto_strategy").AutoStrategy
     if name in _STRATEGIES:
         return getattr(importlib.import_module("flowrt.distribute.strategies"), name)
     raise missing_name("distribute", name)

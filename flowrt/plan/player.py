@@ -34,7 +34,7 @@ class Player:
         programs = tuple(class_program(part, self._seconds, self._trainable) for part in parts)
         shape = _space(parts[0].mesh.axes)
         speeds = self._cluster.device_speeds()[: choice.devices].reshape(len(programs), -1)
-        slowness = {at: 1 / row.reshape(*shape.values()) for at, row in enumerate(speeds)}
+        slowness = {at: 1 / row.reshape(tuple(shape.values())) for at, row in enumerate(speeds)}
         is_even = bool(np.all(speeds == 1))
         links = ClusterLinks(self._cluster, shape)
         return programs, play(programs, shape, links, None if is_even else slowness)

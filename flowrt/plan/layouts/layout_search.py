@@ -31,7 +31,14 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.plan.layouts import milp
-from flowrt.plan.layouts.chosen_layouts import Seeds, differences, layouts_of, numbers_of, propagated, seeds_of
+from flowrt.plan.layouts.chosen_layouts import (
+    Seeds,
+    differences,
+    layouts_of,
+    numbers_of,
+    propagated,
+    seeds_of,
+)
 from flowrt.plan.layouts.cost_network import (
     CostNetwork,
     Table,

@@ -137,7 +137,7 @@ def record(path: str, arguments: Sequence[str] = ()) -> Recorded:
     Raises `InvalidArgumentError` if no session of the script trains anything that was made in the default
     graph, and as `requests_of_script`.
     """
-    with RecordingStrategy().scope():
+    with Graph().as_default(), RecordingStrategy().scope():
         heard = requests_of_script(path, arguments, until=_trains)
     if not _trains(heard[-1]):
         raise InvalidArgumentError(

@@ -1,0 +1,165 @@
+"""``flowrt plan``, on scripts of users and clusters that are only described."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowrt.cli.main import main
+
+SCRIPT = """
+import sys
+import numpy as np
+import flowrt as tf
+
+x, y = tf.placeholder(tf.float32, [32, 64]), tf.placeholder(tf.int64, [32])
+h = x
+for layer in range(4):
+    h = tf.layers.dense(h, 256, tf.nn.relu, name=f"layer{layer}")
+logits = tf.layers.dense(h, 10, name="logits")
+loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+train = tf.train.AdamOptimizer(1e-3).minimize(loss)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(3):
+        session.run(train, {x: np.ones((32, 64)), y: np.zeros(32)})
+        print("trained")
+"""
+
+CLUSTER = """
+[device.small]
+flops.float32 = 1e12
+memory = "{memory}"
+bandwidth = "100GB/s"
+efficiency = 0.5
+[host]
+devices = "4 x small"
+link = {{ latency = "5us", bandwidth = "10GB/s" }}
+[rack]
+hosts = 2
+uplink = {{ latency = "20us", bandwidth = "1GB/s" }}
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def cluster(tmp_path: Path, text: str = CLUSTER, memory: str = "1GiB") -> str:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text.format(memory=memory))
+    return str(path)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["plan", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_plan_says_what_and_why_and_is_not_run(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--top", "3")
+    rows = {line.split()[0]: line for line in text.splitlines() if not line.startswith(" ")}
+    assert rows.keys() >= {"mesh", "step", "rate", "memory", "why"}
+    sizes = dict(word.rstrip(",").split("=") for word in rows["mesh"].split() if "=" in word)
+    assert int(sizes["dp"]) * int(sizes["tp"]) * int(sizes["pp"]) == 8
+    assert "of 1 GiB" in rows["memory"]
+    assert "trained" not in text
+
+
+def test_what_is_given_stays(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--fix", "pp=2", "--top", "1")
+    assert "dp=4  tp=1  pp=2" in text
+
+
+def test_less_memory_leads_to_more_sharding(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [script, "--fix", "pp=1", "--top", "4", "--cluster"]
+    assert "sharding" not in planned(capsys, *words, cluster(tmp_path)).splitlines()[0]
+    small = planned(capsys, *words, cluster(tmp_path, memory="2500KiB"))
+    assert "of sharding" in small.splitlines()[0]
+    assert "needs" in small
+
+
+def test_a_plan_that_is_written_is_that_of_a_strategy(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    planned(capsys, script, "--processes", "2", "--top", "2", "--json", str(path))
+    assert json.loads(path.read_text())["script"] == script
+    opened = f"scope = tf.distribute.AutoStrategy({str(path)!r}).scope()\nscope.__enter__()\nh = x\n"
+    two = "with tf.Session(config=tf.ConfigProto(device_count={'CPU': 2})) as"
+    closed = f"scope.__exit__(None, None, None)\n{two}"
+    scoped = SCRIPT.replace("h = x\n", opened).replace("with tf.Session() as", closed)
+    changed = tmp_path / "scoped.py"
+    changed.write_text(scoped)
+    words = [sys.executable, str(changed)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("trained") == 3, done.stderr
+
+
+def test_scaling(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--sweep", "devices=1..8")
+    assert [line.split()[0] for line in text.splitlines()[1:5]] == ["1", "2", "4", "8"]
+    assert "Amdahl:" in text
+    assert "Gustafson" in text
+
+
+def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--memory")
+    assert "dp=8 sharding=3" in text
+    assert "pp=8 micro_batches=32 schedule=1f1b" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--fix", "pq=2"), "--fix: expected one of dp, tp, pp, micro_batches; got 'pq=2'"),
+        (("--fix", "dp=0"), "--fix: expected dp=N with N of at least 1; got 'dp=0'"),
+        (("--sweep", "devices=8..1"), "--sweep: expected devices=A..B with A from 1 to B"),
+        (("--fix", "dp=3"), "expected 8 devices over which a batch of 32 can be divided with dp=3; got none"),
+        (("--fix", "tp=3"), "tp=3: expected a divisor of the 4 devices of a host"),
+    ],
+)
+def test_bad_words_end_with_2(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    assert main(["plan", script, "--cluster", cluster(tmp_path), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"5us"', '"5ux"'), "cluster.toml:9: .*5ux"),
+        (("bandwidth = \"100GB/s\"", "bandwith = \"100GB/s\""), "cluster.toml:5: .*bandwith.*bandwidth"),
+    ],
+)  # fmt: skip
+def test_a_cluster_file_with_a_mistake(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str
+) -> None:
+    path = cluster(tmp_path, CLUSTER.replace(*change))
+    assert main(["plan", script, "--cluster", path]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_model_that_fits_nowhere(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", script, "--cluster", cluster(tmp_path, memory="10KiB")]) == 2
+    assert "at most 10,240 bytes of a device; the smallest needs" in capsys.readouterr().err
+
+
+def test_a_script_that_does_not_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sum.py"
+    path.write_text("import flowrt as tf\nwith tf.Session() as s: s.run(tf.constant(1) + 1)\n")
+    assert main(["plan", str(path)]) == 2
+    assert "expected a session that runs a training step" in capsys.readouterr().err
