@@ -13,6 +13,7 @@ from flowrt.plan.plan_file import Plan, variables_of, write_plan
 from flowrt.plan.stage_search import REPLAYED
 from flowrt.plan.step.recorded import record
 from flowrt.plan.task import Task, costs_of
+from flowrt.plan.what_if import if_devices_fail, if_workers_are_late
 
 HELP = "find what to run where for a script's training step, and how long it takes"
 FIXED = ("dp", "tp", "pp", "micro_batches")
@@ -35,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--measure", action="store_true", help="measure the step's operations on this device first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
+    add("--device-hours", type=float, metavar="H", help="what if a device fails every H hours on average")
+    add("--checkpoint-s", type=float, default=60.0, metavar="S", help="seconds of a checkpoint (default: 60)")
+    add("--late-ms", type=float, metavar="MS", help="what if workers are late by MS on average")
     add("--json", metavar="FILE", help="write the plan, for tf.distribute.AutoStrategy(FILE)")
     add("--top", type=positive, default=REPLAYED, metavar="K", help=f"choices to play (default: {REPLAYED})")
     parser.epilog = "Arguments after -- are passed to the script, which is left at its first training step."
@@ -61,7 +65,12 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     planned = task.planned(arguments.top)
     if arguments.json:
         write_plan(arguments.json, Plan(planned.best.choice, variables_of(recorded), arguments.source))
-    return explain(planned, task.machine, recorded.samples)
+    lines = explain(planned, task.machine, recorded.samples)
+    if arguments.device_hours is not None:
+        lines += if_devices_fail(planned.best, arguments.device_hours, arguments.checkpoint_s)
+    if arguments.late_ms is not None:
+        lines += if_workers_are_late(planned.best, arguments.late_ms / 1000)
+    return lines
 
 
 def _fixed(words: Sequence[str]) -> dict[str, int]:

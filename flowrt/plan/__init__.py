@@ -14,6 +14,7 @@
     planning       the best choice for a step on a cluster
     plan_file      `Plan`: a choice as a file, with the variables that it is for
     auto_strategy  `AutoStrategy`: the strategy of a plan
+    what_if        failures and stragglers, as text
     explain        a plan as text: what, why, and why not
 
     script -> recorded step -> stage_search: all choices, by estimates -> the best are lowered and played

@@ -115,6 +115,14 @@ def test_scaling(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "Gustafson" in text
 
 
+def test_failures_and_stragglers(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--top", "1", "--fix", "dp=8", "--device-hours", "800", "--late-ms", "1"]
+    lines = planned(capsys, script, "--cluster", cluster(tmp_path), *words).splitlines()
+    # 8 devices: every 100 h; sqrt(2 * 60 s * 100 h) = 110 min, less about the checkpoint itself
+    assert "so one of 8 every 100 h: with a checkpoint of 60 s every 109 min" in lines[-2]
+    assert "late by 1 ms on average: a step of 8" in lines[-1]
+
+
 def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = planned(capsys, script, "--cluster", cluster(tmp_path), "--memory")
     assert "dp=8 sharding=3" in text
