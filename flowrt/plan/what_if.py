@@ -38,9 +38,10 @@ def if_workers_are_late(best: Candidate, late_s: float) -> list[str]:
     (whole, all_lost), (fewer, lost) = (
         (stragglers.update_seconds(workers, k), stragglers.share_lost(workers, k)) for k in (0, backups)
     )
+    expected, all_end = seconds_text(best.seconds), seconds_text(whole)
     text = (
-        f"late by {seconds_text(late_s)} on average: a step of {workers} takes {seconds_text(whole)} instead of "
-        f"{seconds_text(best.seconds)}, and {all_lost:.1%} of all time is lost; with {backups} left out of each "
-        f"update {seconds_text(fewer)} and {lost:.1%}"
+        f"late by {seconds_text(late_s)} on average: a step of {workers} workers takes {all_end} instead of "
+        f"{expected}, and {all_lost:.1%} of all time is lost; with {backups} left out of each update "
+        f"{seconds_text(fewer)} and {lost:.1%}"
     )
     return aligned([("stragglers", text)])
