@@ -66,7 +66,7 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
 
 def _fixed(words: Sequence[str]) -> dict[str, int]:
     """The sizes of ``NAME=N``. Raises `InvalidArgumentError`."""
-    found = {}
+    found: dict[str, int] = {}
     for word in words:
         name, _, text = word.partition("=")
         if name not in FIXED:
@@ -74,6 +74,8 @@ def _fixed(words: Sequence[str]) -> dict[str, int]:
             raise InvalidArgumentError(f"--fix: expected one of {', '.join(FIXED)}; got {word!r}.{hint}")
         if not text.isdecimal() or int(text) < 1:
             raise InvalidArgumentError(f"--fix: expected {name}=N with N of at least 1; got {word!r}")
+        if name in found:
+            raise InvalidArgumentError(f"--fix: expected {name} once; got {' and '.join(words)}")
         found[name] = int(text)
     return found
 
