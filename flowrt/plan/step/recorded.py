@@ -81,7 +81,7 @@ class Recorded:
                     for spec in node.outputs]  # fmt: skip
         if any(shape is None or shape[:1] == (None,) for shape in elements):
             raise InvalidArgumentError(
-                f"plan: expected batches of a known size; got elements of a dataset with the shapes {elements}. "
+                f"plan: expected batches of a known size; got elements of a dataset of shapes {elements}. "
                 "Dataset.batch(..., drop_remainder=True) gives a size"
             )
         sizes = [shape[0] or 1 for shape in (*self._request.feeds.values(), *elements) if shape]

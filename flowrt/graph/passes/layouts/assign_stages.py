@@ -118,8 +118,8 @@ class _Stages:
         return self._found
 
     def _bring_to_variable(self, write: Node) -> None:
-        """Put ``write``, and the states of an optimizer that it has besides, where its variable is. A gradient
-        may come from another stage, as one that is clipped by the norm of all.
+        """Put ``write``, and the states of an optimizer that it has besides, where its variable is: the
+        gradient may come from another stage, as one that is clipped by the norm of all.
         """
         variable, *states = [touch.handle[0] for touch in touches(write)] or [write.name]
         self._found[write.name] = self._found[variable]
