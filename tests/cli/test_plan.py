@@ -159,6 +159,8 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--fix", "dp=0"), "--fix: expected dp=N with N of at least 1; got 'dp=0'"),
         (("--sweep", "devices=8..1"), "--sweep: expected devices=A..B with A from 1 to B"),
         (("--fix", "dp=3"), "expected 8 devices over which a batch of 32 can be divided with dp=3; got none"),
+        (("--sweep", "devices=1..9999999"), "--sweep: expected at most 1,000,000 devices; got 9,999,999"),
+        (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
         (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),
         (("--fix", "tp=3"), "tp=3: expected a divisor of the 4 devices of a host"),
     ],
