@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flowrt.cli.options import positive, report_mistake
 from flowrt.errors import InvalidArgumentError, OpError, nearest
-from flowrt.plan.cluster.cluster_file import DeviceKind, read_cluster, this_host
+from flowrt.plan.cluster.cluster_file import MAX_DEVICES, DeviceKind, read_cluster, this_host
 from flowrt.plan.explain import estimates_text, explain, scaling_text
 from flowrt.plan.plan_file import Plan, variables_of, write_plan
 from flowrt.plan.stage_search import REPLAYED
@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     fixed, sizes = _fixed(arguments.fix), _sizes(arguments.sweep)
+    if arguments.json and (sizes or arguments.memory):
+        raise InvalidArgumentError("--json: expected a plan to write; --sweep and --memory choose none")
     cluster = read_cluster(arguments.cluster) if arguments.cluster else this_host(arguments.processes, CORE)
     recorded = record(arguments.source, arguments.script_arguments)
     task = Task(recorded, cluster, costs_of(recorded, cluster, arguments.measure), fixed)
@@ -75,7 +77,7 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
 
 def _fixed(words: Sequence[str]) -> dict[str, int]:
     """The sizes of ``NAME=N``. Raises `InvalidArgumentError`."""
-    found = {}
+    found: dict[str, int] = {}
     for word in words:
         name, _, text = word.partition("=")
         if name not in FIXED:
@@ -83,6 +85,8 @@ def _fixed(words: Sequence[str]) -> dict[str, int]:
             raise InvalidArgumentError(f"--fix: expected one of {', '.join(FIXED)}; got {word!r}.{hint}")
         if not text.isdecimal() or int(text) < 1:
             raise InvalidArgumentError(f"--fix: expected {name}=N with N of at least 1; got {word!r}")
+        if name in found:
+            raise InvalidArgumentError(f"--fix: expected {name} once; got {' and '.join(words)}")
         found[name] = int(text)
     return found
 
@@ -96,5 +100,7 @@ def _sizes(text: str | None) -> list[int]:
     if name != "devices" or not (first.isdecimal() and last.isdecimal()) or not 1 <= int(first) <= int(last):
         raise InvalidArgumentError(f"--sweep: expected devices=A..B with A from 1 to B; got {text!r}")
     low, high = int(first), int(last)
+    if high > MAX_DEVICES:
+        raise InvalidArgumentError(f"--sweep: expected at most {MAX_DEVICES:,} devices; got {high:,}")
     powers = [1 << k for k in range(high.bit_length()) if low <= 1 << k <= high]
     return sorted({*powers, high})

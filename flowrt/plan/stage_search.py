@@ -213,9 +213,10 @@ def search(
              if (known := model_with(choice.stages)) is not None]  # fmt: skip
     if not found:
         given = ", ".join(f"{key}={value}" for key, value in fixed.items())
+        hint = "" if given else ". A batch that is a multiple of the devices fits"
         raise InvalidArgumentError(
             f"plan: expected {machine.devices} devices over which a batch of {samples} can be divided"
-            f"{f' with {given}' if given else ''}; got none. A batch that is a multiple of the devices fits"
+            f"{f' with {given}' if given else ''}; got none{hint}"
         )
     found.sort(key=lambda each: each.seconds)
     fitting = [each for each in found if each.nbytes <= machine.memory]

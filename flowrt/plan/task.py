@@ -82,11 +82,12 @@ class Task:
         return plan_on(self.machine, samples, shared, self.model, player, self._fixed, count)
 
     def sweep(self, sizes: Sequence[int]) -> list[Scaled]:
-        """The best estimates for each number of devices that the batch can be divided among.
+        """The best estimates for each number of devices that the batch can be divided among. They are held
+        against one device, on which the model need not fit.
 
         Raises `InvalidArgumentError` if there is none.
         """
-        one = self._best(1)
+        one = self._with_larger_batch(1)
         found = []
         for size in sizes:
             try:
@@ -107,7 +108,7 @@ class Task:
         return search(machine, self.recorded.samples, {1: Shared()}, self.model, self._fixed).fitting[0]
 
     def _with_larger_batch(self, size: int) -> Estimate:
-        """Data parallelism with ``size`` batches."""
+        """Data parallelism with ``size`` batches; one device for 1."""
         machine = ClusterMachine(resized(self.cluster, size))
         model = self.model(1)
         (stage,) = model.stages

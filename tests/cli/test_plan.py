@@ -121,6 +121,35 @@ def test_failures_and_stragglers(script: str, tmp_path: Path, capsys: pytest.Cap
     # 8 devices: every 100 h; sqrt(2 * 60 s * 100 h) = 110 min, less about the checkpoint itself
     assert "so one of 8 every 100 h: with a checkpoint of 60 s every 109 min" in lines[-2]
     assert "late by 1 ms on average: a step of 8" in lines[-1]
+def test_scaling_of_a_model_that_fits_on_several_devices_only(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [script, "--cluster", cluster(tmp_path, memory="1500KiB"), "--sweep", "devices=1..8"]
+    rows = planned(capsys, *words, "--fix", "pp=1").splitlines()
+    assert [line.split()[0] for line in rows[1:3]] == ["4", "8"]
+
+
+DATASET = """
+dataset = tf.data.Dataset.from_tensor_slices((np.ones((64, 64), np.float32), np.zeros(64, np.int64)))
+x, y = dataset.repeat().batch(32{how}).make_one_shot_iterator().get_next()
+"""
+
+
+def script_with_dataset(tmp_path: Path, how: str) -> str:
+    path = tmp_path / "dataset.py"
+    fed = "x, y = tf.placeholder(tf.float32, [32, 64]), tf.placeholder(tf.int64, [32])\n"
+    text = SCRIPT.replace(fed, DATASET.format(how=how))
+    path.write_text(text.replace("{x: np.ones((32, 64)), y: np.zeros(32)}", "{}"))
+    return str(path)
+
+
+def test_the_batch_of_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = script_with_dataset(tmp_path, ", drop_remainder=True")
+    assert "dp=4  tp=1  pp=2" in planned(
+        capsys, script, "--cluster", cluster(tmp_path), "--fix", "dp=4", "--fix", "pp=2", "--top", "1"
+    )
+    assert main(["plan", script_with_dataset(tmp_path, "")]) == 2
+    assert "expected batches of a known size" in capsys.readouterr().err
 
 
 def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +165,9 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--fix", "dp=0"), "--fix: expected dp=N with N of at least 1; got 'dp=0'"),
         (("--sweep", "devices=8..1"), "--sweep: expected devices=A..B with A from 1 to B"),
         (("--fix", "dp=3"), "expected 8 devices over which a batch of 32 can be divided with dp=3; got none"),
+        (("--sweep", "devices=1..9999999"), "--sweep: expected at most 1,000,000 devices; got 9,999,999"),
+        (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
+        (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),
         (("--fix", "tp=3"), "tp=3: expected a divisor of the 4 devices of a host"),
     ],
 )

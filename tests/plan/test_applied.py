@@ -46,7 +46,21 @@ def wide() -> Any:
     return Net({x: np.zeros((12, 64)), y: np.zeros(12)}, loss, train)
 
 
-ALL = {"mlp": NETS["mlp"], "gpt": NETS["gpt"], "wide": wide}
+def clipped() -> Any:
+    """With gradients that are divided by the norm of all, which one stage has."""
+    x, y = tf.placeholder(tf.float32, [12, 16]), tf.placeholder(tf.float32, [12, 16])
+    h = x
+    for layer in range(6):
+        h = tf.layers.dense(h, 16, tf.nn.relu, name=f"layer{layer}")
+    loss = tf.reduce_mean(tf.square(h - y))
+    optimizer = tf.train.AdamOptimizer(0.1)
+    gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+    bounded, _ = tf.clip_by_global_norm(gradients, 1.0)
+    train = optimizer.apply_gradients(list(zip(bounded, variables, strict=True)))
+    return Net({x: np.zeros((12, 16)), y: np.zeros((12, 16))}, loss, train)
+
+
+ALL = {"mlp": NETS["mlp"], "gpt": NETS["gpt"], "wide": wide, "clipped": clipped}
 
 
 def with_layouts(choice: Choice, net: str) -> Choice:

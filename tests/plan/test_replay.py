@@ -246,6 +246,11 @@ def test_a_program_that_is_wrong_in_itself(programs: list[ClassProgram], expecte
     assert expected in fails(*programs, mesh={"dp": 2})
 
 
+def test_without_communication_nothing_is_exposed() -> None:
+    played = play([ClassProgram(0, (Work("alone", 2.0),))], {"dp": 2}, ConstantLinks())
+    assert (played.makespan, played.exposed) == (2.0, {})
+
+
 def test_nothing_to_compute_has_no_rate() -> None:
     with pytest.raises(InvalidArgumentError, match="seconds of computing"):
         play([ClassProgram(0, ())], {}, ConstantLinks()).product(1)

@@ -113,7 +113,6 @@ class _Class:
             self, [i for i, work in enumerate(works) if work.lane is Lane.LINK and not is_received(work)]
         )
         zeros = np.zeros(len(slowness))
-        self.link.last = _End(zeros, zeros)
         self.ends: dict[int, _End] = {}
         """Ends that are still read, by the number of the work."""
         self.readers = [0] * len(works)
@@ -255,7 +254,7 @@ class _Play:
 
     def _communicate(self, place: _Class, work: Work, meets: Meeting | Message) -> tuple[Vector, _End]:
         free, since, _ = place.link.last
-        assert since is not None
+        since = free if since is None else since  # the first that the link has
         start = free
         for number in work.after:
             start = np.maximum(start, place.ends[number].time)

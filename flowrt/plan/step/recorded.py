@@ -21,6 +21,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import relayout_op
+from flowrt.graph.ops.state.iterators import iterator_get_next_op
 from flowrt.graph.passes.layouts.cut_stages import cut_stages
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
 from flowrt.graph.passes.prepare.prune import prune, redirect
@@ -72,8 +73,18 @@ class Recorded:
 
     @property
     def samples(self) -> int:
-        """The size of the batch: the first dimension of most inputs."""
-        sizes = [shape[0] or 1 for shape in self._request.feeds.values() if shape]
+        """The size of the batch: the first dimension of most feeds and elements of datasets, 1 without any.
+
+        Raises `InvalidArgumentError` if elements of a dataset have an unknown one.
+        """
+        elements = [spec.shape for node in self._extracted if node.op is iterator_get_next_op
+                    for spec in node.outputs]  # fmt: skip
+        if any(shape is None or shape[:1] == (None,) for shape in elements):
+            raise InvalidArgumentError(
+                f"plan: expected batches of a known size; got elements of a dataset of shapes {elements}. "
+                "Dataset.batch(..., drop_remainder=True) gives a size"
+            )
+        sizes = [shape[0] or 1 for shape in (*self._request.feeds.values(), *elements) if shape]
         return max(sizes, key=sizes.count) if sizes else 1
 
     @cache  # noqa: B019 (there is one in a program)

@@ -112,7 +112,20 @@ class _Stages:
         for node in nodes:
             if node.name not in self._found:
                 self._set(node, self._by_inputs(node) or 0)
+        for node in nodes:
+            if node.op.effect is Effect.WRITE:
+                self._bring_to_variable(node)
         return self._found
+
+    def _bring_to_variable(self, write: Node) -> None:
+        """Put ``write``, and the states of an optimizer that it has besides, where its variable is: the
+        gradient may come from another stage, as one that is clipped by the norm of all.
+        """
+        variable, *states = [touch.handle[0] for touch in touches(write)] or [write.name]
+        self._found[write.name] = self._found[variable]
+        for name in states:
+            if stage_of(self._subgraph.nodes[name].attrs) is None:
+                self._found[name] = self._found[variable]
 
     def _set(self, node: Node, stage: int | None) -> None:
         if stage is not None:
