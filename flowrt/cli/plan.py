@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flowrt.cli.options import positive, report_mistake
 from flowrt.errors import InvalidArgumentError, OpError, nearest
-from flowrt.plan.cluster.cluster_file import MAX_DEVICES, DeviceKind, read_cluster, this_host
+from flowrt.plan.cluster.cluster_file import MAX_DEVICES, Cluster, DeviceKind, read_cluster, this_host
 from flowrt.plan.explain import estimates_text, explain, scaling_text
 from flowrt.plan.plan_file import Plan, variables_of, write_plan
 from flowrt.plan.stage_search import REPLAYED
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SCRIPT", help="a script that trains a model in the default graph, for one device")
     add("--cluster", metavar="FILE", help="the devices and links, such as examples/clusters/gpus_64.toml")
     add(
-        "--processes", type=positive, default=2, metavar="N",
+        "--processes", type=positive, metavar="N",
         help="without --cluster: processes of this host (default: 2)",
     )  # fmt: skip
     add(
@@ -56,7 +56,7 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     fixed, sizes = _fixed(arguments.fix), _sizes(arguments.sweep)
     if arguments.json and (sizes or arguments.memory):
         raise InvalidArgumentError("--json: expected a plan to write; --sweep and --memory choose none")
-    cluster = read_cluster(arguments.cluster) if arguments.cluster else this_host(arguments.processes, CORE)
+    cluster = _cluster(arguments)
     recorded = record(arguments.source, arguments.script_arguments)
     task = Task(recorded, cluster, costs_of(recorded, cluster, arguments.measure), fixed)
     if sizes:
@@ -73,6 +73,15 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     if arguments.late_ms is not None:
         lines += if_workers_are_late(planned.best, arguments.late_ms / 1000)
     return lines
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    if not arguments.cluster:
+        return this_host(arguments.processes or 2, CORE)
+    if arguments.processes or arguments.measure:
+        name = "--processes" if arguments.processes else "--measure"
+        raise InvalidArgumentError(f"{name}: expected it without --cluster, as it is of this host")
+    return read_cluster(arguments.cluster)
 
 
 def _fixed(words: Sequence[str]) -> dict[str, int]:

@@ -30,6 +30,7 @@ def explain(planned: Planned, machine: Machine, samples: int) -> list[str]:
         ("rate", _rate(best, samples)),
         *[("memory" if i == 0 else "", line) for i, line in enumerate(_memory(best, machine))],
         *[("layouts" if i == 0 else "", line) for i, line in enumerate(_layouts(best.choice))],
+        ("played", f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"),
         *[("why not" if i == 0 else "", line) for i, line in enumerate(_others(planned, machine))],
     ]
     return aligned(rows)
@@ -157,15 +158,15 @@ def bytes_text(nbytes: float) -> str:
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> list[str]:
-    """A table of estimates."""
-    rows = [("choice", "step", "bytes")]
+    """A table of estimates, none of which was played."""
+    rows = [("choice, by estimates", "step", "bytes")]
     rows += [(describe(e.choice), seconds_text(e.seconds), bytes_text(e.nbytes)) for e in estimates]
     return aligned(rows)
 
 
 def scaling_text(rows: Sequence[Scaled]) -> list[str]:
     """A table of numbers of devices, and the laws that fit them."""
-    lines = [("devices", "step", "speed-up", "efficiency", "with a growing batch", "choice")]
+    lines = [("devices", "step", "speed-up", "efficiency", "with a growing batch", "choice, by estimates")]
     for row in rows:
         efficiency, weak = row.strong / row.devices, row.weak / row.devices
         lines.append(

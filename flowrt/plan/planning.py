@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -11,6 +12,9 @@ from flowrt.plan.model import Model
 from flowrt.plan.replay.played import ClassProgram
 from flowrt.plan.replay.step_times import Played
 from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
+
+PLAYING_S = 20.0
+"""Seconds after which no further choice is played, once there is one."""
 
 
 class Candidate(NamedTuple):
@@ -44,6 +48,8 @@ class Planned(NamedTuple):
     candidates: tuple[Candidate, ...]
     too_large: tuple[Estimate | Candidate, ...]
     refused: tuple[tuple[Choice, str], ...]
+    fitting: int
+    """The number of choices that fit by their estimates, of which the candidates were played."""
 
     @property
     def best(self) -> Candidate:
@@ -59,7 +65,7 @@ def plan_on(
     fixed: Mapping[str, int] = {},
     count: int = REPLAYED,
 ) -> Planned:
-    """The ``count`` choices with the best estimates, played.
+    """The ``count`` choices with the best estimates, played; fewer if that takes longer than `PLAYING_S`.
 
     Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
     """
@@ -67,8 +73,9 @@ def plan_on(
     candidates: list[Candidate] = []
     too_large: list[Estimate | Candidate] = list(found.too_large)
     refused: list[tuple[Choice, str]] = []
+    end = time.monotonic() + PLAYING_S
     for estimate in _distinct(found.fitting):
-        if len(candidates) == count:
+        if len(candidates) == count or (candidates and time.monotonic() > end):
             break
         try:
             programs, played = play(estimate.choice)
@@ -80,11 +87,11 @@ def plan_on(
     if not candidates:
         why = f"; {refused[0][1]}" if refused else ""
         raise InvalidArgumentError(
-            f"plan: expected a choice that can be lowered and fits in {machine.memory:,} bytes of a device; "
+            f"expected a choice that can be lowered and fits in {machine.memory:,} bytes of a device; "
             f"got {len(refused)} that cannot be lowered and {len(too_large)} that are too large{why}"
         )
     candidates.sort(key=lambda candidate: candidate.seconds)
-    return Planned(tuple(candidates), tuple(too_large), tuple(refused))
+    return Planned(tuple(candidates), tuple(too_large), tuple(refused), len(found.fitting))
 
 
 def _distinct(estimates: Sequence[Estimate]) -> list[Estimate]:

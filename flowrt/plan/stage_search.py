@@ -213,17 +213,16 @@ def search(
              if (known := model_with(choice.stages)) is not None]  # fmt: skip
     if not found:
         given = ", ".join(f"{key}={value}" for key, value in fixed.items())
-        hint = "" if given else ". A batch that is a multiple of the devices fits"
         raise InvalidArgumentError(
-            f"plan: expected {machine.devices} devices over which a batch of {samples} can be divided"
-            f"{f' with {given}' if given else ''}; got none{hint}"
+            f"expected dp x tp x pp = {machine.devices}, all devices of the cluster, and a batch of "
+            f"{samples} that dp x micro_batches divides{f', with {given}' if given else ''}; there are no such sizes"
         )
     found.sort(key=lambda each: each.seconds)
     fitting = [each for each in found if each.nbytes <= machine.memory]
     if not fitting:
         least = min(found, key=lambda each: each.nbytes)
         raise ResourceExhaustedError(
-            f"plan: expected a choice that needs at most {machine.memory:,} bytes of a device; the smallest "
+            f"expected a choice that needs at most {machine.memory:,} bytes of a device; the smallest "
             f"needs {least.nbytes:,}: {describe(least.choice)}. {_would_fit(least, machine)}"
         )
     return Found(tuple(fitting), tuple(each for each in found if each.nbytes > machine.memory))
@@ -232,8 +231,8 @@ def search(
 def _would_fit(least: Estimate, machine: Machine) -> str:
     factor = math.ceil(least.nbytes / machine.memory)
     return (
-        f"Devices of {least.nbytes / 2**30:.3g} GiB would do, or about {machine.devices * factor} devices of "
-        "this kind, or a smaller batch"
+        f"Devices of {-(-least.nbytes // 2**20):,} MiB would do, or about {machine.devices * factor} devices "
+        "of this kind, or a smaller batch"
     )
 
 

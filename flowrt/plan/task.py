@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple, final
 
+from flowrt.dtypes import FLOATING
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
@@ -17,10 +18,12 @@ from flowrt.plan.player import Player
 from flowrt.plan.shared_layers import shared_layers
 from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, estimate, search
 from flowrt.plan.step.applied import applied
-from flowrt.plan.step.costs import Costs
+from flowrt.plan.step.costs import Costs, demand
 from flowrt.plan.step.device_parts import parts_of
 from flowrt.plan.step.measure import load_table, measure, save_table, table_path
 from flowrt.plan.step.recorded import Recorded
+
+_FLOATS = frozenset(dtype.name for dtype in FLOATING)
 
 
 class Scaled(NamedTuple):
@@ -140,9 +143,15 @@ def resized(cluster: Cluster, devices: int) -> Cluster:
 def costs_of(recorded: Recorded, cluster: Cluster, is_measured: bool) -> Costs:
     """The seconds of nodes by the rates of the cluster's devices; or measured on this device, of the step as
     it is on one device, together with what was measured before.
+
+    Raises `InvalidArgumentError` if the step computes in a floating dtype without flops of the devices.
     """
     if not is_measured:
-        return Costs(rates_of(cluster.host.kind))
+        kind, step = cluster.host.kind, recorded.step(has_parts=False)
+        for dtype in dict.fromkeys(demand(step, node).rate for node in step if node.op.cost is not None):
+            if dtype in _FLOATS:
+                kind.flops_reached(dtype)  # or an error that names the dtypes which have flops
+        return Costs(rates_of(kind))
     path = table_path()
     table = measure(parts_of(applied(recorded, Choice())), load_table(path))
     save_table(table, path)

@@ -121,6 +121,8 @@ def test_failures_and_stragglers(script: str, tmp_path: Path, capsys: pytest.Cap
     # 8 devices: every 100 h; sqrt(2 * 60 s * 100 h) = 110 min, less about the checkpoint itself
     assert "so one of 8 every 100 h: with a checkpoint of 60 s every 109 min" in lines[-2]
     assert "late by 1 ms on average: a step of 8" in lines[-1]
+
+
 def test_scaling_of_a_model_that_fits_on_several_devices_only(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +166,7 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--fix", "pq=2"), "--fix: expected one of dp, tp, pp, micro_batches; got 'pq=2'"),
         (("--fix", "dp=0"), "--fix: expected dp=N with N of at least 1; got 'dp=0'"),
         (("--sweep", "devices=8..1"), "--sweep: expected devices=A..B with A from 1 to B"),
-        (("--fix", "dp=3"), "expected 8 devices over which a batch of 32 can be divided with dp=3; got none"),
+        (("--fix", "dp=3"), "expected dp x tp x pp = 8, all devices of the cluster, and a batch of 32 that"),
         (("--sweep", "devices=1..9999999"), "--sweep: expected at most 1,000,000 devices; got 9,999,999"),
         (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
         (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),
@@ -196,6 +198,32 @@ def test_a_cluster_file_with_a_mistake(
 def test_a_model_that_fits_nowhere(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", script, "--cluster", cluster(tmp_path, memory="10KiB")]) == 2
     assert "at most 10,240 bytes of a device; the smallest needs" in capsys.readouterr().err
+
+
+def test_a_script_with_a_graph_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.py"
+    own = "import flowrt as tf\nscope = tf.Graph().as_default()\nscope.__enter__()\n"
+    path.write_text(SCRIPT.replace("import flowrt as tf\n", own))
+    assert main(["plan", str(path)]) == 2
+    assert "expected a model in the default graph" in capsys.readouterr().err
+
+
+def test_products_of_a_dtype_without_flops(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = cluster(tmp_path, CLUSTER.replace("flops.float32", "flops.bfloat16"))
+    assert main(["plan", script, "--cluster", path]) == 2
+    assert (
+        "device small: expected a dtype with known flops (bfloat16); got 'float32'" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("words", [["--processes", "2"], ["--measure"]])
+def test_what_is_of_this_host_is_not_of_a_cluster(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["plan", script, "--cluster", cluster(tmp_path), *words]) == 2
+    assert f"{words[0]}: expected it without --cluster" in capsys.readouterr().err
 
 
 def test_a_script_that_does_not_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

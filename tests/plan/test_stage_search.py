@@ -103,7 +103,7 @@ def test_the_order_is_that_of_the_estimates() -> None:
 
 
 def test_a_batch_that_does_not_fit_the_devices() -> None:
-    expected = r"expected 7 devices over which a batch of 32 can be divided with pp=1; got none"
+    expected = r"expected dp x tp x pp = 7, .*a batch of 32 .*, with pp=1; there are no such sizes"
     with pytest.raises(InvalidArgumentError, match=expected):
         search(Machine(7), SAMPLES, WHOLE, model, {"pp": 1})
 
@@ -111,7 +111,7 @@ def test_a_batch_that_does_not_fit_the_devices() -> None:
 def test_a_model_that_fits_nowhere() -> None:
     short = r"at most 1,000 bytes of a device; the smallest needs [\d,]+: tp=2 pp=4 .*"
     with pytest.raises(
-        ResourceExhaustedError, match=short + r"Devices of .* GiB would do, or about \d+ devices"
+        ResourceExhaustedError, match=short + r"Devices of .* MiB would do, or about \d+ devices"
     ):
         search(Machine(8, memory=1000), SAMPLES, HALVES, model)
 

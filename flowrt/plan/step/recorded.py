@@ -148,8 +148,13 @@ def record(path: str, arguments: Sequence[str] = ()) -> Recorded:
     Raises `InvalidArgumentError` if no session of the script trains anything that was made in the default
     graph, and as `requests_of_script`.
     """
-    with Graph().as_default(), RecordingStrategy().scope():
+    with Graph().as_default() as graph, RecordingStrategy().scope():
         heard = requests_of_script(path, arguments, until=_trains)
+    if heard[-1].graph is not graph:
+        raise InvalidArgumentError(
+            f"{path}: expected a model in the default graph; the script makes a tf.Graph of its own. Leave "
+            "that out to plan it"
+        )
     if not _trains(heard[-1]):
         raise InvalidArgumentError(
             f"{path}: expected a session that runs a training step of a model in the default graph; none of "
