@@ -212,10 +212,10 @@ def search(
              for choice in choices(machine, samples, shared, fixed)
              if (known := model_with(choice.stages)) is not None]  # fmt: skip
     if not found:
-        given = ", ".join(f"{key}={value}" for key, value in fixed.items())
+        given = "".join(f", {key}={value}" for key, value in fixed.items())
         raise InvalidArgumentError(
-            f"expected dp x tp x pp = {machine.devices}, all devices of the cluster, and a batch of "
-            f"{samples} that dp x micro_batches divides{f', with {given}' if given else ''}; there are no such sizes"
+            f"expected dp x tp x pp = {machine.devices}, all of the cluster, and a batch of {samples} "
+            f"that dp x micro_batches divides{given}; there are no such sizes"
         )
     found.sort(key=lambda each: each.seconds)
     fitting = [each for each in found if each.nbytes <= machine.memory]

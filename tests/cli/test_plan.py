@@ -166,7 +166,7 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--fix", "pq=2"), "--fix: expected one of dp, tp, pp, micro_batches; got 'pq=2'"),
         (("--fix", "dp=0"), "--fix: expected dp=N with N of at least 1; got 'dp=0'"),
         (("--sweep", "devices=8..1"), "--sweep: expected devices=A..B with A from 1 to B"),
-        (("--fix", "dp=3"), "expected dp x tp x pp = 8, all devices of the cluster, and a batch of 32 that"),
+        (("--fix", "dp=3"), "expected dp x tp x pp = 8, all of the cluster, and a batch of 32 that"),
         (("--sweep", "devices=1..9999999"), "--sweep: expected at most 1,000,000 devices; got 9,999,999"),
         (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
         (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),

@@ -103,7 +103,7 @@ def test_the_order_is_that_of_the_estimates() -> None:
 
 
 def test_a_batch_that_does_not_fit_the_devices() -> None:
-    expected = r"expected dp x tp x pp = 7, .*a batch of 32 .*, with pp=1; there are no such sizes"
+    expected = r"expected dp x tp x pp = 7, .*a batch of 32 .*, pp=1; there are no such sizes"
     with pytest.raises(InvalidArgumentError, match=expected):
         search(Machine(7), SAMPLES, WHOLE, model, {"pp": 1})
 
