@@ -83,7 +83,9 @@ def test_no_combination_within_the_limit_is_cheaper(seed: int) -> None:
 
 
 @pytest.mark.parametrize("build", NETS.values(), ids=NETS)
-@pytest.mark.parametrize("axes", [{"dp": 4}, {"dp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize(
+    "axes", [{"dp": 4}, pytest.param({"dp": 2, "tp": 2}, marks=pytest.mark.slow)], ids=str
+)
 def test_what_is_counted_is_what_is_emitted(build: Callable[[], Net], axes: dict[str, int]) -> None:
     found = cheapest_layouts(step_of(build), mesh_of(**axes), CHEAP)
     assert emitted(found.layouts) == (found.cost.collectives, found.cost.moved_bytes)
