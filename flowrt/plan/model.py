@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from flowrt.dtypes import resource
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch
+from flowrt.plan.step.costs import nbytes_of
 from flowrt.plan.step.recorded import Recorded
 
 
@@ -105,11 +106,6 @@ def _crossings(
                 others = set() if is_backward else {numbers[node.name]} - {numbers[ref[0]]}
                 found[ref] = is_kept or is_backward, later | others
     return found
-
-
-def nbytes_of(spec: TensorSpec) -> int:
-    """The bytes of a tensor, with 1 for unknown dimensions."""
-    return math.prod(size or 1 for size in spec.shape or ()) * spec.dtype.size
 
 
 def _variable_nbytes(handle: Node) -> int:

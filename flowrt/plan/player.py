@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from flowrt.graph.collectives.cost import Links
+from flowrt.graph.collectives.cost import Link, Links
 from flowrt.graph.layouts.mesh import Axis
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
@@ -43,10 +43,9 @@ class Player:
         """The links by which a session of this cluster decides which messages are joined."""
         host, uplink = self._cluster.host.link, self._cluster.rack.uplink
         between = host if host is not None else uplink
-        if between is None:
-            return self._recorded.options.links
-        return self._recorded.options.links._replace(
-            between=type(self._recorded.options.links.between)(between.latency, 1 / between.bandwidth)
+        known = self._recorded.options.links
+        return (
+            known if between is None else known._replace(between=Link(between.latency, 1 / between.bandwidth))
         )
 
 

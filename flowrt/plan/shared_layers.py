@@ -13,9 +13,8 @@ from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.layouts.chosen_layouts import Seeds, propagated
 from flowrt.plan.layouts.layout_costs import NodeSeconds, Prices, cost_of
 from flowrt.plan.layouts.layout_search import cheapest_layouts
-from flowrt.plan.model import nbytes_of
 from flowrt.plan.stage_search import Shared
-from flowrt.plan.step.costs import Demand, Rates
+from flowrt.plan.step.costs import ELEMENTS, Demand, Rates, nbytes_of
 from flowrt.plan.step.recorded import Recorded
 
 
@@ -62,8 +61,9 @@ def node_seconds(rates: Rates) -> NodeSeconds:
     def seconds(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> float:
         flops = node.op.cost(list(inputs), tuple(outputs)) if node.op.cost is not None else None
         nbytes = sum(map(nbytes_of, [*inputs, *outputs]))
-        dtype = inputs[0].dtype.name if inputs else ""
+        if flops is not None:
+            return rates.seconds(Demand(flops, nbytes, inputs[0].dtype.name))
         elements = math.fsum(math.prod(size or 1 for size in spec.shape or ()) for spec in outputs)
-        return rates.seconds(Demand(elements if flops is None else flops, nbytes, dtype))
+        return rates.seconds(Demand(elements, nbytes, ELEMENTS))
 
     return seconds

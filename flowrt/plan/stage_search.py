@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
@@ -110,15 +111,14 @@ def choices(
 
 def _on(base: Choice) -> Iterator[Choice]:
     """``base`` with every schedule or sharding."""
-    made = vars(base)
     if base.pp == 1:
         for sharding in (0, 1, 2, 3) if base.dp > 1 else (0,):
-            yield Choice(**{**made, "sharding": sharding})
+            yield replace(base, sharding=sharding)
         return
     for (schedule, chunks), remat in itertools.product(SCHEDULES, (False, True)):
         is_fitting = base.micro_batches % base.pp == 0 if chunks > 1 else base.micro_batches >= base.pp
         if is_fitting:
-            yield Choice(**{**made, "schedule": schedule, "chunks": chunks, "remat": remat})
+            yield replace(base, schedule=schedule, chunks=chunks, remat=remat)
 
 
 def _divisors(number: int) -> list[int]:

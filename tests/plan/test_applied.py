@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def with_layouts(choice: Choice, net: str) -> Choice:
     if choice.tp == 1:
         return choice
     found = of_net(ALL[net], COLUMNS)
-    return Choice(**{**vars(choice), "layouts": tuple((name, tuple(e)) for name, e in found.items())})
+    return replace(choice, layouts=tuple((name, tuple(e)) for name, e in found.items()))
 
 
 def request_of(net: Any) -> Any:

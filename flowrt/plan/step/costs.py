@@ -119,10 +119,10 @@ def demand(subgraph: Subgraph, node: Node) -> Demand:
     both. Unknown dimensions count as one.
     """
     inputs = [_spec(subgraph, ref) for ref in node.inputs]
-    nbytes = sum(map(_nbytes, [*inputs, *node.outputs]))
+    nbytes = sum(map(nbytes_of, [*inputs, *node.outputs]))
     if node.op.effect is Effect.WRITE:
         handles = [_is_handle(subgraph, ref) for ref in node.inputs]
-        nbytes += sum(_nbytes(spec) for spec, is_handle in zip(inputs, handles, strict=True) if is_handle)
+        nbytes += sum(nbytes_of(spec) for spec, is_handle in zip(inputs, handles, strict=True) if is_handle)
     if node.op.cost is not None:
         return Demand(node.op.cost(inputs, node.outputs) or 0.0, nbytes, inputs[0].dtype.name)
     return Demand(_elements(node, inputs), nbytes, ELEMENTS)
@@ -140,7 +140,8 @@ def _spec(subgraph: Subgraph, ref: Ref) -> TensorSpec:
     return subgraph.spec(ref)
 
 
-def _nbytes(spec: TensorSpec) -> int:
+def nbytes_of(spec: TensorSpec) -> int:
+    """The bytes of a tensor, with 1 for unknown dimensions."""
     return math.prod(d or 1 for d in spec.shape or ()) * int(spec.dtype.np.itemsize)
 
 

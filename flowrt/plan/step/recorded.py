@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple, final
 
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy
+from flowrt.distribute.strategies.layouts.pipeline import whole_graph
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Graph, Operation
 from flowrt.graph.effects import touches
@@ -98,7 +99,7 @@ class Recorded:
             brought = {(node.name, 0): node.inputs[0] for node, _ in gradients_of(step)}
             step = prune(redirect(step, brought))
         if stages > 1:
-            found = cut_stages(_whole(self._request.graph), stages)
+            found = cut_stages(whole_graph(self._request.graph), stages)
             step = step.mapped(lambda node: _at_stage(node, found.get(node.name)))
         elif not has_marks:
             step = step.mapped(_unmarked)
@@ -114,10 +115,6 @@ def _slots(step: Subgraph, variables: Mapping[str, Variable]) -> dict[str, str]:
                 of_model = [name for name in names[1:] if name not in variables]
                 found.update(dict.fromkeys(of_model, names[0]))
     return found
-
-
-def _whole(graph: Graph) -> Subgraph:
-    return Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
 
 
 def _at_stage(node: Node, number: int | None) -> Node:

@@ -117,11 +117,11 @@ class PipelineStrategy(TensorParallelStrategy):
         """
         graph = get_default_graph()
         handles = [graph.operations[name] for name in self.extended.names if name in graph.operations]
-        step = _whole(graph)
+        step = whole_graph(graph)
         if not any(stage_of(node.attrs) is not None for node in step):
             for name, number in cut_stages(step, self.schedule.stages).items():
                 _set_stage(graph.operations[name], number)
-            step = _whole(graph)
+            step = whole_graph(graph)
         found = assign_stages(step)
         self._check(step, found)
         lists = [op for op in graph.get_operations() if any(t.dtype == variant for t in op.outputs)]
@@ -204,7 +204,8 @@ def stage(index: int) -> Iterator[None]:
         extended.stage = outer
 
 
-def _whole(graph: Graph) -> Subgraph:
+def whole_graph(graph: Graph) -> Subgraph:
+    """All operations of ``graph``, without feeds and fetches."""
     return Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
 
 
