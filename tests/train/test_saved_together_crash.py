@@ -4,7 +4,6 @@ one whole checkpoint, and both learn of an error.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -25,14 +24,12 @@ from flowrt.train.checkpoints.checkpoint import write_checkpoint, write_pieces
 from flowrt.train.checkpoints.checkpoint_reader import read_checkpoint
 from flowrt.train.checkpoints.shard_file import HeldPiece
 from flowrt.train.checkpoints.together import Together
+from tests.forks import FORKS
 from tests.train.checkpoint_cases import files, named_files, shard_files
 from tests.train.test_checkpoint_crash import FileSystem, disk_full, kill
 
 W, MORE = np.arange(12.0).reshape(6, 2), np.ones(3)
 MESH = Mesh([("dp", 2)], [f"/job:crash/task:{task}/device:CPU:0" for task in (0, 1)])
-FORKS = multiprocessing.get_context("forkserver")
-"""Forks a process without threads: another test may have used gRPC in this one."""
-FORKS.set_forkserver_preload(["pytest", "flowrt.distribute.launch.local_cluster", "flowrt.train"])
 
 ENDED, FULL, LOST = 10, 11, 12
 """Exit statuses of a process: it saved, or raised the error of a full disk, or that the other one is lost."""

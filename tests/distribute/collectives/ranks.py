@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import multiprocessing
 import os
 import signal
 import threading
@@ -25,6 +24,7 @@ from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import OpError
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_collectives import LATE_S, CollectiveCall
+from tests.forks import FORKS, inherit
 
 SOON_S = 60.0
 """What should happen at once has happened after this, also on a loaded machine."""
@@ -133,11 +133,10 @@ class Ranks:
     """Processes, each a rank of one group at a time. A context manager."""
 
     def __init__(self, count: int) -> None:
-        context = multiprocessing.get_context("spawn")
         self._processes, self._pipes = [], []
         for _ in range(count):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there,), daemon=True)
+            here, there = FORKS.Pipe()
+            process = FORKS.Process(target=_serve, args=(there, dict(os.environ)), daemon=True)
             process.start()
             there.close()
             self._processes.append(process)
@@ -230,7 +229,8 @@ class _Rank:
             self._communicator = None
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, environ: Mapping[str, str]) -> None:
+    inherit(environ)
     rank = _Rank(pipe)
     while True:
         try:

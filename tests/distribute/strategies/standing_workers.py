@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +14,11 @@ from typing import Any, Self, TypeAlias, final
 
 import flowrt as tf
 from flowrt.distribute.launch.local_cluster import ReservedPorts
+from tests.forks import ForkedScript
 
 Answers: TypeAlias = Callable[[str, int], list[Any]]
 """What each of some workers answers to a question."""
 
-ROOT = Path(__file__).parents[3]
 SETTINGS = ("CHECKPOINTS", "INTERVAL", "LAST_STEP")
 """Variables of the environment that tests set for the workers."""
 
@@ -59,25 +58,17 @@ class StandingWorkers:
         self._stack = ExitStack()
         reserved = self._stack.enter_context(ReservedPorts(count))
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
-        self._processes = [self._started(script, task, addresses) for task in range(count)]
-
-    def _started(self, script: Path, task: int, addresses: Sequence[str]) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, str(script), "stand", str(task), *addresses],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
-        self._stack.enter_context(process)
-        self._stack.callback(process.kill)
-        return process
+        self._processes = [
+            self._stack.enter_context(ForkedScript(script, "stand", str(task), *addresses))
+            for task in range(count)
+        ]
 
     def ask(self, what: str) -> list[Any]:
         """The answers of all workers."""
         settings = {name: os.environ.get(name) for name in SETTINGS}
         for process in self._processes:
-            assert process.stdin is not None
             process.stdin.write(json.dumps([what, settings]) + "\n")
-        return [json.loads(process.stdout.readline()) for process in self._processes if process.stdout]
+        return [json.loads(process.stdout.readline()) for process in self._processes]
 
     def __enter__(self) -> Self:
         return self

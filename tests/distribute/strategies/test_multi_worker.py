@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,34 +17,24 @@ import flowrt as tf
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.strategies.values.buckets import buckets
 from tests.distribute.strategies.standing_workers import Answers, StandingWorkers
+from tests.forks import ForkedScript
 
 SCRIPT = Path(__file__).with_name("multi_worker_script.py")
-ROOT = SCRIPT.parents[3]
-DEADLINE_S = 60.0
-
-Process: TypeAlias = "subprocess.Popen[str]"
 
 
 @contextmanager
-def workers(what: str, count: int, scripts: list[Path] | None = None) -> Iterator[list[Process]]:
+def workers(what: str, count: int, scripts: list[Path] | None = None) -> Iterator[list[ForkedScript]]:
     """``count`` processes that do ``what``; none is left afterwards."""
     with ReservedPorts(count) as reserved, ExitStack() as stack:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
-        processes = []
-        for task in range(count):
-            script = SCRIPT if scripts is None else scripts[task]
-            command = [sys.executable, str(script), what, str(task), *addresses]
-            environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-            process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            processes.append(process)
-        yield processes
+        yield [
+            stack.enter_context(ForkedScript(script, what, str(task), *addresses))
+            for task, script in enumerate([SCRIPT] * count if scripts is None else scripts)
+        ]
 
 
-def answer_of(process: Process) -> Any:
-    printed, _ = process.communicate(timeout=DEADLINE_S)
-    return json.loads(printed)
+def answer_of(process: ForkedScript) -> Any:
+    return json.loads(process.printed())
 
 
 @pytest.fixture

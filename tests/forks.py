@@ -1,0 +1,78 @@
+"""Processes for tests, forked from one that has imported flowrt: each begins within 20 ms, where Python and
+flowrt take more than half a second. They are killed, and lose and hold things, as any other. How a command
+starts is for tests that start the command.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+FORKS = multiprocessing.get_context("forkserver")
+"""Forks a process without threads: another test may have used gRPC in this one."""
+FORKS.set_forkserver_preload(
+    [
+        "pytest",
+        "flowrt",
+        "flowrt.distribute.launch.local_cluster",
+        "flowrt.distribute.strategies",
+        "flowrt.train",
+    ]
+)
+
+
+@final
+class ForkedScript:
+    """``python script arguments`` with the environment of now. A context manager, after which it is dead."""
+
+    def __init__(self, script: Path, *arguments: str) -> None:
+        read_there, written_here = FORKS.Pipe(duplex=False)
+        read_here, written_there = FORKS.Pipe(duplex=False)
+        command = [str(script), *arguments]
+        given = (command, dict(os.environ), read_there, written_there)
+        self._process = FORKS.Process(target=_run, args=given, daemon=True)
+        self._process.start()
+        read_there.close()
+        written_there.close()
+        self.stdin, self.stdout = _file_of(written_here, "w"), _file_of(read_here, "r")
+
+    def printed(self) -> str:
+        """All that it prints until it ends. A hang meets pytest's timeout."""
+        return self.stdout.read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self.stdin.close()
+        self.stdout.close()
+
+
+def _file_of(pipe: Connection, mode: str) -> Any:
+    """A file of lines in place of ``pipe``, which is closed."""
+    with pipe:
+        return os.fdopen(os.dup(pipe.fileno()), mode, buffering=1)
+
+
+def inherit(environ: Mapping[str, str]) -> None:
+    """Give this process, which is a fork of one that began earlier, the ``environ`` of who wanted it."""
+    os.environ.clear()
+    os.environ.update(environ)
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], read: Connection, written: Connection) -> None:
+    inherit(environ)
+    sys.argv = [*command]
+    with _file_of(read, "r") as sys.stdin, _file_of(written, "w") as sys.stdout:
+        runpy.run_path(command[0], run_name="__main__")
