@@ -2,6 +2,7 @@
 
 @of_each_op(cases)       a test for each op, which goes through its cases
 nightly(values, 3)       parameters, of which all but the first 3 are slow
+daily(rows, chosen)      rows of parameters, of which all but the chosen ones are slow
 """
 
 from __future__ import annotations
@@ -45,3 +46,10 @@ def nightly(values: Iterable[Any], first: int) -> list[Any]:
         value if number < first else pytest.param(value, marks=pytest.mark.slow)
         for number, value in enumerate(values)
     ]
+
+
+def daily(rows: Iterable[tuple[Any, ...]], chosen: Callable[..., bool]) -> list[Any]:
+    """Rows of parameters, of which ``make test`` has those that are ``chosen(*row)``: what the others reach,
+    these reach in other combinations.
+    """
+    return [pytest.param(*row, marks=[] if chosen(*row) else pytest.mark.slow) for row in rows]
