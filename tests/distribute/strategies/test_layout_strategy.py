@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections import Counter
 from typing import Any
@@ -20,6 +21,7 @@ from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.viz.explain_layouts import explain_layouts
 from tests.distribute.strategies import nets_with_layouts
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, DEVICES, NETS, of_net, trained
+from tests.each import daily
 
 Mesh, Axis = tf.distribute.Mesh, tf.distribute.Axis
 
@@ -41,18 +43,12 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
     return trained(NETS[net])
 
 
-LESS = ("dp 5, uneven", "tp 3, uneven", "tp 2 x dp 4")
-"""Meshes that two of the nets need not see on every run."""
+def is_for_every_run(net: str, what: str) -> bool:
+    """Each net with uneven parts and with axes of all kinds; two nets on all meshes."""
+    return net in ("mlp", "gpt") or what in ("dp 5, uneven", "dp 2 x 2 turns x tp 2")
 
 
-@pytest.mark.parametrize(
-    ("net", "what"),
-    [
-        pytest.param(net, what, marks=[pytest.mark.slow] if net in ("lenet", "lstm") and what in LESS else [])
-        for net in NETS
-        for what in MESHES
-    ],
-)
+@pytest.mark.parametrize(("net", "what"), daily(itertools.product(NETS, MESHES), is_for_every_run))
 def test_training_is_that_of_one_device(net: str, what: str) -> None:
     mesh, batch, has_columns = MESHES[what]
     layouts = of_net(NETS[net], COLUMNS) if has_columns else {}
@@ -63,7 +59,7 @@ def test_training_is_that_of_one_device(net: str, what: str) -> None:
         np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", daily(zip(NETS), lambda net: net in ("mlp", "cnn", "gpt")))
 def test_training_in_float32_is_that_of_one_device(net: str, monkeypatch: Any) -> None:
     """Losses of 20 steps are equal to six digits: sums in another order differ in their last bits, and Adam
     with a high rate makes more of it.

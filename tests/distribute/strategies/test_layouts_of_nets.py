@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,8 @@ from tests.distribute.strategies.nets_with_layouts import (
     of_net,
     trained,
 )
-from tests.distribute.strategies.test_layout_strategy import MESHES, on_one_device
+from tests.distribute.strategies.test_layout_strategy import MESHES, is_for_every_run, on_one_device
+from tests.each import daily, nightly
 
 BEFORE = parse_pipeline("extract, lower, order_effects, infer_shapes, optimise, infer_shapes")
 
@@ -60,8 +62,7 @@ def moves(step: Lowered) -> Counter[str]:
     return Counter(move.step.collective for move in step.moves if move.nbytes)
 
 
-@pytest.mark.parametrize("what", MESHES)
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(("net", "what"), daily(itertools.product(NETS, MESHES), is_for_every_run))
 def test_nothing_is_gathered_for_want_of_a_rule(net: str, what: str) -> None:
     """But by views of dimensions that the mesh does not divide."""
     gathers = {gather.op for gather in step_on(net, what).layouts.gathers}
@@ -85,7 +86,7 @@ def test_what_moves(net: str, what: str, expected: Mapping[str, int]) -> None:
 # --- vocabulary parallelism
 
 
-@pytest.mark.parametrize("what", ["tp 2", "tp 3, uneven", "dp 2 x tp 2", "dp 2 x 2 turns x tp 2"])
+@pytest.mark.parametrize("what", nightly(["tp 3, uneven", "dp 2 x 2 turns x tp 2", "tp 2", "dp 2 x tp 2"], 2))
 def test_cut_words_train_as_on_one_device(what: str) -> None:
     mesh, batch, _ = MESHES[what]
     losses, variables = trained(gpt, mesh, batch, of_net(gpt, VOCABULARY))

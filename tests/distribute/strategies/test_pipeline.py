@@ -37,6 +37,7 @@ from tests.distribute.strategies.nets_in_stages import (
     trained,
     weighted,
 )
+from tests.each import nightly
 
 Axis, Mesh, Strategy = tf.distribute.Axis, tf.distribute.Mesh, tf.distribute.PipelineStrategy
 
@@ -83,7 +84,7 @@ def check(net: str, found: Any, steps: int = 3, is_staged: bool = True) -> None:
     [
         ("gpt", 2, 4, "naive", {}),
         ("gpt", 2, 8, "gpipe", {"remat": "stage"}),
-        ("gpt", 4, 4, "gpipe", {}),
+        pytest.param("gpt", 4, 4, "gpipe", {}, marks=pytest.mark.slow),
         ("gpt", 4, 8, "1f1b", {"remat": "stage"}),
         ("gpt", 2, 4, "interleaved", {}),
         ("gpt", 2, 4, "zb_h1", {"remat": "stage"}),
@@ -103,7 +104,7 @@ def test_every_schedule_gives_the_numbers_of_one_device(
 @pytest.mark.parametrize(
     ("axes", "options"),
     [
-        ([("dp", 2)], {"schedule": "zb_h1"}),
+        pytest.param([("dp", 2)], {"schedule": "zb_h1"}, marks=pytest.mark.slow),
         ([("tp", 2)], {"plan": PLAN, "sequence": True, "schedule": "zb_h1"}),
         ([("dp", 2), ("tp", 2)], {"plan": PLAN, "remat": "stage"}),
     ],
@@ -121,7 +122,7 @@ def test_the_axis_of_stages_may_be_any_of_the_mesh() -> None:
     assert found.mesh.device((0, 1), position=0) == "/device:CPU:2"
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+@pytest.mark.parametrize("schedule", nightly(["zbv", "1f1b"], 1))
 def test_stages_are_found_by_costs(schedule: str) -> None:
     check("gpt", strategy(2, schedule=schedule), is_staged=False)
 

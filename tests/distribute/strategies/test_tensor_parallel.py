@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
 from flowrt.graph.node import Ref
 from flowrt.viz.explain_layouts import explain_layouts
+from tests.each import daily
 
 Mesh, Axis = tf.distribute.Mesh, tf.distribute.Axis
 
@@ -262,8 +264,10 @@ def kept_bytes(
     return sum(nbytes_of(part.subgraph.spec(ref)) for ref in kept)
 
 
-@pytest.mark.parametrize("t", [1, 2, 4])
-@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize(
+    ("t", "sequence"),
+    daily(itertools.product([1, 2, 4], [False, True]), lambda t, sequence: t == (4 if sequence else 2)),
+)
 def test_activations_of_a_block(sequence: bool, t: int, monkeypatch: Any) -> None:
     """Korthikanti et al. 2022 count s b h (10 + 24 / t + 5 a s / (h t)) bytes, for numbers of 2 bytes and
     masks of 1, and all of it by t with sequence parallelism; numbers of 4 bytes make it 18, 48 and 9.
@@ -284,9 +288,12 @@ def on_one_device() -> tuple[list[float], list[Any], list[Any]]:
     return run(gpt)
 
 
-@pytest.mark.parametrize("sequence", [False, True])
+AXES = [[("tp", n)] for n in (1, 2, 3, 4)] + [[("dp", 2), ("tp", 2)], [("tp", 2), ("dp", 2)]]
+
+
 @pytest.mark.parametrize(
-    "axes", [[("tp", n)] for n in (1, 2, 3, 4)] + [[("dp", 2), ("tp", 2)], [("tp", 2), ("dp", 2)]]
+    ("axes", "sequence"),
+    daily(itertools.product(AXES, [False, True]), lambda axes, sequence: sequence == (axes in AXES[2::2])),
 )
 def test_training_is_that_of_one_device(axes: Any, sequence: bool) -> None:
     """With dropout: masks are equal, to the bit, and so are the variables that the losses come from."""
@@ -326,8 +333,10 @@ def test_kernels_are_kept_in_parts_of_the_batch_axis_too() -> None:
     np.testing.assert_allclose(run(kept, strategy)[0], run(build)[0], 1e-6)
 
 
-@pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(
+    ("stage", "sequence"),
+    daily(itertools.product([1, 3], [False, True]), lambda stage, sequence: sequence == (stage == 3)),
+)
 def test_tensor_parallel_layers_inside_full_sharding(stage: int, sequence: bool) -> None:
     strategy = tf.distribute.FullyShardedStrategy(
         Mesh([("dp", 2), ("tp", 2)]), "dp", stage, min_bytes=64, plan=BLOCK, sequence=sequence
@@ -354,8 +363,10 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "sequence"),
+    daily(itertools.product(OPTIMIZERS, [False, True]), lambda name, sequence: sequence == (name != "LARS")),
+)
 def test_norms_of_variables_in_parts_are_those_of_the_whole(name: str, sequence: bool) -> None:
     build = functools.partial(gpt, 1, optimizer=OPTIMIZERS[name])
     strategy = strategy_on([("tp", 2)], PLAN, sequence=sequence)

@@ -110,7 +110,7 @@ def test_the_part_is_that_of_the_whole_step(case: str) -> None:
     [
         ([("pp", 2), ("dp", 2), ("tp", 2)], {"batch": "dp", "plan": nets_in_stages.PLAN}),
         ([("pp", 2), ("tp", 2)], {"schedule": "zbv", "plan": nets_in_stages.PLAN, "sequence": True}),
-        ([("pp", 4), ("dp", 2)], {"batch": "dp", "remat": "stage"}),
+        pytest.param([("pp", 4), ("dp", 2)], {"batch": "dp", "remat": "stage"}, marks=pytest.mark.slow),
     ],
 )
 def test_only_what_one_device_does_for_others_is_left_out_of_a_pipeline(axes: Any, options: Any) -> None:

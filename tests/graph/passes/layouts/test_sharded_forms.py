@@ -7,6 +7,7 @@ runs in a session with its inputs cut along it, and nothing is gathered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.layouts.sharding_rule import dim_of
 from flowrt.graph.op_def import OpDef, Sample, registered_ops
 from flowrt.viz import explain_layouts
+from tests.each import daily
 from tests.graph.passes.layouts.random_layouts import CONFIG, give, random_layout, random_mesh
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 from tests.graph.test_all_rules import assert_same, rule_for, run
@@ -47,8 +49,10 @@ def whole_factors(operation: Operation, values: Sequence[Any]) -> list[tuple[int
     return found
 
 
-@pytest.mark.parametrize("is_time", [False, True])
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize(
+    ("parts", "is_time"),
+    daily(product([2, 3], [False, True]), lambda parts, is_time: is_time == (parts == 3)),
+)
 @pytest.mark.parametrize(("op", "each"), cases())
 def test_a_form_is_its_op(op: OpDef, each: Sample, parts: int, is_time: bool) -> None:
     values = flat_inputs(op, each)
