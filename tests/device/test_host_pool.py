@@ -21,6 +21,7 @@ from flowrt.device.llvm.host_call import LoopCall
 from flowrt.device.llvm.host_jit import compile_loop
 from flowrt.device.llvm.host_pool import HostPool
 from flowrt.device.llvm.work_stealing import MAX_MEMBERS
+from tests.each import nightly
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 30.0  # for what takes microseconds, on a machine that is busy
@@ -170,9 +171,10 @@ def test_every_element_is_done_once(pool: HostPool, begin: int, count: int, grai
     assert ((counted.begins[begin:] - begin) % grain == 0).all()
 
 
-def test_again_and_again(pool: HostPool) -> None:
+@pytest.mark.parametrize("times", nightly([1000, 10_000], 1))
+def test_again_and_again(pool: HostPool, times: int) -> None:
     """Workers still on their way to one loop meet the next, of another length and table."""
-    for number in range(3000):
+    for number in range(times):
         assert (Counted(pool, 0, 40 + number % 90, 1).counts == 1).all()
 
 

@@ -20,6 +20,7 @@ from flowrt.plan.replay.network import Fabric, Flow, Network
 from flowrt.plan.replay.parameter_servers import Job, train
 from flowrt.plan.replay.replay import play
 from flowrt.plan.replay.schedule_programs import programs_of_schedule
+from tests.each import daily
 from tests.plan.programs import ConstantLinks
 from tests.plan.published import fully_sharded_gpt, gpipe_speed, harmonic, makespan, torchgpipe_speed
 
@@ -173,10 +174,14 @@ def published_gates() -> Iterator[Gate]:
 
 
 GATES = [*exact_gates(), *published_gates()]
+LONGEST = ("1 backup workers", "2 backup workers", "3 backup workers", "zbv p=32")
+"""Between gates of the same law, or beyond them."""
 
 
 @pytest.mark.parametrize(
-    ("name", "computed", "expected", "tolerance"), GATES, ids=[gate[0] for gate in GATES]
+    ("name", "computed", "expected", "tolerance"),
+    daily(GATES, lambda name, *_: name not in LONGEST),
+    ids=[gate[0] for gate in GATES],
 )
 def test_gate(name: str, computed: Callable[[], float], expected: float, tolerance: object) -> None:
     found = computed()

@@ -23,6 +23,7 @@ from flowrt.plan.layouts.layout_choices import parts_of
 from flowrt.plan.layouts.layout_costs import Prices, cost_of, state_bytes
 from flowrt.plan.layouts.layout_search import Way, cheapest_choices, cheapest_layouts
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, gpt, of_net, trained
+from tests.each import nightly
 from tests.plan.random_steps import chosen_only, costs_of_all, random_net, trimmed
 from tests.plan.steps import mesh_of, prices, step_of, step_under
 
@@ -41,7 +42,8 @@ def emitted(layouts: Layouts) -> tuple[Counter[str], Counter[str]]:
     return counts, nbytes
 
 
-SEEDS = [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 200))]
+SEEDS = nightly(range(200), 24)
+"""The first ones have each mesh with each depth of a net twice."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -61,7 +63,7 @@ def test_no_combination_of_choices_is_cheaper(seed: int) -> None:
         assert only.cost == pytest.approx(every[tuple(choices)], rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", nightly(range(60), 24))
 def test_no_combination_within_the_limit_is_cheaper(seed: int) -> None:
     rng = np.random.default_rng(seed)
     step, mesh = step_of(lambda: random_net(seed, 1 + seed % 3)), mesh_of(**MESHES[seed % 4])

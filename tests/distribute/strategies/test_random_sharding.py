@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from tests.each import daily
 
 SIZE, VARIABLES, STEPS = 4, 3, 2
 CPUS = tf.ConfigProto(device_count={"CPU": 5})
@@ -134,7 +135,7 @@ def on_one_device(seed: int) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("first", "end"),
-    [(0, 8), (100, 108), *[pytest.param(n, n + 20, marks=pytest.mark.slow) for n in range(200, 320, 20)]],
+    daily([(0, 8), (100, 108), *[(n, n + 20) for n in range(200, 320, 20)]], lambda first, _: first == 0),
 )
 def test_results_are_those_of_one_device(first: int, end: int, kind: str) -> None:
     for seed in range(first, end):

@@ -75,25 +75,25 @@ def check(
             np.testing.assert_allclose(many, one, 1e-9, 1e-12, err_msg=what)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 8))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 4))
 def test_results_are_those_of_one_device(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 2))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 1))
 def test_sums_in_parts_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed, sums=True)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 2))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 1))
 def test_loops_branches_and_draws_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed, 8, (*CALLS, *NOISE, *2 * CONTROL_FLOW))
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS // 5, PER_TEST))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 2))
 def test_stages_too(first: int) -> None:
     """With one micro-batch: such graphs mix the rows of a batch."""
     for seed in range(first, first + PER_TEST):
@@ -117,7 +117,7 @@ def trained(net: RandomNet, strategy: Any) -> Pipelined:
         return Pipelined(losses, session.run(tf.trainable_variables()))
 
 
-@pytest.mark.parametrize("first", range(0, 30, PER_TEST))
+@pytest.mark.parametrize("first", nightly(range(0, 30, PER_TEST), 1))
 def test_micro_batches_of_random_nets(first: int) -> None:
     """Random schedules, stages, rows and copies of the pipeline, with recomputation or without."""
     for seed in range(first, first + PER_TEST):

@@ -52,17 +52,17 @@ def check_some(first: int, *arguments: Any) -> None:
     assert sum(changed) >= PER_TEST // 4
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 3))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 1))
 def test_float32_for_float64(first: int) -> None:
     check_some(first, Precision("float32", "float64", "float64"), 1e-4, PRODUCTS, True)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 2, PER_TEST), 2))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 2, PER_TEST), 1))
 def test_bfloat16_for_float64(first: int) -> None:
     check_some(first, Precision("bfloat16", "float32", "float64"), 0.1, WITHOUT_JUMPS, False)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 2, PER_TEST), 2))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 2, PER_TEST), 1))
 def test_loops_branches_and_draws_too(first: int) -> None:
     kinds = (*PRODUCTS, *NOISE, *2 * CONTROL_FLOW)
     check_some(first, Precision("float32", "float64", "float64"), 1e-4, kinds, True)
