@@ -14,6 +14,7 @@ import pytest
 import flowrt as tf
 from flowrt.report.read_run import read_run
 from flowrt.summary.event_file import read_events
+from tests.each import nightly
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -70,7 +71,7 @@ def test_gpt_sharded_trains_where_it_does_not_fit(tmp_path: Path) -> None:
         assert float(line.rpartition(" ")[2]) < 1e-4
 
 
-@pytest.mark.parametrize("arguments", [(), ("--dp", "3", "--tp", "1", "--turns", "2")])
+@pytest.mark.parametrize("arguments", nightly([(), ("--dp", "3", "--tp", "1", "--turns", "2")], 1))
 def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tmp_path: Path) -> None:
     printed = run_example("gpt_layouts.py", *arguments, folder=tmp_path)
     assert number_after("step   0: loss", printed) > 3
@@ -79,7 +80,8 @@ def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tm
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--schedule", "zbv"), ("--dp", "2", "--tp", "2", "--remat", "--schedule", "gpipe")]
+    "arguments",
+    nightly([("--schedule", "zbv"), ("--dp", "2", "--tp", "2", "--remat", "--schedule", "gpipe")], 1),
 )
 def test_gpt_pipeline_has_the_losses_of_one_device(arguments: tuple[str, ...], tmp_path: Path) -> None:
     printed = run_example("gpt_pipeline.py", *arguments, "--steps", "11", folder=tmp_path)
@@ -100,7 +102,7 @@ def test_rlhf_raises_the_reward_of_what_is_generated(tmp_path: Path) -> None:
     assert number_after("round  15: reward", printed) > 0.9
 
 
-@pytest.mark.parametrize("devices", ["2", "3"])
+@pytest.mark.parametrize("devices", nightly(["3", "2"], 1))
 def test_experts_have_the_losses_of_one_device(devices: str, tmp_path: Path) -> None:
     printed = run_example("experts.py", "--devices", devices, folder=tmp_path)
     assert number_after("AllToAll:", printed) == 3  # there and back, and back again for the gradient
@@ -185,11 +187,14 @@ def test_digits_ps_trains_the_weights_of_one_process(tmp_path: Path) -> None:
     assert float(found[1]) < 1e-12
 
 
-def test_lstm_text_learns_to_spell_and_pads_little(tmp_path: Path) -> None:
-    printed = run_example("lstm_text.py", "--steps", "100", folder=tmp_path)
+@pytest.mark.parametrize(
+    ("steps", "most_bits"), [("50", 4.0), pytest.param("100", 3.5, marks=pytest.mark.slow)]
+)
+def test_lstm_text_learns_to_spell_and_pads_little(steps: str, most_bits: float, tmp_path: Path) -> None:
+    printed = run_example("lstm_text.py", "--steps", steps, folder=tmp_path)
     bits = [float(b) for b in re.findall(r"([0-9.]+) bits per character", printed)]
-    assert bits[-1] < 3.5  # who knows how frequent each character is needs 4.2
-    assert bits[-1] < bits[0]
+    assert bits[-1] < most_bits  # who knows how frequent each character is needs 4.2
+    assert bits == sorted(bits, reverse=True)
     padding = [float(p) for p in re.findall(r"([0-9.]+)% of [0-9,]+ numbers are padding", printed)]
     assert max(padding) < 25  # of batches of lines as they come it would be 41
     assert len(printed.partition("--- a sample\n")[2].splitlines()) == 10
