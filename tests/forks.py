@@ -74,5 +74,5 @@ def inherit(environ: Mapping[str, str]) -> None:
 def _run(command: Sequence[str], environ: Mapping[str, str], read: Connection, written: Connection) -> None:
     inherit(environ)
     sys.argv = [*command]
-    with _file_of(read, "r") as sys.stdin, _file_of(written, "w") as sys.stdout:
-        runpy.run_path(command[0], run_name="__main__")
+    sys.stdin, sys.stdout = _file_of(read, "r"), _file_of(written, "w")  # open until an error is printed, too
+    runpy.run_path(command[0], run_name="__main__")
