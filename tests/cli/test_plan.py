@@ -108,6 +108,52 @@ def test_a_plan_that_is_written_is_that_of_a_strategy(
     assert done.stdout.count("trained") == 3, done.stderr
 
 
+def test_a_plan_is_played_without_a_search(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [script, "--cluster", cluster(tmp_path), "--simulate", "--fix", "pp=2",
+             "--fix", "micro_batches=4", "--fix", "schedule=gpipe"]  # fmt: skip
+    text = planned(capsys, *words, "--json", "plan.json")
+    assert "dp=4  tp=1  pp=2, schedule gpipe" in text
+    assert "the choice that was given, without a search" in text
+    events = json.loads(Path("train.trace.json").read_text())["traceEvents"]
+    assert {e["name"] for e in events if e["ph"] == "X"} >= {"forward", "backward", "message", "bubble"}
+    again = planned(capsys, script, "--simulate", "--plan", "plan.json")  # on the plan's own cluster
+    assert again == text
+
+
+def test_a_plan_of_another_script(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    planned(capsys, script, "--processes", "2", "--top", "1", "--json", str(path))
+    Path(script).write_text(SCRIPT.replace("layer{layer}", "l{layer}"))
+    assert main(["plan", script, "--simulate", "--plan", str(path)]) == 2
+    assert "expected the variable 'layer0/kernel'" in capsys.readouterr().err
+
+
+def test_a_report_of_a_plan(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--top", "2", "--log-dir", str(run))
+    assert f"flowrt report {run}" in text
+    assert {path.name for path in run.iterdir()} == {"plan.json", "plan.record.json", "plan.trace.json"}
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "Amdahl" in page
+    assert "Plan</h2>" in page
+
+
+def test_the_file_of_a_plan_says_what_was_predicted(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    planned(capsys, script, "--cluster", cluster(tmp_path), "--top", "1", "--json", str(path))
+    content = json.loads(path.read_text())
+    assert sum(content["predicted"]["parts"].values()) == pytest.approx(content["predicted"]["seconds"])
+    assert content["predicted"]["bytes"]
+    assert "[device.small]" in content["cluster"]
+    assert content["versions"].keys() == {"flowrt"}
+
+
 def test_scaling(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = planned(capsys, script, "--cluster", cluster(tmp_path), "--sweep", "devices=1..8")
     assert [line.split()[0] for line in text.splitlines()[1:5]] == ["1", "2", "4", "8"]
@@ -171,6 +217,11 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
         (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),
         (("--fix", "tp=3"), "tp=3: expected a divisor of the 4 devices of a host"),
+        (("--fix", "sharding=2"), "got 'sharding=2'. Add --simulate, which searches nothing."),
+        (("--simulate", "--fix", "sharding=4"), "--fix sharding: expected 0, 1, 2 or 3; got 4"),
+        (("--simulate", "--fix", "dp=4"), "simulate: expected dp x tp x pp = 8, all of the cluster"),
+        (("--simulate", "--sweep", "devices=1..4"), "--simulate: expected a plan to write"),
+        (("--plan", "plan.json"), "--plan: expected it with --simulate"),
     ],
 )
 def test_bad_words_end_with_2(
