@@ -14,13 +14,13 @@ from flowrt.plan.choice import Choice, mistake_of
 from flowrt.plan.cluster.cluster_file import (
     MAX_DEVICES,
     Cluster,
-    DeviceKind,
     format_cluster,
     parse_cluster,
     read_cluster,
     this_host,
 )
 from flowrt.plan.explain import TextRow, estimates_text, explain, predicted, scaling_text
+from flowrt.plan.machine import CORE
 from flowrt.plan.plan_file import Plan, read_plan, variables_of, write_plan
 from flowrt.plan.plan_record import FILE, record_of, write_record
 from flowrt.plan.planning import Planned
@@ -46,8 +46,6 @@ Arguments after -- are passed to the script, which is left at its first training
 FIXED = ("dp", "tp", "pp", "micro_batches")
 GIVEN = tuple(each.name for each in dataclasses.fields(Choice) if each.name != "layouts")
 PLAN, TRACE = "plan.json", "plan.trace.json"
-CORE = DeviceKind("core", {"float32": 60e9, "float64": 30e9}, 4 << 30, 10e9, {"float32": 0.7, "float64": 0.7})
-"""A core of a host, unless it is measured."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

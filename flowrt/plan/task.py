@@ -76,13 +76,24 @@ class Task:
             )
         return {size: layers}
 
+    def _check_batch(self) -> None:
+        """Raise `InvalidArgumentError` if only the batch could be divided, and it is a constant."""
+        found = self.recorded
+        if found.batch < found.samples and self.machine.devices > self._fixed.get("tp", 1):
+            raise InvalidArgumentError(
+                f"plan: expected a batch that is fed, or of a dataset; got a constant of {found.samples} "
+                "samples, which no strategy divides among devices"
+            )
+
     def estimates(self) -> Found:
         """All choices, by estimates. Raises as `search`."""
-        return search(self.machine, self.recorded.samples, self.shared(), self.model, self._fixed)
+        self._check_batch()
+        return search(self.machine, self.recorded.batch, self.shared(), self.model, self._fixed)
 
     def planned(self, count: int = REPLAYED) -> Planned:
         """The best ``count`` choices, played. Raises as `plan_on`."""
-        samples, shared = self.recorded.samples, self.shared()
+        self._check_batch()
+        samples, shared = self.recorded.batch, self.shared()
         return plan_on(self.machine, samples, shared, self.model, self._player, self._fixed, count)
 
     def given(self, choice: Choice) -> Planned:
@@ -91,7 +102,7 @@ class Task:
         Raises `InvalidArgumentError` if it has other devices than the cluster, if the batch cannot be divided
         as it says, and if it cannot be lowered, and `ResourceExhaustedError` if it does not fit.
         """
-        parts, samples = choice.dp * choice.micro_batches, self.recorded.samples
+        parts, samples = choice.dp * choice.micro_batches, self.recorded.batch
         if choice.devices != self.machine.devices or samples % parts:
             raise InvalidArgumentError(
                 f"simulate: expected dp x tp x pp = {self.machine.devices}, all of the cluster, and a batch "
@@ -129,14 +140,14 @@ class Task:
             found.append(Scaled(size, best, one.seconds / best.seconds, weak))
         if not found:
             raise InvalidArgumentError(
-                f"sweep: expected numbers of devices among which a batch of {self.recorded.samples} can be "
+                f"sweep: expected numbers of devices among which a batch of {self.recorded.batch} can be "
                 f"divided; got {', '.join(map(str, sizes))}"
             )
         return found
 
     def _best(self, size: int) -> Estimate:
         machine = ClusterMachine(resized(self.cluster, size))
-        return search(machine, self.recorded.samples, {1: Shared()}, self.model, self._fixed).fitting[0]
+        return search(machine, self.recorded.batch, {1: Shared()}, self.model, self._fixed).fitting[0]
 
     def _with_larger_batch(self, size: int) -> Estimate:
         """Data parallelism with ``size`` batches; one device for 1."""
@@ -147,7 +158,7 @@ class Task:
             forward=stage.forward._replace(work=stage.forward.work * size),
             backward=stage.backward._replace(work=stage.backward.work * size),
         )
-        samples = self.recorded.samples * size
+        samples = self.recorded.batch * size
         return estimate(Choice(dp=size), model._replace(stages=(larger,)), Shared(), machine, samples)
 
 

@@ -200,6 +200,19 @@ def test_the_batch_of_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "expected batches of a known size" in capsys.readouterr().err
 
 
+def test_a_batch_that_is_a_constant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "constant.py"
+    fed = "x, y = tf.placeholder(tf.float32, [32, 64]), tf.placeholder(tf.int64, [32])\n"
+    constant = "x, y = tf.constant(np.ones((32, 64), np.float32)), tf.constant(np.zeros(32, np.int64))\n"
+    text = SCRIPT.replace(fed, constant)
+    path.write_text(text.replace("{x: np.ones((32, 64)), y: np.zeros(32)}", "{}"))
+    lines = planned(capsys, str(path), "--processes", "1").splitlines()
+    seconds = {"ms": 1e-3, "us": 1e-6}[lines[1].split()[2].rstrip(":")] * float(lines[1].split()[1])
+    assert float(lines[2].split()[1]) == pytest.approx(32 / seconds, rel=0.01)
+    assert main(["plan", str(path), "--processes", "2"]) == 2
+    assert "got a constant of 32 samples, which no strategy divides" in capsys.readouterr().err
+
+
 def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = planned(capsys, script, "--cluster", cluster(tmp_path), "--memory")
     assert "dp=8 sharding=3" in text

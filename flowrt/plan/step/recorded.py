@@ -26,6 +26,8 @@ from flowrt.graph.ops.state.iterators import iterator_get_next_op
 from flowrt.graph.passes.layouts.cut_stages import cut_stages
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
 from flowrt.graph.passes.prepare.prune import prune, redirect
+from flowrt.graph.precision import Precision
+from flowrt.plan.step.costs import nbytes_of
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.viz.compile_request import CompileRequest
 from flowrt.viz.script import requests_of_script
@@ -35,12 +37,11 @@ OPTIMISE = parse_pipeline("extract, lower, order_effects, infer_shapes, optimise
 """The stages of every strategy, in front of its layouts."""
 
 
-@final
 class RecordingStrategy(LayoutStrategy):
     """Gives no layouts, and a mark to each operation, variable and gradient."""
 
-    def __init__(self) -> None:
-        super().__init__(Mesh([("recorded", 1)]), batch="recorded")
+    def __init__(self, policy: Precision | None = None) -> None:
+        super().__init__(Mesh([("recorded", 1)]), batch="recorded", policy=policy)
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
         return {UNIT: variable.op.name}
@@ -50,8 +51,8 @@ class RecordingStrategy(LayoutStrategy):
 
 
 class _Marking(LayoutExtended):
-    def _of_input(self, op: Operation) -> Mapping[str, Any]:
-        return {**super()._of_input(op), STAGE: FOUND}
+    def attributes_of_new(self, op: Operation) -> Mapping[str, Any]:
+        return {**super().attributes_of_new(op), STAGE: FOUND}
 
 
 @final
@@ -74,7 +75,17 @@ class Recorded:
 
     @property
     def samples(self) -> int:
-        """The size of the batch: the first dimension of most feeds and elements of datasets, 1 without any.
+        """The samples of a step: the batch, or those of a constant batch, which is not divided."""
+        arrays = [node.outputs[0] for node in self._extracted if node.op.name == "Const"]
+        largest = max(arrays, key=nbytes_of, default=None)
+        if self.batch == 1 and largest is not None and len(largest.shape or ()) > 1:
+            return (largest.shape or ())[0] or 1
+        return self.batch
+
+    @property
+    def batch(self) -> int:
+        """The size of the batch that can be divided among devices: the first dimension of most feeds and
+        elements of datasets, 1 without any.
 
         Raises `InvalidArgumentError` if elements of a dataset have an unknown one.
         """
