@@ -110,7 +110,7 @@ class InPlaceStrategy(RecordingStrategy):
                     )
                 shape = (self._batch_size, *shape[1:])
             feeds[tensor] = shape
-        return Recorded(request._replace(feeds=feeds))
+        return Recorded(request._replace(feeds=feeds), self.policy)
 
 
 def _updates(graph: Graph) -> list[Operation]:

@@ -272,6 +272,20 @@ def test_a_script_with_a_graph_of_its_own(tmp_path: Path, capsys: pytest.Capture
     assert "expected a model in the default graph" in capsys.readouterr().err
 
 
+def test_rates_are_those_of_the_dtype_of_products(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = 'policy=tf.distribute.Precision("bfloat16")'
+    opened = f"scope = tf.distribute.AutoStrategy(2, {policy}).scope()\nscope.__enter__()\nh = x\n"
+    Path(script).write_text(SCRIPT.replace("h = x\n", opened))
+    slow = "flops = {{ float32 = 1e12, bfloat16 = 1e10 }}"
+    path = cluster(tmp_path, CLUSTER.replace("flops.float32 = 1e12", slow))
+    words = ["--fix", "dp=8", "--top", "1", "--cluster"]
+    assert re.search(r"compute [\d.]+ ms", planned(capsys, script, *words, path))
+    path = cluster(tmp_path, CLUSTER.replace("flops.float32 = 1e12", slow.replace("1e10", "1e12")))
+    assert re.search(r"compute [\d.]+ us", planned(capsys, script, *words, path))
+
+
 def test_products_of_a_dtype_without_flops(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,13 +12,14 @@ import pytest
 import flowrt as tf
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.layouts.attributes import MESH
-from flowrt.graph.passes.pipeline import CompileOptions, compile_step
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
+from flowrt.graph.precision import Precision
 from flowrt.plan.auto_strategy import AutoStrategy
 from flowrt.plan.choice import Choice
 from flowrt.plan.in_place import InPlaceStrategy, carry_out
 from flowrt.plan.plan_file import Plan, write_plan
 from flowrt.plan.step.applied import devices_of
-from flowrt.plan.step.recorded import OPTIMISE, Recorded, RecordingStrategy
+from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from tests.plan import test_applied
 
 CHOICES = [
@@ -104,7 +105,7 @@ def test_the_graph_is_that_of_a_script_written_for_the_strategy(net: str, choice
         request = test_applied.request_of(made)
         names = [device.to_string() for device in devices_of(choice.devices)]
         carry_out(graph, Recorded(request), choice.strategy(names), choice.stages)
-        found = compile_step(request.request, CompileOptions(()), pipeline=OPTIMISE)
+        found = compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
     expected = test_applied.written(build, choice)
     text_of = test_applied.text_of
     assert text_of(found, choice.devices) == text_of(expected, choice.devices)
@@ -145,6 +146,17 @@ def test_without_an_optimizer() -> None:
         AutoStrategy(2).scope(),
     ):
         tf.layers.dense(tf.placeholder(tf.float32, [8, 4]), 2)
+
+
+def test_it_trains_in_16_bits() -> None:
+    policy = Precision("bfloat16")
+    strategy = AutoStrategy(2, policy=policy)
+    assert isinstance(strategy, InPlaceStrategy)
+    found = losses(in_scope(strategy), 2)
+    assert strategy.choice is not None
+    by_hand = losses(in_scope(strategy.choice.strategy(policy=policy)), 2)
+    np.testing.assert_allclose(found, by_hand, 1e-4)
+    assert found[0] != losses(trained, 1)[0]
 
 
 def test_a_second_scope() -> None:

@@ -21,9 +21,10 @@ from flowrt.graph.layouts.attributes import (
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.assign_stages import assign_stages
+from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.plan.choice import Choice
-from flowrt.plan.step.recorded import Recorded, gradients_of
+from flowrt.plan.step.recorded import NARROW, Recorded, gradients_of
 from flowrt.variables.distribution_context import unopened_strategies
 
 KEPT = (STAGE, FORWARD)
@@ -38,10 +39,11 @@ def devices_of(count: int) -> list[DeviceSpec]:
 def applied(recorded: Recorded, choice: Choice) -> Subgraph:
     """The step of ``recorded`` under ``choice``, in front of the lowering of layouts."""
     names = [device.to_string() for device in devices_of(choice.devices)]
-    strategy = choice.strategy(names)
+    strategy = choice.strategy(names, recorded.policy)
     unopened_strategies.discard(strategy)
-    step = recorded.step(choice.stages, has_parts=choice.sharding > 0)
-    return with_attributes(recorded, step, strategy, choice.stages)
+    step = recorded.wide_step(choice.stages, has_parts=choice.sharding > 0)
+    marked = with_attributes(recorded, step, strategy, choice.stages)
+    return compile_step(marked, recorded.options, pipeline=NARROW)
 
 
 def with_attributes(recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> Subgraph:
