@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowrt.cli.options import positive, report_mistake, spellings
 from flowrt.errors import InvalidArgumentError, OpError, nearest
+from flowrt.graph.collectives.cost import LINKS_VARIABLE
 from flowrt.plan.choice import Choice, mistake_of
 from flowrt.plan.cluster.cluster_file import (
     MAX_DEVICES,
@@ -19,6 +21,7 @@ from flowrt.plan.cluster.cluster_file import (
     read_cluster,
     this_host,
 )
+from flowrt.plan.cluster.probed_links import probed_links, with_kept_links
 from flowrt.plan.explain import TextRow, estimates_text, explain, predicted, scaling_text
 from flowrt.plan.machine import CORE
 from flowrt.plan.plan_file import Plan, read_plan, variables_of, write_plan
@@ -66,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plan", metavar="FILE", help="with --simulate: a plan that --json has written, on "
         "the plan's own cluster if --cluster gives none")  # fmt: skip
     add("--measure", action="store_true", help="measure the step's operations on this device first")
+    add("--probe", action="store_true", help="measure the links between processes of this host first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
     add("--device-hours", type=float, metavar="H", help="what if a device fails every H hours on average")
@@ -162,11 +166,13 @@ def _scaled(task: Task) -> list[Scaled]:
 
 def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
     if not arguments.cluster:
-        if plan is not None and not (arguments.processes or arguments.measure):
+        if plan is not None and not (arguments.processes or arguments.measure or arguments.probe):
             return parse_cluster(plan.cluster, f"{arguments.plan}: cluster")
-        return this_host(arguments.processes or 2, CORE)
-    if arguments.processes or arguments.measure:
-        name = "--processes" if arguments.processes else "--measure"
+        links = {LINKS_VARIABLE: probed_links()} if arguments.probe else with_kept_links(os.environ)
+        return this_host(arguments.processes or 2, CORE, links)
+    names = [name for name in ("processes", "measure", "probe") if getattr(arguments, name)]
+    if names:
+        name = f"--{names[0]}"
         raise InvalidArgumentError(f"{name}: expected it without --cluster, as it is of this host")
     return read_cluster(arguments.cluster)
 

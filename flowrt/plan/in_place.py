@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -16,6 +17,7 @@ from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy
 from flowrt.distribute.strategies.layouts.pipeline import whole_graph
 from flowrt.errors import FailedPreconditionError
+from flowrt.graph.collectives.cost import LINKS_VARIABLE, format_links, links_of
 from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
 from flowrt.graph.layouts.attributes import FORWARD, MESH, STAGE
 from flowrt.graph.op_def import Effect
@@ -80,7 +82,8 @@ class InPlaceStrategy(RecordingStrategy):
         """The best choice for the step in ``graph``, which has its attributes then."""
         take_in_inputs(graph, self)
         recorded = self._recorded(graph)
-        cluster = this_host(self._count, CORE)
+        inside = format_links({"between": links_of(os.environ).inside})  # of one process
+        cluster = this_host(self._count, CORE, {LINKS_VARIABLE: inside})
         planned = Task(recorded, cluster, costs_of(recorded, cluster, False)).planned(TRIED)
         best = planned.best
         _log.info("AutoStrategy: %s: %s a step", mesh_text(best.choice), seconds_text(best.seconds))

@@ -296,7 +296,29 @@ def test_products_of_a_dtype_without_flops(
     )
 
 
-@pytest.mark.parametrize("words", [["--processes", "2"], ["--measure"]])
+def test_links_are_measured_and_kept(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLOWRT_LINKS", raising=False)
+    words = [script, "--simulate", "--fix", "dp=2", "--log-dir", str(tmp_path / "run")]
+
+    def cluster_of_plan() -> list[str]:
+        planned(capsys, *words)
+        found: list[str] = json.loads((tmp_path / "run" / "plan.json").read_text())["cluster"]
+        return found
+
+    default = cluster_of_plan()
+    words.append("--probe")
+    probed = cluster_of_plan()
+    assert probed != default
+    words.pop()
+    assert cluster_of_plan() == probed
+    monkeypatch.setenv("FLOWRT_LINKS", "between=1e-3,1e-9")
+    assert "latency = '1ms'" in " ".join(cluster_of_plan()).replace('"', "'")
+
+
+@pytest.mark.parametrize("words", [["--processes", "2"], ["--measure"], ["--probe"]])
 def test_what_is_of_this_host_is_not_of_a_cluster(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
