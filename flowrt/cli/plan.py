@@ -157,7 +157,7 @@ def _written(arguments: argparse.Namespace, task: Task, planned: Planned) -> lis
 
 
 def _scaled(task: Task) -> list[Scaled]:
-    """How the step scales up to the devices that there are; nothing for sizes that only fit all of them."""
+    """The scaling up to the devices that there are; nothing for sizes that only fit all of them."""
     try:
         return task.sweep(_powers(1, task.machine.devices))
     except InvalidArgumentError:

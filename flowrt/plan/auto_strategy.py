@@ -36,7 +36,7 @@ def AutoStrategy(
 
     The whole model and its optimizer are made in the scope. Inputs that were made before it are taken in. For
     devices the plan is found when the scope ends, in seconds and by rates; ``batch_size`` is that of
-    placeholders whose first dimension is None.
+    placeholders with a first dimension of None.
 
     With a file the scope ends with `InvalidArgumentError` if the script has made other variables than those
     that were planned. Raises as `read_plan`, as the strategy that it is, as `InPlaceStrategy`, and

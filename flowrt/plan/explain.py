@@ -59,7 +59,7 @@ def explain(planned: Planned, machine: Machine, samples: int) -> list[TextRow]:
 
 
 def predicted(best: Candidate, samples: int) -> dict[str, Any]:
-    """What a plan's file says of its ``best``: times in seconds, and bytes of a device by position."""
+    """The facts of ``best`` in a plan's file: times in seconds, and bytes of a device by position."""
     return {
         "seconds": best.seconds,
         "samples_per_second": product_of(best, samples).samples_per_second,
@@ -120,7 +120,7 @@ def _memory(candidate: Candidate, machine: Machine) -> list[str]:
 
 
 def played_text(planned: Planned) -> str:
-    """How many choices were played, of how many."""
+    """The number of choices that were played, of all that fit."""
     if planned.fitting == 0:
         return "the choice that was given, without a search"
     return f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"

@@ -60,7 +60,7 @@ class InPlaceStrategy(RecordingStrategy):
         super().__init__(policy)
         self._count, self._devices, self._batch_size = count, devices, batch_size
         self.choice: Choice | None = None
-        """What was chosen, once the scope has ended."""
+        """The choice, once the scope has ended."""
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:

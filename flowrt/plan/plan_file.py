@@ -5,7 +5,7 @@
     read_plan("plan.json").choice.strategy()
 
 A plan names the variables of the model, with shapes and dtypes. So it is known when the script has changed.
-It has the cluster for which it was made, what was predicted, and the versions, for people who compare plans.
+It has the cluster for which it was made, what was predicted, and the versions, to compare plans by.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ PLAN_SECTIONS = (plans,)
 
 
 def chosen(plan: PlanRecord) -> Markup:
-    """What was chosen, for which script and cluster."""
+    """The choice, for which script and cluster."""
     facts = [("strategy", plan.mesh), ("script", plan.script), ("batch", f"{plan.samples} samples"),
              ("searched", plan.searched)]  # fmt: skip
     facts += [("layouts" if i == 0 else "", line) for i, line in enumerate(plan.layouts)]

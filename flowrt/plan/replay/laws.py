@@ -70,7 +70,7 @@ class Fit(NamedTuple):
         return self.law(self.share, devices)
 
     def why_not(self, devices: Sequence[float], speedups: Sequence[float]) -> str | None:
-        """Why the law does not fit the curve, of at least two points; None if it does.
+        """The reason why the law does not fit the curve, of at least two points; None if it does.
 
         >>> fit_amdahl([1, 2, 4], [1, 0.8, 0.5]).why_not([1, 2, 4], [1, 0.8, 0.5])
         'on 4 devices it is slower than on 1, which no share explains'

@@ -68,7 +68,7 @@ class Marks:
         in_parts = [each for each in gradients if UNIT in self._variables[each.variable]]
         self.whole = {(node.name, 0): node.inputs[0] for node, name in gradients
                       if UNIT not in self._variables[name]}  # fmt: skip
-        """What brings gradients to the parts of variables that have none, with the gradients themselves."""
+        """The nodes that bring gradients to parts of variables without any, with the gradients themselves."""
         self._of_gradient = {node.name: self._variables[name] for node, name in in_parts}
         self._producers = tuple(dict.fromkeys(node.inputs[0][0] for node, _ in in_parts))
 
