@@ -189,7 +189,9 @@ def _words(kind: str) -> str:
 def _parts_text(parts: Mapping[str, float]) -> str:
     whole = sum(parts.values())
     return ", ".join(
-        f"{_words(kind)} {seconds_text(seconds)} ({share(seconds, whole)})" for kind, seconds in parts.items()
+        f"{_words(kind)} {seconds_text(seconds)} ({share(seconds, whole)})"
+        for kind, seconds in parts.items()
+        if seconds > 0
     )
 
 
