@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from flowrt.cli.options import positive, report_mistake
+from flowrt.cli.options import positive, report_mistake, spellings
 from flowrt.errors import InvalidArgumentError, OpError, nearest
-from flowrt.plan.cluster.cluster_file import MAX_DEVICES, Cluster, DeviceKind, read_cluster, this_host
-from flowrt.plan.explain import estimates_text, explain, scaling_text
-from flowrt.plan.plan_file import Plan, variables_of, write_plan
+from flowrt.graph.collectives.cost import LINKS_VARIABLE
+from flowrt.plan.choice import Choice, mistake_of
+from flowrt.plan.cluster.cluster_file import (
+    MAX_DEVICES,
+    Cluster,
+    format_cluster,
+    parse_cluster,
+    read_cluster,
+    this_host,
+)
+from flowrt.plan.cluster.probed_links import probed_links, with_kept_links
+from flowrt.plan.explain import TextRow, estimates_text, explain, predicted, scaling_text
+from flowrt.plan.machine import CORE
+from flowrt.plan.plan_file import Plan, read_plan, variables_of, write_plan
+from flowrt.plan.plan_record import FILE, record_of, write_record
+from flowrt.plan.planning import Planned
+from flowrt.plan.replay.trace import trace_of
 from flowrt.plan.stage_search import REPLAYED
 from flowrt.plan.step.recorded import record
-from flowrt.plan.task import Task, costs_of
+from flowrt.plan.task import Scaled, Task, costs_of
 from flowrt.plan.what_if import if_devices_fail, if_workers_are_late
+from flowrt.profiler.text_table import aligned
+from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
 
 HELP = "find what to run where for a script's training step, and how long it takes"
+EXAMPLES = """examples:
+  flowrt plan train.py --processes 4 --measure               the best for four processes of this host
+  flowrt plan train.py --cluster gpus.toml --json plan.json  for tf.distribute.AutoStrategy("plan.json")
+  flowrt plan train.py --cluster gpus.toml --fix tp=2        with layers that two devices share
+  flowrt plan train.py --cluster gpus.toml --sweep devices=1..1024
+  flowrt plan train.py --simulate --plan plan.json           a plan, played without a search
+  flowrt plan train.py --cluster gpus.toml --log-dir run && flowrt report run
+
+Arguments after -- are passed to the script, which is left at its first training step."""
+
 FIXED = ("dp", "tp", "pp", "micro_batches")
-CORE = DeviceKind("core", {"float32": 60e9, "float64": 30e9}, 4 << 30, 10e9, {"float32": 0.7, "float64": 0.7})
-"""A core of a host, unless it is measured."""
+GIVEN = tuple(each.name for each in dataclasses.fields(Choice) if each.name != "layouts")
+PLAN, TRACE = "plan.json", "plan.trace.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,17 +61,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--fix", action="append", default=[], metavar="NAME=N",
-        help=f"a size that is given: {', '.join(FIXED)}; repeatable. Layers are shared only if tp is given",
+        help=f"a size that is given: {', '.join(FIXED)}; with --simulate also {', '.join(GIVEN[4:])}; "
+        "repeatable. Layers are shared only if tp is given",
     )  # fmt: skip
+    add("--simulate", action="store_true", help="play what --fix or --plan gives, "
+        "without a search, and write the timeline")  # fmt: skip
+    add("--plan", metavar="FILE", help="with --simulate: a plan that --json has written, on "
+        "the plan's own cluster if --cluster gives none")  # fmt: skip
     add("--measure", action="store_true", help="measure the step's operations on this device first")
+    add("--probe", action="store_true", help="measure the links between processes of this host first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
     add("--device-hours", type=float, metavar="H", help="what if a device fails every H hours on average")
     add("--checkpoint-s", type=float, default=60.0, metavar="S", help="seconds of a checkpoint (default: 60)")
     add("--late-ms", type=float, metavar="MS", help="what if workers are late by MS on average")
     add("--json", metavar="FILE", help="write the plan, for tf.distribute.AutoStrategy(FILE)")
+    add(*spellings("--log-dir"), type=Path, metavar="DIR", help="write the plan, its timeline and "
+        "what flowrt report DIR shows")  # fmt: skip
     add("--top", type=positive, default=REPLAYED, metavar="K", help=f"choices to play (default: {REPLAYED})")
-    parser.epilog = "Arguments after -- are passed to the script, which is left at its first training step."
+    parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,51 +91,123 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
-    fixed, sizes = _fixed(arguments.fix), _sizes(arguments.sweep)
-    if arguments.json and (sizes or arguments.memory):
-        raise InvalidArgumentError("--json: expected a plan to write; --sweep and --memory choose none")
-    cluster = _cluster(arguments)
+    sizes = _sizes(arguments.sweep)
+    _check_together(arguments)
+    plan = read_plan(arguments.plan) if arguments.plan else None
+    cluster = _cluster(arguments, plan)
+    given = _given(arguments.fix, cluster) if arguments.simulate and plan is None else None
+    fixed = {} if arguments.simulate else _fixed(arguments.fix, FIXED)
     recorded = record(arguments.source, arguments.script_arguments)
-    task = Task(recorded, cluster, costs_of(recorded, cluster, arguments.measure), fixed)
+    costs = costs_of(recorded, cluster, arguments.measure)
+    if plan is not None:
+        plan.check(variables_of(recorded), f"plan {arguments.plan}")
+        given = plan.choice
+    task = Task(recorded, cluster, costs, fixed if given is None else {"tp": given.tp})
     if sizes:
         return scaling_text(task.sweep(sizes))
     if arguments.memory:
         found = task.estimates()
         return estimates_text(sorted([*found.fitting, *found.too_large], key=lambda each: each.nbytes))
-    planned = task.planned(arguments.top)
-    if arguments.json:
-        write_plan(arguments.json, Plan(planned.best.choice, variables_of(recorded), arguments.source))
-    lines = explain(planned, task.machine, recorded.samples)
+    planned = task.planned(arguments.top) if given is None else task.given(given)
+    rows = explain(planned, task.machine, recorded.samples)
     if arguments.device_hours is not None:
-        lines += if_devices_fail(planned.best, arguments.device_hours, arguments.checkpoint_s)
+        rows.append(if_devices_fail(planned.best, arguments.device_hours, arguments.checkpoint_s))
     if arguments.late_ms is not None:
-        lines += if_workers_are_late(planned.best, arguments.late_ms / 1000)
-    return lines
+        rows.append(if_workers_are_late(planned.best, arguments.late_ms / 1000))
+    return aligned([*rows, *_written(arguments, task, planned)])
 
 
-def _cluster(arguments: argparse.Namespace) -> Cluster:
+def _check_together(arguments: argparse.Namespace) -> None:
+    """Raise `InvalidArgumentError` for options that do not go together."""
+    chooses_none = bool(arguments.sweep or arguments.memory)
+    for name, value in (("--json", arguments.json), ("--log-dir", arguments.log_dir),
+                        ("--simulate", arguments.simulate)):  # fmt: skip
+        if value and chooses_none:
+            raise InvalidArgumentError(f"{name}: expected a plan to write; --sweep and --memory choose none")
+    if arguments.plan and not arguments.simulate:
+        raise InvalidArgumentError("--plan: expected it with --simulate, which plays the plan")
+    if arguments.plan and arguments.fix:
+        raise InvalidArgumentError(f"--plan: expected it without --fix; got {', '.join(arguments.fix)}, too")
+
+
+def _written(arguments: argparse.Namespace, task: Task, planned: Planned) -> list[TextRow]:
+    """Write the files that were asked for. Rows that name them."""
+    best, recorded, script = planned.best, task.recorded, arguments.source
+    cluster, folder, rows = format_cluster(task.cluster), arguments.log_dir, []
+    plan = Plan(best.choice, variables_of(recorded), script, cluster, predicted(best, recorded.samples))
+    if arguments.json:
+        write_plan(arguments.json, plan)
+    if not (folder or arguments.simulate):
+        return []
+    detailed = task.detailed(best.choice)
+    trace = Path(f"{Path(script).stem}.trace.json") if folder is None else folder / TRACE
+    if folder is not None:
+        with typed_os_errors(f"--log-dir {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_plan(str(folder / PLAN), plan)
+        scaled = _scaled(task)
+        write_record(
+            folder / FILE,
+            record_of(planned, detailed, task.machine, recorded.samples, scaled, script, cluster),
+        )
+        rows.append(("page", f"flowrt report {folder}"))
+    with typed_os_errors(f"timeline {trace}"):
+        replace_file(str(trace), trace_of(best.programs, detailed).encode())
+    return [("timeline", f"{trace}, for Perfetto or chrome://tracing"), *rows]
+
+
+def _scaled(task: Task) -> list[Scaled]:
+    """The scaling up to the devices that there are; nothing for sizes that only fit all of them."""
+    try:
+        return task.sweep(_powers(1, task.machine.devices))
+    except InvalidArgumentError:
+        return []
+
+
+def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
     if not arguments.cluster:
-        return this_host(arguments.processes or 2, CORE)
-    if arguments.processes or arguments.measure:
-        name = "--processes" if arguments.processes else "--measure"
+        if plan is not None and not (arguments.processes or arguments.measure or arguments.probe):
+            return parse_cluster(plan.cluster, f"{arguments.plan}: cluster")
+        links = {LINKS_VARIABLE: probed_links()} if arguments.probe else with_kept_links(os.environ)
+        return this_host(arguments.processes or 2, CORE, links)
+    names = [name for name in ("processes", "measure", "probe") if getattr(arguments, name)]
+    if names:
+        name = f"--{names[0]}"
         raise InvalidArgumentError(f"{name}: expected it without --cluster, as it is of this host")
     return read_cluster(arguments.cluster)
 
 
-def _fixed(words: Sequence[str]) -> dict[str, int]:
-    """The sizes of ``NAME=N``. Raises `InvalidArgumentError`."""
-    found: dict[str, int] = {}
+def _fixed(words: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """The values of ``NAME=N``. Raises `InvalidArgumentError`."""
+    found: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")
-        if name not in FIXED:
-            hint = nearest(name, FIXED)
-            raise InvalidArgumentError(f"--fix: expected one of {', '.join(FIXED)}; got {word!r}.{hint}")
-        if not text.isdecimal() or int(text) < 1:
-            raise InvalidArgumentError(f"--fix: expected {name}=N with N of at least 1; got {word!r}")
+        if name not in names:
+            hint = nearest(name, names)
+            more = " Add --simulate, which searches nothing." if name in GIVEN else ""
+            raise InvalidArgumentError(
+                f"--fix: expected one of {', '.join(names)}; got {word!r}.{hint}{more}"
+            )
         if name in found:
             raise InvalidArgumentError(f"--fix: expected {name} once; got {' and '.join(words)}")
-        found[name] = int(text)
+        least = 0 if name in ("sharding", "remat") else 1
+        if name != "schedule" and (not text.isdecimal() or int(text) < least):
+            raise InvalidArgumentError(f"--fix: expected {name}=N with N of at least {least}; got {word!r}")
+        found[name] = text if name == "schedule" else bool(int(text)) if name == "remat" else int(text)
     return found
+
+
+def _given(words: Sequence[str], cluster: Cluster) -> Choice:
+    """The choice with the values of ``NAME=N``; all other devices share the batch. Raises
+    `InvalidArgumentError`.
+    """
+    values: Mapping[str, Any] = _fixed(words, GIVEN)
+    others = values.get("tp", 1) * values.get("pp", 1)
+    choice = Choice(**{"dp": max(1, cluster.num_devices // others), **values})
+    mistake = mistake_of(choice)
+    if mistake is not None:
+        raise InvalidArgumentError(f"--fix {mistake.field}: expected {mistake.expected}; got {mistake.got!r}")
+    return choice
 
 
 def _sizes(text: str | None) -> list[int]:
@@ -111,5 +221,10 @@ def _sizes(text: str | None) -> list[int]:
     low, high = int(first), int(last)
     if high > MAX_DEVICES:
         raise InvalidArgumentError(f"--sweep: expected at most {MAX_DEVICES:,} devices; got {high:,}")
+    return _powers(low, high)
+
+
+def _powers(low: int, high: int) -> list[int]:
+    """The powers of two from ``low`` to ``high``, and ``high``."""
     powers = [1 << k for k in range(high.bit_length()) if low <= 1 << k <= high]
     return sorted({*powers, high})

@@ -10,7 +10,7 @@ from flowrt.cli.options import report_mistake, spellings
 from flowrt.errors import DataLossError, OpError
 from flowrt.report import read_run, write_page
 
-HELP = "write an HTML report of a run: curves, step times, transfers, memory, events"
+HELP = "write an HTML report of a run: curves, step times, transfers, memory, events, plans"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_dir",
         type=Path,
         metavar="RUN_DIR",
-        help="directory with the run's event files, task logs and traces",
+        help="directory with the run's event files, task logs and traces, or of flowrt plan --log-dir",
     )
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="output file (default: RUN_DIR/report.html)"

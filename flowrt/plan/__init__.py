@@ -13,12 +13,14 @@
     player         a recorded step under a choice, lowered and played
     planning       the best choice for a step on a cluster
     plan_file      `Plan`: a choice as a file, with the variables that it is for
-    auto_strategy  `AutoStrategy`: the strategy of a plan
+    auto_strategy  `AutoStrategy`: the strategy of a plan, or of the model in its scope
+    in_place       the model in a scope planned when the scope ends, and its graph changed accordingly
     what_if        failures and stragglers, as text
     explain        a plan as text: what, why, and why not
+    plan_record    a plan as its page in ``flowrt report`` shows it
 
     script -> recorded step -> stage_search: all choices, by estimates -> the best are lowered and played
-           -> Planned -> explain, or a Plan as a file -> AutoStrategy
+           -> Planned -> explain, a PlanRecord, or a Plan as a file -> AutoStrategy
 
 The step that the passes emit is played, not a model of it: layouts, collectives, messages, gathers and the
 order of actions come from `flowrt.graph.passes.layouts`. Only durations are estimated.

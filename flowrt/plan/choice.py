@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.distribute.strategies.layouts.fully_sharded import FullyShardedStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutStrategy
 from flowrt.distribute.strategies.layouts.pipeline import PipelineStrategy
+from flowrt.errors import nearest
 from flowrt.graph.layouts.mesh import Axis, Mesh
+from flowrt.graph.pipeline.schedules import TABLE
 from flowrt.graph.precision import Precision
 
 Entries: TypeAlias = tuple[str | None, ...]
@@ -77,3 +79,40 @@ class Choice:
                 found = MultiWorkerLayoutStrategy(mesh, batch, policy=policy)
         found.variable_layouts(dict(self.layouts))
         return found
+
+
+class Mistake(NamedTuple):
+    """A field of a choice that does not fit the others: what was expected there, and what came."""
+
+    field: str
+    expected: str
+    got: Any
+
+
+def mistake_of(choice: Choice) -> Mistake | None:
+    """The first mistake in ``choice``; None if it is a strategy.
+
+    >>> mistake_of(Choice(dp=2, sharding=7))
+    Mistake(field='sharding', expected='0, 1, 2 or 3', got=7)
+    """
+    if choice.schedule not in TABLE:
+        hint = nearest(choice.schedule, TABLE)
+        return Mistake("schedule", f"one of {', '.join(TABLE)}{hint}", choice.schedule)
+    if choice.sharding > 3:
+        return Mistake("sharding", "0, 1, 2 or 3", choice.sharding)
+    if choice.sharding and (choice.pp > 1 or choice.dp == 1):
+        return Mistake("sharding", "0, as there is a pipeline or only one part of the batch", choice.sharding)
+    if choice.pp == 1:
+        for field, default in (("chunks", 1), ("remat", False)):
+            if getattr(choice, field) != default:
+                expected = f"{default!r}, as there is no pipeline (pp=1)"
+                return Mistake(field, expected, getattr(choice, field))
+    elif choice.chunks not in (allowed := TABLE[choice.schedule].chunks):
+        expected = f"{allowed[0]} with the schedule {choice.schedule}"
+        return Mistake("chunks", f"{expected}, or more" if len(allowed) > 1 else expected, choice.chunks)
+    known = {None, "tp"} if choice.tp > 1 else {None}
+    for name, entries in choice.layouts:
+        if not known.issuperset(entries):
+            expected = "axes tp or null" if choice.tp > 1 else "axes null, as tp is 1"
+            return Mistake(f"layouts.{name}", expected, list(entries))
+    return None

@@ -1,13 +1,15 @@
-"""Plans as text: what is chosen, why, and why not something else."""
+"""Plans as facts and as text: what is chosen, why, and why not something else."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from flowrt.plan.choice import Choice
 from flowrt.plan.planning import Candidate, Planned
 from flowrt.plan.replay.laws import fit_amdahl, fit_gustafson
+from flowrt.plan.replay.step_times import Product
 from flowrt.plan.stage_search import Estimate, Machine, describe
 from flowrt.plan.task import Scaled
 from flowrt.profiler.text_table import aligned
@@ -21,22 +23,57 @@ WORDS = {
 }  # fmt: skip
 
 
-def explain(planned: Planned, machine: Machine, samples: int) -> list[str]:
-    """Lines on the best of ``planned``, and on the others."""
+class Other(NamedTuple):
+    """A choice that was not taken, as text, and ``why``. ``parts`` are the seconds of its step by cause, none
+    if it was not played.
+    """
+
+    choice: str
+    why: str
+    parts: Mapping[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+
+TextRow = tuple[str, str]
+"""A name and a text; without a name, more of the row before."""
+
+
+def explain(planned: Planned, machine: Machine, samples: int) -> list[TextRow]:
+    """Rows on the best of ``planned``, and on the others."""
     best = planned.best
-    rows = [
-        ("mesh", _mesh(best.choice)),
+    return [
+        ("mesh", mesh_text(best.choice)),
         ("step", _step(best)),
         ("rate", _rate(best, samples)),
         *[("memory" if i == 0 else "", line) for i, line in enumerate(_memory(best, machine))],
-        *[("layouts" if i == 0 else "", line) for i, line in enumerate(_layouts(best.choice))],
-        ("played", f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"),
-        *[("why not" if i == 0 else "", line) for i, line in enumerate(_others(planned, machine))],
+        *[("layouts" if i == 0 else "", line) for i, line in enumerate(layouts_text(best.choice))],
+        ("played", played_text(planned)),
+        *[
+            ("why not" if i == 0 else "", _other_text(each))
+            for i, each in enumerate(others(planned, machine))
+        ],
     ]
-    return aligned(rows)
 
 
-def _mesh(choice: Choice) -> str:
+def predicted(best: Candidate, samples: int) -> dict[str, Any]:
+    """The facts of ``best`` in a plan's file: times in seconds, and bytes of a device by position."""
+    return {
+        "seconds": best.seconds,
+        "samples_per_second": product_of(best, samples).samples_per_second,
+        "parts": parts_of(best),
+        "bytes": [program.peak_bytes for program in best.programs],
+    }
+
+
+def mesh_text(choice: Choice) -> str:
+    """The sizes and the other decisions of ``choice``.
+
+    >>> mesh_text(Choice(dp=4, sharding=2))
+    'dp=4  tp=1  pp=1, stage 2 of sharding'
+    """
     parts = [f"dp={choice.dp}  tp={choice.tp}  pp={choice.pp}"]
     if choice.pp > 1:
         chunks = f", {choice.chunks} stages a device" if choice.chunks > 1 else ""
@@ -50,19 +87,22 @@ def _mesh(choice: Choice) -> str:
 
 
 def _step(candidate: Candidate) -> str:
-    played = candidate.played
-    exposed = {WORDS[kind]: seconds for kind, seconds in played.exposed.items() if seconds > 0}
-    compute = played.makespan - played.bubble - sum(exposed.values())
-    share = f"{compute / played.makespan:.0%}"
-    shown = [f"compute {seconds_text(compute)} ({share})", f"bubble {seconds_text(played.bubble)}"]
-    longest = sorted(exposed.items(), key=lambda pair: -pair[1])
-    shown += [f"waiting for {kind} {seconds_text(seconds)}" for kind, seconds in longest]
-    return f"{seconds_text(played.makespan)}: " + ", ".join(shown)
+    parts, makespan = parts_of(candidate), candidate.seconds
+    compute, bubble = parts.pop("computing"), parts.pop("bubble")
+    shown = [f"compute {seconds_text(compute)} ({compute / makespan:.0%})", f"bubble {seconds_text(bubble)}"]
+    longest = sorted(parts.items(), key=lambda pair: -pair[1])
+    shown += [f"{part_text(kind)} {seconds_text(seconds)}" for kind, seconds in longest]
+    return f"{seconds_text(makespan)}: " + ", ".join(shown)
+
+
+def product_of(candidate: Candidate, samples: int) -> Product:
+    """The rate of a step of ``samples`` as a product."""
+    useful = 0.75 if candidate.choice.remat else 1.0  # F, F again and twice F instead of three
+    return candidate.played.product(samples, useful)
 
 
 def _rate(candidate: Candidate, samples: int) -> str:
-    useful = 0.75 if candidate.choice.remat else 1.0  # F, F again and twice F instead of three
-    found = candidate.played.product(samples, useful)
+    found = product_of(candidate, samples)
     return (
         f"{found.samples_per_second:.4g} samples/s = {found.device_rate:.4g} of a device x {found.devices} x "
         f"{found.efficiency:.1%} ({found.useful:.0%} useful x {1 - found.bubble:.1%} without bubble x "
@@ -79,7 +119,14 @@ def _memory(candidate: Candidate, machine: Machine) -> list[str]:
     return lines
 
 
-def _layouts(choice: Choice) -> list[str]:
+def played_text(planned: Planned) -> str:
+    """The number of choices that were played, of all that fit."""
+    if planned.fitting == 0:
+        return "the choice that was given, without a search"
+    return f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"
+
+
+def layouts_text(choice: Choice) -> list[str]:
     """Each layout, with the number of variables that have it, and the first of them."""
     by_entries: Counter[str] = Counter()
     first: dict[str, str] = {}
@@ -94,18 +141,23 @@ def _layouts(choice: Choice) -> list[str]:
     ]
 
 
-def _others(planned: Planned, machine: Machine) -> list[str]:
+def others(planned: Planned, machine: Machine) -> list[Other]:
+    """The best choices of other meshes, the smallest of those that do not fit, and one that is refused."""
     best = planned.best
-    lines = [
-        f"{describe(other.choice)}: {seconds_text(other.seconds)}, {_more(other, best)}"
+    found = [
+        Other(describe(other.choice), _more(other, best), parts_of(other))
         for other in _of_other_meshes(planned.candidates[1:], best.choice)
     ]
     large = min(planned.too_large, key=lambda each: each.nbytes, default=None)
     if large is not None:
         sizes = f"needs {bytes_text(large.nbytes)} of {bytes_text(machine.memory)}"
-        lines.append(f"{describe(large.choice)}: {sizes}")
-    lines += [f"{describe(choice)}: {why}" for choice, why in planned.refused[:1]]
-    return lines
+        found.append(Other(describe(large.choice), sizes))
+    return found + [Other(describe(choice), why) for choice, why in planned.refused[:1]]
+
+
+def _other_text(other: Other) -> str:
+    seconds = f"{seconds_text(other.seconds)}, " if other.parts else ""
+    return f"{other.choice}: {seconds}{other.why}"
 
 
 def _of_other_meshes(candidates: Iterable[Candidate], best: Choice) -> list[Candidate]:
@@ -121,14 +173,26 @@ def _of_other_meshes(candidates: Iterable[Candidate], best: Choice) -> list[Cand
 
 def _more(other: Candidate, best: Candidate) -> str:
     """The part of a step of which ``other`` has most more than ``best``."""
-    mine, its = _parts(best), _parts(other)
+    mine, its = parts_of(best), parts_of(other)
     name = max(its, key=lambda part: its[part] - mine.get(part, 0.0))
-    return f"{seconds_text(its[name] - mine.get(name, 0.0))} more of {name}"
+    return f"{seconds_text(its[name] - mine.get(name, 0.0))} more of {part_text(name)}"
 
 
-def _parts(candidate: Candidate) -> Mapping[str, float]:
+def part_text(kind: str) -> str:
+    """A part of a step in words.
+
+    >>> part_text("all_reduce")
+    'waiting for all-reduces'
+    """
+    return f"waiting for {WORDS[kind]}" if kind in WORDS else kind
+
+
+def parts_of(candidate: Candidate) -> dict[str, float]:
+    """The seconds of a step by cause: computing, bubble, and waiting for each kind of communication. They are
+    those of the busiest device, with what it waits for the others of a meeting as computing.
+    """
     played = candidate.played
-    exposed = {f"waiting for {WORDS[kind]}": seconds for kind, seconds in played.exposed.items()}
+    exposed = {kind: seconds for kind, seconds in played.exposed.items() if seconds > 0}
     compute = played.makespan - played.bubble - sum(exposed.values())
     return {"computing": compute, "bubble": played.bubble, **exposed}
 
@@ -158,7 +222,11 @@ def bytes_text(nbytes: float) -> str:
 
 
 def estimates_text(estimates: Sequence[Estimate]) -> list[str]:
-    """A table of estimates, none of which was played."""
+    """A table of estimates, none of which was played.
+
+    >>> estimates_text([Estimate(Choice(dp=2), 0.012, 1536, {})])
+    ['choice, by estimates  step   bytes', 'dp=2                  12 ms  1.5 KiB']
+    """
     rows = [("choice, by estimates", "step", "bytes")]
     rows += [(describe(e.choice), seconds_text(e.seconds), bytes_text(e.nbytes)) for e in estimates]
     return aligned(rows)
@@ -175,14 +243,35 @@ def scaling_text(rows: Sequence[Scaled]) -> list[str]:
                 f"{weak:.0%}", describe(row.best.choice),
             )
         )  # fmt: skip
-    text = aligned(lines)
-    if len(rows) > 1:
-        devices = [row.devices for row in rows]
-        amdahl = fit_amdahl(devices, [row.strong for row in rows])
-        gustafson = fit_gustafson(devices, [row.weak for row in rows])
-        text += [
-            "",
-            f"Amdahl: {amdahl.share:.2%} of a step is divided among devices (R^2 {amdahl.r_squared:.3f})",
-            f"Gustafson, with a growing batch: {gustafson.share:.2%} (R^2 {gustafson.r_squared:.3f})",
-        ]
-    return text
+    laws = laws_text(
+        SpeedUps([row.devices for row in rows], [row.strong for row in rows], [row.weak for row in rows])
+    )
+    return [*aligned(lines), *(["", *laws] if laws else [])]
+
+
+class SpeedUps(NamedTuple):
+    """Speed-ups over one device by numbers of ``devices``: with the same batch, and with one that grows."""
+
+    devices: Sequence[int]
+    strong: Sequence[float]
+    weak: Sequence[float]
+
+
+def laws_text(found: SpeedUps) -> list[str]:
+    """Lines on the laws of Amdahl and Gustafson; none for a single number of devices."""
+    devices, strong, weak = found
+    if len(devices) < 2:
+        return []
+    curves = (("Amdahl", fit_amdahl(devices, strong), strong),
+              ("Gustafson, with a growing batch", fit_gustafson(devices, weak), weak))  # fmt: skip
+    lines = []
+    for name, fit, speedups in curves:
+        why_not = fit.why_not(devices, speedups)
+        share = f"{fit.share:.2%} of a step is divided among devices"
+        text = share if why_not is None else f"does not fit, as {why_not}"
+        lines.append(f"{name}: {text} (R^2 {fit.r_squared:.3f})")
+    most = max(strong)
+    fastest = devices[strong.index(most)]
+    if fastest < devices[-1]:
+        lines.append(f"The step is fastest on {fastest} devices, {most:.3g} times as fast as on one")
+    return lines

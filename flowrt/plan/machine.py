@@ -13,6 +13,10 @@ from flowrt.plan.model import Seconds, Took
 from flowrt.plan.replay.played import Meeting, Message
 from flowrt.plan.step.costs import Costs, Rates
 
+_FLOPS = {"float32": 60e9, "float64": 30e9, "bfloat16": 20e9, "float16": 20e9}
+CORE = DeviceKind("core", _FLOPS, 4 << 30, 10e9, dict.fromkeys(_FLOPS, 0.7))
+"""A core of a host, unless it is measured: one that computes 16 bits as float32, with conversions."""
+
 
 def took_by(costs: Costs) -> Seconds:
     """The times of nodes by ``costs``: a call cannot be divided."""

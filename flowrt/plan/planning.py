@@ -49,7 +49,9 @@ class Planned(NamedTuple):
     too_large: tuple[Estimate | Candidate, ...]
     refused: tuple[tuple[Choice, str], ...]
     fitting: int
-    """The number of choices that fit by their estimates, of which the candidates were played."""
+    """The number of choices that fit by their estimates, of which the candidates were played; 0 without
+    a search.
+    """
 
     @property
     def best(self) -> Candidate:

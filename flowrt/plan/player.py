@@ -28,8 +28,10 @@ class Player:
         self._recorded, self._cluster, self._seconds = recorded, cluster, seconds
         self._trainable = frozenset(name for name, v in recorded.variables.items() if v.trainable)
 
-    def __call__(self, choice: Choice) -> tuple[tuple[ClassProgram, ...], Played]:
-        """The class programs of ``choice``, and the step that they make."""
+    def __call__(self, choice: Choice, is_detailed: bool = False) -> tuple[tuple[ClassProgram, ...], Played]:
+        """The class programs of ``choice``, and the step that they make; with the times of all works if it
+        ``is_detailed``.
+        """
         parts = parts_of(applied(self._recorded, choice), self._links())
         programs = tuple(class_program(part, self._seconds, self._trainable) for part in parts)
         shape = _space(parts[0].mesh.axes)
@@ -37,7 +39,7 @@ class Player:
         slowness = {at: 1 / row.reshape(tuple(shape.values())) for at, row in enumerate(speeds)}
         is_even = bool(np.all(speeds == 1))
         links = ClusterLinks(self._cluster, shape)
-        return programs, play(programs, shape, links, None if is_even else slowness)
+        return programs, play(programs, shape, links, None if is_even else slowness, is_detailed=is_detailed)
 
     def _links(self) -> Links:
         """The links by which a session of this cluster decides which messages are joined."""

@@ -8,15 +8,16 @@ from functools import cache
 from typing import NamedTuple, final
 
 from flowrt.dtypes import FLOATING
-from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.machine import ClusterMachine, rates_of, took_by
 from flowrt.plan.model import Model, model_of
-from flowrt.plan.planning import Planned, plan_on
+from flowrt.plan.planning import Candidate, Planned, plan_on
 from flowrt.plan.player import Player
+from flowrt.plan.replay.step_times import Played
 from flowrt.plan.shared_layers import shared_layers
-from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, estimate, search
+from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, describe, estimate, search
 from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Costs, demand
 from flowrt.plan.step.device_parts import parts_of
@@ -46,6 +47,7 @@ class Task:
     ) -> None:
         self.recorded, self.cluster, self.machine = recorded, cluster, ClusterMachine(cluster)
         self._costs, self._fixed = costs, fixed
+        self._player = Player(recorded, cluster, costs)
 
     @cache  # noqa: B019 (there is one in a program)
     def model(self, stages: int) -> Model:
@@ -74,15 +76,52 @@ class Task:
             )
         return {size: layers}
 
+    def _check_batch(self) -> None:
+        """Raise `InvalidArgumentError` if only the batch could be divided, and it is a constant."""
+        found = self.recorded
+        if found.batch < found.samples and self.machine.devices > self._fixed.get("tp", 1):
+            raise InvalidArgumentError(
+                f"plan: expected a batch that is fed, or of a dataset; got a constant of {found.samples} "
+                "samples, which no strategy divides among devices"
+            )
+
     def estimates(self) -> Found:
         """All choices, by estimates. Raises as `search`."""
-        return search(self.machine, self.recorded.samples, self.shared(), self.model, self._fixed)
+        self._check_batch()
+        return search(self.machine, self.recorded.batch, self.shared(), self.model, self._fixed)
 
     def planned(self, count: int = REPLAYED) -> Planned:
         """The best ``count`` choices, played. Raises as `plan_on`."""
-        player = Player(self.recorded, self.cluster, self._costs)
-        samples, shared = self.recorded.samples, self.shared()
-        return plan_on(self.machine, samples, shared, self.model, player, self._fixed, count)
+        self._check_batch()
+        samples, shared = self.recorded.batch, self.shared()
+        return plan_on(self.machine, samples, shared, self.model, self._player, self._fixed, count)
+
+    def given(self, choice: Choice) -> Planned:
+        """``choice`` alone, played without a search.
+
+        Raises `InvalidArgumentError` if it has other devices than the cluster, if the batch cannot be divided
+        as it says, and if it cannot be lowered, and `ResourceExhaustedError` if it does not fit.
+        """
+        parts, samples = choice.dp * choice.micro_batches, self.recorded.batch
+        if choice.devices != self.machine.devices or samples % parts:
+            raise InvalidArgumentError(
+                f"simulate: expected dp x tp x pp = {self.machine.devices}, all of the cluster, and a batch "
+                f"of {samples} that dp x micro_batches divides; got {describe(choice)}"
+            )
+        shared = self.shared() if choice.tp > 1 and not choice.layouts else {choice.tp: Shared()}
+        choice = choice if choice.layouts else replace(choice, layouts=shared[choice.tp].layouts)
+        found = estimate(choice, self.model(choice.stages), shared[choice.tp], self.machine, samples)
+        candidate = Candidate(found, *self._player(choice))
+        if candidate.nbytes > self.machine.memory:
+            raise ResourceExhaustedError(
+                f"simulate: expected a choice that needs at most {self.machine.memory:,} bytes of a device; "
+                f"{describe(choice)} needs {candidate.nbytes:,}"
+            )
+        return Planned((candidate,), (), (), 0)
+
+    def detailed(self, choice: Choice) -> Played:
+        """The step under ``choice``, with the times of all works."""
+        return self._player(choice, is_detailed=True)[1]
 
     def sweep(self, sizes: Sequence[int]) -> list[Scaled]:
         """The best estimates for each number of devices that the batch can be divided among. They are held
@@ -101,14 +140,14 @@ class Task:
             found.append(Scaled(size, best, one.seconds / best.seconds, weak))
         if not found:
             raise InvalidArgumentError(
-                f"sweep: expected numbers of devices among which a batch of {self.recorded.samples} can be "
+                f"sweep: expected numbers of devices among which a batch of {self.recorded.batch} can be "
                 f"divided; got {', '.join(map(str, sizes))}"
             )
         return found
 
     def _best(self, size: int) -> Estimate:
         machine = ClusterMachine(resized(self.cluster, size))
-        return search(machine, self.recorded.samples, {1: Shared()}, self.model, self._fixed).fitting[0]
+        return search(machine, self.recorded.batch, {1: Shared()}, self.model, self._fixed).fitting[0]
 
     def _with_larger_batch(self, size: int) -> Estimate:
         """Data parallelism with ``size`` batches; one device for 1."""
@@ -119,7 +158,7 @@ class Task:
             forward=stage.forward._replace(work=stage.forward.work * size),
             backward=stage.backward._replace(work=stage.backward.work * size),
         )
-        samples = self.recorded.samples * size
+        samples = self.recorded.batch * size
         return estimate(Choice(dp=size), model._replace(stages=(larger,)), Shared(), machine, samples)
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from flowrt.plan.explain import seconds_text
+from flowrt.plan.explain import TextRow, seconds_text
 from flowrt.plan.planning import Candidate
 from flowrt.plan.replay.failures import Failures, Stragglers, job_mean
-from flowrt.profiler.text_table import aligned
 
 HOUR, MONTH = 3600.0, 30 * 24 * 3600.0
 RESTART_S = 120.0
 """Seconds from a failure until training goes on, beside the work that is lost."""
 
 
-def if_devices_fail(best: Candidate, hours: float, checkpoint_s: float) -> list[str]:
-    """Lines on a month of training if a device fails every ``hours`` on average, and a checkpoint takes
+def if_devices_fail(best: Candidate, hours: float, checkpoint_s: float) -> TextRow:
+    """A row on a month of training if a device fails every ``hours`` on average, and a checkpoint takes
     ``checkpoint_s``. Raises as `Failures`.
     """
     devices = best.choice.devices
@@ -25,11 +24,11 @@ def if_devices_fail(best: Candidate, hours: float, checkpoint_s: float) -> list[
         f"{checkpoint_s:g} s every {outlook.interval / 60:.3g} min (Daly) 30 days of work take "
         f"{outlook.seconds / MONTH * 30:.3g} days, with {outlook.restarts:.3g} restarts"
     )
-    return aligned([("failures", text)])
+    return "failures", text
 
 
-def if_workers_are_late(best: Candidate, late_s: float) -> list[str]:
-    """Lines on the time that is lost if steps of a worker end late, by an exponential time of mean
+def if_workers_are_late(best: Candidate, late_s: float) -> TextRow:
+    """A row on the time that is lost if steps of a worker end late, by an exponential time of mean
     ``late_s``, without and with backup workers (Chen et al. 2016). Raises as `Stragglers`.
     """
     workers = best.choice.dp
@@ -44,4 +43,4 @@ def if_workers_are_late(best: Candidate, late_s: float) -> list[str]:
         f"{expected}, and {all_lost:.1%} of all time is lost; with {backups} left out of each update "
         f"{seconds_text(fewer)} and {lost:.1%}"
     )
-    return aligned([("stragglers", text)])
+    return "stragglers", text

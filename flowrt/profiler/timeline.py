@@ -100,14 +100,14 @@ class _Writer:
     # --- names of tracks
 
     def names(self) -> list[Event]:
-        events = [_named("process_name", "steps", STEPS_PROCESS)] if len(self._steps) > 1 else []
+        events = [named("process_name", "steps", STEPS_PROCESS)] if len(self._steps) > 1 else []
         for task, pid in self._pids.items():
-            events.append(_named("process_name", task, pid))
-            events.append(_sorted_as("process_sort_index", pid, pid))
+            events.append(named("process_name", task, pid))
+            events.append(sorted_as("process_sort_index", pid, pid))
         for track, tid in self._tids.items():
             pid = self._pids[task_of(track.device)]
-            events.append(_named("thread_name", self._track_name(track), pid, tid))
-            events.append(_sorted_as("thread_sort_index", tid, pid, tid))
+            events.append(named("thread_name", self._track_name(track), pid, tid))
+            events.append(sorted_as("thread_sort_index", tid, pid, tid))
         return events
 
     def _track_name(self, track: Track) -> str:
@@ -297,9 +297,11 @@ def _arguments(operation: Operation, step: int) -> Event:
     return arguments
 
 
-def _named(what: str, name: str, pid: int, tid: int = 0) -> Event:
+def named(what: str, name: str, pid: int, tid: int = 0) -> Event:
+    """A name of a process or thread: ``what`` is ``process_name`` or ``thread_name``."""
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _sorted_as(what: str, index: int, pid: int, tid: int = 0) -> Event:
+def sorted_as(what: str, index: int, pid: int, tid: int = 0) -> Event:
+    """The place of a process or thread: ``what`` is ``process_sort_index`` or ``thread_sort_index``."""
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"sort_index": index}}

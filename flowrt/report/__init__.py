@@ -1,9 +1,10 @@
 """``flowrt report RUN_DIR``: a run as one self-contained HTML file.
 
-    event files, flight records, trace files
+    event files, flight records, plans, trace files
         | read_run.py      Run: curves, traced steps, records of tasks, and notes of unreadable files
         | step_times.py    activities of devices during a step; traffic between them
-        | sections.py      one heading with charts (charts.py, scale.py) and tables each
+        | sections.py      one heading with charts (charts.py, scale.py) and tables (parts.py) each
+        | plan_sections.py the same for plans of ``flowrt plan --log-dir``
         | page.py          the page: inlines template.html, page.css and page.js
     report.html
 

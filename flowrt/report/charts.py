@@ -13,7 +13,7 @@ from typing import NamedTuple
 from flowrt.profiler.text_table import size_text
 from flowrt.report.markup import Markup, element, joined
 from flowrt.report.read_run import Point
-from flowrt.report.scale import Scale, byte_ticks, duration, number, padded, ticks
+from flowrt.report.scale import Scale, byte_ticks, duration, number, padded, ticks, whole_ticks
 
 NUM_COLOURS = 8
 MAX_POINTS = 400
@@ -68,6 +68,35 @@ def curves(
     return _svg(
         frame.width, frame.height, _axes(frame, number, name_y, ticks_y), drawn, points=json.dumps(shown)
     )
+
+
+class Line(NamedTuple):
+    """A line of `powers_of_two`: (x, y) pairs, its class, and whether they are marked as measured."""
+
+    pairs: Sequence[tuple[float, float]]
+    kind: str
+    has_dots: bool = False
+
+
+def powers_of_two(lines: Mapping[str, Line], width: float = 500) -> Markup:
+    """Lines of positive numbers, with an axis of powers of two in both directions."""
+    logs = {name: [(math.log2(x), math.log2(y)) for x, y in line.pairs] for name, line in lines.items()}
+    every = [pair for pairs in logs.values() for pair in pairs]
+    frame = _frame(width, [x for x, _ in every], [y for _, y in every])
+    drawn: list[Markup] = []
+    for name, line in lines.items():
+        at = [(_px(frame.x(x)), _px(frame.y(y))) for x, y in logs[name]]
+        path = "M" + "L".join(f"{x} {y}" for x, y in at)
+        drawn.append(element("path", element("title", name), d=path, class_=f"curve {line.kind}"))
+        if line.has_dots:
+            texts = [f"{y:.3g} on {x:g}" for x, y in line.pairs]
+            drawn += [element("circle", element("title", text), cx=x, cy=y, r=3.5, class_=f"dot {line.kind}")
+                      for (x, y), text in zip(at, texts, strict=True)]  # fmt: skip
+    return _svg(frame.width, frame.height, _axes(frame, _power, _power, whole_ticks, whole_ticks), drawn)
+
+
+def _power(exponent: float) -> str:
+    return number(2.0**exponent)
 
 
 def areas(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Markup:
@@ -177,6 +206,7 @@ def _axes(
     name_x: Callable[[float], str],
     name_y: Callable[[float], str],
     ticks_y: Callable[[float, float, int], list[float]] = ticks,
+    ticks_x: Callable[[float, float, int], list[float]] = ticks,
 ) -> list[Markup]:
     x, y = frame.x, frame.y
     across = [
@@ -189,7 +219,7 @@ def _axes(
     ]
     down = [
         element("text", name_x(tick), x=x(tick), y=frame.height - 6, text_anchor="middle", class_="tick")
-        for tick in ticks(x.low, x.high, round((x.end - x.start) / 80))
+        for tick in ticks_x(x.low, x.high, round((x.end - x.start) / 80))
     ]
     return [*across, *down]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flowrt.report.markup import Markup, element, joined
 from flowrt.report.read_run import Run
-from flowrt.report.sections import SECTIONS
+from flowrt.report.sections import sections_of
 from flowrt.version import VERSION
 from flowrt.viz.target import check_target, write_target
 
@@ -18,7 +18,7 @@ def make_page(run: Run) -> str:
         "title": element("title", f"{run.directory.resolve().name}: report"),
         "style": element("style", Markup(_resource("page.css"))),
         "script": element("script", Markup(_resource("page.js"))),
-        "body": joined(section(run) for section in SECTIONS),
+        "body": joined(section(run) for section in sections_of(run)),
         "version": Markup(VERSION),
     }
     page = _resource("template.html")

@@ -1,4 +1,4 @@
-"""The files of a run's directory: event files, records of tasks, traces.
+"""The files of a run's directory: event files, records of tasks, plans, traces.
 
 Rules of this file: a damaged file is an error, or is read up to the damage, and a note names the place. A
 file without read permission is a note. A directory with nothing to show is an error.
@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 from flowrt.distribute.observe.flight_recorder import SUFFIX, Record, read_record
 from flowrt.errors import DataLossError, NotFoundError, OpError
 from flowrt.graph.messages.tensor_proto import decode_tensor
+from flowrt.plan import plan_record
+from flowrt.plan.plan_record import PlanRecord
 from flowrt.profiler.costs import live_bytes
 from flowrt.profiler.steps import Step, read_step
 from flowrt.protos.event_pb2 import Event, SessionLog
@@ -62,6 +64,8 @@ class Run:
     peaks: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
     """Peak bytes of live results in each traced step, including those not read, by device and folder."""
     records: list[Record] = field(default_factory=list)
+    plans: list[PlanRecord] = field(default_factory=list)
+    """Plans that ``flowrt plan`` made."""
     trace_files: list[Path] = field(default_factory=list)
     """Traces for Perfetto."""
     files: list[Path] = field(default_factory=list)
@@ -104,7 +108,7 @@ def read_run(directory: Path, skip_damaged: bool = False) -> Run:
             _look_at_json(run, path)
     if not (run.files or run.trace_files):
         raise NotFoundError(
-            f"{directory}: expected event files, flight records or traces; got none"
+            f"{directory}: expected event files, flight records, plans or traces; got none"
             + "".join(f". {note}" for note in run.notes)
         )
     dropped = len(run.traces) - MAX_TRACES
@@ -125,7 +129,7 @@ def _files_below(run: Run) -> Iterator[Path]:
 
 
 def _look_at_json(run: Run, path: Path) -> None:
-    """Add the file if its content is a timeline: ``FLOWRT_TRACE=run.json`` may have any name."""
+    """Add the file if its content is a plan or a timeline: ``FLOWRT_TRACE=run.json`` may have any name."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -134,6 +138,17 @@ def _look_at_json(run: Run, path: Path) -> None:
         return
     if TIMELINE.match(head):
         run.trace_files.append(path)
+    elif head.startswith(plan_record.HEAD.encode()):
+        _read_plan(run, path)
+
+
+def _read_plan(run: Run, path: Path) -> None:
+    try:
+        run.plans.append(plan_record.read_record(path))
+    except DataLossError as error:
+        _take_damage(run, error, f"{error.message}.")
+    else:
+        run.files.append(path)
 
 
 def _read_events(run: Run, path: Path) -> None:

@@ -35,6 +35,12 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [number * step for number in range(first, last + 1)] or [low]
 
 
+def whole_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About ``count`` whole numbers in [low, high]."""
+    step = max(1, round((high - low) / max(1, count)))
+    return [float(tick) for tick in range(math.ceil(low), math.floor(high) + 1, step)]
+
+
 def byte_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """`ticks` of bytes: their distance is a power of two."""
     rough = (high - low) / max(1, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -15,6 +15,8 @@ from flowrt.profiler.text_table import size_text
 from flowrt.report import charts
 from flowrt.report.charts import Bar, Mark
 from flowrt.report.markup import Child, Markup, element, joined
+from flowrt.report.parts import legend, missing, section, table
+from flowrt.report.plan_sections import PLAN_SECTIONS
 from flowrt.report.read_run import Point, Run
 from flowrt.report.scale import byte_ticks, duration, number, share
 from flowrt.report.step_times import ACTIVITIES, Traffic, activities, activity_of, mean_span, streams, traffic
@@ -42,6 +44,9 @@ def header(run: Run) -> Markup:
     if run.traces:
         facts.append(("traced steps", str(len(run.traces))))
         facts.append(("mean traced step", duration(mean_span(_steps(run)))))
+    for plan in run.plans[:1]:
+        facts += [("planned step", duration(plan.seconds * 1e9)), ("on", f"{plan.product.devices} devices"),
+                  ("planned rate", f"{number(plan.product.samples_per_second)} samples/s")]  # fmt: skip
     if run.records:
         facts.append(("tasks with records", str(len({record.task for record in run.records}))))
     shown = [element("div", element("dt", name), element("dd", value)) for name, value in facts]
@@ -59,43 +64,43 @@ def notes(run: Run) -> Markup:
 def curves(run: Run) -> Markup:
     """The scalars, one chart per tag, those of losses first."""
     if not run.curves:
-        return _missing("Curves", "no scalars", "Write summary.scalar with a FileWriter.")
+        return missing("Curves", "no scalars", "Write summary.scalar with a FileWriter.")
     figures = []
     for tag in sorted(run.curves, key=lambda tag: ("loss" not in tag.lower(), tag))[:MAX_CURVES]:
         lines = run.curves[tag]
         last = [points[-1].value for points in lines.values()]
         caption = element("figcaption", element("b", tag), element("span", f"last {number(last[-1])}"))
-        figures.append(element("figure", caption, charts.curves(lines), _legend(list(lines))))
+        figures.append(element("figure", caption, charts.curves(lines), legend(list(lines))))
     more = len(run.curves) - MAX_CURVES
     note = element("p", f"The event files contain {more} more scalars.") if more > 0 else ""
-    return _section("Curves", element("div", figures, class_="grid"), note)
+    return section("Curves", element("div", figures, class_="grid"), note)
 
 
 def step_times(run: Run) -> Markup:
     """Activities of the streams, and the last traced step's timeline."""
     if not run.traces:
-        return _missing("Step time", "no traced steps", TRACES_BY)
+        return missing("Step time", "no traced steps", TRACES_BY)
     steps, last = _steps(run), run.traces[-1]
-    table = [
+    cells = [
         [element("td", each.stream), element("td", _stack(each.nanos), class_="wide")]
         + [element("td", duration(each.nanos[kind]), class_="number") for kind in ACTIVITIES]
         for each in activities(steps)
     ]
     heads = ["stream", "", *ACTIVITIES]
-    return _section(
+    return section(
         "Step time",
         element("p", f"Mean step time {duration(mean_span(steps))} over {len(steps)} traced steps."),
-        _table(heads, table, number_from=2),
+        table(heads, cells, number_from=2),
         element("h3", f"Timeline of {last.tag}"),
         _went(last.step),
-        _legend(ACTIVITIES, classes=ACTIVITIES),
+        legend(ACTIVITIES, classes=ACTIVITIES),
     )
 
 
 def slowest_ops(run: Run) -> Markup:
     """The nodes that took the most time."""
     if not run.traces:
-        return _missing("Slowest operations", "no traced steps", TRACES_BY)
+        return missing("Slowest operations", "no traced steps", TRACES_BY)
     steps = _steps(run)
     costs = sorted((cost for cost in node_costs(steps) if cost.micros), key=lambda cost: -cost.micros)
     whole = sum(cost.micros for cost in costs)
@@ -104,16 +109,16 @@ def slowest_ops(run: Run) -> Markup:
     took = sum(cost.micros for cost in rest)
     note = f"The other {len(rest)} operations take {share(took, whole)} of the time." if rest else ""
     heads = ["operation", "type", "device", "", "time per step", "share", "runs", "allocated"]
-    return _section("Slowest operations", _table(heads, rows, number_from=4), element("p", note))
+    return section("Slowest operations", table(heads, rows, number_from=4), element("p", note))
 
 
 def sent(run: Run) -> Markup:
     """Bytes from device to device."""
     if not run.traces:
-        return _missing("Transfers between devices", "no traced steps", TRACES_BY)
+        return missing("Transfers between devices", "no traced steps", TRACES_BY)
     found = traffic(_steps(run))
     if not found:
-        return _section("Transfers between devices", element("p", "No tensors were transferred."))
+        return section("Transfers between devices", element("p", "No tensors were transferred."))
     sources = sorted({each.source for each in found})
     targets = sorted({each.target for each in found})
     cells = {(each.source, each.target): each for each in found}
@@ -123,20 +128,20 @@ def sent(run: Run) -> Markup:
         for source in sources
     ]
     heads = ["from \\ to", *targets]
-    return _section("Transfers between devices", _table(heads, rows, number_from=1, kind="matrix"))
+    return section("Transfers between devices", table(heads, rows, number_from=1, kind="matrix"))
 
 
 def memory(run: Run) -> Markup:
     """Live tensors: the peak of each traced step, those during the last one, and the pool's peak."""
     if not run.traces:
-        return _missing("Memory", "no traced steps", TRACES_BY)
+        return missing("Memory", "no traced steps", TRACES_BY)
     step = run.traces[-1].step
     lines = {
         short_device(device): [((at - step.start) * 1.0, float(nbytes)) for at, nbytes in samples]
         for device, samples in sorted(live_bytes(step).items())
     }
     if not lines:
-        return _section("Memory", element("p", "No operation of the step produced a tensor of known size."))
+        return section("Memory", element("p", "No operation of the step produced a tensor of known size."))
     pools = {short_device(op.device): 0 for op in step.operations if op.pool_bytes}
     for op in step.operations:
         if op.pool_bytes:
@@ -147,7 +152,7 @@ def memory(run: Run) -> Markup:
         + (f" (pool incl. variables and plans {size_text(pools[name])})" if name in pools else "")
         for name, pairs in lines.items()
     ]
-    return _section(
+    return section(
         "Memory",
         element(
             "p",
@@ -155,18 +160,18 @@ def memory(run: Run) -> Markup:
             f" peak {', '.join(peaks)}.",
         ),
         charts.areas(lines),
-        _legend(list(lines)),
+        legend(list(lines)),
         element("h3", "Over the run"),
         element("p", "Peak bytes of live outputs in each traced step."),
         charts.curves(over_run, width=charts.WIDE, name_y=size_text, ticks_y=byte_ticks),
-        _legend(list(over_run)),
+        legend(list(over_run)),
     )
 
 
 def cluster_events(run: Run) -> Markup:
     """Events of the tasks' flight recorders, and their records of failed steps."""
     if not run.records:
-        return _missing(
+        return missing(
             "Cluster events", "no flight records", "Tasks with --log-dir write them when a step is aborted."
         )
     marks = {short_name(record.task): _marks(record) for record in run.records}
@@ -175,10 +180,10 @@ def cluster_events(run: Run) -> Markup:
     moved = {name: [mark._replace(at=mark.at - start) for mark in each] for name, each in marks.items()}
     last = max((mark.at for each in moved.values() for mark in each), default=0.0)
     kinds = [what.value for what in What]
-    return _section(
+    return section(
         "Cluster events",
         charts.rows({}, moved, (0.0, max(last, 1e3))),
-        _legend(kinds, classes=kinds),
+        legend(kinds, classes=kinds),
         _aborts(run.records),
         element("h3", "Pending at the end"),
         element("pre", "\n".join(islice(explain(run.records), MAX_LINES))),
@@ -193,11 +198,19 @@ def files(run: Run) -> Markup:
         traces = [str(path.relative_to(run.directory)) for path in run.trace_files]
         parts.append(element("p", "Timelines, for Perfetto or chrome://tracing:"))
         parts.append(element("ul", [element("li", name) for name in traces]))
-    return _section("Files", *parts)
+    return section("Files", *parts)
 
 
-SECTIONS = (header, notes, curves, step_times, slowest_ops, sent, memory, cluster_events, files)
-"""The sections, from the top of the page to its end."""
+RUN_SECTIONS = (curves, step_times, slowest_ops, sent, memory, cluster_events)
+
+
+def sections_of(run: Run) -> list[Callable[[Run], Markup]]:
+    """The sections of a report, from the top of the page to its end: of plans, and of what was run unless
+    there are only plans.
+    """
+    has_run = len(run.files) > len(run.plans)
+    of_plans = PLAN_SECTIONS if run.plans else ()
+    return [header, notes, *of_plans, *(RUN_SECTIONS if has_run or not run.plans else ()), files]
 
 
 # --- parts of sections
@@ -297,39 +310,7 @@ def _aborts(records: Iterable[Record]) -> Markup:
         tasks = ", ".join(sorted({task for _, task, _ in aborts}))
         cells = [element("td", text, class_="device") for text in (_date(time), f"{step:x}", tasks)]
         rows.append([*cells, element("td", error)])
-    return _table(["aborted at", "step", "tasks", "first error"], rows)
-
-
-def _section(title: str, *parts: Child) -> Markup:
-    return element("section", element("h2", title), *parts)
-
-
-def _missing(title: str, what: str, how: str) -> Markup:
-    return _section(title, element("p", f"The run has {what}. {how}", class_="missing"))
-
-
-def _table(
-    heads: Sequence[str], rows: Iterable[Sequence[Markup]], number_from: int = 99, kind: str | None = None
-) -> Markup:
-    """A table; heads from ``number_from`` on are above columns of numbers."""
-    top = [
-        element("th", head, scope="col", class_="number" if i >= number_from else None)
-        for i, head in enumerate(heads)
-    ]
-    body = element("tbody", [element("tr", row) for row in rows])
-    return element("table", element("thead", element("tr", top)), body, class_=kind)
-
-
-def _legend(names: Sequence[str], classes: Sequence[str] | None = None) -> Markup:
-    """The legend of the colours; empty for a single one."""
-    if len(names) < 2:
-        return Markup("")
-    kinds = classes or [f"c{i % charts.NUM_COLOURS}" for i in range(len(names))]
-    entries = [
-        element("li", element("i", class_=f"bar {kind}"), name)
-        for name, kind in zip(names, kinds, strict=True)
-    ]
-    return element("ul", entries, class_="legend")
+    return table(["aborted at", "step", "tasks", "first error"], rows)
 
 
 def _date(seconds: float) -> str:

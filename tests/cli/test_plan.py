@@ -108,6 +108,52 @@ def test_a_plan_that_is_written_is_that_of_a_strategy(
     assert done.stdout.count("trained") == 3, done.stderr
 
 
+def test_a_plan_is_played_without_a_search(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [script, "--cluster", cluster(tmp_path), "--simulate", "--fix", "pp=2",
+             "--fix", "micro_batches=4", "--fix", "schedule=gpipe"]  # fmt: skip
+    text = planned(capsys, *words, "--json", "plan.json")
+    assert "dp=4  tp=1  pp=2, schedule gpipe" in text
+    assert "the choice that was given, without a search" in text
+    events = json.loads(Path("train.trace.json").read_text())["traceEvents"]
+    assert {e["name"] for e in events if e["ph"] == "X"} >= {"forward", "backward", "message", "bubble"}
+    again = planned(capsys, script, "--simulate", "--plan", "plan.json")  # on the plan's own cluster
+    assert again == text
+
+
+def test_a_plan_of_another_script(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    planned(capsys, script, "--processes", "2", "--top", "1", "--json", str(path))
+    Path(script).write_text(SCRIPT.replace("layer{layer}", "l{layer}"))
+    assert main(["plan", script, "--simulate", "--plan", str(path)]) == 2
+    assert "expected the variable 'layer0/kernel'" in capsys.readouterr().err
+
+
+def test_a_report_of_a_plan(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--top", "2", "--log-dir", str(run))
+    assert f"flowrt report {run}" in text
+    assert {path.name for path in run.iterdir()} == {"plan.json", "plan.record.json", "plan.trace.json"}
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "Amdahl" in page
+    assert "Plan</h2>" in page
+
+
+def test_the_file_of_a_plan_says_what_was_predicted(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    planned(capsys, script, "--cluster", cluster(tmp_path), "--top", "1", "--json", str(path))
+    content = json.loads(path.read_text())
+    assert sum(content["predicted"]["parts"].values()) == pytest.approx(content["predicted"]["seconds"])
+    assert content["predicted"]["bytes"]
+    assert "[device.small]" in content["cluster"]
+    assert content["versions"].keys() == {"flowrt"}
+
+
 def test_scaling(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = planned(capsys, script, "--cluster", cluster(tmp_path), "--sweep", "devices=1..8")
     assert [line.split()[0] for line in text.splitlines()[1:5]] == ["1", "2", "4", "8"]
@@ -154,6 +200,19 @@ def test_the_batch_of_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "expected batches of a known size" in capsys.readouterr().err
 
 
+def test_a_batch_that_is_a_constant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "constant.py"
+    fed = "x, y = tf.placeholder(tf.float32, [32, 64]), tf.placeholder(tf.int64, [32])\n"
+    constant = "x, y = tf.constant(np.ones((32, 64), np.float32)), tf.constant(np.zeros(32, np.int64))\n"
+    text = SCRIPT.replace(fed, constant)
+    path.write_text(text.replace("{x: np.ones((32, 64)), y: np.zeros(32)}", "{}"))
+    lines = planned(capsys, str(path), "--processes", "1").splitlines()
+    seconds = {"ms": 1e-3, "us": 1e-6}[lines[1].split()[2].rstrip(":")] * float(lines[1].split()[1])
+    assert float(lines[2].split()[1]) == pytest.approx(32 / seconds, rel=0.01)
+    assert main(["plan", str(path), "--processes", "2"]) == 2
+    assert "got a constant of 32 samples, which no strategy divides" in capsys.readouterr().err
+
+
 def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = planned(capsys, script, "--cluster", cluster(tmp_path), "--memory")
     assert "dp=8 sharding=3" in text
@@ -171,6 +230,11 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
         (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),
         (("--fix", "tp=3"), "tp=3: expected a divisor of the 4 devices of a host"),
+        (("--fix", "sharding=2"), "got 'sharding=2'. Add --simulate, which searches nothing."),
+        (("--simulate", "--fix", "sharding=4"), "--fix sharding: expected 0, 1, 2 or 3; got 4"),
+        (("--simulate", "--fix", "dp=4"), "simulate: expected dp x tp x pp = 8, all of the cluster"),
+        (("--simulate", "--sweep", "devices=1..4"), "--simulate: expected a plan to write"),
+        (("--plan", "plan.json"), "--plan: expected it with --simulate"),
     ],
 )
 def test_bad_words_end_with_2(
@@ -208,6 +272,20 @@ def test_a_script_with_a_graph_of_its_own(tmp_path: Path, capsys: pytest.Capture
     assert "expected a model in the default graph" in capsys.readouterr().err
 
 
+def test_rates_are_those_of_the_dtype_of_products(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = 'policy=tf.distribute.Precision("bfloat16")'
+    opened = f"scope = tf.distribute.AutoStrategy(2, {policy}).scope()\nscope.__enter__()\nh = x\n"
+    Path(script).write_text(SCRIPT.replace("h = x\n", opened))
+    slow = "flops = {{ float32 = 1e12, bfloat16 = 1e10 }}"
+    path = cluster(tmp_path, CLUSTER.replace("flops.float32 = 1e12", slow))
+    words = ["--fix", "dp=8", "--top", "1", "--cluster"]
+    assert re.search(r"compute [\d.]+ ms", planned(capsys, script, *words, path))
+    path = cluster(tmp_path, CLUSTER.replace("flops.float32 = 1e12", slow.replace("1e10", "1e12")))
+    assert re.search(r"compute [\d.]+ us", planned(capsys, script, *words, path))
+
+
 def test_products_of_a_dtype_without_flops(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,7 +296,29 @@ def test_products_of_a_dtype_without_flops(
     )
 
 
-@pytest.mark.parametrize("words", [["--processes", "2"], ["--measure"]])
+def test_links_are_measured_and_kept(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLOWRT_LINKS", raising=False)
+    words = [script, "--simulate", "--fix", "dp=2", "--log-dir", str(tmp_path / "run")]
+
+    def cluster_of_plan() -> list[str]:
+        planned(capsys, *words)
+        found: list[str] = json.loads((tmp_path / "run" / "plan.json").read_text())["cluster"]
+        return found
+
+    default = cluster_of_plan()
+    words.append("--probe")
+    probed = cluster_of_plan()
+    assert probed != default
+    words.pop()
+    assert cluster_of_plan() == probed
+    monkeypatch.setenv("FLOWRT_LINKS", "between=1e-3,1e-9")
+    assert "latency = '1ms'" in " ".join(cluster_of_plan()).replace('"', "'")
+
+
+@pytest.mark.parametrize("words", [["--processes", "2"], ["--measure"], ["--probe"]])
 def test_what_is_of_this_host_is_not_of_a_cluster(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.dtypes import bfloat16
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.lower_layouts import lower_layouts
-from flowrt.graph.passes.pipeline import CompileOptions, compile_step
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
+from flowrt.graph.precision import Precision
 from flowrt.plan.choice import Choice
 from flowrt.plan.step.applied import applied, devices_of
-from flowrt.plan.step.recorded import OPTIMISE, Recorded, RecordingStrategy
+from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, of_net
 
@@ -75,19 +77,19 @@ def request_of(net: Any) -> Any:
     return compile_request(tf.get_default_graph(), [net.loss, net.train], net.feeds)
 
 
-def recorded(build: Callable[[], Any]) -> Recorded:
-    with tf.Graph().as_default(), RecordingStrategy().scope():
-        return Recorded(request_of(build()))
+def recorded(build: Callable[[], Any], policy: Precision | None = None) -> Recorded:
+    with tf.Graph().as_default(), RecordingStrategy(policy).scope():
+        return Recorded(request_of(build()), policy)
 
 
-def written(build: Callable[[], Any], choice: Choice) -> Subgraph:
+def written(build: Callable[[], Any], choice: Choice, policy: Precision | None = None) -> Subgraph:
     """The step of a script with the strategy of ``choice``."""
     names = [device.to_string() for device in devices_of(choice.devices)]
     with tf.Graph().as_default():
-        with choice.strategy(names).scope():
+        with choice.strategy(names, policy).scope():
             net = build()
         request = request_of(net)
-        return compile_step(request.request, CompileOptions(()), pipeline=OPTIMISE)
+        return compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
 
 
 def text_of(step: Subgraph, count: int) -> Counter[Any]:
@@ -105,3 +107,12 @@ def test_it_is_the_step_of_a_script_written_for_the_strategy(net: str, choice: C
     found = applied(recorded(ALL[net]), choice)
     expected = written(ALL[net], choice)
     assert text_of(found, choice.devices) == text_of(expected, choice.devices)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_it_is_that_step_in_16_bits(choice: Choice) -> None:
+    policy = Precision("bfloat16")
+    choice = with_layouts(choice, "wide")
+    found = text_of(applied(recorded(wide, policy), choice), choice.devices)
+    assert found == text_of(written(wide, choice, policy), choice.devices)
+    assert any(output.dtype is bfloat16 for _, _, outputs, _ in found for output in outputs)

@@ -20,15 +20,18 @@ CHOICE = Choice(dp=2, tp=2, micro_batches=2, sharding=3, layouts=(("hidden/kerne
 VARIABLES = {"hidden/kernel": "float32 [4, 6]", "hidden/bias": "float32 [6]"}
 
 
+PLAN = Plan(CHOICE, VARIABLES, "train.py", "[device.a]\n[host]\n", {"seconds": 0.5})
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     name = str(tmp_path / "plan.json")
-    write_plan(name, Plan(CHOICE, VARIABLES, "train.py"))
+    write_plan(name, PLAN)
     return name
 
 
 def test_a_plan_is_read_as_it_was_written(path: str) -> None:
-    assert read_plan(path) == Plan(CHOICE, VARIABLES, "train.py")
+    assert read_plan(path) == PLAN
 
 
 def test_without_a_file(tmp_path: Path) -> None:
@@ -41,7 +44,21 @@ def test_without_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"flowrt_plan": 2}, "flowrt_plan: expected 1; got 2"),
+        ({"flowrt_plan": 1}, "plan.json:2: flowrt_plan: expected 2; got 1"),
+        ({"choice": {"sharding": 7}}, r"plan.json:14: choice.sharding: expected 0, 1, 2 or 3; got 7"),
+        ({"choice": {"pp": 2}}, "choice.sharding: expected 0, as there is a pipeline"),
+        ({"choice": {"dp": 1}}, "choice.sharding: expected 0, as .* only one part of the batch"),
+        ({"choice": {"chunks": 2}}, r"choice.chunks: expected 1, as there is no pipeline \(pp=1\); got 2"),
+        ({"choice": {"remat": True}}, "choice.remat: expected False, as there is no pipeline"),
+        ({"choice": {"schedule": "1f2b"}}, r"choice.schedule: expected one of .*1f1b.*; got '1f2b'"),
+        (
+            {"choice": {"pp": 2, "sharding": 0, "chunks": 3}},
+            "choice.chunks: expected 1 with the schedule 1f1b",
+        ),
+        ({"choice": {"tp": 1}}, "choice.layouts.hidden/kernel: expected axes null, as tp is 1"),
+        ({"choice": {"layouts": {"hiden": ["tp"]}}}, "choice.layouts.hiden: expected the name of one of"),
+        ({"predicted": 3}, "predicted: expected an object; got 3"),
+        ({"cluster": "[host]"}, "cluster: expected the lines of a cluster's file"),
         ({"choice": {"dp": 0}}, "choice.dp: expected an integer >= 1; got 0"),
         ({"choice": {"dp": True}}, "choice.dp: expected an integer >= 1; got True"),
         ({"choice": {"remat": 1}}, "choice.remat: expected a bool; got 1"),
@@ -55,7 +72,7 @@ def test_what_is_no_plan(path: str, change: dict[str, Any], message: str) -> Non
     content = json.loads(Path(path).read_text())
     for key, value in change.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) else value
-    Path(path).write_text(json.dumps(content))
+    Path(path).write_text(json.dumps(content, indent=2))
     with pytest.raises(InvalidArgumentError, match=message):
         read_plan(path)
 

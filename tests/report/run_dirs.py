@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from flowrt.distribute.observe.flight_recorder import Event, Record, What, write_record
+from flowrt.plan.explain import Other
+from flowrt.plan.plan_record import FILE, Memory, PlanRecord, Scaling
+from flowrt.plan.plan_record import write_record as write_plan
+from flowrt.plan.replay.spans import Row, Span
+from flowrt.plan.replay.step_times import Product
 from flowrt.protos.event_pb2 import Summary
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.rendezvous.matching.key import create_key
@@ -70,3 +75,22 @@ def write_whole_run(directory: Path) -> Path:
             writer.add_summary(scalar("odd", value), step)
     (directory / "timeline-7.json").write_text('{"traceEvents": []}')
     return directory
+
+
+def write_plan_record(directory: Path, script: str = "train.py") -> Path:
+    """A plan of a pipeline of two positions, which was played. The file."""
+    directory.mkdir(exist_ok=True)
+    first = Span("forward", 0, 0.002, "F(0,0)"), Span("bubble", 0.002, 0.004, "the end")
+    second = Span("message", 0, 0.002, "x"), Span("backward", 0.002, 0.004, "B(1,0)")
+    rows = [Row(0, 0, first), Row(1, 0, second)]
+    record = PlanRecord(
+        script, "[device.a100]\n", "pp=2", "dp=1  tp=1  pp=2", ["w [-, tp]"], "2 of 9 choices that fit", 8,
+        0.004, {"computing": 0.003, "bubble": 0.001}, Product(1000.0, 2, 1.0, 0.25, 0.0, 0.2), 1 << 30,
+        [Memory(0, 3000, {"weights": 1000, "states": 2000}), Memory(1, 1000, {"weights": 1000})],
+        [Other("dp=2", "1 ms more of waiting for all-reduces", {"computing": 0.003, "all_reduce": 0.002}),
+         Other("one device", "needs 2 GiB of 1 GiB")],
+        rows, [Scaling(1, 0.006, 1.0, 1.0, "one device"), Scaling(2, 0.004, 1.5, 1.8, "pp=2")],
+    )  # fmt: skip
+    path = directory / FILE
+    write_plan(path, record)
+    return path

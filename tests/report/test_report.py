@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html.parser
 import os
 import re
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrt.cli.main import main
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DataLossError, InvalidArgumentError, OpError
 from flowrt.protos.event_pb2 import Event, SessionLog, TaggedRunMetadata
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.report import write_page
@@ -25,7 +27,15 @@ from flowrt.report.step_times import activities, traffic
 from flowrt.summary import FileWriter
 from flowrt.summary.event_file import encode_record
 from tests.profiler.made_stats import BASE, DEVICES, add
-from tests.report.run_dirs import STEPS, scalar, write_curves, write_flight, write_trace, write_whole_run
+from tests.report.run_dirs import (
+    STEPS,
+    scalar,
+    write_curves,
+    write_flight,
+    write_plan_record,
+    write_trace,
+    write_whole_run,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
@@ -388,3 +398,41 @@ def test_a_timeline_is_known_by_its_content(tmp_path: Path, name: str, text: str
     write_curves(tmp_path, "loss", steps=2)
     (tmp_path / name).write_text(text)
     assert [path.name for path in read_run(tmp_path).trace_files] == [name] * is_one
+
+
+def test_a_plan_has_sections_of_its_own(tmp_path: Path) -> None:
+    write_plan_record(tmp_path)
+    sections = page_of(tmp_path).sections
+    assert list(sections)[1:] == ["Plan", "Rate", "Step", "Memory", "Why not", "Scaling", "Files"]
+    assert "train.py" in sections["Plan"]
+    assert "60.0%" in sections["Rate"]
+    assert "1200" in sections["Rate"]  # 1,000 samples/s x 2 x 75% x 80%
+    assert "bubble 1 ms (25 %)" in sections["Step"]
+    assert "1 ms more of waiting for all-reduces" in sections["Why not"]
+    assert "needs 2 GiB of 1 GiB" in sections["Why not"]
+    assert "Amdahl: 66.67% of a step" in sections["Scaling"]
+
+
+def test_a_plan_beside_a_run(tmp_path: Path) -> None:
+    write_curves(tmp_path, "loss")
+    write_plan_record(tmp_path)
+    assert {"Plan", "Curves", "Memory"} <= page_of(tmp_path).sections.keys()
+
+
+def test_text_of_a_plan_is_no_markup(tmp_path: Path) -> None:
+    write_plan_record(tmp_path, "<script>alert(1)</script>.py")
+    assert "<script>alert" not in make_page(read_run(tmp_path))
+
+
+def test_damaged_records_of_plans(tmp_path: Path) -> None:
+    path = write_plan_record(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"seconds"', b'"secomds"', 1))
+    with pytest.raises(DataLossError, match="expected the record of a plan; got TypeError"):
+        read_run(tmp_path)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        at, length = rng.integers(30, len(data)), rng.integers(1, 20)
+        path.write_bytes(data[:at] + rng.bytes(int(rng.integers(0, 4))) + data[at + length :])
+        with contextlib.suppress(OpError):
+            make_page(read_run(tmp_path))

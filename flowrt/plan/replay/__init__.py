@@ -5,6 +5,8 @@
     program_checks     mistakes in class programs, found before they are played
     replay             class programs played on vectors, one number per device
     step_times         `Played`: seconds by cause, and the rate of training as a product
+    spans              what a device does during a played step, without gaps
+    trace              a played step as a Chrome trace
     events             a virtual clock, and class programs played on it device by device
     network            bytes on their way between hosts, which share ports and uplinks
     parameter_servers  training with parameter servers under a virtual clock

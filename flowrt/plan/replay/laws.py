@@ -3,6 +3,9 @@
 Both split a job into a parallel share f and a serial rest. In Amdahl's law (1967), f is a share of the time
 on one device, and the job stays the same. In Gustafson's (1988), it is a share of the time on all n devices,
 and the job grows with n.
+
+A law does not fit every curve, as its serial rest is constant: it has no share for a step that takes longer
+on more devices, as collectives do, or for one that gains more than devices are added.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ import numpy.typing as npt
 from flowrt.errors import InvalidArgumentError
 
 Law: TypeAlias = Callable[[float, float], float]
+FITS = 0.9
+"""The least R^2 of a law that fits."""
+
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -62,6 +68,23 @@ class Fit(NamedTuple):
 
     def speedup(self, devices: float) -> float:
         return self.law(self.share, devices)
+
+    def why_not(self, devices: Sequence[float], speedups: Sequence[float]) -> str | None:
+        """The reason why the law does not fit the curve, of at least two points; None if it does.
+
+        >>> fit_amdahl([1, 2, 4], [1, 0.8, 0.5]).why_not([1, 2, 4], [1, 0.8, 0.5])
+        'on 4 devices it is slower than on 1, which no share explains'
+        """
+        if self.r_squared >= FITS:
+            return None
+        curve = sorted(zip(devices, speedups, strict=True))
+        (_, first), (last, lowest) = max(curve, key=lambda pair: pair[1]), curve[-1]
+        best = next(n for n, speedup in curve if speedup == first)
+        if lowest < first:
+            return f"on {last:g} devices it is slower than on {best:g}, which no share explains"
+        if any(speedup > n for n, speedup in curve):
+            return "it gains more than devices are added"
+        return "the rest that is not divided is not the same for all numbers of devices"
 
 
 def fit_amdahl(devices: Sequence[float], speedups: Sequence[float]) -> Fit:

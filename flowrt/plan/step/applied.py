@@ -4,6 +4,8 @@ been written for it.
 
 from __future__ import annotations
 
+from typing import final
+
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy, Wanted
 from flowrt.graph.layouts.attributes import (
@@ -19,9 +21,10 @@ from flowrt.graph.layouts.attributes import (
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.assign_stages import assign_stages
+from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.plan.choice import Choice
-from flowrt.plan.step.recorded import Recorded, gradients_of
+from flowrt.plan.step.recorded import NARROW, Recorded, gradients_of
 from flowrt.variables.distribution_context import unopened_strategies
 
 KEPT = (STAGE, FORWARD)
@@ -36,43 +39,52 @@ def devices_of(count: int) -> list[DeviceSpec]:
 def applied(recorded: Recorded, choice: Choice) -> Subgraph:
     """The step of ``recorded`` under ``choice``, in front of the lowering of layouts."""
     names = [device.to_string() for device in devices_of(choice.devices)]
-    strategy = choice.strategy(names)
+    strategy = choice.strategy(names, recorded.policy)
     unopened_strategies.discard(strategy)
-    step = recorded.step(choice.stages, has_parts=choice.sharding > 0)
-    return with_attributes(recorded, step, strategy, choice.stages)
+    step = recorded.wide_step(choice.stages, has_parts=choice.sharding > 0)
+    marked = with_attributes(recorded, step, strategy, choice.stages)
+    return compile_step(marked, recorded.options, pipeline=NARROW)
 
 
 def with_attributes(recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> Subgraph:
     """``step`` as ``strategy`` marks it."""
-    extended = strategy.extended
-    assert isinstance(extended, LayoutExtended)
-    variables = {
-        name: extended.attributes(variable, Wanted(None, None))
-        for name, variable in recorded.variables.items()
-    }
-    numbers = assign_stages(step) if stages > 1 else {}
-    gradients = gradients_of(step)
-    whole = [node for node, name in gradients if UNIT not in variables[name]]
-    step = prune(redirect(step, {(node.name, 0): node.inputs[0] for node in whole}))
-    gradients = gradients_of(step)
-    producers = tuple(dict.fromkeys(gradient.node.inputs[0][0] for gradient in gradients))
-    of_gradient = {gradient.node.name: variables[gradient.variable] for gradient in gradients}
+    marks = Marks(recorded, step, strategy, stages)
+    return prune(redirect(step, marks.whole)).mapped(marks)
 
-    def marked(node: Node) -> Node:
+
+@final
+class Marks:
+    """The attributes that ``strategy`` gives to the nodes of ``step``, which is recorded."""
+
+    def __init__(self, recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> None:
+        assert isinstance(strategy.extended, LayoutExtended)
+        self._extended, self._slots = strategy.extended, recorded.slots
+        self._variables = {
+            name: self._extended.attributes(variable, Wanted(None, None))
+            for name, variable in recorded.variables.items()
+        }
+        self._numbers = assign_stages(step) if stages > 1 else {}
+        gradients = gradients_of(step)
+        in_parts = [each for each in gradients if UNIT in self._variables[each.variable]]
+        self.whole = {(node.name, 0): node.inputs[0] for node, name in gradients
+                      if UNIT not in self._variables[name]}  # fmt: skip
+        """The nodes that bring gradients to parts of variables without any, with the gradients themselves."""
+        self._of_gradient = {node.name: self._variables[name] for node, name in in_parts}
+        self._producers = tuple(dict.fromkeys(node.inputs[0][0] for node, _ in in_parts))
+
+    def __call__(self, node: Node) -> Node:
         attrs = {key: value for key, value in node.attrs.items() if key not in ATTRIBUTES or key in KEPT}
         controls = node.controls
-        if node.name in variables:
-            attrs |= variables[node.name]
-        elif node.name in recorded.slots and MESH in node.attrs:
-            attrs |= as_stored(variables[recorded.slots[node.name]])
-        elif node.name in of_gradient:
-            variable = of_gradient[node.name]
+        if node.name in self._variables:
+            attrs |= self._variables[node.name]
+        elif node.name in self._slots and MESH in node.attrs:
+            attrs |= as_stored(self._variables[self._slots[node.name]])
+        elif node.name in self._of_gradient:
+            variable = self._of_gradient[node.name]
             attrs |= attributes_of_gradient(variable)
-            controls = (*controls, *producers) if LAST in variable else controls
+            controls = (*controls, *self._producers) if LAST in variable else controls
         elif MESH in node.attrs:
-            attrs |= extended.attributes_of_input()
-        if node.op.effect is Effect.HANDLE and node.name in numbers:
-            attrs[STAGE] = str(numbers[node.name])
+            attrs |= self._extended.attributes_of_input()
+        if node.op.effect is Effect.HANDLE and node.name in self._numbers:
+            attrs[STAGE] = str(self._numbers[node.name])
         return node.replace(attrs=attrs, controls=controls)
-
-    return step.mapped(marked)

@@ -24,23 +24,27 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.iterators import iterator_get_next_op
 from flowrt.graph.passes.layouts.cut_stages import cut_stages
-from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline, stages_before
 from flowrt.graph.passes.prepare.prune import prune, redirect
+from flowrt.graph.precision import Precision
+from flowrt.plan.step.costs import nbytes_of
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.viz.compile_request import CompileRequest
 from flowrt.viz.script import requests_of_script
 
 EXTRACT = parse_pipeline("extract")
 OPTIMISE = parse_pipeline("extract, lower, order_effects, infer_shapes, optimise, infer_shapes")
-"""The stages of every strategy, in front of its layouts."""
+NARROW = stages_before("lower_layouts")[len(OPTIMISE) :]
+"""The stages of every strategy in front of its layouts. What is recorded gets a strategy's attributes between
+the two, so that casts are where those of a script are.
+"""
 
 
-@final
 class RecordingStrategy(LayoutStrategy):
     """Gives no layouts, and a mark to each operation, variable and gradient."""
 
-    def __init__(self) -> None:
-        super().__init__(Mesh([("recorded", 1)]), batch="recorded")
+    def __init__(self, policy: Precision | None = None) -> None:
+        super().__init__(Mesh([("recorded", 1)]), batch="recorded", policy=policy)
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
         return {UNIT: variable.op.name}
@@ -50,16 +54,16 @@ class RecordingStrategy(LayoutStrategy):
 
 
 class _Marking(LayoutExtended):
-    def _of_input(self, op: Operation) -> Mapping[str, Any]:
-        return {**super()._of_input(op), STAGE: FOUND}
+    def attributes_of_new(self, op: Operation) -> Mapping[str, Any]:
+        return {**super().attributes_of_new(op), STAGE: FOUND}
 
 
 @final
 class Recorded:
-    """A step of a session that trains a model."""
+    """A step of a session that trains a model. ``policy`` is that which the script gives to its strategy."""
 
-    def __init__(self, request: CompileRequest) -> None:
-        self._request = request
+    def __init__(self, request: CompileRequest, policy: Precision | None = None) -> None:
+        self._request, self.policy = request, policy
         self._extracted = compile_step(request.request, request.options, pipeline=EXTRACT)
         of_graph = {v.op.name: v for v in request.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
         handles = [node for node in self._extracted if node.name in of_graph]
@@ -74,7 +78,17 @@ class Recorded:
 
     @property
     def samples(self) -> int:
-        """The size of the batch: the first dimension of most feeds and elements of datasets, 1 without any.
+        """The samples of a step: the batch, or those of a constant batch, which is not divided."""
+        arrays = [node.outputs[0] for node in self._extracted if node.op.name == "Const"]
+        largest = max(arrays, key=nbytes_of, default=None)
+        if self.batch == 1 and largest is not None and len(largest.shape or ()) > 1:
+            return (largest.shape or ())[0] or 1
+        return self.batch
+
+    @property
+    def batch(self) -> int:
+        """The size of the batch that can be divided among devices: the first dimension of most feeds and
+        elements of datasets, 1 without any.
 
         Raises `InvalidArgumentError` if elements of a dataset have an unknown one.
         """
@@ -90,9 +104,14 @@ class Recorded:
 
     @cache  # noqa: B019 (there is one in a program)
     def step(self, stages: int = 1, has_parts: bool = True, has_marks: bool = False) -> Subgraph:
-        """The step with static shapes. With several ``stages`` each operation has the number of one; with
-        ``has_parts`` each gradient has the node that brings it to the parts of its variable. Derivatives are
-        marked if there are several stages, or with ``has_marks``.
+        """`wide_step` in the precision of its variables."""
+        return compile_step(self.wide_step(stages, has_parts, has_marks), self.options, pipeline=NARROW)
+
+    @cache  # noqa: B019
+    def wide_step(self, stages: int = 1, has_parts: bool = True, has_marks: bool = False) -> Subgraph:
+        """The step with static shapes, all of it in the dtypes of the script. With several ``stages`` each
+        operation has the number of one; with ``has_parts`` each gradient has the node that brings it to the
+        parts of its variable. Derivatives are marked if there are several stages, or with ``has_marks``.
         """
         step = self._extracted
         if not has_parts:
@@ -145,7 +164,8 @@ def record(path: str, arguments: Sequence[str] = ()) -> Recorded:
     Raises `InvalidArgumentError` if no session of the script trains anything that was made in the default
     graph, and as `requests_of_script`.
     """
-    with Graph().as_default() as graph, RecordingStrategy().scope():
+    strategy = RecordingStrategy()
+    with Graph().as_default() as graph, strategy.scope():
         heard = requests_of_script(path, arguments, until=_trains)
     if heard[-1].graph is not graph:
         raise InvalidArgumentError(
@@ -157,7 +177,7 @@ def record(path: str, arguments: Sequence[str] = ()) -> Recorded:
             f"{path}: expected a session that runs a training step of a model in the default graph; none of "
             f"its {len(heard)} steps updates variables by their gradients"
         )
-    return Recorded(heard[-1])
+    return Recorded(heard[-1], strategy.policy)
 
 
 def _trains(request: CompileRequest) -> bool:

@@ -87,6 +87,8 @@ class LayoutStrategy(Strategy):
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh, self.policy = mesh, policy
         self._patterns: dict[str, Entries] = {}
+        self.when_made: Callable[[Sequence[Variable]], None] = lambda variables: None
+        """Called with the trainable variables that were made in the scope, when it ends."""
         if type(self) is LayoutStrategy:
             _warn_of_workers()
 
@@ -109,11 +111,6 @@ class LayoutStrategy(Strategy):
         """Further attributes of a new variable with these layouts: none."""
         del variable, layouts
         return {}
-
-    def check_made(self, variables: Sequence[Variable]) -> None:
-        """Raise `InvalidArgumentError` unless these trainable variables, all that were made in the scope, are
-        those that are expected: any are.
-        """
 
     def settle(self) -> None:
         """Decide what depends on the whole model, before its optimizer makes states: nothing."""
@@ -160,7 +157,7 @@ class LayoutStrategy(Strategy):
             self.check_names(self.extended.names)
             trainable = get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
             names = set(self.extended.names)
-            self.check_made([variable for variable in trainable if variable.op.name in names])
+            self.when_made([variable for variable in trainable if variable.op.name in names])
             self.settle()
 
 
@@ -256,9 +253,9 @@ class LayoutExtended(StrategyExtended):
             yield
 
     def reading_input(self) -> contextlib.AbstractContextManager[None]:
-        return get_default_graph().attributes_by(self._of_input)
+        return get_default_graph().attributes_by(self.attributes_of_new)
 
-    def _of_input(self, op: Operation) -> Mapping[str, Any]:
+    def attributes_of_new(self, op: Operation) -> Mapping[str, Any]:
         """The attributes of a new operation: those of an input give its first dimension to the batch."""
         is_batch = op.type in INPUTS and any(t.shape.ndims != 0 for t in op.outputs)
         return self.attributes_of_input() if is_batch else {}

@@ -167,8 +167,8 @@ class PipelineExtended(LayoutExtended):
     stage: int | None = None
     """The stage of operations that are made now; None outside `stage`."""
 
-    def _of_input(self, op: Operation) -> Mapping[str, Any]:
-        attrs = super()._of_input(op)
+    def attributes_of_new(self, op: Operation) -> Mapping[str, Any]:
+        attrs = super().attributes_of_new(op)
         text = self.strategy.stage_at(op.name) if self.stage is None else str(self.stage)
         return {**attrs, STAGE: text}
 
