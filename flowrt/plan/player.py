@@ -7,7 +7,6 @@ from typing import final
 import numpy as np
 
 from flowrt.graph.collectives.cost import Link, Links
-from flowrt.graph.layouts.mesh import Axis
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.cluster.cluster_links import ClusterLinks
@@ -15,7 +14,7 @@ from flowrt.plan.replay.played import ClassProgram
 from flowrt.plan.replay.replay import play
 from flowrt.plan.replay.step_times import Played
 from flowrt.plan.step.applied import applied
-from flowrt.plan.step.device_parts import parts_of
+from flowrt.plan.step.device_parts import parts_of, space_of
 from flowrt.plan.step.emitted import NodeSeconds, class_program
 from flowrt.plan.step.recorded import Recorded
 
@@ -32,7 +31,7 @@ class Player:
         """The class programs of ``choice``, and the step that they make."""
         parts = parts_of(applied(self._recorded, choice), self._links())
         programs = tuple(class_program(part, self._seconds, self._trainable) for part in parts)
-        shape = _space(parts[0].mesh.axes)
+        shape = space_of(parts[0].mesh)
         speeds = self._cluster.device_speeds()[: choice.devices].reshape(len(programs), -1)
         slowness = {at: 1 / row.reshape(tuple(shape.values())) for at, row in enumerate(speeds)}
         is_even = bool(np.all(speeds == 1))
@@ -47,7 +46,3 @@ class Player:
         return (
             known if between is None else known._replace(between=Link(between.latency, 1 / between.bandwidth))
         )
-
-
-def _space(axes: tuple[Axis, ...]) -> dict[str, int]:
-    return {axis.name: axis.size for axis in axes if not axis.is_time}

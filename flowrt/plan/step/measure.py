@@ -75,8 +75,8 @@ class Table(NamedTuple):
 
 
 def measure(parts: Iterable[DevicePart], known: Table | None = None, limit_s: float = LIMIT_S) -> Table:
-    """``known`` with the nodes of ``parts`` that it does not have, in ``limit_s`` or one run of each part. The
-    process computes on one thread meanwhile.
+    """``known`` with the nodes of ``parts`` that it does not have, in ``limit_s`` or a few runs of each part.
+    The process computes on one thread meanwhile.
     """
     rows = dict(known.rows) if known is not None else {}
     wanted = [part for part in parts if any(key not in rows for key in _nodes_by_signature(part))]
@@ -113,30 +113,31 @@ def _nodes_by_signature(part: DevicePart) -> dict[str, list[Node]]:
 
 
 def _rows_of(part: DevicePart, device: Device, limit_s: float) -> dict[str, Timed]:
-    """What is known of the nodes of ``part`` after running its program."""
-    times = _times(_Program(part, device), limit_s)
+    """What is known of the nodes of ``part`` after running its program. Together they take as long as it does
+    when nobody watches: what it does for messages and for itself is divided among them.
+    """
+    times, whole = _times(_Program(part, device), limit_s)
+    nodes_of = _nodes_by_signature(part)
+    sums = {key: math.fsum(times.get(node.name, 0.0) for node in nodes) for key, nodes in nodes_of.items()}
+    scale = whole / math.fsum(sums.values())
     rows = {}
-    for key, nodes in _nodes_by_signature(part).items():
-        seconds = math.fsum(times.get(node.name, 0.0) for node in nodes) / len(nodes)
-        rows[key] = Timed(demand(part.partition.subgraph, nodes[0]), max(seconds, LEAST_S))
+    for key, nodes in nodes_of.items():
+        seconds = max(scale * sums[key] / len(nodes), LEAST_S)
+        rows[key] = Timed(demand(part.partition.subgraph, nodes[0]), seconds)
     return rows
 
 
-def _times(program: _Program, limit_s: float) -> dict[str, float]:
-    """The seconds of each node of ``program`` in a step, by name. Watching each node takes time, too: as long
-    as makes the difference to a step that is not watched, and the same for all nodes.
-    """
+def _times(program: _Program, limit_s: float) -> tuple[dict[str, float], float]:
+    """The seconds of each node of ``program`` in a step, by name; and those of a step."""
     end = time.monotonic() + limit_s
     for _ in range(WARM_RUNS):
         program.run()
     watched: list[dict[str, float]] = []
-    plain: list[float] = []
-    while len(plain) < RUNS and not (plain and time.monotonic() > end):
+    whole: list[float] = []
+    while len(whole) < RUNS and not (whole and time.monotonic() > end):
         watched.append(program.watch())
-        plain.append(program.run())
-    times = {name: _low([run.get(name, 0.0) for run in watched]) for name in watched[0]}
-    watching = max(0.0, (math.fsum(times.values()) - _low(plain)) / len(times))
-    return {name: max(0.0, seconds - watching) for name, seconds in times.items()}
+        whole.append(program.run())
+    return {name: _low([run.get(name, 0.0) for run in watched]) for name in watched[0]}, _low(whole)
 
 
 def _low(times: Sequence[float]) -> float:
