@@ -12,7 +12,7 @@ from flowrt.plan.explain import estimates_text, explain, scaling_text
 from flowrt.plan.plan_file import Plan, variables_of, write_plan
 from flowrt.plan.stage_search import REPLAYED
 from flowrt.plan.step.recorded import record
-from flowrt.plan.task import Task, costs_of
+from flowrt.plan.task import Measured, Task, costs_of
 from flowrt.plan.what_if import if_devices_fail, if_workers_are_late
 
 HELP = "find what to run where for a script's training step, and how long it takes"
@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fix", action="append", default=[], metavar="NAME=N",
         help=f"a size that is given: {', '.join(FIXED)}; repeatable. Layers are shared only if tp is given",
     )  # fmt: skip
-    add("--measure", action="store_true", help="measure the step's operations on this device first")
+    add(
+        "--measure",
+        action="store_true",
+        help="measure this host first, and what is played",
+    )
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
     add("--device-hours", type=float, metavar="H", help="what if a device fails every H hours on average")
@@ -58,7 +62,9 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
         raise InvalidArgumentError("--json: expected a plan to write; --sweep and --memory choose none")
     cluster = _cluster(arguments)
     recorded = record(arguments.source, arguments.script_arguments)
-    task = Task(recorded, cluster, costs_of(recorded, cluster, arguments.measure), fixed)
+    measured = Measured(cluster.num_devices) if arguments.measure else None
+    costs = costs_of(recorded, cluster) if measured is None else measured.costs_of_one(recorded)
+    task = Task(recorded, cluster, costs, fixed, measured)
     if sizes:
         return scaling_text(task.sweep(sizes))
     if arguments.memory:

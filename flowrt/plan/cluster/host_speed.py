@@ -2,8 +2,8 @@
 
 As many processes as will train are started. They form a group, and measure together:
 
-    cores        processor time of the same work by one process alone, and by as many at once as have cores
-    exchanges    per kind and size of a group: the time of collectives and messages, and what of it is a core's
+    cores        processor time of the same work by one process alone, and by all at once
+    exchanges    per kind and size of a group: the time of collectives and messages, and a core's part of it
 
 As a program, ``python -m flowrt.plan.cluster.host_speed RANK ADDRESS...``, it is one of them.
 """
@@ -97,15 +97,16 @@ class _Together:
         self._collective(self._member, "AllReduce", np.ones(1, np.float32), (1,))
 
     def cores(self) -> float:
-        """How much all cores compute in the time in which one alone computes 1."""
-        at_once = min(self._count, usable_cpus())
+        """How much all cores compute in the time in which one alone computes 1: with more processes than
+        cores, they also take turns, and find others' data in the caches.
+        """
         work, seconds = _work(), []
-        for busy in (1, at_once) * 2:
+        for busy in (1, self._count) * 2:
             self.meet()
             seconds.append(_low_of(work) if self._rank < busy else 0.0)
             self.meet()
         alone, beside = min(seconds[0::2]), min(seconds[1::2])
-        return at_once * min(1.0, alone / beside) if self._rank == 0 else 0.0
+        return min(self._count, usable_cpus()) * min(1.0, alone / beside) if self._rank == 0 else 0.0
 
     def collective(self, kind: str, size: int) -> Exchange:
         """Collectives of groups of ``size`` processes that follow each other, all at once."""
@@ -115,11 +116,14 @@ class _Together:
         is_root = self._rank == first
 
         def call(nbytes: int) -> Callable[[], object]:
-            whole, part = nbytes // 4, nbytes // 4 // size
-            given = np.ones(part if kind == "AllGather" else whole, np.float32)
-            shape = (part if kind == "ReduceScatter" else part * size if kind == "AllGather" else whole,)
+            whole, part = nbytes // 4, max(1, nbytes // 4 // size)
+            shapes = {"AllGather": (part, part * size), "ReduceScatter": (part * size, part)}
+            sent, got = shapes.get(kind, (whole, whole))
+            shape: tuple[int, ...] = (got,)
+            given = np.ones(sent, np.float32)
             if kind == "AllToAll":
-                given, shape = np.ones((size, max(1, part // size)), np.float32), (size, max(1, part // size))
+                shape = (size, max(1, part // size))
+                given = np.ones(shape, np.float32)
             array = None if kind == "Broadcast" and not is_root else given
             return lambda: self._collective(member, kind, array, shape)
 

@@ -6,6 +6,7 @@
     replay             class programs played on vectors, one number per device
     step_times         `Played`: seconds by cause, and the rate of training as a product
     events             a virtual clock, and class programs played on it device by device
+    host               processes of one host, which share its cores
     network            bytes on their way between hosts, which share ports and uplinks
     parameter_servers  training with parameter servers under a virtual clock
     failures           stragglers, checkpoint intervals and restarts in closed form
