@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fix", action="append", default=[], metavar="NAME=N",
         help=f"a size that is given: {', '.join(FIXED)}; repeatable. Layers are shared only if tp is given",
     )  # fmt: skip
-    add(
-        "--measure",
-        action="store_true",
-        help="measure this host first, and what is played",
-    )
+    add("--measure", action="store_true", help="measure this host first, and what is played")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
     add("--device-hours", type=float, metavar="H", help="what if a device fails every H hours on average")

@@ -25,7 +25,7 @@ from flowrt.plan.step.measure import load_table, measure, save_table, table_path
 from flowrt.plan.step.recorded import Recorded
 
 LIMIT_OF_CHOICE_S = 3.0
-"""For running the programs of a choice."""
+"""Seconds for running the programs of a choice."""
 
 _FLOATS = frozenset(dtype.name for dtype in FLOATING)
 
@@ -168,7 +168,7 @@ def costs_of(recorded: Recorded, cluster: Cluster) -> Costs:
 
 @final
 class Measured:
-    """What this host measures: the costs of parts, together with what was measured before, and the speed of
+    """Measurements of this host: the costs of parts, together with what was measured before, and the speed of
     ``processes`` beside each other.
 
     Raises `UnavailableError` if the processes cannot be measured.

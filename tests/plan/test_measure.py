@@ -8,9 +8,12 @@ import pytest
 
 from flowrt.executor.buffers.buffer_assignment import Storage
 from flowrt.graph.resources.groups import ranks_here
+from flowrt.plan.choice import Choice
+from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Demand, Timed, is_free, signature
-from flowrt.plan.step.device_parts import GROUP, DevicePart, device_parts
+from flowrt.plan.step.device_parts import GROUP, DevicePart, device_parts, parts_of
 from flowrt.plan.step.measure import Table, load_table, measure, save_table, table_path
+from flowrt.plan.step.recorded import record
 from tests.plan.cases import request_of, requested, wide
 
 
@@ -53,6 +56,22 @@ def test_operations_that_were_not_measured_have_rates() -> None:
     costs = measure(device_parts(request_of(None, wide)), limit_s=0.1).costs()
     assert costs.rates.bandwidth > 0
     assert costs.rates.flops["float32"] > 0
+
+
+def test_programs_that_read_a_dataset_are_measured(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np, flowrt as tf\n"
+        "data = tf.data.Dataset.from_tensor_slices(np.ones([8, 4], 'f')).batch(4, drop_remainder=True)\n"
+        "x = tf.data.make_one_shot_iterator(data.repeat()).get_next()\n"
+        "loss = tf.reduce_sum(tf.matmul(x, tf.Variable(tf.ones([4, 2]), name='w')))\n"
+        "train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)\n"
+        "session = tf.Session()\n"
+        "session.run(tf.global_variables_initializer())\n"
+        "session.run(train)\n"
+    )
+    table = measure(parts_of(applied(record(str(script)), Choice(dp=2))), limit_s=0.1)
+    assert any(key.startswith("MatMul(") for key in table.rows)
 
 
 def test_a_measured_program_leaves_its_group() -> None:

@@ -46,7 +46,7 @@ TIMEOUT_S = 60.0
 
 
 def measure_host(processes: int) -> HostSpeed:
-    """What was measured with ``processes``, which takes some seconds; one shares nothing.
+    """Measure this host with ``processes``, which takes some seconds; one shares nothing.
 
     Raises `UnavailableError` if one of them ends with an error.
     """
@@ -86,7 +86,7 @@ def measured_by(rank: int, addresses: Sequence[str]) -> HostSpeed:
 
 
 class _Together:
-    """What one of ``count`` processes measures with the others."""
+    """The measuring of one of ``count`` processes, with the others."""
 
     def __init__(self, member: Any, rank: int, count: int) -> None:
         self._member, self._rank, self._count = member, rank, count
@@ -97,8 +97,8 @@ class _Together:
         self._collective(self._member, "AllReduce", np.ones(1, np.float32), (1,))
 
     def cores(self) -> float:
-        """How much all cores compute in the time in which one alone computes 1: with more processes than
-        cores, they also take turns, and find others' data in the caches.
+        """The work of all cores in the time in which one alone does 1. With more processes than cores, they
+        also take turns, and find others' data in the caches.
         """
         work, seconds = _work(), []
         for busy in (1, self._count) * 2:
@@ -157,8 +157,8 @@ class _Together:
 
 
 def _exchange(call_of: Callable[[int], Callable[[], object]], exchanges: int, busy: int) -> Exchange:
-    """From calls with arrays of so many bytes, each of which makes ``exchanges`` that ``busy`` processes are
-    busy with.
+    """The line through the times of calls with arrays of so many bytes. Each makes ``exchanges``, with which
+    ``busy`` processes are busy.
     """
     core, whole = dict[int, float](), dict[int, float]()
     for nbytes in SIZES:

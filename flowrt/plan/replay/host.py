@@ -38,7 +38,7 @@ class Exchange(NamedTuple):
 @final
 @dataclass(frozen=True)
 class HostSpeed:
-    """What is known of a host. ``cores`` is how much all its cores compute in the time in which one alone
+    """The speed of a host. ``cores`` is how much all its cores compute in the time in which one alone
     computes 1: less than their number, as they share caches and memory. ``exchanges``: those of meetings by
     kind and number of processes, such as ``all_reduce 2``, and of messages.
     """
@@ -47,7 +47,7 @@ class HostSpeed:
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
 
     def exchange(self, meets: Meeting | Message, size: int) -> Exchange:
-        """That of ``size`` processes."""
+        """The exchange of ``size`` processes."""
         return self.exchanges[f"{meets.kind} {size}" if isinstance(meets, Meeting) else MESSAGE]
 
 

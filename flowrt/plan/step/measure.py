@@ -5,7 +5,7 @@
 A device's whole program is run, step after step, but for the others' part in what travels: so operations find
 their operands where a step leaves them, in the caches or not, and write to the step's own memory. Seconds are
 those of the program's thread, on a core: others on the machine count only by what they do to its caches. What
-a program runs inside of loops has no entry: `Costs` estimates it.
+a program runs inside of loops and branches has no entry: `Costs` estimates it.
 
 Tables are kept in the folder of ``FLOWRT_CACHE_DIR``, a file for each device and set of versions.
 """
@@ -32,6 +32,7 @@ from flowrt.device.device import Device
 from flowrt.device.llvm.code_cache import cache_folder
 from flowrt.device.llvm.host_pool import num_threads, set_num_threads
 from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.dtypes import string
 from flowrt.executor.bind.bind import Binder, compile_partition
 from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.observe.step_stats import StepRecorder
@@ -40,6 +41,7 @@ from flowrt.executor.program.runner import Running, StepControl, run_inline
 from flowrt.executor.session.session_variables import new_resource
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.state.iterators import IteratorResource, iterator_get_next_op
 from flowrt.graph.resources.step_context import step_scope
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.plan.step.costs import Costs, Demand, Fitted, Timed, demand, fit_rates, is_free, signature
@@ -52,7 +54,8 @@ from flowrt.version import VERSION
 _log = logging.getLogger("flowrt")
 
 WARM_RUNS, RUNS = 3, 20
-LIMIT_S = 30.0
+LIMIT_S, WAIT_S = 30.0, 60.0
+"""Limits for all programs, and for a run of one, which may be slow at first but should not wait for long."""
 SCALE = 0.05
 """The largest value of a variable."""
 LEAST_S = 1e-9
@@ -77,6 +80,8 @@ class Table(NamedTuple):
 def measure(parts: Iterable[DevicePart], known: Table | None = None, limit_s: float = LIMIT_S) -> Table:
     """``known`` with the nodes of ``parts`` that it does not have, in ``limit_s`` or a few runs of each part.
     The process computes on one thread meanwhile.
+
+    Raises the errors of steps, such as `DeadlineExceededError` for one that waits for what others enqueue.
     """
     rows = dict(known.rows) if known is not None else {}
     wanted = [part for part in parts if any(key not in rows for key in _nodes_by_signature(part))]
@@ -115,13 +120,15 @@ def _nodes_by_signature(part: DevicePart) -> dict[str, list[Node]]:
 
 
 def _rows_of(part: DevicePart, device: Device, limit_s: float) -> dict[str, Timed]:
-    """What is known of the nodes of ``part`` after running its program. Together they take as long as it does
-    when nobody watches: what it does for messages and for itself is divided among them.
+    """Run the program of ``part``, and return its nodes by signature. Together they take as long as it does
+    when nobody watches: what it does for messages and for itself is divided among them, if there is nothing
+    else in it that has no entry.
     """
     times, whole = _times(_Program(part, device), limit_s)
     nodes_of = _nodes_by_signature(part)
     sums = {key: math.fsum(times.get(node.name, 0.0) for node in nodes) for key, nodes in nodes_of.items()}
-    scale = whole / math.fsum(sums.values())
+    is_flat = all(node.op.effect is not Effect.NESTED for node in part.partition.schedule.order)
+    scale = whole / math.fsum(sums.values()) if is_flat and sums else 1.0
     rows = {}
     for key, nodes in nodes_of.items():
         seconds = max(scale * sums[key] / len(nodes), LEAST_S)
@@ -133,7 +140,7 @@ def _times(program: _Program, limit_s: float) -> tuple[dict[str, float], float]:
     """The seconds of each node of ``program`` in a step, by name; and those of a step."""
     end = time.monotonic() + limit_s
     for _ in range(WARM_RUNS):
-        program.run()
+        program.run(timeout_s=WAIT_S)
     watched: list[dict[str, float]] = []
     whole: list[float] = []
     while len(whole) < RUNS and not (whole and time.monotonic() > end):
@@ -164,10 +171,10 @@ class _Program:
         self._programs = Binder(partition, self._resource, ends).bind()
         self._fed = [self._values(subgraph.nodes[name].outputs[0]) for name in subgraph.feeds]
 
-    def run(self) -> float:
+    def run(self, timeout_s: float | None = None) -> float:
         """One step: the seconds of its thread."""
         start = time.thread_time()
-        self._run([each.run() for each in self._programs])
+        self._run([each.run() for each in self._programs], timeout_s)
         return time.thread_time() - start
 
     def watch(self) -> dict[str, float]:
@@ -179,8 +186,8 @@ class _Program:
             seconds[node.name] = seconds.get(node.name, 0.0) + (end - start) * 1e-9
         return seconds
 
-    def _run(self, running: Sequence[Running]) -> None:
-        first, control = self._programs[0], StepControl()
+    def _run(self, running: Sequence[Running], timeout_s: float | None = None) -> None:
+        first, control = self._programs[0], StepControl(timeout_s)
         with alone(self._part), np.errstate(all="ignore"), step_scope(control):
             for feed, value in zip(first.feeds, self._fed, strict=True):
                 feed.put(value)
@@ -196,14 +203,38 @@ class _Program:
             if isinstance(resource, VariableResource) and resource.is_pinned:
                 resource.array[...] = self._values(TensorSpec(node.attrs["dtype"], node.attrs["shape"]))
                 resource.is_initialized = True
+            elif isinstance(resource, IteratorResource):
+                resource.initialize(_Repeated(self._elements(node)))
         return self._resources[node.name]
+
+    def _elements(self, iterator: Node) -> tuple[Any, ...]:
+        """An element of ``iterator``."""
+        subgraph = self._part.partition.subgraph
+        readers = (subgraph.nodes[name] for name in subgraph.consumers()[iterator.name])
+        specs = next((node.outputs for node in readers if node.op is iterator_get_next_op), ())
+        return tuple(map(self._values, specs))
 
     def _values(self, spec: TensorSpec) -> Any:
         """Values that every operation takes: small numbers above 0, indices of the first element."""
         shape, dtype = static_shape(spec), spec.dtype.np
         if dtype.kind in "biu":
             return np.zeros(shape, dtype)
+        if spec.dtype is string:
+            return np.full(shape, b"", object)
         return (self._rng.random(shape, np.float32) * SCALE).astype(dtype)
+
+
+class _Repeated:
+    """A dataset of one element again and again."""
+
+    def __init__(self, element: tuple[Any, ...]) -> None:
+        self._element = element
+
+    def __next__(self) -> tuple[Any, ...]:
+        return self._element
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 # --- kept tables
