@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowrt.plan.cluster.host_speed import measure_host
 from flowrt.plan.replay.host import Exchange, HostSpeed, play_on_host
 from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
 from flowrt.plan.replay.replay import play
+from tests.plan.programs import KINDS, ConstantLinks, random_programs
 
+meshes = st.sampled_from([{}, {"dp": 2}, {"dp": 3, "tp": 2}])
 FREE = Exchange(0.0, 0.0, 0.0)
 
 
@@ -46,34 +51,27 @@ def test_an_exchange_takes_a_core_of_each_process_after_its_latency() -> None:
     # beside computing: four threads on two cores
     played = play_on_host([_program(0, works)], {"dp": 2}, speed)
     assert played.makespan == pytest.approx(1 + 0.5 + 2 * 2 + (4 - 0.5 - 2))
+    on_four = play_on_host([_program(0, works)], {"dp": 2}, _speed(4.0, speed.exchanges["message"]))
+    assert on_four.makespan == pytest.approx(1 + 4)
 
 
-def test_seconds_have_the_causes_that_the_replay_finds() -> None:
-    """With a core for each process, and exchanges that take none, both play the same."""
-    speed = _speed(8.0, Exchange(2.0, 0.0, 0.0))
-
-    class Links:
-        def meeting(self, position: int, meeting: Meeting) -> float:
-            return 2.0
-
-        message = meeting
-
-    first = [
-        Work("a", 3.0),
-        Work("m", after=(0,), meets=Meeting("all_reduce", ("dp",), 8)),
-        Work("b", 1.0),
-        Work("c", 1.0, after=(1,)),
-        Work("s", after=(3,), meets=Message(1, "t", 4, True)),
-    ]
-    second = [Work("d", 1.0), Work("r", meets=Message(0, "t", 4, False)), Work("e", 5.0, after=(1,))]
-    programs = [_program(0, first), _program(1, second)]
-    found, wanted = play_on_host(programs, {"dp": 2}, speed), play(programs, {"dp": 2}, Links())
+@given(meshes, st.integers(1, 3), st.integers(1, 25), st.integers(0, 1 << 32))
+def test_seconds_have_the_causes_that_the_replay_finds(
+    mesh: dict[str, int], positions: int, works: int, seed: int
+) -> None:
+    """With a core for each thread, and exchanges that take none, both play the same."""
+    programs = random_programs(random.Random(seed), positions, list(mesh), works)
+    sizes = range(1, 7)
+    meetings = {f"{kind} {size}": Exchange(2.0, 0.0, 0.0) for kind in KINDS for size in sizes}
+    speed = HostSpeed(99.0, meetings | {"message": Exchange(3.0, 0.0, 0.0)})
+    found, wanted = play_on_host(programs, mesh, speed), play(programs, mesh, ConstantLinks(2.0, 3.0))
     assert found.makespan == pytest.approx(wanted.makespan)
-    assert (found.bubble, found.exposed) == (wanted.bubble, wanted.exposed)
     assert found.nbytes == wanted.nbytes
     for one, other in zip(found.classes, wanted.classes, strict=True):
-        assert one.busy.tolist() == other.busy.tolist()
-        assert one.skew.tolist() == other.skew.tolist()
+        assert one.planned == pytest.approx(other.planned)
+        assert one.busy == pytest.approx(other.busy)
+        assert one.skew == pytest.approx(other.skew)
+        assert one.exposed == {kind: pytest.approx(seconds) for kind, seconds in other.exposed.items()}
 
 
 @pytest.mark.slow

@@ -225,7 +225,8 @@ class _Step:
     ) -> npt.NDArray[np.float64]:
         """The times ``of`` the devices of ``program``, shape [works, devices]."""
         found = [of(self.devices[program.position, lane]) for lane in range(self._lanes.size)]
-        return np.array([[each[number] for each in found] for number in range(len(program.works))])
+        rows = [[each[number] for each in found] for number in range(len(program.works))]
+        return np.array(rows, np.float64).reshape(len(rows), len(found))
 
     def _group(self, axes: tuple[str, ...], lane: int) -> list[int]:
         index: list[Any] = list(np.unravel_index(lane, self._lanes.shape))

@@ -16,7 +16,7 @@ import numpy as np
 
 from flowrt.plan.replay.events import Ends, Transfer, play_by_events
 from flowrt.plan.replay.network import Flow, Network
-from flowrt.plan.replay.played import ClassProgram, Lane, Meeting, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Lane, Meeting, Message
 from flowrt.plan.replay.program_checks import Key, is_received, key_of
 from flowrt.plan.replay.step_times import MESSAGE, Played, PlayedClass, Vector
 
@@ -87,48 +87,65 @@ def play_on_host(programs: Sequence[ClassProgram], mesh_shape: Mapping[str, int]
     lanes = math.prod(mesh_shape.values())
     transfers = HostTransfers(speed, len(programs), lanes)
     ends = play_by_events(programs, mesh_shape, transfers, network=transfers.network)
+    since = {program.position: _busy_since(program, ends) for program in programs}
     sent = {
-        key_of(program.position, work.meets): ends.starts[program.position][number]
+        key_of(program.position, work.meets): since[program.position][number]
         for program in programs
         for number, work in enumerate(program.works)
         if isinstance(work.meets, Message) and work.meets.is_sent
     }
-    classes = tuple(_class(program, ends, sent) for program in programs)
+    classes = tuple(_class(program, ends, since[program.position], sent) for program in programs)
     return Played(ends.makespan, classes, _nbytes(programs, mesh_shape))
 
 
-def _class(program: ClassProgram, ends: Ends, sent: Mapping[Key, Vector]) -> PlayedClass:
+def _busy_since(program: ClassProgram, ends: Ends) -> dict[int, Vector]:
+    """For each meeting and sent message, the time since which the link was busy without a gap."""
+    start, end = ends.starts[program.position], ends.works[program.position]
+    free = since = np.zeros(start.shape[1])
+    found = {}
+    for number, work in enumerate(program.works):
+        if work.lane is Lane.LINK and not is_received(work):
+            found[number] = since = np.where(start[number] > free, start[number], since)
+            free = end[number]
+    return found
+
+
+def _class(
+    program: ClassProgram, ends: Ends, since: Mapping[int, Vector], sent: Mapping[Key, Vector]
+) -> PlayedClass:
     """The seconds of the devices of ``program`` by what they did: computed, or waited for what."""
     start, end = ends.starts[program.position], ends.works[program.position]
     free = np.zeros(start.shape[1])
     busy, skew, exposed = free.copy(), free.copy(), dict[str, Vector]()
+
+    def wait(free: Vector, number: int) -> Vector:
+        """The time at which the work ``number`` has ended, too."""
+        meets, later = program.works[number].meets, np.maximum(free, end[number])
+        if meets is None:
+            return later
+        begun = since[number] if number in since else sent[_received(program, number)]
+        begun = np.minimum(np.maximum(free, begun), later)
+        kind = meets.kind if isinstance(meets, Meeting) else MESSAGE
+        exposed[kind] = exposed.get(kind, 0.0) + (later - begun)
+        skew[...] += (begun - free) * (kind != MESSAGE)
+        return later
+
     for number, work in enumerate(program.works):
-        if work.lane is not Lane.COMPUTE:
-            continue
-        for before in work.after:
-            awaited, later = program.works[before], np.maximum(free, end[before])
-            if awaited.meets is not None:
-                since = _since(program, awaited, sent, start[before])
-                since = np.minimum(np.maximum(free, since), later)
-                kind = awaited.meets.kind if isinstance(awaited.meets, Meeting) else MESSAGE
-                exposed[kind] = exposed.get(kind, 0.0) + (later - since)
-                skew += (since - free) * (kind != MESSAGE)
-            free = later
-        busy += end[number] - start[number]
-        free = end[number]
-    return PlayedClass(program.position, _planned(program), busy, exposed, skew, start, end)
+        if work.lane is Lane.COMPUTE:
+            for before in work.after:
+                free = wait(free, before)
+            busy += end[number] - start[number]
+            free = end[number]
+    if since:
+        wait(free, max(since))
+    planned = math.fsum(work.seconds for work in program.works)
+    return PlayedClass(program.position, planned, busy, exposed, skew, start, end)
 
 
-def _since(program: ClassProgram, work: Work, sent: Mapping[Key, Vector], start: Vector) -> Vector:
-    """The time since which the link is busy with ``work``."""
-    if not is_received(work):
-        return start
-    assert isinstance(work.meets, Message)
-    return sent[key_of(program.position, work.meets)]
-
-
-def _planned(program: ClassProgram) -> float:
-    return math.fsum(work.seconds for work in program.works)
+def _received(program: ClassProgram, number: int) -> Key:
+    meets = program.works[number].meets
+    assert isinstance(meets, Message)
+    return key_of(program.position, meets)
 
 
 def _nbytes(programs: Sequence[ClassProgram], mesh_shape: Mapping[str, int]) -> dict[str, int]:
