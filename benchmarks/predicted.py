@@ -36,7 +36,7 @@ from flowrt.plan.cluster.host_speed import measure_host
 from flowrt.plan.replay.host import HostSpeed, play_on_host
 from flowrt.plan.step.device_parts import space_of
 
-WARM_STEPS, STEPS = 20, 30
+WARM_STEPS, STEPS = 16, 26
 """All processes have to make the same steps; flowrt's loops are compiled within the first 2 s."""
 MEDIAN_ERROR, WORST_ERROR, SPEARMAN, CHOSEN = 0.10, 0.25, 0.8, 0.10
 """Targets. The last: by how much the choice may take longer than the best."""

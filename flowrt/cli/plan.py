@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flowrt.cli.options import positive, report_mistake
+from flowrt.device.llvm.host_pool import usable_cpus
 from flowrt.errors import InvalidArgumentError, OpError, nearest
-from flowrt.plan.cluster.cluster_file import MAX_DEVICES, Cluster, DeviceKind, read_cluster, this_host
+from flowrt.plan.cluster.cluster_file import MAX_DEVICES, Cluster, DeviceKind, Speed, read_cluster, this_host
 from flowrt.plan.explain import estimates_text, explain, scaling_text
 from flowrt.plan.plan_file import Plan, variables_of, write_plan
 from flowrt.plan.stage_search import REPLAYED
@@ -79,7 +81,9 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     if not arguments.cluster:
-        return this_host(arguments.processes or 2, CORE)
+        processes = arguments.processes or 2
+        share = Speed(0, 0, min(1.0, usable_cpus() / processes))  # of a core for each
+        return replace(this_host(processes, CORE), speeds=(share,))
     if arguments.processes or arguments.measure:
         name = "--processes" if arguments.processes else "--measure"
         raise InvalidArgumentError(f"{name}: expected it without --cluster, as it is of this host")

@@ -41,7 +41,7 @@ SIZES = (64, 64 << 10, 1 << 20, 8 << 20)
 ROUNDS = 10
 LOW = 0.25
 """The quantile of times that counts: others on the machine make the rest longer."""
-WORK_ROUNDS = 40
+WORK_ROUNDS = 25
 TIMEOUT_S = 120.0
 
 
