@@ -99,7 +99,7 @@ def play_on_host(programs: Sequence[ClassProgram], mesh_shape: Mapping[str, int]
 
 
 def _busy_since(program: ClassProgram, ends: Ends) -> dict[int, Vector]:
-    """For each meeting and sent message, the time since which the link was busy without a gap."""
+    """The time since which the link was busy without a gap, for each meeting and sent message."""
     start, end = ends.starts[program.position], ends.works[program.position]
     free = since = np.zeros(start.shape[1])
     found = {}
