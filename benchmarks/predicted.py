@@ -1,8 +1,9 @@
 """Predicted and measured steps of this host: ``python -m benchmarks.predicted``, or with some names only.
 
-For each of `CASES`, a strategy over processes: the step is emitted without them, its operations are measured
-alone, the links of as many processes are measured, and the program is played; then the processes train. What
-was found is kept in ``--out``, so cases can be run in turns; the table has all that are there.
+For each of `CASES`, a strategy over processes: the host is measured by as many processes, the step is emitted
+without them, its programs are run alone, and played together; then the processes train. So both are of the
+same minute. What was found is kept in ``--out``, and cases can be run in turns; the table has all that are
+there.
 
     python -m benchmarks.predicted gpt_dp_2 gpt_tp_2        # these two again
     python -m benchmarks.predicted --show                   # the table of all that are there
@@ -31,14 +32,16 @@ from benchmarks import fully_sharded, layouts
 from benchmarks.inputs import Gpt
 from benchmarks.ranks import outcome_of_first
 from benchmarks.timing import Outcome
+from flowrt.plan.cluster.host_speed import measure_host
+from flowrt.plan.replay.host import HostSpeed, play_on_host
+from flowrt.plan.step.device_parts import space_of
 
-WARM_STEPS, STEPS = 20, 30
+WARM_STEPS, STEPS = 16, 26
 """All processes have to make the same steps; flowrt's loops are compiled within the first 2 s."""
-SIZES = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
-"""Bytes of the arrays that measure links."""
-ROUNDS = 12
-MEDIAN_ERROR, WORST_ERROR, SPEARMAN = 0.10, 0.25, 0.8
-"""Targets."""
+MEDIAN_ERROR, WORST_ERROR, SPEARMAN, CHOSEN = 0.10, 0.25, 0.8, 0.10
+"""Targets. The last: by how much the choice may take longer than the best."""
+MEASURE_S = 6.0
+"""For the programs of a case."""
 
 
 class Case(NamedTuple):
@@ -131,156 +134,25 @@ def train(name: str, rank: int, addresses: Sequence[str]) -> Outcome:
     return Outcome({"step": median(timed), "low": timed[len(timed) // 10], "cpu": cpu})
 
 
-# --- links
-
-
-def probe(name: str, rank: int, addresses: Sequence[str]) -> Outcome:
-    """Seconds, as latency and seconds per byte of the whole, of collectives and of a message."""
-    from flowrt.distribute.collectives import Group, join
-    from flowrt.distribute.collectives.probe import fit_line
-
-    del name
-    count = len(addresses)
-    figures = {}
-    with join(Group("links", count, (rank,)), addresses) as joined:
-        (member,) = joined.members
-        for kind in ("AllReduce", "AllGather", "ReduceScatter", "Broadcast"):
-            seconds = {}
-            for nbytes in SIZES:
-                times = [_collective_s(member, kind, nbytes // 4, count, i, rank) for i in range(ROUNDS)]
-                seconds[nbytes] = median(times[ROUNDS // 3 :])
-            figures[kind] = tuple(fit_line(seconds).link)
-        seconds = {}
-        for nbytes in SIZES:
-            times = [_round_trip_s(member, nbytes, i, rank) for i in range(ROUNDS)]
-            seconds[nbytes] = median(times[ROUNDS // 3 :]) / 2
-        figures["message"] = tuple(fit_line(seconds).link)
-        _collective_s(member, "AllReduce", 1, count, -1, rank)  # all have finished
-    return Outcome(figures)
-
-
-def _collective_s(member: Any, kind: str, size: int, count: int, number: int, rank: int) -> float:
-    given = np.ones(size // count if kind == "AllGather" else size, np.float32)
-    shape = (
-        size // count * count if kind == "AllGather" else size // count if kind == "ReduceScatter" else size,
-    )
-    attrs = {
-        "reduction": "sum",
-        "root": 0,
-        "axis": 0,
-        "dtype": np.dtype(np.float32),
-        "shape": shape,
-        "plan": "",
-    }
-    edge = f"{kind} {size} {number}"
-    array = None if kind == "Broadcast" and rank else given
-    start = time.perf_counter()
-    member.start(edge, kind, array, attrs)
-    member.wait(edge)
-    return time.perf_counter() - start
-
-
-def _round_trip_s(member: Any, nbytes: int, number: int, rank: int) -> float:
-    """A message from rank 0 to rank 1 and back, while the others wait."""
-    array, start = np.ones(nbytes, np.uint8), time.perf_counter()
-    for sender in (0, 1):
-        if rank == sender:
-            member.send_tagged(1 - sender, f"{nbytes} {number} {sender}", array)
-        elif rank == 1 - sender:
-            member.receive_tagged(sender, f"{nbytes} {number} {sender}")
-    return time.perf_counter() - start
-
-
-COLLECTIVES = {
-    "all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast", "all_to_all": "AllGather",
-}  # fmt: skip
-"""What was measured for each kind of meeting."""
-
-
-class HostLinks:
-    """Seconds of meetings and messages between the processes of this host, as measured."""
-
-    def __init__(self, figures: Mapping[str, Sequence[float]]) -> None:
-        self._figures = figures
-
-    def meeting(self, position: int, meeting: Any) -> float:
-        del position
-        latency_s, per_byte = self._figures[COLLECTIVES[meeting.kind]]
-        return latency_s + per_byte * meeting.nbytes
-
-    def message(self, position: int, message: Any) -> float:
-        del position
-        latency_s, per_byte = self._figures["message"]
-        return latency_s + per_byte * message.nbytes
-
-
 # --- predicted
 
 
-def predicted_s(name: str, links: HostLinks) -> dict[str, float]:
-    """The seconds of the step as played, those of computing of the first process and of all together, and the
-    prediction: the processes cannot compute faster than all cores.
-    """
+def predicted_s(name: str, speed: HostSpeed) -> dict[str, float]:
+    """The seconds of the step as played on the host, and those of computing of the first process."""
     import flowrt as tf
     from flowrt.plan.step.device_parts import device_parts
     from flowrt.plan.step.emitted import class_program
-    from flowrt.plan.step.measure import load_table, measure, save_table, table_path
+    from flowrt.plan.step.measure import measure
     from flowrt.viz.compile_request import compile_request
 
     with tf.Graph().as_default() as graph:
         fetches, feed = step_of(tf, CASES[name], {})
         parts = device_parts(compile_request(graph, fetches, feed).request)
-    path = table_path()
-    table = measure(parts, load_table(path))
-    save_table(table, path)
-    costs = table.costs()
+    costs = measure(parts, limit_s=MEASURE_S).costs()
     programs = [class_program(part, costs, frozenset()) for part in parts]
-    lanes = CASES[name].processes // len(programs)
-    computing = lanes * sum(work.seconds for program in programs for work in program.works)
-    cores = len(os.sched_getaffinity(0))
-    played = played_s(programs, links)
     first = sum(work.seconds for work in programs[0].works)
-    return {
-        "played": played, "computing": computing, "first": first, "predicted": max(played, computing / cores)
-    }  # fmt: skip
-
-
-def played_s(programs: Sequence[Any], links: HostLinks) -> float:
-    """The makespan of class programs of equal devices: each computes and communicates in order."""
-    from flowrt.plan.replay.played import Lane, Meeting, Message
-
-    ends: list[list[float]] = [[] for _ in programs]
-    free = [dict.fromkeys(Lane, 0.0) for _ in programs]
-    sent: dict[tuple[str, int], float] = {}
-    moved = True
-    while moved:
-        moved = False
-        for at, program in enumerate(programs):
-            for work in program.works[len(ends[at]) :]:
-                start = max([free[at][work.lane], *[ends[at][i] for i in work.after]])
-                end = start + work.seconds
-                if isinstance(work.meets, Meeting):
-                    end = start + links.meeting(at, work.meets)
-                elif isinstance(work.meets, Message) and work.meets.is_sent:
-                    end = start + links.message(at, work.meets)
-                    sent[work.meets.tag, work.meets.position] = end
-                elif isinstance(work.meets, Message):
-                    key = work.meets.tag, at
-                    if key not in sent:
-                        break
-                    end = max(start, sent[key])
-                free[at][work.lane] = end
-                ends[at].append(end)
-                moved = True
-    stuck = [
-        program.position
-        for program, done in zip(programs, ends, strict=True)
-        if len(done) < len(program.works)
-    ]
-    if stuck:
-        raise RuntimeError(f"positions {stuck} wait for messages that nobody sends")
-    return max(end for each in ends for end in each)
+    played = play_on_host(programs, space_of(parts[0].mesh), speed).makespan
+    return {"predicted": played, "first": first}
 
 
 # --- the table
@@ -306,25 +178,48 @@ def table_lines(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
             f"| {row['median'] * 1e3:.1f} ms | {errors[name]:+.0%} "
             f"| {row['first'] * 1e3:.1f}, {row['cpu'] * 1e3:.1f} ms |"
         )
-    sizes = sorted(map(abs, errors.values()))
-    if sizes:
-        yield f"\nmedian error {median(sizes):.1%} (target {MEDIAN_ERROR:.0%})"
-        yield f"worst error {sizes[-1]:.1%} (target {WORST_ERROR:.0%})"
-    if len(sizes) > 2:
-        rows = list(found.values())
-        correlation = spearman([row["predicted"] for row in rows], [row["measured"] for row in rows])
-        yield f"Spearman's correlation {correlation:.2f} (target {SPEARMAN})"
+    if not found:
+        return
+    yield ""
+    for name, value, bound in bars(found):
+        is_held = value >= bound if name == "Spearman's correlation" else value <= bound
+        yield f"{name}: {value:.3f} (target {bound}): {'holds' if is_held else 'does not hold'}"
+
+
+def bars(found: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, float, float]]:
+    """The figures of all rows, each with its target."""
+    predicted, measured = ([row[key] for row in found.values()] for key in ("predicted", "measured"))
+    errors = sorted(abs(p / m - 1) for p, m in zip(predicted, measured, strict=True))
+    yield "median error", median(errors), MEDIAN_ERROR
+    yield "worst error", errors[-1], WORST_ERROR
+    if len(found) > 2:
+        yield "Spearman's correlation", spearman(predicted, measured), SPEARMAN
+    yield "chosen over best", max(map(_chosen_over_best, _by_net(found))), CHOSEN
+
+
+def _by_net(found: Mapping[str, Mapping[str, float]]) -> Iterator[list[Mapping[str, float]]]:
+    """The rows of each net: those that train the same."""
+    for net in dict.fromkeys(CASES[name].net for name in found):
+        yield [row for name, row in found.items() if CASES[name].net == net]
+
+
+def _chosen_over_best(rows: Sequence[Mapping[str, float]]) -> float:
+    """By how much the fastest by prediction takes longer than the fastest."""
+    chosen = min(rows, key=lambda row: row["predicted"])
+    return chosen["measured"] / min(row["measured"] for row in rows) - 1
 
 
 def run(name: str, out: Path) -> None:
     """Predict and measure a case, and keep what was found."""
-    links = outcome_of_first(__file__, "links", name, CASES[name].processes).figures
-    found = predicted_s(name, HostLinks(links))  # type: ignore[arg-type]
-    measured = outcome_of_first(__file__, "train", name, CASES[name].processes).figures
+    case = CASES[name]
+    speed = measure_host(case.processes)
+    found = predicted_s(name, speed)
+    measured = outcome_of_first(__file__, "train", name, case.processes).figures
     out.mkdir(parents=True, exist_ok=True)
-    row = {**found, "measured": measured["low"], "median": measured["step"], "cpu": measured["cpu"]}
-    row["links"] = links
-    row["load"] = os.getloadavg()[0]
+    row: dict[str, Any] = {
+        **found, "measured": measured["low"], "median": measured["step"], "cpu": measured["cpu"],
+        "cores": speed.cores, "exchanges": speed.exchanges, "load": os.getloadavg()[0],
+    }  # fmt: skip
     (out / f"{name}.json").write_text(json.dumps(row, indent=1))
     print(
         f"{name}: predicted {found['predicted'] * 1e3:.1f} ms, measured {row['measured'] * 1e3:.1f} ms",
@@ -346,7 +241,7 @@ def main() -> int:
     return 0
 
 
-SIDES: dict[str, Callable[[str, int, Sequence[str]], Outcome]] = {"train": train, "links": probe}
+SIDES: dict[str, Callable[[str, int, Sequence[str]], Outcome]] = {"train": train}
 
 if __name__ == "__main__":
     if len(sys.argv) > 3 and sys.argv[1] in SIDES:

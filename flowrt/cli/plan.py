@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from flowrt.cli.options import positive, report_mistake, spellings
+from flowrt.device.llvm.host_pool import usable_cpus
 from flowrt.errors import InvalidArgumentError, OpError, nearest
 from flowrt.graph.collectives.cost import LINKS_VARIABLE
 from flowrt.plan.choice import Choice, mistake_of
 from flowrt.plan.cluster.cluster_file import (
     MAX_DEVICES,
     Cluster,
+    Speed,
     format_cluster,
     parse_cluster,
     read_cluster,
@@ -30,7 +32,7 @@ from flowrt.plan.planning import Planned
 from flowrt.plan.replay.trace import trace_of
 from flowrt.plan.stage_search import REPLAYED
 from flowrt.plan.step.recorded import record
-from flowrt.plan.task import Scaled, Task, costs_of
+from flowrt.plan.task import Measured, Scaled, Task, costs_of
 from flowrt.plan.what_if import if_devices_fail, if_workers_are_late
 from flowrt.profiler.text_table import aligned
 from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "without a search, and write the timeline")  # fmt: skip
     add("--plan", metavar="FILE", help="with --simulate: a plan that --json has written, on "
         "the plan's own cluster if --cluster gives none")  # fmt: skip
-    add("--measure", action="store_true", help="measure the step's operations on this device first")
+    add("--measure", action="store_true", help="measure this host first, and what is played")
     add("--probe", action="store_true", help="measure the links between processes of this host first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
@@ -98,11 +100,12 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     given = _given(arguments.fix, cluster) if arguments.simulate and plan is None else None
     fixed = {} if arguments.simulate else _fixed(arguments.fix, FIXED)
     recorded = record(arguments.source, arguments.script_arguments)
-    costs = costs_of(recorded, cluster, arguments.measure)
+    measured = Measured(cluster.num_devices) if arguments.measure else None
+    costs = costs_of(recorded, cluster) if measured is None else measured.costs_of_one(recorded)
     if plan is not None:
         plan.check(variables_of(recorded), f"plan {arguments.plan}")
         given = plan.choice
-    task = Task(recorded, cluster, costs, fixed if given is None else {"tp": given.tp})
+    task = Task(recorded, cluster, costs, fixed if given is None else {"tp": given.tp}, measured)
     if sizes:
         return scaling_text(task.sweep(sizes))
     if arguments.memory:
@@ -169,7 +172,9 @@ def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
         if plan is not None and not (arguments.processes or arguments.measure or arguments.probe):
             return parse_cluster(plan.cluster, f"{arguments.plan}: cluster")
         links = {LINKS_VARIABLE: probed_links()} if arguments.probe else with_kept_links(os.environ)
-        return this_host(arguments.processes or 2, CORE, links)
+        processes = arguments.processes or 2
+        share = Speed(0, 0, min(1.0, usable_cpus() / processes))  # of a core for each
+        return dataclasses.replace(this_host(processes, CORE, links), speeds=(share,))
     names = [name for name in ("processes", "measure", "probe") if getattr(arguments, name)]
     if names:
         name = f"--{names[0]}"

@@ -84,7 +84,7 @@ class InPlaceStrategy(RecordingStrategy):
         recorded = self._recorded(graph)
         inside = format_links({"between": links_of(os.environ).inside})  # of one process
         cluster = this_host(self._count, CORE, {LINKS_VARIABLE: inside})
-        planned = Task(recorded, cluster, costs_of(recorded, cluster, False)).planned(TRIED)
+        planned = Task(recorded, cluster, costs_of(recorded, cluster)).planned(TRIED)
         best = planned.best
         _log.info("AutoStrategy: %s: %s a step", mesh_text(best.choice), seconds_text(best.seconds))
         strategy = best.choice.strategy(self._devices, self.policy)

@@ -1,31 +1,39 @@
-"""`Player`: a recorded step lowered under a choice, and played on a cluster."""
+"""`Player`: a recorded step lowered under a choice, and played on a cluster, or on this host."""
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
 
 import numpy as np
 
 from flowrt.graph.collectives.cost import Link, Links
-from flowrt.graph.layouts.mesh import Axis
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.cluster.cluster_links import ClusterLinks
+from flowrt.plan.replay.host import HostSpeed, play_on_host
 from flowrt.plan.replay.played import ClassProgram
 from flowrt.plan.replay.replay import play
 from flowrt.plan.replay.step_times import Played
 from flowrt.plan.step.applied import applied
-from flowrt.plan.step.device_parts import parts_of
+from flowrt.plan.step.device_parts import DevicePart, parts_of, space_of
 from flowrt.plan.step.emitted import NodeSeconds, class_program
 from flowrt.plan.step.recorded import Recorded
+
+CostsOf: TypeAlias = Callable[[Sequence[DevicePart]], NodeSeconds]
+"""The seconds of nodes of some parts of a step."""
 
 
 @final
 class Player:
-    """Plays choices for ``recorded`` on the first devices of ``cluster``. ``seconds`` are those of nodes."""
+    """Plays choices for ``recorded`` on the first devices of ``cluster``. If the cluster is processes of this
+    host, ``speed`` is what was measured of it.
+    """
 
-    def __init__(self, recorded: Recorded, cluster: Cluster, seconds: NodeSeconds) -> None:
-        self._recorded, self._cluster, self._seconds = recorded, cluster, seconds
+    def __init__(
+        self, recorded: Recorded, cluster: Cluster, costs_of: CostsOf, speed: HostSpeed | None = None
+    ) -> None:
+        self._recorded, self._cluster, self._costs_of, self._speed = recorded, cluster, costs_of, speed
         self._trainable = frozenset(name for name, v in recorded.variables.items() if v.trainable)
 
     def __call__(self, choice: Choice, is_detailed: bool = False) -> tuple[tuple[ClassProgram, ...], Played]:
@@ -33,8 +41,11 @@ class Player:
         ``is_detailed``.
         """
         parts = parts_of(applied(self._recorded, choice), self._links())
-        programs = tuple(class_program(part, self._seconds, self._trainable) for part in parts)
-        shape = _space(parts[0].mesh.axes)
+        seconds = self._costs_of(parts)
+        programs = tuple(class_program(part, seconds, self._trainable) for part in parts)
+        shape = space_of(parts[0].mesh)
+        if self._speed is not None:
+            return programs, play_on_host(programs, shape, self._speed)
         speeds = self._cluster.device_speeds()[: choice.devices].reshape(len(programs), -1)
         slowness = {at: 1 / row.reshape(tuple(shape.values())) for at, row in enumerate(speeds)}
         is_even = bool(np.all(speeds == 1))
@@ -49,7 +60,3 @@ class Player:
         return (
             known if between is None else known._replace(between=Link(between.latency, 1 / between.bandwidth))
         )
-
-
-def _space(axes: tuple[Axis, ...]) -> dict[str, int]:
-    return {axis.name: axis.size for axis in axes if not axis.is_time}

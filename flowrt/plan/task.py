@@ -11,6 +11,7 @@ from flowrt.dtypes import FLOATING
 from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
+from flowrt.plan.cluster.host_speed import measure_host
 from flowrt.plan.machine import ClusterMachine, rates_of, took_by
 from flowrt.plan.model import Model, model_of
 from flowrt.plan.planning import Candidate, Planned, plan_on
@@ -20,9 +21,12 @@ from flowrt.plan.shared_layers import shared_layers
 from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, describe, estimate, search
 from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Costs, demand
-from flowrt.plan.step.device_parts import parts_of
+from flowrt.plan.step.device_parts import DevicePart, parts_of
 from flowrt.plan.step.measure import load_table, measure, save_table, table_path
 from flowrt.plan.step.recorded import Recorded
+
+LIMIT_OF_CHOICE_S = 3.0
+"""Seconds for running the programs of a choice."""
 
 _FLOATS = frozenset(dtype.name for dtype in FLOATING)
 
@@ -40,14 +44,24 @@ class Scaled(NamedTuple):
 
 @final
 class Task:
-    """Finds choices for ``recorded`` on ``cluster``. ``fixed`` are sizes that are given."""
+    """Finds choices for ``recorded`` on ``cluster``. ``fixed`` are sizes that are given. ``measured`` is what
+    this host measures, if the cluster is its processes: then what is played is measured, too.
+    """
 
     def __init__(
-        self, recorded: Recorded, cluster: Cluster, costs: Costs, fixed: Mapping[str, int] = {}
+        self,
+        recorded: Recorded,
+        cluster: Cluster,
+        costs: Costs,
+        fixed: Mapping[str, int] = {},
+        measured: Measured | None = None,
     ) -> None:
         self.recorded, self.cluster, self.machine = recorded, cluster, ClusterMachine(cluster)
         self._costs, self._fixed = costs, fixed
-        self._player = Player(recorded, cluster, costs)
+        if measured is None:
+            self._player = Player(recorded, cluster, lambda _: costs)
+        else:
+            self._player = Player(recorded, cluster, measured.costs, measured.speed)
 
     @cache  # noqa: B019 (there is one in a program)
     def model(self, stages: int) -> Model:
@@ -179,19 +193,39 @@ def resized(cluster: Cluster, devices: int) -> Cluster:
     return replace(cluster, rack=rack, racks=max(racks, 1), speeds=())
 
 
-def costs_of(recorded: Recorded, cluster: Cluster, is_measured: bool) -> Costs:
-    """The seconds of nodes by the rates of the cluster's devices; or measured on this device, of the step as
-    it is on one device, together with what was measured before.
+def costs_of(recorded: Recorded, cluster: Cluster) -> Costs:
+    """The seconds of nodes by the rates of the cluster's devices.
 
     Raises `InvalidArgumentError` if the step computes in a floating dtype without flops of the devices.
     """
-    if not is_measured:
-        kind, step = cluster.host.kind, recorded.step(has_parts=False)
-        for dtype in dict.fromkeys(demand(step, node).rate for node in step if node.op.cost is not None):
-            if dtype in _FLOATS:
-                kind.flops_reached(dtype)  # or an error that names the dtypes which have flops
-        return Costs(rates_of(kind))
-    path = table_path()
-    table = measure(parts_of(applied(recorded, Choice())), load_table(path))
-    save_table(table, path)
-    return table.costs()
+    kind, step = cluster.host.kind, recorded.step(has_parts=False)
+    for dtype in dict.fromkeys(demand(step, node).rate for node in step if node.op.cost is not None):
+        if dtype in _FLOATS:
+            kind.flops_reached(dtype)  # or an error that names the dtypes which have flops
+    return Costs(rates_of(kind))
+
+
+@final
+class Measured:
+    """Measurements of this host: the costs of parts, together with what was measured before, and the speed of
+    ``processes`` beside each other.
+
+    Raises `UnavailableError` if the processes cannot be measured.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self.speed = measure_host(processes)
+        self._path = table_path()
+        self._table = load_table(self._path)
+
+    def costs(self, parts: Sequence[DevicePart]) -> Costs:
+        """The costs of ``parts``, of which the programs are run, unless all in them is known."""
+        table = measure(parts, self._table, LIMIT_OF_CHOICE_S)
+        if table is not self._table:
+            self._table = table
+            save_table(table, self._path)
+        return table.costs()
+
+    def costs_of_one(self, recorded: Recorded) -> Costs:
+        """The costs of the step on one device, by which choices are estimated."""
+        return self.costs(parts_of(applied(recorded, Choice())))

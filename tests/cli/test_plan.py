@@ -331,3 +331,26 @@ def test_a_script_that_does_not_train(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_text("import flowrt as tf\nwith tf.Session() as s: s.run(tf.constant(1) + 1)\n")
     assert main(["plan", str(path)]) == 2
     assert "expected a session that runs a training step" in capsys.readouterr().err
+
+
+def test_processes_of_this_host_share_its_cores(
+    capsys: pytest.CaptureFixture[str], script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = []
+    for cores in (1, 2, 4):
+        monkeypatch.setattr("flowrt.cli.plan.usable_cpus", lambda cores=cores: cores)
+        text = planned(capsys, script, "--processes", "2", "--fix", "dp=2", "--top", "1")
+        computing = re.search(r"compute ([\d.]+) (us|ms)", text)
+        assert computing is not None
+        rates.append(float(computing[1]) * {"us": 1, "ms": 1000}[computing[2]])
+    assert rates[0] == pytest.approx(2 * rates[1], rel=0.05)
+    assert rates[1] == rates[2]
+
+
+@pytest.mark.slow
+def test_this_host_can_be_measured(
+    capsys: pytest.CaptureFixture[str], script: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLOWRT_CACHE_DIR", str(tmp_path))
+    assert "dp=2  tp=1" in planned(capsys, script, "--measure", "--fix", "dp=2", "--top", "1")
+    assert list((tmp_path / "costs").iterdir())

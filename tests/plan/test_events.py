@@ -38,6 +38,7 @@ def test_equal_to_the_replay_on_vectors(mesh: dict[str, int], positions: int, wo
         assert each.end is not None
         if each.end.size:
             assert (events.works[each.position] == each.end).all()
+            assert (events.starts[each.position] == each.start).all()
 
 
 class Rings:

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from flowrt.executor.buffers.buffer_assignment import Storage
+from flowrt.graph.resources.groups import ranks_here
+from flowrt.plan.choice import Choice
+from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Demand, Timed, is_free, signature
-from flowrt.plan.step.device_parts import DevicePart, device_parts
+from flowrt.plan.step.device_parts import GROUP, DevicePart, device_parts, parts_of
 from flowrt.plan.step.measure import Table, load_table, measure, save_table, table_path
+from flowrt.plan.step.recorded import record
 from tests.plan.cases import request_of, requested, wide
 
 
@@ -30,9 +34,9 @@ def _computing(part: DevicePart) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", ["tp gpt", "stage 3", "1f1b"])
-def test_all_but_what_travels_is_measured_alone(case: str) -> None:
+def test_all_but_what_travels_is_measured_in_its_program(case: str) -> None:
     parts = device_parts(requested(case))
-    table = measure(parts)
+    table = measure(parts, limit_s=1.0)
     wanted = {key: op for part in parts for key, op in _computing(part).items()}
     missing = {op for key, op in wanted.items() if key not in table.rows}
     assert missing <= {"_GroupStart", "_GroupWait", "_TaggedSend", "_TaggedRecv"}
@@ -45,14 +49,35 @@ def test_equal_nodes_are_measured_once_and_known_ones_not_again() -> None:
     products = [key for key in first.rows if key.startswith("MatMul(")]
     assert len(products) == 3  # forward, and for each of the two gradients, of equal layers
     marked = Table({key: row._replace(seconds=7.0) for key, row in first.rows.items()})
-    assert measure(parts, marked) == marked
+    assert measure(parts, marked) is marked
 
 
-def test_the_dearest_are_measured_first() -> None:
-    parts = device_parts(request_of(None, wide))
-    assert measure(parts, limit_s=-1.0).rows == {}
-    costs = measure(parts).costs()
+def test_operations_that_were_not_measured_have_rates() -> None:
+    costs = measure(device_parts(request_of(None, wide)), limit_s=0.1).costs()
     assert costs.rates.bandwidth > 0
+    assert costs.rates.flops["float32"] > 0
+
+
+def test_programs_that_read_a_dataset_are_measured(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np, flowrt as tf\n"
+        "data = tf.data.Dataset.from_tensor_slices(np.ones([8, 4], 'f')).batch(4, drop_remainder=True)\n"
+        "x = tf.data.make_one_shot_iterator(data.repeat()).get_next()\n"
+        "loss = tf.reduce_sum(tf.matmul(x, tf.Variable(tf.ones([4, 2]), name='w')))\n"
+        "train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)\n"
+        "session = tf.Session()\n"
+        "session.run(tf.global_variables_initializer())\n"
+        "session.run(train)\n"
+    )
+    table = measure(parts_of(applied(record(str(script)), Choice(dp=2))), limit_s=0.1)
+    assert any(key.startswith("MatMul(") for key in table.rows)
+
+
+def test_a_measured_program_leaves_its_group() -> None:
+    parts = device_parts(requested("1f1b"))
+    measure(parts, limit_s=0.1)
+    assert ranks_here(GROUP) == ()
 
 
 def test_tables_come_back_from_their_files(cache: Path) -> None:

@@ -9,8 +9,9 @@ device is a separate entry, ``Memcpy``.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Iterator, MutableSequence, Sequence
 from typing import Any, NamedTuple, Protocol, final
 
 from flowrt.device.device import Device
@@ -81,6 +82,11 @@ class StepRecorder:
             slices.append(Slice(node, start, end, pool_bytes, is_wait))
 
         return record
+
+    @property
+    def slices(self) -> Iterator[Slice]:
+        """All slices that are kept, stream by stream."""
+        return itertools.chain(*self._slices.values())
 
     @property
     def num_slices(self) -> int:

@@ -8,6 +8,7 @@
     spans              what a device does during a played step, without gaps
     trace              a played step as a Chrome trace
     events             a virtual clock, and class programs played on it device by device
+    host               processes of one host, which share its cores
     network            bytes on their way between hosts, which share ports and uplinks
     parameter_servers  training with parameter servers under a virtual clock
     failures           stragglers, checkpoint intervals and restarts in closed form

@@ -101,8 +101,18 @@ class Transfers(Protocol):
 
     def __call__(self, position: int, meets: Meeting | Message, lanes: Sequence[int]) -> Transfer: ...
 
+    def computing(self, position: int, lane: int, seconds: float) -> Transfer:
+        """``seconds`` of computing of a device, as a transfer."""
 
-class TimedTransfers:
+
+class _OwnCores:
+    """Each device computes by itself."""
+
+    def computing(self, position: int, lane: int, seconds: float) -> Transfer:
+        return Transfer(seconds)
+
+
+class TimedTransfers(_OwnCores):
     """Transfers that share nothing and take ``seconds``."""
 
     def __init__(self, mesh_shape: Mapping[str, int], seconds: LinkSeconds) -> None:
@@ -116,7 +126,7 @@ class TimedTransfers:
         return Transfer(float(np.broadcast_to(seconds, self._shape).reshape(-1)[lanes[0]]))
 
 
-class RingTransfers:
+class RingTransfers(_OwnCores):
     """Meetings on rings, and messages, between hosts of ``fabric`` that are single devices: position by
     position, ``lanes`` at each.
 
@@ -145,10 +155,13 @@ def _ring_steps(kind: str, size: int) -> int:
 
 
 class Ends(NamedTuple):
-    """``works[position]`` has the end of each work on each device, shape [works, devices]."""
+    """``works[position]`` has the end of each work on each device, shape [works, devices], and
+    ``starts[position]`` its start: of a meeting when all have come.
+    """
 
     makespan: float
     works: dict[int, npt.NDArray[np.float64]]
+    starts: dict[int, npt.NDArray[np.float64]]
 
 
 def play_by_events(
@@ -174,17 +187,9 @@ def play_by_events(
     step.events.run()
     for device in step.devices.values():
         device.check_over()
-    lanes = math.prod(shape)
-    ends = {
-        program.position: np.array(
-            [
-                [step.devices[program.position, lane].ends[number] for lane in range(lanes)]
-                for number in range(len(program.works))
-            ]
-        )
-        for program in programs
-    }
-    return Ends(max((float(each.max(initial=0.0)) for each in ends.values()), default=0.0), ends)
+    ends = {each.position: step.times(each, lambda device: device.ends) for each in programs}
+    starts = {each.position: step.times(each, lambda device: device.starts) for each in programs}
+    return Ends(max((float(each.max(initial=0.0)) for each in ends.values()), default=0.0), ends, starts)
 
 
 class _Step:
@@ -206,12 +211,22 @@ class _Step:
         if len(come) < len(group):
             return
         del self._come[position, number, group[0]]
+        for each in group:
+            self.devices[position, each].starts[number] = self.events.now
 
         def part() -> None:
             for each in group:
                 self.devices[position, each].end(number)
 
         self.events.transfer(self.transfers(position, meeting, group), part)
+
+    def times(
+        self, program: ClassProgram, of: Callable[[_Device], Mapping[int, float]]
+    ) -> npt.NDArray[np.float64]:
+        """The times ``of`` the devices of ``program``, shape [works, devices]."""
+        found = [of(self.devices[program.position, lane]) for lane in range(self._lanes.size)]
+        rows = [[each[number] for each in found] for number in range(len(program.works))]
+        return np.array(rows, np.float64).reshape(len(rows), len(found))
 
     def _group(self, axes: tuple[str, ...], lane: int) -> list[int]:
         index: list[Any] = list(np.unravel_index(lane, self._lanes.shape))
@@ -233,10 +248,11 @@ class _Step:
 
 
 class _Device:
-    """One device: the ends of its works, and how far its two lanes are."""
+    """One device: the starts and ends of its works, and how far its two lanes are."""
 
     def __init__(self, program: ClassProgram, lane: int, slowness: float, step: _Step) -> None:
         self.program, self.lane, self.ends = program, lane, dict[int, float]()
+        self.starts: dict[int, float] = {}
         self._slowness, self._step = slowness, step
         self._lines: dict[Lane, list[int]] = {each: [] for each in Lane}
         self._receives: list[int] = []
@@ -277,12 +293,15 @@ class _Device:
             key = key_of(self.program.position, work.meets), self.lane
             if key in self._step.sent and all(before in self.ends for before in work.after):
                 self._receives.remove(number)
-                self.ends[number] = self._step.events.now
+                self.starts[number] = self.ends[number] = self._step.events.now
 
     def _start(self, number: int, work: Work) -> None:
+        self.starts[number] = self._step.events.now
         if isinstance(work.meets, Meeting):
             self._step.meet(self.program.position, number, work.meets, self.lane)
         elif isinstance(work.meets, Message):
             self._step.send(self, number, work.meets)
         else:
-            self._step.events.after(work.seconds * self._slowness, lambda: self.end(number))
+            seconds = work.seconds * self._slowness
+            computing = self._step.transfers.computing(self.program.position, self.lane, seconds)
+            self._step.events.transfer(computing, lambda: self.end(number))

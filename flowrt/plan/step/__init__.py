@@ -5,7 +5,8 @@ applied       the same with the attributes that a strategy gives
 device_parts  what one device of each class would run, compiled without the devices
 emitted       from these parts to class programs
 costs         seconds of an operation, from a measured table or from rates
-measure       the table: each distinct operation of a step, run alone
+measure       the table: each distinct operation of a step, in the program of a device
+lone_member   a group of one, for programs that are run without the others
 
 script -> `Recorded` -> `applied`, a strategy's attributes -> `device_parts` -> `emitted`, class programs
 """

@@ -94,6 +94,11 @@ def parts_of(step: Subgraph, links: Links = DEFAULT_LINKS) -> list[DevicePart]:
     ]
 
 
+def space_of(mesh: Mesh) -> dict[str, int]:
+    """The sizes of the axes of a position, by name."""
+    return {axis.name: axis.size for axis in mesh.axes if not axis.is_time}
+
+
 def _first_coordinates(mesh: Mesh) -> tuple[Coordinate, ...]:
     """The coordinates of all turns of the first device of a position."""
     spaces = [number for number, axis in enumerate(mesh.axes) if not axis.is_time]

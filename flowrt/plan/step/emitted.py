@@ -55,7 +55,7 @@ TRAVELS = frozenset(
     (group_start_op, group_wait_op, group_send_op, group_recv_op, tagged_send_op, tagged_recv_op)
 )
 
-_THERE = (Storage.CONSTANT, Storage.RESOURCE, Storage.VIEW)
+THERE = (Storage.CONSTANT, Storage.RESOURCE, Storage.VIEW)
 """The storage of what is made once: it takes no time in a step."""
 
 MEETINGS = {
@@ -153,7 +153,7 @@ class _Program:
         if node.op.effect is Effect.NESTED and any(map(_exchanges_inside, owned_subgraphs(node.attrs))):
             what = f"expected loops and branches that exchange nothing between devices; got {node.name!r}"
             raise located(node, UnimplementedError(f"plan: {what}"))
-        if self._part.partition.buffers.storage.get(node.name) in _THERE:
+        if self._part.partition.buffers.storage.get(node.name) in THERE:
             return
         action = self._part.actions.get(node.name, self._action)
         if action != self._action:

@@ -1,10 +1,11 @@
-"""The table of a step: the seconds of each distinct operation, each run alone on this device.
+"""The table of a step: the seconds of each distinct operation, in the programs of which it is a part.
 
-    DeviceParts -> one node for each `signature`, the dearest first -> a program of copies of it -> seconds
+    DevicePart -> its program, with nobody else in its group -> seconds of each node -> of each `signature`
 
-A program has several copies of the node, each with operands of its own, so that they come from memory and not
-from the nearest cache, as a step's weights do. Fused groups are measured as groups, on one thread, as the
-ranks of a step run. What cannot run alone, such as a loop, has no entry: `Costs` estimates it.
+A device's whole program is run, step after step, but for the others' part in what travels: so operations find
+their operands where a step leaves them, in the caches or not, and write to the step's own memory. Seconds are
+those of the program's thread, on a core: others on the machine count only by what they do to its caches. What
+a program runs inside of loops and branches has no entry: `Costs` estimates it.
 
 Tables are kept in the folder of ``FLOWRT_CACHE_DIR``, a file for each device and set of versions.
 """
@@ -18,51 +19,49 @@ import math
 import os
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from flowrt import dtypes
 from flowrt.cli.machine import library_versions, processor_name
 from flowrt.device.device import Device
 from flowrt.device.llvm.code_cache import cache_folder
 from flowrt.device.llvm.host_pool import num_threads, set_num_threads
 from flowrt.device.local_devices import DeviceRequest, local_devices
-from flowrt.errors import OpError
-from flowrt.executor.analysis.streams import one_stream
+from flowrt.dtypes import string
 from flowrt.executor.bind.bind import Binder, compile_partition
 from flowrt.executor.bind.bind_transfer import Ends
-from flowrt.executor.buffers.buffer_assignment import Storage
-from flowrt.executor.plan.instance import Instance
+from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.plan.plan import raise_error
-from flowrt.executor.program.runner import StepControl
+from flowrt.executor.program.runner import Running, StepControl, run_inline
 from flowrt.executor.session.session_variables import new_resource
-from flowrt.graph.construction.constant import const
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.state.variable_ops import var_handle_op
+from flowrt.graph.ops.state.iterators import IteratorResource, iterator_get_next_op
+from flowrt.graph.resources.step_context import step_scope
 from flowrt.graph.resources.variables import VariableResource
-from flowrt.graph.shapes import is_static
 from flowrt.plan.step.costs import Costs, Demand, Fitted, Timed, demand, fit_rates, is_free, signature
 from flowrt.plan.step.device_parts import DevicePart
-from flowrt.plan.step.emitted import TRAVELS
+from flowrt.plan.step.emitted import THERE, TRAVELS
+from flowrt.plan.step.lone_member import alone
 from flowrt.rendezvous import InlineRendezvous
 from flowrt.version import VERSION
 
 _log = logging.getLogger("flowrt")
 
-COLD_BYTES = 8 << 20
-"""Bytes of operands of a program's copies together: more than a core's own caches hold."""
-MAX_COPIES = 32
-RUNS = 5
-LIMIT_S = 30.0
-
-_MEASURABLE = (Effect.PURE, Effect.READ, Effect.WRITE)
+WARM_RUNS, RUNS = 3, 20
+LIMIT_S, WAIT_S = 30.0, 60.0
+"""Limits for all programs, and for a run of one, which may be slow at first but should not wait for long."""
+SCALE = 0.05
+"""The largest value of a variable."""
+LEAST_S = 1e-9
+"""Seconds of a node that runs as a part of another."""
+LOW = 0.25
+"""The quantile of a node's times that counts: others on the machine make the rest longer."""
 
 
 class Table(NamedTuple):
@@ -75,23 +74,24 @@ class Table(NamedTuple):
         return Costs(self.fitted().rates, {key: row.seconds for key, row in self.rows.items()})
 
     def fitted(self) -> Fitted:
-        return fit_rates(self.rows.values())
+        return fit_rates(row for row in self.rows.values() if row.seconds > LEAST_S)
 
 
 def measure(parts: Iterable[DevicePart], known: Table | None = None, limit_s: float = LIMIT_S) -> Table:
-    """``known`` with the nodes of ``parts`` that it does not have, as many as can be measured in ``limit_s``:
-    first those that take most of a step by estimate. The process computes on one thread meanwhile.
+    """``known`` with the nodes of ``parts`` that it does not have, in ``limit_s`` or a few runs of each part.
+    The process computes on one thread meanwhile.
+
+    Raises the errors of steps, such as `DeadlineExceededError` for one that waits for what others enqueue.
     """
     rows = dict(known.rows) if known is not None else {}
+    wanted = [part for part in parts if any(key not in rows for key in _nodes_by_signature(part))]
+    if known is not None and not wanted:
+        return known
     (device,) = local_devices(DeviceRequest(counts={"CPU": 1}))
-    end = time.monotonic() + limit_s
     with closing(device), _one_thread():
-        for key, (part, node) in _dearest_first(parts).items():
-            if time.monotonic() > end:
-                break
-            seconds = None if key in rows else _seconds_alone(part, node, device)
-            if seconds is not None:
-                rows[key] = Timed(demand(part.partition.subgraph, node), seconds)
+        for part in wanted:
+            for key, timed in _rows_of(part, device, limit_s / len(wanted)).items():
+                rows.setdefault(key, timed)
     return Table(rows)
 
 
@@ -107,117 +107,134 @@ def _one_thread() -> Iterator[None]:
         set_num_threads(before)
 
 
-def _dearest_first(parts: Iterable[DevicePart]) -> dict[str, tuple[DevicePart, Node]]:
-    """A node for each signature, by what all of them may take together."""
-    found: dict[str, tuple[DevicePart, Node]] = {}
-    weights: dict[str, float] = defaultdict(float)
-    for part in parts:
-        subgraph, places = part.partition.subgraph, part.partition.buffers
-        for node in part.partition.schedule.order:
-            if node.op in TRAVELS or is_free(node) or node.op.effect not in _MEASURABLE:
-                continue
-            if places.storage.get(node.name) is Storage.VIEW:
-                continue
-            key, asks = signature(subgraph, node), demand(subgraph, node)
-            found.setdefault(key, (part, node))
-            weights[key] += asks.flops / 10 + asks.nbytes + 1000
-    return {key: found[key] for key in sorted(found, key=lambda key: -weights[key])}
+def _nodes_by_signature(part: DevicePart) -> dict[str, list[Node]]:
+    """The nodes of ``part`` that take time of their own, by what is equal in those that take the same."""
+    subgraph, places = part.partition.subgraph, part.partition.buffers
+    found: dict[str, list[Node]] = {}
+    for node in part.partition.schedule.order:
+        if node.op in TRAVELS or is_free(node) or node.op.effect is Effect.NESTED:
+            continue
+        if places.storage.get(node.name) not in THERE:
+            found.setdefault(signature(subgraph, node), []).append(node)
+    return found
 
 
-# --- one node alone
+def _rows_of(part: DevicePart, device: Device, limit_s: float) -> dict[str, Timed]:
+    """Run the program of ``part``, and return its nodes by signature. Together they take as long as it does
+    when nobody watches: what it does for messages and for itself is divided among them, if there is nothing
+    else in it that has no entry.
+    """
+    times, whole = _times(_Program(part, device), limit_s)
+    nodes_of = _nodes_by_signature(part)
+    sums = {key: math.fsum(times.get(node.name, 0.0) for node in nodes) for key, nodes in nodes_of.items()}
+    is_flat = all(node.op.effect is not Effect.NESTED for node in part.partition.schedule.order)
+    scale = whole / math.fsum(sums.values()) if is_flat and sums else 1.0
+    rows = {}
+    for key, nodes in nodes_of.items():
+        seconds = max(scale * sums[key] / len(nodes), LEAST_S)
+        rows[key] = Timed(demand(part.partition.subgraph, nodes[0]), seconds)
+    return rows
 
 
-def _seconds_alone(part: DevicePart, node: Node, device: Device) -> float | None:
-    """The least seconds of ``node``; None if it cannot run alone."""
-    try:
-        program = _Alone(part, node, device)
-        run = _run_of(program.instance())
-        run()
-    except (OpError, _CannotRunAlone) as error:
-        _log.debug("%s is not measured: %s", node.name, error)
-        return None
-    return min(_seconds_of(run) for _ in range(RUNS)) / program.copies
+def _times(program: _Program, limit_s: float) -> tuple[dict[str, float], float]:
+    """The seconds of each node of ``program`` in a step, by name; and those of a step."""
+    end = time.monotonic() + limit_s
+    for _ in range(WARM_RUNS):
+        program.run(timeout_s=WAIT_S)
+    watched: list[dict[str, float]] = []
+    whole: list[float] = []
+    while len(whole) < RUNS and not (whole and time.monotonic() > end):
+        watched.append(program.watch())
+        whole.append(program.run())
+    return {name: _low([run.get(name, 0.0) for run in watched]) for name in watched[0]}, _low(whole)
 
 
-def _run_of(instance: Instance) -> Callable[[], object]:
-    """One run of ``instance``, without pauses if it has none."""
-    return instance.run_straight if instance.is_straight else lambda: instance.run(StepControl(), None, None)
+def _low(times: Sequence[float]) -> float:
+    return sorted(times)[int(len(times) * LOW)]
 
 
-def _seconds_of(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+# --- one program
 
 
-class _CannotRunAlone(Exception):
-    """A node has operands that cannot be made up."""
+@final
+class _Program:
+    """The program of ``part`` on ``device``, with variables and feeds of made-up values."""
 
-
-class _Alone:
-    """A program of ``copies`` of a node, each with its own operands."""
-
-    def __init__(self, part: DevicePart, node: Node, device: Device) -> None:
-        self._whole, self._places, self._device = part.partition.subgraph, part.partition.buffers, device
+    def __init__(self, part: DevicePart, device: Device) -> None:
+        self._part, self._device = part, device
         self._rng = np.random.default_rng(0)
-        self._nodes: dict[str, Node] = {}
-        nbytes = demand(self._whole, node).nbytes
-        self.copies = max(2, min(MAX_COPIES, math.ceil(COLD_BYTES / max(nbytes, 1))))
-        targets = [self._copy(node, number) for number in range(self.copies)]
-        self._subgraph = Subgraph(self._nodes, (), (), tuple(targets))
+        self._resources: dict[str, Any] = {}
+        self._rendezvous = InlineRendezvous()
+        subgraph, schedule = part.partition.subgraph, part.partition.schedule
+        partition = compile_partition(subgraph, schedule, device, self._resource, has_loops=True)
+        ends = Ends(self._rendezvous.send, self._rendezvous.take, raise_error)
+        self._programs = Binder(partition, self._resource, ends).bind()
+        self._fed = [self._values(subgraph.nodes[name].outputs[0]) for name in subgraph.feeds]
 
-    def instance(self) -> Instance:
-        subgraph, schedule = self._subgraph, one_stream(self._subgraph)
-        resources: dict[str, Any] = {}
+    def run(self, timeout_s: float | None = None) -> float:
+        """One step: the seconds of its thread."""
+        start = time.thread_time()
+        self._run([each.run() for each in self._programs], timeout_s)
+        return time.thread_time() - start
 
-        def resource(node: Node) -> Any:
-            if node.name not in resources:
-                resources[node.name] = self._variable(node)
-            return resources[node.name]
+    def watch(self) -> dict[str, float]:
+        """One step: the seconds of each of its nodes, by name."""
+        recorder = StepRecorder(is_thorough=False)
+        self._run([each.run_traced(time.thread_time_ns, recorder) for each in self._programs])
+        seconds: dict[str, float] = {}
+        for node, start, end, *_ in recorder.slices:
+            seconds[node.name] = seconds.get(node.name, 0.0) + (end - start) * 1e-9
+        return seconds
 
-        partition = compile_partition(subgraph, schedule, self._device, resource, has_loops=True)
-        rendezvous = InlineRendezvous()
-        ends = Ends(rendezvous.send, rendezvous.take, raise_error)
-        return Instance(Binder(partition, resource, ends).bind(), rendezvous, [], [])
+    def _run(self, running: Sequence[Running], timeout_s: float | None = None) -> None:
+        first, control = self._programs[0], StepControl(timeout_s)
+        with alone(self._part), np.errstate(all="ignore"), step_scope(control):
+            for feed, value in zip(first.feeds, self._fed, strict=True):
+                feed.put(value)
+            run_inline(running, control)
+            for fetch in first.fetches:
+                fetch()
+        for each in self._programs:
+            each.reset()
 
-    def _variable(self, node: Node) -> VariableResource:
-        resource = new_resource(self._device, node)
-        if resource.is_pinned:
-            resource.array[...] = self._values(TensorSpec(node.attrs["dtype"], node.attrs["shape"]))
-            resource.is_initialized = True
-        return resource
+    def _resource(self, node: Node) -> Any:
+        if node.name not in self._resources:
+            resource = self._resources[node.name] = new_resource(self._device, node)
+            if isinstance(resource, VariableResource) and resource.is_pinned:
+                resource.array[...] = self._values(TensorSpec(node.attrs["dtype"], node.attrs["shape"]))
+                resource.is_initialized = True
+            elif isinstance(resource, IteratorResource):
+                resource.initialize(_Repeated(self._elements(node)))
+        return self._resources[node.name]
 
-    def _copy(self, node: Node, number: int) -> str:
-        """Add a copy of ``node`` with its operands, and return its name."""
-        name = f"{node.name}#{number}"
-        if name not in self._nodes:
-            inputs = tuple(self._operand(ref, number) for ref in node.inputs)
-            self._nodes[name] = node.replace(name=name, inputs=inputs, controls=())
-        return name
-
-    def _operand(self, ref: Ref, number: int) -> Ref:
-        node, spec = self._whole.nodes[ref[0]], self._whole.spec(ref)
-        if node.op.name == "Const":
-            self._nodes[node.name] = node.replace(controls=())
-            return ref
-        if node.op is var_handle_op or self._places.storage.get(node.name) is Storage.VIEW:
-            return self._copy(node, number), ref[1]
-        if spec.dtype in (dtypes.resource, dtypes.variant, dtypes.string) or not is_static(spec.shape):
-            raise _CannotRunAlone
-        name = f"{ref[0]}:{ref[1]}#{number}"
-        if name not in self._nodes:
-            value = self._device.empty(static_shape(spec), spec.dtype.np)
-            value[...] = self._values(spec)
-            attrs = {"value": value, "dtype": spec.dtype}
-            self._nodes[name] = Node(name, const, (), (), attrs, node.device, node.source, (spec,))
-        return name, 0
+    def _elements(self, iterator: Node) -> tuple[Any, ...]:
+        """An element of ``iterator``."""
+        subgraph = self._part.partition.subgraph
+        readers = (subgraph.nodes[name] for name in subgraph.consumers()[iterator.name])
+        specs = next((node.outputs for node in readers if node.op is iterator_get_next_op), ())
+        return tuple(map(self._values, specs))
 
     def _values(self, spec: TensorSpec) -> Any:
-        """Values that every operation takes: numbers from 0.5 to 1.5, indices of the first element."""
-        shape = static_shape(spec)
-        if spec.dtype.np.kind in "biu":
-            return np.zeros(shape, spec.dtype.np)
-        return (self._rng.random(shape, np.float32) + 0.5).astype(spec.dtype.np)
+        """Values that every operation takes: small numbers above 0, indices of the first element."""
+        shape, dtype = static_shape(spec), spec.dtype.np
+        if dtype.kind in "biu":
+            return np.zeros(shape, dtype)
+        if spec.dtype is string:
+            return np.full(shape, b"", object)
+        return (self._rng.random(shape, np.float32) * SCALE).astype(dtype)
+
+
+class _Repeated:
+    """A dataset of one element again and again."""
+
+    def __init__(self, element: tuple[Any, ...]) -> None:
+        self._element = element
+
+    def __next__(self) -> tuple[Any, ...]:
+        return self._element
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 # --- kept tables
