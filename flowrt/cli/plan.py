@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--fix", action="append", default=[], metavar="NAME=N",
-        help=f"a size that is given: {', '.join(FIXED)}; repeatable. Layers are shared only if tp is given",
+        help=f"a size that is given: {', '.join(FIXED)}; repeatable",
     )  # fmt: skip
     add("--measure", action="store_true", help="measure the step's operations on this device first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")

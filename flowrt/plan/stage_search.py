@@ -98,11 +98,11 @@ def choices(
     for tp in sorted(shared):
         if machine.devices % tp or machine.devices_per_host % tp:
             continue
-        for pp in _divisors(machine.devices // tp):
+        for pp in divisors(machine.devices // tp):
             dp = machine.devices // (tp * pp)
             if samples % dp:
                 continue
-            for count in _divisors(samples // dp):
+            for count in divisors(samples // dp):
                 if all(fixed.get(key, value) == value for key, value in
                        (("dp", dp), ("tp", tp), ("pp", pp), ("micro_batches", count))):  # fmt: skip
                     base = Choice(dp, tp, pp, count, layouts=shared[tp].layouts)
@@ -121,7 +121,8 @@ def _on(base: Choice) -> Iterator[Choice]:
             yield replace(base, schedule=schedule, chunks=chunks, remat=remat)
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """All divisors of ``number``, in order."""
     return [k for k in range(1, number + 1) if number % k == 0]
 
 

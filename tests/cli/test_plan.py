@@ -77,7 +77,9 @@ def test_a_plan_says_what_and_why_and_is_not_run(
 
 
 def test_what_is_given_stays(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--fix", "pp=2", "--top", "1")
+    text = planned(
+        capsys, script, "--cluster", cluster(tmp_path), "--fix", "pp=2", "--fix", "tp=1", "--top", "1"
+    )
     assert "dp=4  tp=1  pp=2" in text
 
 
