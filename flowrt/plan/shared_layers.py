@@ -1,10 +1,10 @@
-"""`shared_layers`: the layouts with which devices of a host share the layers of a model, for the search."""
+"""`SharedLayers`: the layouts with which devices of a host share the layers of a model, for the search."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from flowrt.graph.collectives.cost import Link
 from flowrt.graph.layouts.mesh import Mesh
@@ -17,32 +17,62 @@ from flowrt.plan.layouts.layout_costs import NodeSeconds, Prices, cost_of
 from flowrt.plan.layouts.layout_search import cheapest_choices
 from flowrt.plan.stage_search import Shared
 from flowrt.plan.step.costs import ELEMENTS, Demand, Rates, nbytes_of
-from flowrt.plan.step.fewer_blocks import FewerBlocks, fewer_blocks
+from flowrt.plan.step.fewer_blocks import EqualBlocks, FewerBlocks
 from flowrt.plan.step.recorded import Recorded
 
 SEARCHED = 4
 """The number of equal blocks that are searched for layouts, which all of them get."""
 
 
-def shared_layers(recorded: Recorded, tp: int, cluster: Cluster, rates: Rates) -> Shared:
-    """The cheapest layouts with which ``tp`` devices of a host have a batch together, whatever other devices
-    do: without layouts, each computes all of it, if the collectives of layers in parts take longer.
-    """
-    inside = _inside(cluster)
-    prices, mesh = Prices(node_seconds(rates), lambda axes: inside), Mesh([("tp", tp)])
-    step = recorded.step(has_parts=False)
-    few = fewer_blocks(step, SEARCHED)
-    found = _layouts_of_layers(few.step, mesh, prices)
-    found |= {name: found[like] for name, like in few.like.items() if like in found}
-    if not found:
-        return Shared()
-    whole = _Cost(step, few, prices)
-    cost, alone = whole.under(mesh, found), whole.under(Mesh([("tp", 1)]), {})
-    computing, moving = cost.computing / alone.computing, cost.moving / recorded.samples
-    return Shared(
-        tuple(found.items()), computing, cost.nbytes / alone.nbytes, computing,
-        lambda samples: moving * samples,
-    )  # fmt: skip
+@final
+class SharedLayers:
+    """The layouts with which devices of a host of ``cluster`` share the layers of ``recorded``."""
+
+    def __init__(self, recorded: Recorded, cluster: Cluster, rates: Rates) -> None:
+        inside = _inside(cluster)
+        self._prices = Prices(node_seconds(rates), lambda axes: inside)
+        self._samples = recorded.samples
+        blocks = EqualBlocks(recorded.step(has_parts=False))
+        self._few = blocks.fewer(SEARCHED)
+        self._more = blocks.fewer(self._few.blocks + 1)
+        """With one block more: what is between is the cost of a block."""
+        self._alone = self._cost(Mesh([("tp", 1)]), {})
+
+    def among(self, tp: int) -> Shared:
+        """The cheapest layouts with which ``tp`` devices have a batch together, whatever other devices do:
+        without layouts, each computes all of it, if the collectives of layers in parts take longer.
+        """
+        mesh, few = Mesh([("tp", tp)]), self._few
+        found = _layouts_of_layers(few.step, mesh, self._prices)
+        found |= {name: found[like] for name, like in few.like.items() if like in found}
+        if not found:
+            return Shared()
+        cost, alone = self._cost(mesh, found), self._alone
+        computing, moving = cost.computing / alone.computing, cost.moving / self._samples
+        return Shared(
+            tuple(found.items()), computing, cost.nbytes / alone.nbytes, computing,
+            lambda samples: moving * samples,
+        )  # fmt: skip
+
+    def _cost(self, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
+        """The cost of all blocks in ``layouts`` of variables, with a whole batch."""
+        few, more = self._of(self._few, mesh, layouts), self._of(self._more, mesh, layouts)
+        blocks = self._few.left_out - self._more.left_out
+        times = self._few.left_out / blocks if blocks else 0.0
+        return _Summed(*[a + times * (b - a) for a, b in zip(few, more, strict=True)])
+
+    def _of(self, part: FewerBlocks, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
+        seeds = {name: entries for name, entries in layouts.items() if name in part.step.nodes}
+        cost = cost_of(propagated(part.step, mesh, Seeds(seeds, {}, None)), self._prices)
+        return _Summed(cost.computing, cost.moving, cost.state_bytes)
+
+
+class _Summed(NamedTuple):
+    """Seconds, and bytes of variables."""
+
+    computing: float
+    moving: float
+    nbytes: float
 
 
 def _layouts_of_layers(step: Subgraph, mesh: Mesh, prices: Prices) -> dict[str, Entries]:
@@ -57,36 +87,6 @@ def _layouts_of_layers(step: Subgraph, mesh: Mesh, prices: Prices) -> dict[str, 
         for name, entries in variables.items()
         if "tp" in entries
     }
-
-
-class _Summed(NamedTuple):
-    """Seconds, and bytes of variables."""
-
-    computing: float
-    moving: float
-    nbytes: float
-
-
-class _Cost:
-    """The cost of ``step`` by those of steps with ``few`` blocks, and with one more: what is between is a
-    block.
-    """
-
-    def __init__(self, step: Subgraph, few: FewerBlocks, prices: Prices) -> None:
-        more = fewer_blocks(step, few.blocks + 1)
-        self._few, self._more, self._prices = few, more, prices
-
-    def under(self, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
-        """The cost in ``layouts`` of variables, with a whole batch."""
-        few, more = self._of(self._few, mesh, layouts), self._of(self._more, mesh, layouts)
-        blocks = self._few.left_out - self._more.left_out
-        times = self._few.left_out / blocks if blocks else 0.0
-        return _Summed(*[a + times * (b - a) for a, b in zip(few, more, strict=True)])
-
-    def _of(self, part: FewerBlocks, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
-        seeds = {name: entries for name, entries in layouts.items() if name in part.step.nodes}
-        cost = cost_of(propagated(part.step, mesh, Seeds(seeds, {}, None)), self._prices)
-        return _Summed(cost.computing, cost.moving, cost.state_bytes)
 
 
 def _with_batch(part: Part, step: Subgraph, values: Collection[str]) -> Part:

@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
@@ -183,8 +184,12 @@ def _in_flight(choice: Choice) -> list[float]:
         return [1.0]
     rows = min(choice.micro_batches, 2 * choice.pp * choice.chunks)  # more do not hold more
     rows -= rows % choice.pp if choice.chunks > 1 else 0
-    schedule = order(choice.schedule, choice.pp, rows, choice.chunks)
-    return [float(peak) for peak in peaks(schedule)]
+    return _peaks(choice.schedule, choice.pp, rows, choice.chunks)
+
+
+@lru_cache(256)
+def _peaks(schedule: str, devices: int, micro_batches: int, chunks: int) -> list[float]:
+    return [float(peak) for peak in peaks(order(schedule, devices, micro_batches, chunks))]
 
 
 def search(

@@ -16,7 +16,7 @@ from flowrt.plan.machine import ClusterMachine, rates_of, took_by
 from flowrt.plan.model import Model, model_of
 from flowrt.plan.planning import Planned, plan_on
 from flowrt.plan.player import Player
-from flowrt.plan.shared_layers import shared_layers
+from flowrt.plan.shared_layers import SharedLayers
 from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, divisors, estimate, search
 from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Costs, demand
@@ -64,13 +64,11 @@ class Task:
         if given is not None and most % given:
             raise InvalidArgumentError(f"tp={given}: expected a divisor of the {most} devices of a host")
         sizes = divisors(math.gcd(most, self.machine.devices)) if given is None else [given]
-        found = {size: self._sharing(size) for size in sizes}
+        found = {1: Shared()} if 1 in sizes else {}
+        if sizes != [1]:
+            layers = SharedLayers(self.recorded, self.cluster, self._costs.rates)
+            found |= {size: layers.among(size) for size in sizes if size > 1}
         return {size: way for size, way in found.items() if size in (1, given) or way.layouts}
-
-    def _sharing(self, size: int) -> Shared:
-        if size == 1:
-            return Shared()
-        return shared_layers(self.recorded, size, self.cluster, self._costs.rates)
 
     def estimates(self) -> Found:
         """All choices, by estimates. Raises as `search`."""

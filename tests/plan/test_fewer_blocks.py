@@ -13,7 +13,7 @@ from flowrt.graph.node import Subgraph
 from flowrt.plan import shared_layers
 from flowrt.plan.cluster.cluster_file import Cluster, DeviceKind, this_host
 from flowrt.plan.step.costs import Rates, signature
-from flowrt.plan.step.fewer_blocks import fewer_blocks
+from flowrt.plan.step.fewer_blocks import EqualBlocks
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 
@@ -57,7 +57,7 @@ def text_of(step: Subgraph) -> Counter[Any]:
 @pytest.mark.parametrize("has_parts", [False, True])
 @pytest.mark.parametrize(("layers", "kept"), [(10, 5), (12, 5), (12, 9)])
 def test_it_is_the_step_of_a_model_with_fewer_layers(layers: int, kept: int, has_parts: bool) -> None:
-    found = fewer_blocks(recorded(layers).step(has_parts=has_parts), kept)
+    found = EqualBlocks(recorded(layers).step(has_parts=has_parts)).fewer(kept)
     assert found.left_out > 0
     assert kept <= found.blocks <= kept + 3
     expected = recorded(layers - found.left_out).step(has_parts=has_parts)
@@ -67,14 +67,14 @@ def test_it_is_the_step_of_a_model_with_fewer_layers(layers: int, kept: int, has
 
 def test_few_blocks_stay_as_they_are() -> None:
     step = recorded(4).step()
-    found = fewer_blocks(step, 4)
+    found = EqualBlocks(step).fewer(4)
     assert found.step is step
     assert found.left_out == 0
 
 
 def test_blocks_that_something_else_reads_stay() -> None:
     step = recorded(12, is_clipped=True).step()  # all gradients are multiplied by one number
-    assert fewer_blocks(step, 4).step is step
+    assert EqualBlocks(step).fewer(4).step is step
 
 
 # --- shared layers
@@ -90,16 +90,16 @@ RATES = Rates({"float32": 1e7}, 1e9)
 @pytest.mark.parametrize("tp", [2, 4])
 def test_what_few_blocks_cost_is_what_all_cost(tp: int, monkeypatch: pytest.MonkeyPatch) -> None:
     step, cluster = recorded(10), host(4)
-    few = shared_layers.shared_layers(step, tp, cluster, RATES)
+    few = shared_layers.SharedLayers(step, cluster, RATES).among(tp)
     monkeypatch.setattr(shared_layers, "SEARCHED", 100)
-    whole = shared_layers.shared_layers(step, tp, cluster, RATES)
+    whole = shared_layers.SharedLayers(step, cluster, RATES).among(tp)
     assert dict(few.layouts) == dict(whole.layouts)
     assert few[1:4] == pytest.approx(whole[1:4], rel=1e-12)
     assert few.seconds(5) == pytest.approx(whole.seconds(5), rel=1e-12)
 
 
 def test_layers_have_columns_and_rows_in_parts() -> None:
-    found = dict(shared_layers.shared_layers(recorded(10), 2, host(4), RATES).layouts)
+    found = dict(shared_layers.SharedLayers(recorded(10), host(4), RATES).among(2).layouts)
     for layer in range(10):
         assert found[f"up{layer}/kernel"] == (None, "tp")
         assert found[f"down{layer}/kernel"] == ("tp", None)

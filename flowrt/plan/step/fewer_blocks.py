@@ -1,4 +1,4 @@
-"""`fewer_blocks`: a step with some of its equal blocks, such as the layers of a transformer, left out.
+"""`EqualBlocks`: a step with some of its equal blocks, such as the layers of a transformer, left out.
 
 What is left reads, in place of a block that is left out, the one next to it that is not. So the step is that
 of the same model with fewer layers, and what is found for a block that is left holds for all of them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, final
 
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.topology import sort_topologically
@@ -40,37 +40,44 @@ class _Place(NamedTuple):
 _Places: TypeAlias = Mapping[str, _Place]
 
 
-def fewer_blocks(step: Subgraph, kept: int) -> FewerBlocks:
-    """``step`` with ``kept`` of its equal blocks, or one or two more if it needs them to be joined. It is the
-    same if it has not more, if blocks do not read each other alike, or if something else reads all of them,
-    such as a norm of all gradients.
-    """
-    names = list(step.nodes)
-    kinds = [signature(step, node) for node in step]
-    chains = [
-        [names[i] for i in chain]
-        for chain in chains_of(step, [(name,) for name in names], kinds, [True] * len(names))
-    ]
-    places = _places(step, chains)
-    if not chains:
-        return FewerBlocks(step, 0, 0, {})
-    firsts, lasts = zip(
-        *[(places[chain[0]].number, places[chain[-1]].number) for chain in chains], strict=True
-    )
-    count = max(lasts) + 1 - min(firsts)
-    high = min(lasts) + 1 - MARGIN
-    low = max(high - (count - kept), max(firsts) + MARGIN)
-    if high > low and _are_regular(step, places, range(low - 1, high + 1)):
-        found = _without(step, places, low, high)
-        if found is not None:
-            by_place = {place: name for name, place in places.items()}
-            like = {
-                name: by_place[place._replace(number=low - 1)]
-                for name, place in places.items()
-                if low <= place.number < high
-            }
-            return FewerBlocks(found, count - (high - low), high - low, like)
-    return FewerBlocks(step, count, 0, {})
+@final
+class EqualBlocks:
+    """The equal blocks of ``step``."""
+
+    def __init__(self, step: Subgraph) -> None:
+        names = list(step.nodes)
+        kinds = [signature(step, node) for node in step]
+        chains = chains_of(step, [(name,) for name in names], kinds, [True] * len(names))
+        self._step, self._chains = step, [[names[i] for i in chain] for chain in chains]
+        self._places = _places(step, self._chains)
+
+    def fewer(self, kept: int) -> FewerBlocks:
+        """The step with ``kept`` of its equal blocks, or one or two more if it needs them to be joined. It is
+        the same if it has not more, if blocks do not read each other alike, or if something else reads all of
+        them, such as a norm of all gradients.
+        """
+        step, places = self._step, self._places
+        if not places:
+            return FewerBlocks(step, 0, 0, {})
+        firsts = [places[chain[0]].number for chain in self._chains]
+        lasts = [places[chain[-1]].number for chain in self._chains]
+        count = max(lasts) + 1 - min(firsts)
+        high = min(lasts) + 1 - MARGIN
+        low = max(high - (count - kept), max(firsts) + MARGIN)
+        if high > low and _are_regular(step, places, range(low - 1, high + 1)):
+            found = _without(step, places, low, high)
+            if found is not None:
+                return FewerBlocks(found, count - (high - low), high - low, self._like(low, high))
+        return FewerBlocks(step, count, 0, {})
+
+    def _like(self, low: int, high: int) -> dict[str, str]:
+        """The equal in block ``low - 1`` of each node of the blocks from ``low`` to before ``high``."""
+        by_place = {place: name for name, place in self._places.items()}
+        return {
+            name: by_place[place._replace(number=low - 1)]
+            for name, place in self._places.items()
+            if low <= place.number < high
+        }
 
 
 def _places(step: Subgraph, chains: Sequence[Sequence[str]]) -> dict[str, _Place]:
