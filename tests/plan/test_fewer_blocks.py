@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +16,13 @@ from flowrt.plan.step.fewer_blocks import EqualBlocks
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 
-BATCH, WIDTH = 8, 32
+WIDTH = 32
 
 
-def recorded(layers: int, is_clipped: bool = False) -> Recorded:
+def recorded(layers: int, is_clipped: bool = False, batch: int = 8) -> Recorded:
     """Residual layers of two products, with a norm in front."""
     with tf.Graph().as_default() as graph, RecordingStrategy().scope():
-        x, y = tf.placeholder(tf.float32, [BATCH, 16]), tf.placeholder(tf.float32, [BATCH, 16])
+        x, y = tf.placeholder(tf.float32, [batch, 16]), tf.placeholder(tf.float32, [batch, 16])
         h = tf.layers.dense(x, WIDTH, name="first")
         for layer in range(layers):
             gain = tf.get_variable(f"gain{layer}", [WIDTH], initializer=tf.ones_initializer())
@@ -37,21 +36,17 @@ def recorded(layers: int, is_clipped: bool = False) -> Recorded:
             bounded, _ = tf.clip_by_global_norm(gradients, 1.0)
             gradients = tuple(bounded)
         train = optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        feeds = {x: np.zeros((BATCH, 16)), y: np.zeros((BATCH, 16))}
+        feeds = {x: np.zeros((batch, 16)), y: np.zeros((batch, 16))}
         return Recorded(compile_request(graph, [train], feeds))
 
 
-def text_of(step: Subgraph) -> Counter[Any]:
-    """All nodes, with what they read and wait for."""
-
-    def near(name: str) -> str:
-        return signature(step, step.nodes[name])
-
-    return Counter(
-        (near(node.name), *[near(n) for n, _ in node.inputs], *sorted(near(n) for n in node.controls))
-        for node in step
-        if node.op.name != "NoOp"
-    )
+def texts_of(step: Subgraph) -> Counter[int]:
+    """All nodes, each with all that it reads and waits for, directly or not."""
+    found: dict[str, int] = {}
+    for node in step:
+        controls = sorted(found[name] for name in node.controls if step.nodes[name].op.name != "NoOp")
+        found[node.name] = hash((signature(step, node), *[found[n] for n, _ in node.inputs], *controls))
+    return Counter(found[node.name] for node in step if node.op.name != "NoOp")
 
 
 @pytest.mark.parametrize("has_parts", [False, True])
@@ -61,7 +56,7 @@ def test_it_is_the_step_of_a_model_with_fewer_layers(layers: int, kept: int, has
     assert found.left_out > 0
     assert kept <= found.blocks <= kept + 3
     expected = recorded(layers - found.left_out).step(has_parts=has_parts)
-    assert text_of(found.step) == text_of(expected)
+    assert texts_of(found.step) == texts_of(expected)
     assert {found.like[f"up{layer}/kernel"] for layer in range(layers) if f"up{layer}/kernel" in found.like}
 
 
@@ -98,8 +93,10 @@ def test_what_few_blocks_cost_is_what_all_cost(tp: int, monkeypatch: pytest.Monk
     assert few.seconds(5) == pytest.approx(whole.seconds(5), rel=1e-12)
 
 
-def test_layers_have_columns_and_rows_in_parts() -> None:
-    found = dict(shared_layers.SharedLayers(recorded(10), host(4), RATES).among(2).layouts)
+@pytest.mark.parametrize("batch", [8, 65536])  # of many samples it takes less to share the batch
+def test_layers_have_columns_and_rows_in_parts(batch: int) -> None:
+    layers = shared_layers.SharedLayers(recorded(10, batch=batch), host(4), RATES)
+    found = dict(layers.among(2).layouts)
     for layer in range(10):
         assert found[f"up{layer}/kernel"] == (None, "tp")
         assert found[f"down{layer}/kernel"] == ("tp", None)
