@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fix", action="append", default=[], metavar="NAME=N",
         help=f"a size that is given: {', '.join(FIXED)}; with --simulate also {', '.join(GIVEN[4:])}; "
-        "repeatable. Layers are shared only if tp is given",
+        "repeatable",
     )  # fmt: skip
     add("--simulate", action="store_true", help="play what --fix or --plan gives, "
         "without a search, and write the timeline")  # fmt: skip

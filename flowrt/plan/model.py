@@ -67,7 +67,7 @@ def model_of(recorded: Recorded, stages: int, seconds: Seconds) -> Model:
 
     Raises `InvalidArgumentError` if it has fewer operations.
     """
-    step = recorded.step(stages, has_parts=False, has_marks=True)
+    step = recorded.cut(stages)
     numbers = assign_stages(step) if stages > 1 else dict.fromkeys(step.nodes, 0)
     backward, of_batch = backward_nodes(step), nodes_of_batch(step)
     times = [[Took(), Took()] for _ in range(stages)]

@@ -1,58 +1,117 @@
-"""`shared_layers`: the layouts with which devices of a host share the layers of a model, for the search."""
+"""`SharedLayers`: the layouts with which devices of a host share the layers of a model, for the search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, final
 
 from flowrt.graph.collectives.cost import Link
 from flowrt.graph.layouts.mesh import Mesh
-from flowrt.graph.node import Node, TensorSpec
+from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.plan.choice import Entries
 from flowrt.plan.cluster.cluster_file import Cluster
-from flowrt.plan.layouts.chosen_layouts import Seeds, propagated
+from flowrt.plan.layouts.chosen_layouts import Seeds, layouts_of, propagated, seeds_of
+from flowrt.plan.layouts.layout_choices import Choice, Part, parts_of
 from flowrt.plan.layouts.layout_costs import NodeSeconds, Prices, cost_of
-from flowrt.plan.layouts.layout_search import cheapest_layouts
+from flowrt.plan.layouts.layout_search import cheapest_choices
 from flowrt.plan.stage_search import Shared
 from flowrt.plan.step.costs import ELEMENTS, Demand, Rates, nbytes_of
+from flowrt.plan.step.fewer_blocks import EqualBlocks, FewerBlocks
 from flowrt.plan.step.recorded import Recorded
 
+SEARCHED = 4
+"""The number of equal blocks that are searched for layouts, which all of them get."""
 
-def shared_layers(recorded: Recorded, tp: int, cluster: Cluster, rates: Rates) -> Shared | None:
-    """The layouts that `cheapest_layouts` finds for all devices, of which ``tp`` share a part of the batch;
-    None if it is cheaper that these share the batch, too.
+
+@final
+class SharedLayers:
+    """The layouts with which devices of a host of ``cluster`` share the layers of ``recorded``."""
+
+    def __init__(self, recorded: Recorded, cluster: Cluster, rates: Rates) -> None:
+        inside = _inside(cluster)
+        self._prices = Prices(node_seconds(rates), lambda axes: inside)
+        self._samples = recorded.samples
+        blocks = EqualBlocks(recorded.step(has_parts=False))
+        self._few = blocks.fewer(SEARCHED)
+        self._more = blocks.fewer(self._few.blocks + 1)
+        """With one block more: what is between is the cost of a block."""
+        self._alone = self._cost(Mesh([("tp", 1)]), {})
+
+    def among(self, tp: int) -> Shared:
+        """The cheapest layouts with which ``tp`` devices have a batch together, whatever other devices do:
+        without layouts, each computes all of it, if the collectives of layers in parts take longer.
+        """
+        mesh, few = Mesh([("tp", tp)]), self._few
+        found = _layouts_of_layers(few.step, mesh, self._prices)
+        found |= {name: found[like] for name, like in few.like.items() if like in found}
+        if not found:
+            return Shared()
+        cost, alone = self._cost(mesh, found), self._alone
+        computing, moving = cost.computing / alone.computing, cost.moving / self._samples
+        return Shared(
+            tuple(found.items()), computing, cost.nbytes / alone.nbytes, computing,
+            lambda samples: moving * samples,
+        )  # fmt: skip
+
+    def _cost(self, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
+        """The cost of all blocks in ``layouts`` of variables, with a whole batch."""
+        few, more = self._of(self._few, mesh, layouts), self._of(self._more, mesh, layouts)
+        blocks = self._few.left_out - self._more.left_out
+        times = self._few.left_out / blocks if blocks else 0.0
+        return _Summed(*[a + times * (b - a) for a, b in zip(few, more, strict=True)])
+
+    def _of(self, part: FewerBlocks, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
+        seeds = {name: entries for name, entries in layouts.items() if name in part.step.nodes}
+        cost = cost_of(propagated(part.step, mesh, Seeds(seeds, {}, None)), self._prices)
+        return _Summed(cost.computing, cost.moving, cost.state_bytes)
+
+
+class _Summed(NamedTuple):
+    """Seconds, and bytes of variables."""
+
+    computing: float
+    moving: float
+    nbytes: float
+
+
+def _layouts_of_layers(step: Subgraph, mesh: Mesh, prices: Prices) -> dict[str, Entries]:
+    """The cheapest layouts of the variables of ``step`` that are in parts, by name."""
+    every = parts_of(step, mesh)
+    values = frozenset(name for part in every if part.handles for name in part.members)
+    parts = [_with_batch(part, step, values) for part in every]
+    chosen = cheapest_choices(step, parts, mesh, prices)
+    variables = seeds_of(layouts_of(step, mesh, parts, chosen.choices)).variables
+    return {
+        name: tuple("tp" if entry == "tp" else None for entry in entries)
+        for name, entries in variables.items()
+        if "tp" in entries
+    }
+
+
+def _with_batch(part: Part, step: Subgraph, values: Collection[str]) -> Part:
+    """``part`` without the choices in which a layer is whole and its batch in parts: devices that share the
+    batch are another axis. Layers are products with ``values`` of variables.
     """
-    dp = cluster.num_devices // tp
-    inside, outside = _links(cluster)
-    prices = Prices(node_seconds(rates), lambda axes: inside if axes == ("tp",) else outside)
-    step = recorded.step(has_parts=False)
-    found = cheapest_layouts(step, Mesh([("dp", dp), ("tp", tp)]), prices)
-    layouts = tuple((name, tuple(entries)) for name, entries in found.seeds.variables.items())
-    sharing = [entries for _, entries in layouts if "tp" in entries]
-    if found.seeds.batch not in ("dp", None) or not sharing:
-        return None
-    only_dp = Seeds({name: [None] * len(entries) for name, entries in layouts}, {}, found.seeds.batch)
-    alone = cost_of(propagated(step, Mesh([("dp", dp)]), only_dp), prices)
-    cost = found.as_propagated
-    computing, variables = cost.computing / alone.computing, cost.state_bytes / alone.state_bytes
-    beyond = max(0.0, cost.moving - alone.moving * variables)
-    whole = tuple((name, _without_dp(entries)) for name, entries in layouts)
-    return Shared(
-        whole, computing, variables, computing, lambda samples: beyond * samples * dp / recorded.samples
-    )
+    node = step.nodes[part.members[0]]
+    if part.handles or node.op.cost is None:
+        return part
+    weights = [i for i, (name, _) in enumerate(node.inputs) if name in values]
+
+    def is_layer(choice: Choice) -> bool:
+        is_whole = all(layout.is_replicated for layout in (*choice.inputs, *choice.outputs))
+        return is_whole or not any(choice.inputs[i].is_replicated for i in weights)
+
+    return part._replace(choices=tuple(choices for choices in part.choices if is_layer(choices[0])))
 
 
-def _without_dp(entries: Sequence[Any]) -> tuple[str | None, ...]:
-    return tuple("tp" if entry == "tp" else None for entry in entries)
-
-
-def _links(cluster: Cluster) -> tuple[Link, Link]:
-    """The links inside a host, and between hosts; the same if there is one host, or one device each."""
+def _inside(cluster: Cluster) -> Link:
+    """The link inside a host; that between hosts which are one device each."""
     wire, uplink = cluster.host.link, cluster.rack.uplink
-    outside = None if uplink is None else Link(uplink.latency, 1 / uplink.bandwidth)
-    inside = outside if wire is None else wire.link
-    assert inside is not None
-    return inside, outside or inside
+    if wire is not None:
+        return wire.link
+    assert uplink is not None
+    return Link(uplink.latency, 1 / uplink.bandwidth)
 
 
 def node_seconds(rates: Rates) -> NodeSeconds:

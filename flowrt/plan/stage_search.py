@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
@@ -98,11 +99,11 @@ def choices(
     for tp in sorted(shared):
         if machine.devices % tp or machine.devices_per_host % tp:
             continue
-        for pp in _divisors(machine.devices // tp):
+        for pp in divisors(machine.devices // tp):
             dp = machine.devices // (tp * pp)
             if samples % dp:
                 continue
-            for count in _divisors(samples // dp):
+            for count in divisors(samples // dp):
                 if all(fixed.get(key, value) == value for key, value in
                        (("dp", dp), ("tp", tp), ("pp", pp), ("micro_batches", count))):  # fmt: skip
                     base = Choice(dp, tp, pp, count, layouts=shared[tp].layouts)
@@ -121,7 +122,8 @@ def _on(base: Choice) -> Iterator[Choice]:
             yield replace(base, schedule=schedule, chunks=chunks, remat=remat)
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """All divisors of ``number``, in order."""
     return [k for k in range(1, number + 1) if number % k == 0]
 
 
@@ -182,8 +184,12 @@ def _in_flight(choice: Choice) -> list[float]:
         return [1.0]
     rows = min(choice.micro_batches, 2 * choice.pp * choice.chunks)  # more do not hold more
     rows -= rows % choice.pp if choice.chunks > 1 else 0
-    schedule = order(choice.schedule, choice.pp, rows, choice.chunks)
-    return [float(peak) for peak in peaks(schedule)]
+    return _peaks(choice.schedule, choice.pp, rows, choice.chunks)
+
+
+@lru_cache(256)
+def _peaks(schedule: str, devices: int, micro_batches: int, chunks: int) -> list[float]:
+    return [float(peak) for peak in peaks(order(schedule, devices, micro_batches, chunks))]
 
 
 def search(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,8 +18,8 @@ from flowrt.plan.model import Model, model_of
 from flowrt.plan.planning import Candidate, Planned, plan_on
 from flowrt.plan.player import Player
 from flowrt.plan.replay.step_times import Played
-from flowrt.plan.shared_layers import shared_layers
-from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, describe, estimate, search
+from flowrt.plan.shared_layers import SharedLayers
+from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, describe, divisors, estimate, search
 from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Costs, demand
 from flowrt.plan.step.device_parts import DevicePart, parts_of
@@ -70,25 +71,20 @@ class Task:
 
     @cache  # noqa: B019
     def shared(self) -> dict[int, Shared]:
-        """The ways to share layers, by the number of devices that share them: none, unless ``tp`` is given,
-        as the search of layouts takes half a minute for each.
+        """The ways to share layers, by the number of devices of a host that share them: all at which that
+        takes less than if each computed all, or the one that is given.
 
-        Raises `InvalidArgumentError` if it is cheaper that so many devices share the batch.
+        Raises `InvalidArgumentError` for a given ``tp`` that does not divide the devices of a host.
         """
-        size = self._fixed.get("tp", 1)
-        if size == 1:
-            return {1: Shared()}
-        if self.machine.devices_per_host % size:
-            raise InvalidArgumentError(
-                f"tp={size}: expected a divisor of the {self.machine.devices_per_host} devices of a host"
-            )
-        layers = shared_layers(self.recorded, size, self.cluster, self._costs.rates)
-        if layers is None:
-            raise InvalidArgumentError(
-                f"tp={size}: expected layers that devices had better share; for this model and cluster it is "
-                "cheaper that they share the batch (dp)"
-            )
-        return {size: layers}
+        given, most = self._fixed.get("tp"), self.machine.devices_per_host
+        if given is not None and most % given:
+            raise InvalidArgumentError(f"tp={given}: expected a divisor of the {most} devices of a host")
+        sizes = divisors(math.gcd(most, self.machine.devices)) if given is None else [given]
+        found = {1: Shared()} if 1 in sizes else {}
+        if sizes != [1]:
+            layers = SharedLayers(self.recorded, self.cluster, self._costs.rates)
+            found |= {size: layers.among(size) for size in sizes if size > 1}
+        return {size: way for size, way in found.items() if size in (1, given) or way.layouts}
 
     def _check_batch(self) -> None:
         """Raise `InvalidArgumentError` if only the batch could be divided, and it is a constant."""

@@ -77,8 +77,30 @@ def test_a_plan_says_what_and_why_and_is_not_run(
 
 
 def test_what_is_given_stays(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = planned(capsys, script, "--cluster", cluster(tmp_path), "--fix", "pp=2", "--top", "1")
+    text = planned(
+        capsys, script, "--cluster", cluster(tmp_path), "--fix", "pp=2", "--fix", "tp=1", "--top", "1"
+    )
     assert "dp=4  tp=1  pp=2" in text
+
+
+def test_so_many_devices_as_are_given_share_layers_or_else_compute_them_all(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [script, "--fix", "tp=2", "--fix", "pp=1", "--top", "1", "--cluster"]
+    assert "kernel [" in planned(capsys, *words, cluster(tmp_path))
+    dear = CLUSTER.replace("5us", "5ms")
+    text = planned(capsys, *words, cluster(tmp_path, dear))
+    assert "dp=4  tp=2  pp=1" in text
+    assert "kernel [" not in text
+
+
+def test_layers_are_shared_without_being_asked(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [script, "--memory", "--cluster", cluster(tmp_path, CLUSTER.replace("5us", "0.1us"))]
+    text = planned(capsys, *words)
+    assert {"tp=2", "tp=4"} <= set(text.split())
+    assert "tp=" not in planned(capsys, *words, "--fix", "tp=1")
 
 
 def test_less_memory_leads_to_more_sharding(

@@ -50,7 +50,8 @@ class Mesh:
     '/device:CPU:2'
 
     Raises `InvalidArgumentError` for names that are not identifiers or not distinct, a size below 1, more
-    than 65,536 coordinates, and a number of devices other than that of the coordinates.
+    than 65,536 coordinates, or 8,388,608 with the turns of a position, and a number of devices other than
+    that of the coordinates.
     """
 
     __slots__ = ("__weakref__", "_numbers", "axes", "coordinates", "devices", "stages")
@@ -72,7 +73,7 @@ class Mesh:
         positions = None if stages is None else _checked_axis(stages)
         every = found if positions is None else (positions, *found)
         _check_names([axis.name for axis in every])
-        _check_size(every)
+        _check_size(found, positions)
         names = None if devices is None else tuple(map(_checked_device, _checked_list(devices, "devices")))
         _check_devices(every, names)
         return _meshes.get((found, names, positions)) or cls._made(found, names, positions)
@@ -144,10 +145,8 @@ class Mesh:
 
     def places(self) -> dict[int, tuple[Coordinate, int]]:
         """The first coordinate, and the position, of each device by its number."""
-        found: dict[int, tuple[Coordinate, int]] = {}
-        for position, coordinate in itertools.product(self.positions, self.coordinates):
-            found.setdefault(self.place(coordinate, position), (coordinate, position))
-        return found
+        firsts = list(itertools.product(*[range(1 if axis.is_time else axis.size) for axis in self.axes]))
+        return {self.place(at, position): (at, position) for position in self.positions for at in firsts}
 
     def groups(self, axis: int) -> list[tuple[Coordinate, ...]]:
         """The coordinates that differ in ``axis`` only, as one group each, in order."""
@@ -223,7 +222,11 @@ _meshes: WeakValueDictionary[_Key, Mesh] = WeakValueDictionary()
 
 
 MAX_COORDINATES = 65_536
-"""A step is compiled for each: this many take hours."""
+"""A step is compiled for each: this many take hours. Turns do not count: a plan has thousands of devices with
+hundreds of turns.
+"""
+MAX_WITH_TURNS = 1 << 23
+"""The coordinates of a position are listed."""
 
 
 def _checked_list(values: Any, what: str) -> Iterable[Any]:
@@ -238,14 +241,18 @@ def _checked_device(name: Any) -> str:
     return format_device(parse_device(name))
 
 
-def _check_size(axes: Sequence[Axis]) -> None:
-    count = math.prod(axis.size for axis in axes)
-    if count > MAX_COORDINATES:
-        raise InvalidArgumentError(
-            f"mesh [{', '.join(map(str, axes))}]: expected at most {MAX_COORDINATES:,} coordinates; "
-            f"got {count:,}",
-            source=user_line(),
-        )
+def _check_size(axes: Sequence[Axis], stages: Axis | None) -> None:
+    every = axes if stages is None else (stages, *axes)
+    for what, counted, most in (
+        ("coordinates", [axis for axis in every if not axis.is_time], MAX_COORDINATES),
+        ("coordinates with turns", axes, MAX_WITH_TURNS),
+    ):
+        count = math.prod(axis.size for axis in counted)
+        if count > most:
+            raise InvalidArgumentError(
+                f"mesh [{', '.join(map(str, every))}]: expected at most {most:,} {what}; got {count:,}",
+                source=user_line(),
+            )
 
 
 def _checked_axis(axis: Any) -> Axis:

@@ -23,55 +23,65 @@ MOST_STARTS = 8
 
 def classes_of(step: Subgraph, parts: Sequence[Part], costs: Sequence[Table]) -> list[int]:
     """The number of the first part of its class, for each of ``parts``, with the ``costs`` of its choices."""
-    return _Blocks(step, parts, costs).classes()
+    found = list(range(len(parts)))
+    kinds = [_kind(step, part, table) for part, table in zip(parts, costs, strict=True)]
+    chains = chains_of(step, [part.members for part in parts], kinds, [len(p.choices) > 1 for p in parts])
+    matrices = sum(_has_matrix(step, parts[chain[0]]) for chain in chains)
+    for chain in chains if matrices > 1 else ():
+        for i in chain:
+            found[i] = chain[0]
+    return found
+
+
+def _kind(step: Subgraph, part: Part, costs: Table) -> Hashable:
+    nodes = [step.nodes[name] for name in part.members]
+    specs = tuple(spec for node in nodes for spec in node.outputs)
+    return tuple(node.op.name for node in nodes), specs, part.choices, costs.tobytes()
+
+
+def _has_matrix(step: Subgraph, part: Part) -> bool:
+    return any(len(step.nodes[name].attrs["shape"]) > 1 for name in part.handles)
+
+
+def chains_of(
+    step: Subgraph, parts: Sequence[Sequence[str]], kinds: Sequence[Hashable], can_start: Sequence[bool]
+) -> list[list[int]]:
+    """The numbers of ``parts``, which are names of nodes, that are one after the other in equal blocks. Parts
+    are alike if they have one of the ``kinds``; the first to be looked at are those that ``can_start``.
+    """
+    return _Blocks(step, parts, kinds).chains(can_start)
 
 
 @final
 class _Blocks:
-    def __init__(self, step: Subgraph, parts: Sequence[Part], costs: Sequence[Table]) -> None:
-        self._step, self._parts = step, parts
-        self._number = {name: i for i, part in enumerate(parts) for name in part.members}
-        self._kinds = _numbered([self._kind(part, table) for part, table in zip(parts, costs, strict=True)])
+    def __init__(self, step: Subgraph, parts: Sequence[Sequence[str]], kinds: Sequence[Hashable]) -> None:
+        self._step, self._parts, self._kinds = step, parts, _numbered(kinds)
+        self._number = {name: i for i, members in enumerate(parts) for name in members}
         self._edges = self._edges_of_parts()
-
-    def _kind(self, part: Part, costs: Table) -> Hashable:
-        nodes = [self._step.nodes[name] for name in part.members]
-        specs = tuple(spec for node in nodes for spec in node.outputs)
-        return tuple(node.op.name for node in nodes), specs, part.choices, costs.tobytes()
 
     def _edges_of_parts(self) -> list[list[tuple[Hashable, int]]]:
         """The neighbours of each part, with what the edge is: its direction, members and indices."""
         found: list[list[tuple[Hashable, int]]] = [[] for _ in self._parts]
-        for i, part in enumerate(self._parts):
-            for k, name in enumerate(part.members):
+        for i, members in enumerate(self._parts):
+            for k, name in enumerate(members):
                 for at, (source, index) in enumerate(self._step.nodes[name].inputs):
                     j = self._number[source]
                     found[i].append((("from", k, at, index, self._kinds[j]), j))
                     found[j].append((("to", k, at, index, self._kinds[i]), i))
         return found
 
-    def classes(self) -> list[int]:
+    def chains(self, can_start: Sequence[bool]) -> list[list[int]]:
         best: Mapping[int, int] = {}
-        for first, second in self._starts():
+        for first, second in self._starts(can_start):
             following = self._grown(first, second)
             if len(following) > len(best):
                 best = following
-        chains = _chains(best)
-        matrices = sum(self._has_matrix(chain[0]) for chain in chains)
-        found = list(range(len(self._parts)))
-        for chain in chains if matrices > 1 else ():
-            for i in chain:
-                found[i] = chain[0]
-        return found
+        return _chains(best)
 
-    def _has_matrix(self, i: int) -> bool:
-        handles = [self._step.nodes[name] for name in self._parts[i].handles]
-        return any(len(handle.attrs["shape"]) > 1 for handle in handles)
-
-    def _starts(self) -> list[tuple[int, int]]:
+    def _starts(self, can_start: Sequence[bool]) -> list[tuple[int, int]]:
         by_kind: dict[int, list[int]] = defaultdict(list)
         for i, kind in enumerate(self._kinds):
-            if len(self._parts[i].choices) > 1:
+            if can_start[i]:
                 by_kind[kind].append(i)
         often = sorted((len(of), of[0], of[1]) for of in by_kind.values() if len(of) >= LEAST_BLOCKS)
         return [(first, second) for _, first, second in often[:MOST_STARTS]]

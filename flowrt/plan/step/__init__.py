@@ -2,6 +2,7 @@
 
 recorded      the training step of a script, without layouts
 applied       the same with the attributes that a strategy gives
+fewer_blocks  a step with some of its equal blocks left out
 device_parts  what one device of each class would run, compiled without the devices
 emitted       from these parts to class programs
 costs         seconds of an operation, from a measured table or from rates

@@ -95,7 +95,7 @@ class Costs:
             return 0.0
         if node.op.effect is Effect.NESTED:
             return self._seconds_of_functions(subgraph, node)
-        measured = self.table.get(signature(subgraph, node))
+        measured = self.table.get(signature(subgraph, node)) if self.table else None
         return self.rates.seconds(demand(subgraph, node)) if measured is None else measured
 
     def _seconds_of_functions(self, subgraph: Subgraph, node: Node) -> float:

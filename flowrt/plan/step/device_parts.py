@@ -2,7 +2,7 @@
 
     StepRequest -> the global step, as a session would have it
                 -> lowered, for the first coordinate of each position
-                -> `own_part` of its rank, placed, fused, scheduled, with a memory plan: `DevicePart`
+                -> `own_parts` of its rank, placed, fused, scheduled, with a memory plan: `DevicePart`
 
 The passes are those of a session. Every device is a rank of a group that nobody has joined, in a process of
 its own, and only the first coordinate of each position gets operations: so a mesh of thousands of devices
@@ -30,7 +30,7 @@ from flowrt.graph.layouts.mesh import Coordinate, Mesh, format_mesh
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.ops.state.variable_ops import var_handle_op
 from flowrt.graph.passes.layouts.lower_layouts import in_order, lowered
-from flowrt.graph.passes.layouts.own_part import check_state, own_part
+from flowrt.graph.passes.layouts.own_part import check_state, own_parts
 from flowrt.graph.passes.layouts.processes import Own
 from flowrt.graph.passes.layouts.variable_shards import mesh_on
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before, stages_from
@@ -85,12 +85,10 @@ def parts_of(step: Subgraph, links: Links = DEFAULT_LINKS) -> list[DevicePart]:
     own = Own(mesh, GROUP, ranks, first)
     found = lowered(step, _processes(mesh.num_devices), links, own)
     assert found is not None
-    whole = in_order(found, links)
+    parts = own_parts(in_order(found, links), own, [(rank,) for rank in ranks], [HERE], "")
     return [
-        _part(
-            mesh, rank, at, own_part(whole, own._replace(ranks=(rank,)), [HERE], ""), found.actions, options
-        )
-        for at, rank in enumerate(ranks)
+        _part(mesh, rank, at, part, found.actions, options)
+        for at, (rank, part) in enumerate(zip(ranks, parts, strict=True))
     ]
 
 

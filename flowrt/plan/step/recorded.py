@@ -8,7 +8,7 @@ variable is. The script is left when it compiles the first step that trains.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, final
 
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy
@@ -103,26 +103,45 @@ class Recorded:
         return max(sizes, key=sizes.count) if sizes else 1
 
     @cache  # noqa: B019 (there is one in a program)
-    def step(self, stages: int = 1, has_parts: bool = True, has_marks: bool = False) -> Subgraph:
+    def step(self, stages: int = 1, has_parts: bool = True) -> Subgraph:
         """`wide_step` in the precision of its variables."""
-        return compile_step(self.wide_step(stages, has_parts, has_marks), self.options, pipeline=NARROW)
+        return self._narrow(self.wide_step(stages, has_parts))
 
     @cache  # noqa: B019
-    def wide_step(self, stages: int = 1, has_parts: bool = True, has_marks: bool = False) -> Subgraph:
+    def wide_step(self, stages: int = 1, has_parts: bool = True) -> Subgraph:
         """The step with static shapes, all of it in the dtypes of the script. With several ``stages`` each
-        operation has the number of one; with ``has_parts`` each gradient has the node that brings it to the
-        parts of its variable. Derivatives are marked if there are several stages, or with ``has_marks``.
+        operation has the number of one, and derivatives are marked; with ``has_parts`` each gradient has the
+        node that brings it to the parts of its variable.
         """
-        step = self._extracted
-        if not has_parts:
-            brought = {(node.name, 0): node.inputs[0] for node, _ in gradients_of(step)}
-            step = prune(redirect(step, brought))
-        if stages > 1:
-            found = cut_stages(whole_graph(self._request.graph), stages)
-            step = step.mapped(lambda node: _at_stage(node, found.get(node.name)))
-        elif not has_marks:
-            step = step.mapped(_unmarked)
+        step = self._extracted if has_parts else self._without_parts
+        step = self._numbered(step, stages) if stages > 1 else step.mapped(_unmarked)
         return compile_step(step, self.options, pipeline=OPTIMISE)
+
+    def cut(self, stages: int) -> Subgraph:
+        """The step as it is cut into ``stages``, for estimates: unlike in `step`, stages have equal constants
+        in common, so that the passes run once for all numbers of stages. Derivatives are marked.
+        """
+        return self._numbered(self._marked, stages) if stages > 1 else self._marked
+
+    @cached_property
+    def _marked(self) -> Subgraph:
+        return self._narrow(compile_step(self._without_parts, self.options, pipeline=OPTIMISE))
+
+    def _narrow(self, step: Subgraph) -> Subgraph:
+        return compile_step(step, self.options, pipeline=NARROW)
+
+    @cached_property
+    def _without_parts(self) -> Subgraph:
+        brought = {(node.name, 0): node.inputs[0] for node, _ in gradients_of(self._extracted)}
+        return prune(redirect(self._extracted, brought))
+
+    @cached_property
+    def _whole_graph(self) -> Subgraph:
+        return whole_graph(self._request.graph)
+
+    def _numbered(self, step: Subgraph, stages: int) -> Subgraph:
+        found = cut_stages(self._whole_graph, stages)
+        return step.mapped(lambda node: _at_stage(node, found.get(node.name)))
 
 
 def _slots(step: Subgraph, variables: Mapping[str, Variable]) -> dict[str, str]:

@@ -106,6 +106,9 @@ def test_a_mesh_with_stages_is_there_once_for_each_position() -> None:
         InvalidArgumentError, match="expected an axis of devices as the axis of stages; got 'micro'"
     ):
         turns.staged("micro")
+    many = Mesh([("dp", 625), Axis("micro", 512, is_time=True)], stages=("pp", 16))
+    assert (many.num_devices, many.size, len(many.places())) == (10_000, 320_000, 10_000)
+    assert many.places()[9_999] == ((624, 0), 15)
     with pytest.raises(InvalidArgumentError, match="expected axes with different names; got dp, dp"):
         Mesh([("dp", 2)], stages=("dp", 3))
     with pytest.raises(InvalidArgumentError, match="expected a text like"):
@@ -131,6 +134,11 @@ def test_a_meshs_text_is_read_as_the_mesh(mesh: Mesh, has_devices: bool) -> None
         (3, None, "a list of axes; got 3"),
         ([("dp", 2, "no")], None, "True or False as is_time of axis 'dp'; got 'no'"),
         ([("a", 10**6), ("b", 10**6)], None, "at most 65,536 coordinates; got 1,000,000,000,000"),
+        (
+            [("a", 2), Axis("turn", 10**7, is_time=True)],
+            None,
+            "8,388,608 coordinates with turns; got 20,000,000",
+        ),
         ([("dp", 2)], [0, 1], "names of devices; got 0"),
         ([("dp", 2)], "/cpu:0", "a list of devices; got '/cpu:0'"),
         ([("dp", 2)], ["/cpu:0"], r"mesh \[dp=2\]: expected 2 different devices; got 1: /device:CPU:0"),

@@ -70,13 +70,54 @@ def bucket_collectives(
     if there are none. ``actions`` are those of nodes that have a time in a schedule.
     """
     kinds = _kinds(subgraph, actions)
-    for kind in dict.fromkeys(kinds.values()):
-        members = {name for name, found in kinds.items() if found == kind}
+    members: dict[Kind, list[str]] = defaultdict(list)
+    for name, kind in kinds.items():
+        members[kind].append(name)
+    chosen: dict[Kind, set[str]] = {}
+    for kind, names in members.items():
         most_bytes = _most_bytes(kind, links)
-        small = {name for name in members if _nbytes(subgraph.nodes[name]) <= most_bytes}
+        small = {name for name in names if _nbytes(subgraph.nodes[name]) <= most_bytes}
         if len(small) > 1:
-            subgraph = _joined(subgraph, members, small, mesh)
+            chosen[kind] = small
+    if not chosen:
+        return subgraph
+    alone = _on_cycles(subgraph, {name: kind for name, kind in kinds.items() if kind in chosen})
+    together = {name: (kind, 1) for kind, small in chosen.items() if kind not in alone for name in small}
+    subgraph = _joined(subgraph, together, mesh)
+    for kind in alone:
+        levels = _levels(subgraph, set(members[kind]))
+        subgraph = _joined(subgraph, {name: (kind, levels[name]) for name in chosen[kind]}, mesh)
     return subgraph
+
+
+def _on_cycles(subgraph: Subgraph, kinds: Kinds) -> list[Kind]:
+    """The kinds of which collectives wait for others of their kind, or would once those of other kinds are
+    joined, and kinds between these. Whatever is joined, all collectives of any other kind are at one level.
+    """
+    left = _waits(subgraph, kinds)
+    while True:
+        awaited = set[Kind]().union(*left.values())
+        inner = {kind: found & left.keys() for kind, found in left.items() if found and kind in awaited}
+        if inner == left:
+            return list(left)
+        left = inner
+
+
+def _waits(subgraph: Subgraph, kinds: Kinds) -> dict[Kind, set[Kind]]:
+    """The kinds that each kind waits for: a collective of it for one of theirs."""
+    every = list(dict.fromkeys(kinds.values()))
+    bits = {kind: 1 << number for number, kind in enumerate(every)}
+    found, waits = dict.fromkeys(every, 0), dict[str, int]()
+    for node in subgraph:
+        before = 0
+        for name in node.predecessors:
+            before |= waits[name]
+        kind = kinds.get(node.name)
+        if kind is not None:
+            found[kind] |= before
+            before |= bits[kind]
+        waits[node.name] = before
+    return {kind: {other for other in every if mask & bits[other]} for kind, mask in found.items()}
 
 
 def _kinds(subgraph: Subgraph, actions: Mapping[str, Action | None]) -> Kinds:
@@ -113,12 +154,12 @@ def _most_bytes(kind: Kind, links: Links) -> int:
     return 0 if is_inside else int(messages * links.between.latency_s / COPY_S_PER_BYTE)
 
 
-def _joined(subgraph: Subgraph, members: set[str], small: set[str], mesh: Mesh) -> Subgraph:
-    """``subgraph`` with the ``small`` ones of the collectives ``members`` in buckets."""
-    by_level: dict[int, list[Node]] = defaultdict(list)
-    for name, level in _levels(subgraph, members).items():
-        if name in small:
-            by_level[level].append(subgraph.nodes[name])
+def _joined(subgraph: Subgraph, levels: Mapping[str, tuple[Kind, int]], mesh: Mesh) -> Subgraph:
+    """``subgraph`` with collectives in buckets: those of one kind and level in ``levels``, by name."""
+    by_level: dict[tuple[Kind, int], list[Node]] = defaultdict(list)
+    for node in subgraph:
+        if node.name in levels:
+            by_level[levels[node.name]].append(node)
     buckets = [
         [nodes[number] for number in bucket]
         for nodes in by_level.values()

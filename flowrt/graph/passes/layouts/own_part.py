@@ -20,7 +20,8 @@ the processes compare its text.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -54,6 +55,9 @@ from flowrt.graph.passes.prepare.fed_nodes import OF_ITERATORS, fed_nodes
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.resources.groups import split_key
 
+_END = TensorSpec(dtypes.int32, (0,))
+"""The message that a node has ended."""
+
 
 def check_state(subgraph: Subgraph) -> None:
     """Raise for the state in a global ``subgraph`` that processes cannot share: `InvalidArgumentError` for a
@@ -77,17 +81,34 @@ def own_part(step: Subgraph, own: Own, devices: Sequence[DeviceSpec], text: str)
     Raises `InvalidArgumentError` for a missing device, and `UnimplementedError` for a handle or list that
     another process would need.
     """
-    return _Part(step, own, devices, frozenset(step.feeds)).of_step(text)
+    (part,) = own_parts(step, own, [own.ranks], devices, text)
+    return part
+
+
+def own_parts(
+    step: Subgraph, own: Own, ranks: Iterable[tuple[int, ...]], devices: Sequence[DeviceSpec], text: str
+) -> Iterator[Subgraph]:
+    """The parts of several processes, each with other ``ranks``. Raises as `own_part`."""
+    whole = _Whole(step, own, frozenset(step.feeds))
+    readers, fetches = own.readers(), step.fetches
+    count = len(fetches) // len(readers)
+    at = [own.mesh.place(*reader) for reader in readers for _ in range(count)]
+    results = [*zip(fetches, at, strict=True)]
+    whole.find_readers(results)
+    for each in ranks:
+        yield _Part(whole, own._replace(ranks=each), devices).of_step(results, text)
 
 
 class _Owner(NamedTuple):
     """A loop or branch on devices, and the ranks that have its parts."""
 
-    functions: Sequence[_Part]
+    functions: Sequence[_Whole]
     arguments: Sequence[int]
     """The rank of each argument, behind the predicate or index."""
     outputs: Sequence[int]
     """The rank of each output."""
+    results: Sequence[Sequence[tuple[Ref, int]]]
+    """The results of all processes for each function, with the ranks that read them."""
     firsts: Mapping[int, int]
     """The first rank of each process, which reads the predicate or index."""
 
@@ -97,103 +118,70 @@ class _Owner(NamedTuple):
 
 
 @final
-class _Part:
-    """The part of a step or a function; every process has the ``feeds`` of a step."""
+class _Whole:
+    """A step or a function of all processes: what is where, and what each process has to do with. Every
+    process has the ``feeds`` of a step.
+    """
 
-    def __init__(
-        self, whole: Subgraph, own: Own, devices: Sequence[DeviceSpec], feeds: Collection[str] = ()
-    ) -> None:
+    def __init__(self, subgraph: Subgraph, own: Own, feeds: Collection[str] = ()) -> None:
         assert own.mesh.devices is not None
-        self._whole, self._own, self._all_devices = whole, own, devices
+        self.subgraph, self._own = subgraph, own
         hosts = {own.mesh.host(*at): rank for rank, at in reversed(own.mesh.places().items())}
-        self._hosts = hosts.keys() - own.mesh.devices
-        self._ranks = hosts
-        self._ranks |= {name: rank for rank, name in enumerate(own.mesh.devices)}
-        self._task = own.task(own.ranks[0])
-        self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
-        self._indices = own.mesh.device_indices()
-        self._everywhere = fed_nodes(whole, feeds)
+        self.hosts = hosts.keys() - own.mesh.devices
+        self.ranks = hosts
+        self.ranks |= {name: rank for rank, name in enumerate(own.mesh.devices)}
+        self.task = cache(own.task)
+        """The process of a rank."""
+        self.everywhere = fed_nodes(subgraph, feeds)
         """The nodes that every process computes for itself."""
-        self._owners = {node.name: self._owner(node) for node in whole if node.op.effect is Effect.NESTED}
-        self._readers: dict[Ref, dict[int, None]] = defaultdict(dict)
+        self.owners = {node.name: self._owner(node) for node in subgraph if node.op.effect is Effect.NESTED}
+        self.readers: dict[Ref, dict[int, None]] = defaultdict(dict)
         """The ranks in other processes that read a tensor; the output -1 of a node is its end."""
-        self._nodes: dict[str, Node] = {}
-        self._here: dict[tuple[Ref, int], Ref] = {}
-        """Tensors from elsewhere, from a collective or a shared loop, as ranks of this process have them."""
-        self._awaited: dict[str, Node] = {}
-        """Receives that are not read yet."""
-        self._travelling: list[str] = []
-        """Nodes that exchange something between processes, with ranks here."""
-        self._is_alone = True
+        self.is_alone = True
+        """Whether nothing travels between processes."""
+        self._of_all: list[int] = []
+        self._of_task: dict[int, list[int]] = defaultdict(list)
+        """The numbers of nodes that all processes, and that each one, have to do with."""
+        self._nodes = list(subgraph)
 
-    def of_step(self, text: str) -> Subgraph:
-        """The part of a step, which has the fetches of all processes, one after the other."""
-        readers, fetches = self._own.readers(), self._whole.fetches
-        count = len(fetches) // len(readers)
-        ranks = [self._own.mesh.place(*reader) for reader in readers for _ in range(count)]
-        self._add_all([*zip(fetches, ranks, strict=True)])
-        self._agree(text)
-        return self._part(self._whole.feeds, [*zip(fetches, ranks, strict=True)])
-
-    def of_function(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
-        """The part of a function with the parameters ``feeds``; ``results`` has those of all processes, each
-        with the rank that reads it.
-        """
-        self._add_all(results)
-        return self._part(feeds, results)
-
-    def _add_all(self, results: Sequence[tuple[Ref, int]]) -> None:
-        self._find_readers(results)
-        for node in self._whole:
-            owner = self._owners.get(node.name)
-            if node.op in COLLECTIVES:
-                self._add_collective(node)
-            elif owner is not None and owner.is_shared:
-                self._add_shared(node, owner)
-            elif node.name in self._everywhere or self._is_here(self._rank(node)):
-                self._add(self._local(node))
-            for index in [-1, *range(len(node.outputs))]:
-                if (node.name, index) in self._readers:
-                    self._add_message(node, index)
-
-    def _part(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
-        fetches = tuple(self._ref(ref, rank) for ref, rank in results if self._is_here(rank))
-        targets = [name for name in self._whole.targets if name in self._nodes]
-        travelling = [name for name in self._travelling if name not in self._awaited]
-        return prune(Subgraph(self._nodes, tuple(feeds), fetches, (*targets, *travelling)))
+    def nodes_of(self, task: int) -> list[Node]:
+        """The nodes that the process has, in part or whole, or exchanges something for."""
+        return [self._nodes[number] for number in sorted([*self._of_all, *self._of_task[task]])]
 
     # --- ranks
 
-    def _is_here(self, rank: int) -> bool:
-        return rank in self._devices
-
-    def _rank(self, node: Node) -> int:
+    def rank(self, node: Node) -> int:
         """The rank of a node; one that has a device of its own runs once, in the first process."""
-        return self._ranks.get(node.device, 0)
+        return self.ranks.get(node.device, 0)
 
-    def _rank_of(self, ref: Ref) -> int:
-        node, index = self._whole.nodes[ref[0]], ref[1]
+    def rank_of(self, ref: Ref) -> int:
+        node, index = self.subgraph.nodes[ref[0]], ref[1]
         if node.op in COLLECTIVES:
-            return self._rank_of(node.inputs[index])
-        owner = self._owners.get(node.name)
-        return self._rank(node) if owner is None or index < 0 else owner.outputs[index]
+            return self.rank_of(node.inputs[index])
+        owner = self.owners.get(node.name)
+        return self.rank(node) if owner is None or index < 0 else owner.outputs[index]
 
     def _tasks_of(self, ref: Ref) -> Collection[int]:
         """The processes that have ``ref``. Of a shared loop, each knows the end of its own part."""
-        owner = self._owners.get(ref[0])
-        return (self._own.task(self._rank_of(ref)),) if owner is None or ref[1] >= 0 else owner.firsts
+        owner = self.owners.get(ref[0])
+        return (self.task(self.rank_of(ref)),) if owner is None or ref[1] >= 0 else owner.firsts
 
-    def _find_readers(self, results: Sequence[tuple[Ref, int]]) -> None:
-        for node in self._whole:
-            if node.op in COLLECTIVES or node.name in self._everywhere:
+    def find_readers(self, results: Sequence[tuple[Ref, int]]) -> None:
+        """Find what is read elsewhere. ``results``: the fetches of all processes, with the ranks that read
+        them.
+        """
+        for node in self._nodes:
+            if node.op in COLLECTIVES or node.name in self.everywhere:
                 continue
-            owner = self._owners.get(node.name)
+            owner = self.owners.get(node.name)
             if owner is None or not owner.is_shared:
-                firsts, ranks = [self._rank(node)], [self._rank(node)] * len(node.inputs)
+                firsts, ranks = [self.rank(node)], [self.rank(node)] * len(node.inputs)
             else:
                 firsts, ranks = [*owner.firsts.values()], [-1, *owner.arguments]
                 for first in firsts:
                     self._note(node.inputs[0], first)
+                for function, read in zip(owner.functions, owner.results, strict=True):
+                    function.find_readers(read)
             for ref, rank in zip(node.inputs, ranks, strict=True):
                 if rank >= 0:
                     self._note(ref, rank)
@@ -202,14 +190,138 @@ class _Part:
                     self._note((name, -1), first)
         for ref, rank in results:
             self._note(ref, rank)
+        for number, node in enumerate(self._nodes):
+            self._list(number, node)
 
     def _note(self, ref: Ref, reader: int) -> None:
-        if ref[0] not in self._everywhere and self._own.task(reader) not in self._tasks_of(ref):
-            self._readers[ref][reader] = None
+        if ref[0] not in self.everywhere and self.task(reader) not in self._tasks_of(ref):
+            self.readers[ref][reader] = None
+
+    def _list(self, number: int, node: Node) -> None:
+        """Note which processes have to do with ``node``."""
+        if node.name in self.everywhere:
+            self._of_all.append(number)
+            return
+        tasks, owner = set[int](), self.owners.get(node.name)
+        if node.op in COLLECTIVES:
+            if node.op not in (all_gather_op, all_reduce_op, reduce_scatter_op):
+                raise UnimplementedError(
+                    f"expected a collective of layouts; got {node.op.name} {node.name!r}"
+                )
+            tasks |= {self.task(self.rank_of(ref)) for ref in node.inputs}
+        else:
+            tasks |= owner.firsts.keys() if owner and owner.is_shared else {self.task(self.rank(node))}
+        self.is_alone &= len(tasks) == 1
+        for index, spec in [(-1, _END), *enumerate(node.outputs)]:
+            readers = self.readers.get((node.name, index))
+            if readers:
+                if spec.dtype in (dtypes.resource, dtypes.variant):
+                    what = f"expected a tensor to be sent between processes; got {spec}"
+                    raise located(node, UnimplementedError(what))
+                self.is_alone = False
+                tasks |= {self.task(rank) for rank in (self.rank_of((node.name, index)), *readers)}
+        for task in tasks:
+            self._of_task[task].append(number)
+
+    # --- loops and branches
+
+    def _owner(self, node: Node) -> _Owner:
+        functions = owned_subgraphs(node.attrs)
+        parts = [_Whole(function, self._own) for function in functions]
+        arguments = [self.rank(functions[0].nodes[name]) for name in functions[0].feeds]
+        count = len(node.outputs)
+        is_loop = node.op.name == "_Loop"
+        outputs = arguments[:count] if is_loop else [parts[0].rank_of(ref) for ref in functions[0].fetches]
+        firsts: dict[int, int] = {}
+        for rank in sorted({self.ranks[device] for device in devices_in(node) if device in self.ranks}):
+            firsts.setdefault(self.task(rank), rank)
+        ranks, results = [*(firsts.values() if is_loop else ()), *outputs], []
+        for function in functions:
+            fetches = function.fetches
+            read = [fetches[0]] * len(firsts) + [*fetches[1:]] if is_loop else fetches
+            results.append([*zip(read, ranks, strict=True)])
+        return _Owner(parts, arguments, outputs, results, firsts)
+
+    # --- feeds
+
+    @cached_property
+    def shared_feeds(self) -> tuple[str, ...]:
+        """The feeds that other processes than the first read, in parts or whole: all must feed the same."""
+        read_from: dict[str, set[str]] = {feed: {feed} for feed in self.subgraph.feeds}
+        shared: set[str] = set()
+        for node in self._nodes:
+            if node.name in read_from:
+                continue
+            feeds = set[str]().union(*[read_from.get(name, ()) for name, _ in node.inputs])
+            if node.name in self.everywhere:
+                read_from[node.name] = feeds
+            elif self._is_elsewhere(node):
+                shared |= feeds
+        return tuple(feed for feed in self.subgraph.feeds if feed in shared)
+
+    def _is_elsewhere(self, node: Node) -> bool:
+        """Whether another process than the first runs ``node``, or a part of it."""
+        owner = self.owners.get(node.name)
+        if node.op in COLLECTIVES or (owner is not None and owner.is_shared):
+            return True
+        return self.task(self.rank(node)) != self.task(0)
+
+
+@final
+class _Part:
+    """The part of a process in a step or a function."""
+
+    def __init__(self, whole: _Whole, own: Own, devices: Sequence[DeviceSpec]) -> None:
+        assert own.mesh.devices is not None
+        self._whole, self._own, self._all_devices = whole, own, devices
+        self._task = whole.task(own.ranks[0])
+        self._devices = {rank: device_inside(own.mesh.devices[rank], devices) for rank in own.ranks}
+        self._indices = own.mesh.device_indices()
+        self._nodes: dict[str, Node] = {}
+        self._here: dict[tuple[Ref, int], Ref] = {}
+        """Tensors from elsewhere, from a collective or a shared loop, as ranks of this process have them."""
+        self._awaited: dict[str, Node] = {}
+        """Receives that are not read yet."""
+        self._travelling: list[str] = []
+        """Nodes that exchange something between processes, with ranks here."""
+
+    def of_step(self, results: Sequence[tuple[Ref, int]], text: str) -> Subgraph:
+        """The part of a step, with the fetches of all processes and the ranks that read them."""
+        self._add_all()
+        self._agree(text)
+        return self._part(self._whole.subgraph.feeds, results)
+
+    def of_function(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
+        """The part of a function with the parameters ``feeds``."""
+        self._add_all()
+        return self._part(feeds, results)
+
+    def _add_all(self) -> None:
+        for node in self._whole.nodes_of(self._task):
+            owner = self._whole.owners.get(node.name)
+            if node.op in COLLECTIVES:
+                self._add_collective(node)
+            elif owner is not None and owner.is_shared:
+                self._add_shared(node, owner)
+            elif node.name in self._whole.everywhere or self._is_here(self._whole.rank(node)):
+                self._add(self._local(node))
+            for index in [-1, *range(len(node.outputs))]:
+                if (node.name, index) in self._whole.readers:
+                    self._add_message(node, index)
+
+    def _part(self, feeds: Sequence[str], results: Sequence[tuple[Ref, int]]) -> Subgraph:
+        fetches = tuple(self._ref(ref, rank) for ref, rank in results if self._is_here(rank))
+        targets = [name for name in self._whole.subgraph.targets if name in self._nodes]
+        travelling = [name for name in self._travelling if name not in self._awaited]
+        return prune(Subgraph(self._nodes, tuple(feeds), fetches, (*targets, *travelling)))
+
+    def _is_here(self, rank: int) -> bool:
+        return rank in self._devices
 
     def _ref(self, ref: Ref, reader: int) -> Ref:
         """``ref`` as the rank ``reader``, which is here, has it."""
-        found = self._here.get((ref, reader)) or self._here.get((ref, self._rank_of(ref)), ref)
+        here = self._here
+        found = here.get((ref, reader)) or here.get((ref, self._whole.rank_of(ref)), ref)
         self._receive(found[0])
         return found
 
@@ -222,34 +334,17 @@ class _Part:
 
     # --- loops and branches
 
-    def _owner(self, node: Node) -> _Owner:
-        functions = owned_subgraphs(node.attrs)
-        parts = [_Part(function, self._own, self._all_devices) for function in functions]
-        arguments = [self._rank(functions[0].nodes[name]) for name in functions[0].feeds]
-        count = len(node.outputs)
-        is_loop = node.op.name == "_Loop"
-        outputs = arguments[:count] if is_loop else [parts[0]._rank_of(ref) for ref in functions[0].fetches]
-        firsts: dict[int, int] = {}
-        for rank in sorted({self._ranks[device] for device in devices_in(node) if device in self._ranks}):
-            firsts.setdefault(self._own.task(rank), rank)
-        return _Owner(parts, arguments, outputs, firsts)
-
     def _add_shared(self, node: Node, owner: _Owner) -> None:
         """Add the part of a loop or branch between processes."""
-        self._is_alone = False
         if self._task not in owner.firsts:
             return
         first, is_loop = owner.firsts[self._task], node.op.name == "_Loop"
         arguments = [i for i, rank in enumerate(owner.arguments) if self._is_here(rank)]
         outputs = [k for k, rank in enumerate(owner.outputs) if self._is_here(rank)]
-        ranks = [*(owner.firsts.values() if is_loop else ()), *owner.outputs]
         functions = []
-        for part in owner.functions:
-            feeds, fetches = part._whole.feeds, part._whole.fetches
-            results = [fetches[0]] * len(owner.firsts) + [*fetches[1:]] if is_loop else fetches
-            functions.append(
-                part.of_function([feeds[i] for i in arguments], [*zip(results, ranks, strict=True)])
-            )
+        for function, results in zip(owner.functions, owner.results, strict=True):
+            part = _Part(function, self._own, self._all_devices)
+            functions.append(part.of_function([function.subgraph.feeds[i] for i in arguments], results))
         count = len(node.outputs)
         changed: Mapping[str, Any] = {
             "body": functions[0],
@@ -283,10 +378,10 @@ class _Part:
 
     def _local(self, node: Node) -> Node:
         """``node``, on its device in this session, with what it reads from elsewhere."""
-        rank = self._rank(node)
+        rank = self._whole.rank(node)
         rank = rank if self._is_here(rank) else self._own.ranks[0]
         device = self._here_of(node, rank)
-        if node.name in self._everywhere:
+        if node.name in self._whole.everywhere:
             return node.replace(device=device)
         node = with_functions(node, self._local_function)
         inputs = tuple(self._ref(ref, rank) for ref in node.inputs)
@@ -294,9 +389,9 @@ class _Part:
 
     def _here_of(self, node: Node, rank: int) -> str:
         """The device of this session for ``node``: that of ``rank``, or the host."""
-        if node.device in self._hosts:
+        if node.device in self._whole.hosts:
             return device_inside(node.device, self._all_devices)
-        return self._devices[rank] if node.device in self._ranks else node.device
+        return self._devices[rank] if node.device in self._whole.ranks else node.device
 
     def _controls(self, node: Node, rank: int) -> tuple[str, ...]:
         ends = {name: self._here.get(((name, -1), rank)) for name in node.controls}
@@ -310,17 +405,15 @@ class _Part:
 
         def local(node: Node) -> Node:
             node = with_functions(node, self._local_function)
-            rank = self._ranks.get(node.device)
+            rank = self._whole.ranks.get(node.device)
             return node if rank is None else node.replace(device=self._here_of(node, rank))
 
         return function.mapped(local)
 
     def _add_collective(self, node: Node) -> None:
-        if node.op not in (all_gather_op, all_reduce_op, reduce_scatter_op):
-            raise UnimplementedError(f"expected a collective of layouts; got {node.op.name} {node.name!r}")
-        ranks = [self._rank_of(ref) for ref in node.inputs]
-        specs = [self._whole.spec(ref) for ref in node.inputs]
-        if len({self._own.task(rank) for rank in ranks}) == 1:
+        ranks = [self._whole.rank_of(ref) for ref in node.inputs]
+        specs = [self._whole.subgraph.spec(ref) for ref in node.inputs]
+        if len({self._whole.task(rank) for rank in ranks}) == 1:
             if self._is_here(ranks[0]):
                 inputs = tuple(self._ref(ref, rank) for ref, rank in zip(node.inputs, ranks, strict=True))
                 self._add(node.replace(inputs=inputs))
@@ -330,7 +423,6 @@ class _Part:
             self._add_travelling(node, ranks)
 
     def _add_travelling(self, node: Node, ranks: Sequence[int]) -> None:
-        self._is_alone = False
         here = [index for index, rank in enumerate(ranks) if self._is_here(rank)]
         if not here:
             return
@@ -357,15 +449,11 @@ class _Part:
 
     def _add_message(self, node: Node, index: int) -> None:
         """Messages with an output of ``node``: one to each process in which it is read."""
-        source = self._rank_of((node.name, index))
-        spec = TensorSpec(dtypes.int32, (0,)) if index < 0 else node.outputs[index]
-        if spec.dtype in (dtypes.resource, dtypes.variant):
-            what = f"expected a tensor to be sent between processes; got {spec}"
-            raise located(node, UnimplementedError(what))
-        self._is_alone = False
+        source = self._whole.rank_of((node.name, index))
+        spec = _END if index < 0 else node.outputs[index]
         readers: dict[int, list[int]] = defaultdict(list)
-        for rank in sorted(self._readers[node.name, index]):
-            readers[self._own.task(rank)].append(rank)
+        for rank in sorted(self._whole.readers[node.name, index]):
+            readers[self._whole.task(rank)].append(rank)
         name = f"{node.name}/_sent/{'end' if index < 0 else index}"
         for task, ranks in readers.items():
             edge = f"{name}/{task}"
@@ -398,7 +486,6 @@ class _Part:
         self, name: str, value: Ref | None, spec: TensorSpec, ranks: Sequence[int], origin: Node
     ) -> dict[int, Ref]:
         """The ``value`` of the first of ``ranks`` at those that are here."""
-        self._is_alone = False
         here = [rank for rank in ranks if self._is_here(rank)]
         if not here:
             return {}
@@ -441,13 +528,13 @@ class _Part:
 
     def _agree(self, text: str) -> None:
         """Compare ``text`` with the other processes before anything travels."""
-        if self._is_alone:
+        if self._whole.is_alone:
             return
-        first, name, fed = self._own.ranks[0], "_agree", self._shared_feeds()
+        first, name, fed = self._own.ranks[0], "_agree", self._whole.shared_feeds
         given = tuple((feed, 0) for feed in fed)
         attrs = {
             "group_key": self._own.key, "rank": first, "ranks": self._own.ranks, "plan": text, "fed": fed,
-            "T": tuple(self._whole.spec(ref).dtype for ref in given),
+            "T": tuple(self._whole.subgraph.spec(ref).dtype for ref in given),
         }  # fmt: skip
         agree = Node(name, group_agree_op, given, (), attrs, self._devices[first], None, ())
         for awaited in list(self._awaited):  # by a fetch
@@ -457,27 +544,6 @@ class _Part:
         feeds = {feed: self._nodes.pop(feed) for feed in fed if feed in self._nodes}
         self._nodes = {**feeds, name: agree, **self._nodes}
         self._travelling.append(name)
-
-    def _shared_feeds(self) -> tuple[str, ...]:
-        """The feeds that other processes than the first read, in parts or whole: all must feed the same."""
-        read_from: dict[str, set[str]] = {feed: {feed} for feed in self._whole.feeds}
-        shared: set[str] = set()
-        for node in self._whole:
-            if node.name in read_from:
-                continue
-            feeds = set[str]().union(*[read_from.get(name, ()) for name, _ in node.inputs])
-            if node.name in self._everywhere:
-                read_from[node.name] = feeds
-            elif self._is_elsewhere(node):
-                shared |= feeds
-        return tuple(feed for feed in self._whole.feeds if feed in shared)
-
-    def _is_elsewhere(self, node: Node) -> bool:
-        """Whether another process than the first runs ``node``, or a part of it."""
-        owner = self._owners.get(node.name)
-        if node.op in COLLECTIVES or (owner is not None and owner.is_shared):
-            return True
-        return self._own.task(self._rank(node)) != self._own.task(0)
 
     # --- made here
 

@@ -153,6 +153,13 @@ class Computed(NamedTuple):
     origin: Node
 
 
+class _Cut(NamedTuple):
+    """The parts that the coordinates of a group have of a tensor, also as text."""
+
+    parts: tuple[tuple[slice, ...], ...]
+    text: str
+
+
 @final
 class Redistribution:
     """Parts of tensors, on ``coordinates``, in all the layouts in which they are needed."""
@@ -164,6 +171,9 @@ class Redistribution:
         self._known: dict[tuple[Ref, Layout, int], Refs] = {}
         self._own: dict[Ref, Computed] = {}
         self.moves: list[Move] = []
+        self._known_cuts: dict[tuple[tuple[int, ...], bool, Layout, tuple[int, ...]], list[_Cut]] = {}
+        self._absent: dict[tuple[str, TensorSpec], str] = {}
+        """The node in place of all tensors of a type on a device without operations."""
         self.read_elsewhere: list[str] = []
         """Readers on other coordinates, of which there are no operations otherwise."""
 
@@ -230,11 +240,11 @@ class Redistribution:
         after = step.apply(before)
         made: dict[tuple[Any, ...], list[Ref]] = {}
         result: dict[Coordinate, Ref] = {}
-        for group in self._groups_along(step):
+        groups = self._groups_along(step)
+        cuts = zip(self._cuts(step, before, shape), self._cuts(step, after, shape), strict=True)
+        for group, ((starts, _), (ends, text)) in zip(groups, cuts, strict=True):
             inputs = tuple(refs.get(c) or self._elsewhere(c, before, position, shape, refs) for c in group)
-            starts = tuple(before.slices(shape, c) for c in group)
-            ends = tuple(after.slices(shape, c) for c in group)
-            key = (inputs, tuple(map(str, ends)))
+            key = (inputs, text)
             if key not in made:
                 devices = [self._mesh.device(c, position) for c in group]
                 is_here = [c in refs for c in group]
@@ -251,15 +261,29 @@ class Redistribution:
             return groups
         return [[at for at in group if at in self._coordinates] for group in groups]
 
+    def _cuts(self, step: Step, layout: Layout, shape: tuple[int, ...]) -> list[_Cut]:
+        """The parts of a tensor of ``shape`` in ``layout``, of each of the groups of ``step``: the same for
+        each layer of a model.
+        """
+        key = step.axes, step.collective == "Slice", layout, shape
+        if key not in self._known_cuts:
+            parts = [tuple(layout.slices(shape, at) for at in group) for group in self._groups_along(step)]
+            self._known_cuts[key] = [_Cut(each, str(each)) for each in parts]
+        return self._known_cuts[key]
+
     def _elsewhere(
         self, at: Coordinate, layout: Layout, position: int, shape: tuple[int, ...], refs: Refs
     ) -> Ref:
         """The part of a coordinate without operations, of which only place and size are known."""
         like = next(iter(refs.values()))
         spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at))
-        attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
         device, origin = self._mesh.device(at, position), self._emit.nodes[like[0]]
-        return self._emit.add(f"{like[0]}/elsewhere", recv_op, [], attrs, device, [spec], origin), 0
+        if (device, spec) not in self._absent:
+            attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
+            self._absent[device, spec] = self._emit.add(
+                "elsewhere", recv_op, [], attrs, device, [spec], origin
+            )
+        return self._absent[device, spec], 0
 
     def _sent(self, position: int, refs: Refs, origin: Node) -> dict[Coordinate, Ref]:
         """The parts ``refs`` on the devices at ``position``; a constant is made there again."""
