@@ -22,9 +22,11 @@ from tests.distribute.strategies.nets_in_stages import (
     PLAN,
     Net,
     Trained,
+    accumulating,
     agree,
     branching,
     built,
+    checking,
     clipped,
     counting,
     embeddings,
@@ -34,6 +36,7 @@ from tests.distribute.strategies.nets_in_stages import (
     lstm,
     mlp,
     recomputing,
+    scaling,
     trained,
     weighted,
 )
@@ -56,6 +59,9 @@ NETS: dict[str, Callable[..., Net]] = {
     "recomputing": recomputing,
     "weighted": weighted,
     "branching": branching,
+    "scaling": scaling,
+    "checking": checking,
+    "accumulating": accumulating,
 }
 
 
@@ -161,6 +167,10 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
         ("weighted", strategy(2, ("dp", 2))),
         ("weighted", strategy(2, schedule="zb_h1", remat="stage")),
         ("branching", strategy(2, m=1, remat="stage")),
+        ("scaling", strategy(2, ("dp", 2), m=3)),
+        ("scaling", strategy(2, m=5, schedule="zb_h1", remat="stage")),
+        ("accumulating", strategy(2)),
+        ("checking", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
     ],
     ids=str,
 )
@@ -449,12 +459,31 @@ def test_stages_are_in_order_and_each_has_operations() -> None:
 
 
 def test_what_needs_a_whole_batch_is_named_not_what_reads_it() -> None:
-    def printed(x: Any) -> Any:
+    def called(x: Any) -> Any:
         h = layers(x, 0, 1)
-        return tf.tanh(tf.tanh(tf.Print(h, [tf.shape(h)], "h", first_n=0)))
+        return tf.tanh(tf.tanh(tf.py_func(np.sort, [h], tf.float64))) * tf.reduce_sum(h)
 
-    with pytest.raises(InvalidArgumentError, match="'Print' needs a whole batch"):
-        step(printed, strategy(2))
+    with pytest.raises(InvalidArgumentError, match="'PyFunc' needs a whole batch"):
+        step(called, strategy(2))
+
+
+def test_an_assertion_that_fails_comes_before_updates() -> None:
+    """It is of the whole batch, so layers behind it do not wait for it, but updates do."""
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        with strategy(2).scope():
+            x = tf.placeholder(tf.float64, [None, 4])
+            h = layers(x, 0)
+            limit = tf.constant(10.0, tf.float64)
+            with tf.distribute.stage(1), tf.control_dependencies([tf.assert_less(h, limit)]):
+                loss = tf.reduce_mean(tf.square(h @ tf.get_variable("w1", [4, 4], tf.float64)))
+            train = tf.train.AdamOptimizer(0.1).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        before = session.run(tf.global_variables())
+        with pytest.raises(InvalidArgumentError, match="assertion failed"):
+            session.run([loss, train], {x: np.full((8, 4), 1e3)})
+        for one, other in zip(before, session.run(tf.global_variables()), strict=True):
+            np.testing.assert_array_equal(one, other)
+        session.run([loss, train], {x: np.full((8, 4), 1e-3)})
 
 
 def test_a_mesh_larger_than_the_devices_is_named() -> None:

@@ -63,9 +63,11 @@ from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
 from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
+from flowrt.graph.passes.layouts.split_branches import split_branches
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
+from flowrt.graph.passes.layouts.wait_for_effects import wait_for_effects
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.topology import sort_topologically
@@ -135,7 +137,8 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    subgraph = recompute_stages(subgraph)
+    if mesh.stages is not None:
+        subgraph = recompute_stages(wait_for_effects(split_branches(subgraph)))
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
     mesh = mesh_on(mesh, devices)
     return lowered_by(propagate(scheduled, mesh), links, own or own_of(mesh))
