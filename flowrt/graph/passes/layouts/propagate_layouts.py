@@ -60,7 +60,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     Unsized,
     check_list,
 )
-from flowrt.graph.passes.layouts.wanted_layouts import made_axes, wanted_layouts
+from flowrt.graph.passes.layouts.wanted_layouts import can_be_drawn, made_axes, wanted_layouts
 from flowrt.graph.pipeline.actions import Schedule
 from flowrt.graph.pipeline.mesh_schedule import schedule_on
 from flowrt.graph.precision import SUMS_FIRST
@@ -383,7 +383,16 @@ class _Propagation:
 
     # --- nodes that run once
 
+    def _is_drawn_in_turns(self, node: Node) -> bool:
+        """Whether ``node`` is a draw in a loop or branch of a pipeline. The turns of these do not wait for
+        each other, so each makes the draw.
+        """
+        is_inside = bool(self._parameters) and self._start.schedule is not None
+        return is_inside and can_be_drawn(node) and is_static(node.outputs[0].shape)
+
     def _runs_once(self, node: Node) -> bool:
+        if self._is_drawn_in_turns(node):
+            return False
         if node.op.effect is not Effect.PURE and (node.op.effect is not Effect.NESTED or is_stateful(node)):
             return True
         if node.op.state is not None or any(spec.dtype in _ONCE for spec in node.outputs):

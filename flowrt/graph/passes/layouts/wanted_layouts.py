@@ -57,7 +57,12 @@ def wanted_layouts(found: Layouts) -> dict[str, Layout]:
 
 def can_be_made_in_parts(node: Node) -> bool:
     """Whether a part of the output of ``node`` can be made without the rest, and without a sharded input."""
-    return node.op.name in PARTS or node.op is fill
+    return can_be_drawn(node) or node.op is fill
+
+
+def can_be_drawn(node: Node) -> bool:
+    """Whether ``node`` is a draw of which a part can be made without the rest."""
+    return node.op.name in PARTS
 
 
 def made_axes(node: Node, layout: Layout) -> tuple[int, ...]:
