@@ -49,6 +49,7 @@ NETS: dict[str, Callable[..., Net]] = {
     "gpt of 8 blocks": EIGHT,
     "gpt of many lengths": functools.partial(gpt, lengths=(5, 3, 6)),
     "gpt of even batches": functools.partial(gpt, batches=(16, 8, 24)),
+    "gpt of odd batches": functools.partial(gpt, blocks=2, batches=(10, 7, 3)),
     "gpt without dropout": functools.partial(gpt, rate=0.0),
     "gpt, clipped": functools.partial(gpt, optimizer=clipped),
     "mlp": functools.partial(mlp, batches=(12, 10, 7, 3, 1)),
@@ -156,6 +157,9 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
     [
         ("gpt of many lengths", strategy(2, schedule="zb_h2")),
         ("gpt of even batches", strategy(2, ("dp", 2))),
+        ("gpt of odd batches", strategy(2)),
+        ("gpt of odd batches", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
+        ("gpt of odd batches", strategy(2, ("tp", 2), plan=PLAN, sequence=True)),
         ("gpt, clipped", strategy(2)),
         ("lstm", strategy(2, ("dp", 2), m=3, schedule="zb_h1")),
         ("lstm", strategy(2, m=4, remat="stage")),
@@ -526,8 +530,6 @@ def test_what_needs_a_whole_batch_is_named_with_its_cycle() -> None:
     with pytest.raises(InvalidArgumentError, match=cycle):
         trained(normalised, strategy(2))
     agree(trained(normalised, strategy(2, ("dp", 2), m=1)), trained(normalised))
-    with pytest.raises(InvalidArgumentError, match="4 must divide the batch"):
-        trained(functools.partial(gpt, batches=(10,)), strategy(2))
 
 
 def test_a_step_has_one_pipeline() -> None:
