@@ -109,10 +109,10 @@ class Layout:
         for axis, placement, index in zip(self.mesh.axes, self.placements, coordinate, strict=True):
             if isinstance(placement, Shard):
                 dim, unit = placement.dim, placement.unit
-                count = sizes[dim] // unit
-                first = offset(index, count, axis.size)
-                starts[dim] += first * unit
-                sizes[dim] = (offset(index + 1, count, axis.size) - first) * unit
+                size, count = sizes[dim], -(-sizes[dim] // unit)  # the last unit may be shorter
+                first = min(offset(index, count, axis.size) * unit, size)
+                starts[dim] += first
+                sizes[dim] = min(offset(index + 1, count, axis.size) * unit, size) - first
         return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
     def local_shape(self, shape: Sequence[int], coordinate: Coordinate) -> tuple[int, ...]:
