@@ -20,9 +20,11 @@ from flowrt.variables.distribution_context import unopened_strategies
 from tests.distribute.strategies.nets_in_stages import (
     CONFIG,
     PLAN,
+    At,
     Net,
     Trained,
     accumulating,
+    adam,
     agree,
     branching,
     built,
@@ -473,6 +475,41 @@ def test_what_needs_a_whole_batch_is_named_not_what_reads_it() -> None:
 
     with pytest.raises(InvalidArgumentError, match="'PyFunc' needs a whole batch"):
         step(called, strategy(2))
+
+
+def test_the_batch_of_a_queue_is_cut_or_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """``dequeue_many`` gives a batch. Only the script knows whether an element is one."""
+
+    def losses(elements: Any, batch_of: Callable[[Any], Any], found: Any = None) -> list[float]:
+        with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+
+            def net(at: At) -> Net:
+                queue = tf.FIFOQueue(50, [tf.float64], [elements.shape[1:]])
+                add = queue.enqueue_many([tf.constant(elements)])
+                x = batch_of(queue)
+                with at(0):
+                    h = tf.layers.dense(x, 6, tf.nn.tanh)
+                with at(1):
+                    loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 4) - x))
+                return Net(lambda step: {}, loss, tf.group(adam(loss), name="train")), add
+
+            made, add = built(net, found)
+            session.run(tf.global_variables_initializer())
+            session.run(add)
+            return [float(session.run([made.loss, made.train])[0]) for _ in range(2)]
+
+    rows = np.random.default_rng(0).standard_normal((24, 4))
+    whole = losses(rows, lambda queue: queue.dequeue_many(12))
+    np.testing.assert_allclose(losses(rows, lambda queue: queue.dequeue_many(12), strategy(2)), whole, 1e-9)
+    assert "the batch of this step is whole" not in caplog.text
+    batches = rows.reshape(2, 12, 4)
+    whole = losses(batches, lambda queue: tf.identity(queue.dequeue()))
+    cut = losses(batches, lambda queue: tf.distribute.relayout(queue.dequeue(), ["micro", None]), strategy(2))
+    np.testing.assert_allclose(cut, whole, 1e-9)
+    assert "the batch of this step is whole" not in caplog.text
+    uncut = losses(batches, lambda queue: tf.identity(queue.dequeue()), strategy(2))
+    np.testing.assert_allclose(uncut, whole, 1e-9)
+    assert "the batch of this step is whole" in caplog.text
 
 
 def test_an_assertion_that_fails_comes_before_updates() -> None:

@@ -27,7 +27,7 @@ def mesh_of(sizes: Sequence[int], times: Sequence[int] = ()) -> Mesh:
     return Mesh([Axis(f"a{i}", size, i in times) for i, size in enumerate(sizes)])
 
 
-def layouts_of(mesh: Mesh, placements: Sequence[Placement]) -> list[Layout]:
+def layouts_of(mesh: Mesh, placements: Sequence[Placement] = PLACEMENTS) -> list[Layout]:
     return [Layout(mesh, chosen) for chosen in itertools.product(placements, repeat=len(mesh.axes))]
 
 

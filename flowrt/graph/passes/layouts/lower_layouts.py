@@ -34,6 +34,7 @@ from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.passes.layouts.assign_stages import backward_nodes, nodes_of_batch
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.host_nodes import host_nodes
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
@@ -71,9 +72,17 @@ from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, 
 from flowrt.graph.passes.layouts.wait_for_effects import wait_for_effects
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
+from flowrt.graph.pipeline.mesh_schedule import turns_of
 from flowrt.graph.topology import sort_topologically
 
 _log = logging.getLogger("flowrt")
+
+
+UNCUT = (
+    "pipeline: the batch of this step is whole, so stages work one after the other. That of a placeholder, "
+    "an iterator or dequeue_many is cut into micro-batches; cut another one by tf.distribute.relayout(batch, "
+    "['micro', None]), with an entry per dimension"
+)
 
 
 class Lowered(NamedTuple):
@@ -102,11 +111,19 @@ def lower_layouts(
         _log.info("%s", gather)
     for unsized in found.layouts.unsized:
         _log.warning("%s", unsized)
+    if found.layouts.schedule and not found.layouts.unsized and _is_training_in_one_turn(found):
+        _log.warning("%s", UNCUT)
     step, own = in_order(found, links), own_of(found.layouts.mesh)
     if own is None:
         return step
     check_state(subgraph)
     return own_part(step, own, devices, step_text(found.layouts, found.moves))
+
+
+def _is_training_in_one_turn(found: Lowered) -> bool:
+    """Whether a step of a pipeline with micro-batches has a backward pass, but computes the batch at once."""
+    trains = bool(backward_nodes(found.layouts.subgraph) & nodes_of_batch(found.layouts.subgraph))
+    return turns_of(found.layouts.mesh) > 1 and not found.passes and trains
 
 
 def in_order(found: Lowered, links: Links) -> Subgraph:
