@@ -12,15 +12,19 @@ import pytest
 from tests.distribute.strategies.nets_in_stages import (
     Trained,
     agree,
+    checking,
     embeddings,
     fed_by_dataset,
     gpt,
     losses_of_epochs,
     lstm,
     mlp,
+    scaling,
     trained,
 )
 from tests.distribute.strategies.test_multi_worker import answer_of, workers
+from tests.graph.passes.layouts.test_random_layouts import nets_of_two_processes
+from tests.graph.passes.layouts.test_random_layouts import trained as trained_net
 
 SCRIPT = Path(__file__).with_name("multi_worker_pipeline_script.py")
 
@@ -32,6 +36,10 @@ NETS = {
     "lstm": lstm,
     "dataset": fed_by_dataset,
     "embeddings": embeddings,
+    "scaling": scaling,
+    "checking": checking,
+    "odd": functools.partial(gpt, blocks=2, batches=(10, 7)),
+    "lstm with dropout": functools.partial(lstm, keep=0.8),
 }
 """The nets of the cases; of others it is the GPT."""
 
@@ -51,6 +59,7 @@ def answers(whats: list[str], count: int) -> list[list[Any]]:
     ("count", "whats"),
     [
         (2, ["1f1b", "zbv", "uneven", "lstm", "dataset", "embeddings"]),
+        (2, ["scaling", "checking", "odd", "lstm with dropout"]),
         (4, ["dp x tp", "dp"]),
         pytest.param(2, ["dp", "tp"], marks=pytest.mark.slow),
         pytest.param(4, ["zb_h2", "interleaved", "tp"], marks=pytest.mark.slow),
@@ -64,6 +73,17 @@ def test_processes_give_the_numbers_of_one_device(count: int, whats: list[str]) 
         found = Trained(losses, {name: np.array(value) for name, value in variables.items()})
         agree(found, on_one_device(what if what in NETS else "gpt"), what)
         assert others == [first] * (count - 1), what
+
+
+def test_random_nets_give_the_numbers_of_one_device() -> None:
+    """Random stages, schedules and micro-batches, of which each process runs its own part."""
+    first, second = answers(["random nets"], 2)[0]
+    assert first == second
+    for net, (losses, variables) in zip(nets_of_two_processes(), first, strict=True):
+        expected = trained_net(net, None)
+        np.testing.assert_allclose(losses, expected.losses, 1e-9, err_msg=repr(net.strategy()))
+        for many, one in zip(variables, expected.variables, strict=True):
+            np.testing.assert_allclose(many, one, 1e-9, 1e-12, err_msg=repr(net.strategy()))
 
 
 def test_epochs_give_the_numbers_of_one_device() -> None:

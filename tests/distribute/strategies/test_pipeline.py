@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.assign_stages import assign_stages
 from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
+from flowrt.graph.pipeline.replay import held_passes
 from flowrt.variables.distribution_context import unopened_strategies
 from tests.distribute.strategies.nets_in_stages import (
     CONFIG,
@@ -277,18 +278,31 @@ def parts_of(found: Any, m: int) -> list[Any]:
         return [parts[device] for device in sorted(parts)]
 
 
+IN_FLIGHT: dict[str, Callable[[int, int, int, int], int]] = {
+    "naive": lambda p, k, m, v: 1,
+    "gpipe": lambda p, k, m, v: m,
+    "1f1b": lambda p, k, m, v: p - k,
+    "interleaved": lambda p, k, m, v: 2 * (p - k - 1) + (v - 1) * p + 1,
+    "zb_h1": lambda p, k, m, v: p,
+    "zb_h2": lambda p, k, m, v: 2 * p - 1,
+    "zbv": lambda p, k, m, v: v * p,
+}
+"""The last column of the table of ``docs/pipelines.md``, times v."""
+
+
 def actions_of(part: Any) -> list[str]:
     """The actions that end in the order in which the part runs; nothing waits for the last one."""
     found = [re.match(r"_after/(\w)_(\d+)_(\d+)/", node.name) for node in part.schedule.order]
     return [f"{m[1]}({m[2]},{m[3]})" for m in found if m]
 
 
-def most_in_flight(part: Any, stage: int) -> int:
-    """The most micro-batches of which the output of the first layer of ``stage`` is there at a time."""
+def most_in_flight(part: Any, stages: Iterable[int]) -> int:
+    """The most outputs of the first layers of ``stages``, one per micro-batch, that are there at a time."""
     order = list(part.schedule.order)
     changes: list[tuple[float, int]] = []
+    first = re.compile(rf"stage({'|'.join(map(str, stages))})/Tanh@micro\d+")
     for place, node in enumerate(order):
-        if re.fullmatch(rf"stage{stage}/Tanh@micro\d+", node.name):
+        if first.fullmatch(node.name):
             last = max(i for i, other in enumerate(order) if (node.name, 0) in other.inputs)
             changes += [(place, 1), (last + 0.5, -1)]
     return int(np.cumsum([change for _, change in sorted(changes)]).max())
@@ -307,11 +321,16 @@ def test_devices_run_the_actions_of_the_schedule_in_its_order(p: int, m: int, sc
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8)])
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", [*IN_FLIGHT])
 def test_activations_in_flight_are_those_of_the_table(schedule: str, p: int, m: int) -> None:
-    expected = {"naive": [1] * p, "gpipe": [m] * p, "1f1b": [min(p - i, m) for i in range(p)]}
+    """Of a device with v stages, v times as many, each a v-th in size; and as many as its schedule says."""
+    found = strategy(p, m=m, schedule=schedule).schedule
+    v = found.chunks
+    stages = [[i for i in range(found.stages) if found.device_of(i) == k] for k in range(p)]
     parts = parts_of(strategy(p, m=m, schedule=schedule), m)
-    assert [most_in_flight(part, i) for i, part in enumerate(parts)] == expected[schedule]
+    counted = [most_in_flight(part, own) for part, own in zip(parts, stages, strict=True)]
+    assert counted == [min(IN_FLIGHT[schedule](p, k, m, v), m * v) for k in range(p)]
+    assert counted == [max(held_passes(found, k)) for k in range(p)]
 
 
 @pytest.mark.parametrize(
