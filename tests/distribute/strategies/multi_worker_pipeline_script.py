@@ -14,6 +14,7 @@ import numpy as np
 
 import flowrt as tf
 from tests.distribute.strategies.nets_in_stages import (
+    CONFIG,
     PLAN,
     built,
     checking,
@@ -30,6 +31,9 @@ from tests.graph.passes.layouts.test_random_layouts import nets_of_two_processes
 from tests.graph.passes.layouts.test_random_layouts import trained as trained_net
 
 WHATS, TASK, ADDRESSES = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3:]
+
+STEADY = functools.partial(gpt, blocks=2, rate=0.0)
+"""Without draws, which begin again in a new process."""
 
 SKIP = functools.partial(gpt, lengths=(5, 3))
 CASES = {
@@ -86,6 +90,19 @@ def dies():
             session.run([net.loss, net.train], net.feeds(number))
 
 
+def saves(folder):
+    """A checkpoint after each step; the second worker is killed in its fourth."""
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        net = built(STEADY, strategy(2, [("dp", 2)], batch="dp", timeout_s=10.0))
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver()
+        for number in range(6):
+            if TASK == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            session.run([net.loss, net.train], net.feeds(number))
+            saver.save(session, f"{folder}/model")
+
+
 def is_outside():
     """A variable that was made outside of the scope."""
     step = tf.Variable(0.0, name="step")
@@ -129,6 +146,8 @@ OTHERS = {
 
 def answer(what):
     try:
+        if what.startswith("saves "):
+            return saves(what.removeprefix("saves "))
         return OTHERS.get(what, lambda: trains(what))()
     except tf.errors.OpError as error:
         return type(error).__name__, str(error)

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from tests.distribute.strategies.nets_in_stages import (
+    CONFIG,
     Trained,
     agree,
+    built,
     checking,
     embeddings,
     fed_by_dataset,
@@ -96,6 +99,20 @@ def test_a_stage_that_ends_is_named_by_its_coordinate() -> None:
     with workers("dies", 2, [SCRIPT] * 2) as processes:
         ((kind, message),) = answer_of(processes[0])
     assert (kind, "rank (pp=1)" in message) == ("UnavailableError", True), message
+
+
+def test_what_was_saved_before_a_stage_was_killed_goes_on_over_a_smaller_mesh(tmp_path: Path) -> None:
+    """Of two stages in two processes, of two devices each; then in one process, of two devices."""
+    with workers(f"saves {tmp_path}", 2, [SCRIPT] * 2) as processes:
+        ((kind, message),) = answer_of(processes[0])
+    assert (kind, "rank (pp=1" in message) == ("UnavailableError", True), message
+    net_of = functools.partial(gpt, blocks=2, rate=0.0)
+    smaller = tf.distribute.PipelineStrategy(tf.distribute.Mesh([("pp", 2)]), micro_batches=4)
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        net = built(net_of, smaller)
+        tf.train.Saver().restore(session, f"{tmp_path}/model")
+        losses = [session.run([net.loss, net.train], net.feeds(number))[0] for number in range(3, 6)]
+    np.testing.assert_allclose(losses, trained(net_of, steps=6).losses[3:], 1e-9)
 
 
 def test_what_processes_do_not_share_is_refused_in_all() -> None:
