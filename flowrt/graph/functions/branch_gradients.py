@@ -142,6 +142,9 @@ def _with_functions(op: Operation, functions: Sequence[Subgraph]) -> dict[str, A
     return {"branches": tuple(functions)} if "branches" in op.node.attrs else {"f": functions[0]}
 
 
+NOTHING = "_nothing"
+"""Private attr of the placeholder of a result that a branch does not have."""
+
 MAX_NOTHING = 1 << 10
 """Maximum size in bytes of a full-shape placeholder. A loop that keeps placeholders stores one per iteration
 for each tensor of each branch not taken.
@@ -157,7 +160,9 @@ def _nothing(spec: TensorSpec) -> Tensor:
     if spec.dtype is dtypes.string:
         return constant_tensor(as_array(b""))
     shape = static_shape(spec) if _is_small(spec) else ()
-    return constant_tensor(np.zeros(shape, spec.dtype.np))
+    found = constant_tensor(np.zeros(shape, spec.dtype.np))
+    found.op.mutate(attrs={**found.op.node.attrs, NOTHING: True})
+    return found
 
 
 def _is_small(spec: TensorSpec) -> bool:

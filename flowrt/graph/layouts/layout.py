@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
 
@@ -21,9 +21,12 @@ REDUCTIONS = ("sum", "max", "min", "prod")
 @final
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Each coordinate of the axis has a part of dimension ``dim``."""
+    """Each coordinate of the axis has a part of dimension ``dim``. ``unit``: as many elements, one after the
+    other, stay together: those of a row of a batch that was joined with another dimension.
+    """
 
     dim: int
+    unit: int = field(default=1, repr=False)
 
 
 @final
@@ -91,7 +94,8 @@ class Layout:
 
     def axes_of(self, dim: int) -> tuple[int, ...]:
         """The numbers of the axes that shard dimension ``dim``, the major one first."""
-        return tuple(i for i, placement in enumerate(self.placements) if placement == Shard(dim))
+        placements = enumerate(self.placements)
+        return tuple(i for i, p in placements if isinstance(p, Shard) and p.dim == dim)
 
     def with_placement(self, axis: int, placement: Placement) -> Layout:
         """The layout with ``placement`` on the axis of that number."""
@@ -104,10 +108,11 @@ class Layout:
         starts, sizes = [0] * len(shape), list(shape)
         for axis, placement, index in zip(self.mesh.axes, self.placements, coordinate, strict=True):
             if isinstance(placement, Shard):
-                size, dim = sizes[placement.dim], placement.dim
-                first = offset(index, size, axis.size)
+                dim, unit = placement.dim, placement.unit
+                size, count = sizes[dim], -(-sizes[dim] // unit)  # the last unit may be shorter
+                first = min(offset(index, count, axis.size) * unit, size)
                 starts[dim] += first
-                sizes[dim] = offset(index + 1, size, axis.size) - first
+                sizes[dim] = min(offset(index + 1, count, axis.size) * unit, size) - first
         return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
     def local_shape(self, shape: Sequence[int], coordinate: Coordinate) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ def _shortest(
         if (layout, is_there) in settled:
             continue
         settled.add((layout, is_there))
-        possible = [step for step in _possible(layout, shape) if fixed.isdisjoint(step.axes)]
+        possible = [step for step in _possible(layout, target, shape) if fixed.isdisjoint(step.axes)]
         for step in [*possible, *([SEND] if is_sent and not is_there and _is_whole_sum(layout) else [])]:
             after, is_after = step.apply(layout), is_there or step is SEND
             if (after, is_after) not in settled:
@@ -144,9 +144,10 @@ def _is_whole_sum(layout: Layout) -> bool:
     return not any(isinstance(placement, Partial) for placement in layout.placements)
 
 
-def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
-    """All steps from ``layout``. Several axes at once need a dimension that they divide, with the axes that
-    cut it before: the parts of one cut are then those of the cuts one after the other.
+def _possible(layout: Layout, target: Layout, shape: Sequence[int]) -> Iterator[Step]:
+    """All steps from ``layout`` on the way to ``target``. Several axes at once need a dimension that they
+    divide, with the axes that cut it before: the parts of one cut are then those of the cuts one after the
+    other.
     """
     rank = len(shape)
     placements, axes = layout.placements, layout.mesh.axes
@@ -160,16 +161,21 @@ def _possible(layout: Layout, shape: Sequence[int]) -> Iterator[Step]:
             if isinstance(source, Shard) and chosen != layout.axes_of(source.dim)[-size:]:
                 continue  # only the innermost cuts can be undone
             count = math.prod(axes[i].size for i in chosen)
-            if isinstance(source, Shard) and size > 1 and shape[source.dim] % cuts[source.dim]:
+            if (
+                isinstance(source, Shard)
+                and size > 1
+                and shape[source.dim] % (cuts[source.dim] * source.unit)
+            ):
                 continue
             if not isinstance(source, Replicate):
                 yield Step(chosen, source, REPLICATED)
             elif size > 1:
                 continue  # slices take no messages: one axis at a time is as good
-            for dim in range(rank):
-                is_even = size == 1 or shape[dim] % (cuts[dim] * count) == 0
-                if last[dim] < chosen[0] and source != Shard(dim) and is_even:
-                    yield Step(chosen, source, Shard(dim))
+            wanted = [p for p in (target.placements[chosen[0]],) if isinstance(p, Shard) and p.unit > 1]
+            for made in (*map(Shard, range(rank)), *wanted):
+                is_even = size == 1 or shape[made.dim] % (cuts[made.dim] * count * made.unit) == 0
+                if last[made.dim] < chosen[0] and source != made and is_even:
+                    yield Step(chosen, source, made)
 
 
 @functools.lru_cache(65_536)

@@ -54,28 +54,52 @@ class ShardingRule:
     inputs: tuple[Dims, ...]
     outputs: tuple[Dims, ...]
 
-    def may_cut(self, factor: int, parts: int) -> bool:
+    def may_cut(self, factor: int, parts: int, unit: int | None = None) -> bool:
         """Whether the operation can be done on ``parts`` parts of the factor: wherever it appears it is the
-        major factor of its dimension, and if it has others beside it the parts are equally long.
+        major factor of its dimension, and if it has others beside it the parts are equally long, or, with
+        ``unit``, elements of the factor stay together.
         """
         _, size, may_cut, _ = self.factors[factor]
         if not may_cut:
             return False
         found = [dim for dims in (*self.inputs, *self.outputs) for dim in dims if factor in dim]
-        is_even = size is not None and size % parts == 0
-        return all(dim[0] == factor and (is_even or len(dim) == 1) for dim in found)
+        if any(dim[0] != factor for dim in found):
+            return False
+        if self.is_even(factor, parts) or all(len(dim) == 1 for dim in found):
+            return unit is None or size is None or size % unit == 0
+        return unit is not None and size is not None and size % unit == 0 and all(map(self._beside, found))
 
-    def cut(self, factor: int) -> tuple[list[Placement], list[Placement]]:
-        """The placements of the inputs, and those of the outputs, on an axis that cuts ``factor``."""
+    def is_even(self, factor: int, parts: int, unit: int = 1) -> bool:
+        """Whether ``parts`` parts of the factor, of whole units, are equally long."""
+        size = self.factors[factor].size
+        return size is not None and size % (parts * unit) == 0
+
+    def unit_of(self, placement: Shard, dims: Dims) -> int | None:
+        """How many elements of its factor the ``placement`` of a tensor of ``dims`` keeps together; None if
+        it separates what belongs to one.
+        """
+        beside = self._beside(dims[placement.dim])
+        return placement.unit // beside if beside and placement.unit % beside == 0 else None
+
+    def _beside(self, dim: Sequence[int]) -> int | None:
+        """The elements of a dimension for each of its major factor; None if that is unknown, or 0."""
+        sizes = [self.factors[factor].size for factor in dim[1:]]
+        return math.prod(size or 0 for size in sizes) or None
+
+    def cut(self, factor: int, unit: int | None = None) -> tuple[list[Placement], list[Placement]]:
+        """The placements of the inputs, and those of the outputs, on an axis that cuts ``factor``: with
+        ``unit``, so many of its elements stay together.
+        """
         reduction = self.factors[factor].reduction
         lacking: Placement = Partial(reduction) if reduction else REPLICATED
-        inputs = [_placement(factor, dims, REPLICATED) for dims in self.inputs]
-        return inputs, [_placement(factor, dims, lacking) for dims in self.outputs]
+        inputs = [self._placement(factor, dims, REPLICATED, unit) for dims in self.inputs]
+        return inputs, [self._placement(factor, dims, lacking, unit) for dims in self.outputs]
 
-
-def _placement(factor: int, dims: Dims, lacking: Placement) -> Placement:
-    dim = dim_of(factor, dims)
-    return lacking if dim is None else Shard(dim)
+    def _placement(self, factor: int, dims: Dims, lacking: Placement, unit: int | None) -> Placement:
+        dim = dim_of(factor, dims)
+        if dim is None:
+            return lacking
+        return Shard(dim) if unit is None else Shard(dim, unit * (self._beside(dims[dim]) or 1))
 
 
 def dim_of(factor: int, dims: Dims) -> int | None:

@@ -14,18 +14,26 @@ import numpy as np
 
 import flowrt as tf
 from tests.distribute.strategies.nets_in_stages import (
+    CONFIG,
     PLAN,
     built,
+    checking,
     embeddings,
     fed_by_dataset,
     gpt,
     losses_of_epochs,
     lstm,
     mlp,
+    scaling,
     trained,
 )
+from tests.graph.passes.layouts.test_random_layouts import nets_of_two_processes
+from tests.graph.passes.layouts.test_random_layouts import trained as trained_net
 
 WHATS, TASK, ADDRESSES = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3:]
+
+STEADY = functools.partial(gpt, blocks=2, rate=0.0)
+"""Without draws, which begin again in a new process."""
 
 SKIP = functools.partial(gpt, lengths=(5, 3))
 CASES = {
@@ -40,18 +48,25 @@ CASES = {
     "lstm": (lstm, 2, [], {"schedule": "gpipe"}),
     "dataset": (fed_by_dataset, 2, [], {}),
     "embeddings": (embeddings, 2, [], {"schedule": "zb_h1"}),
+    "scaling": (scaling, 2, [], {}),
+    "checking": (checking, 2, [], {"schedule": "zb_h1", "remat": "stage"}),
+    "odd": (functools.partial(gpt, blocks=2, batches=(10, 7)), 2, [], {}),
+    "lstm with dropout": (functools.partial(lstm, keep=0.8), 2, [], {}),
 }
 """A net, the number of stages, other axes, and arguments of the strategy."""
 
 
-def strategy(p, axes, timeout_s=30.0, **options):
+def cluster_resolver():
     spec = tf.train.ClusterSpec({"worker": ADDRESSES})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=TASK)
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=TASK)
+
+
+def strategy(p, axes, timeout_s=30.0, **options):
     options.setdefault("micro_batches", 4)
     return tf.distribute.PipelineStrategy(
         tf.distribute.Mesh([("pp", p), *axes]),
         "pp",
-        cluster_resolver=resolver,
+        cluster_resolver=cluster_resolver(),
         communication_options=tf.distribute.CommunicationOptions(timeout_seconds=timeout_s),
         **options,
     )
@@ -73,6 +88,19 @@ def dies():
             if TASK == 1 and number == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             session.run([net.loss, net.train], net.feeds(number))
+
+
+def saves(folder):
+    """A checkpoint after each step; the second worker is killed in its fourth."""
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        net = built(STEADY, strategy(2, [("dp", 2)], batch="dp", timeout_s=10.0))
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver()
+        for number in range(6):
+            if TASK == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            session.run([net.loss, net.train], net.feeds(number))
+            saver.save(session, f"{folder}/model")
 
 
 def is_outside():
@@ -99,11 +127,27 @@ def epochs():
     return losses_of_epochs(strategy(4, [], micro_batches=2))
 
 
-OTHERS = {"dies": dies, "outside": is_outside, "differs": differs, "epochs": epochs}
+def random_nets():
+    """The losses and variables of each net."""
+    found = [
+        trained_net(net, net.strategy(cluster_resolver=cluster_resolver())) for net in nets_of_two_processes()
+    ]
+    return [[list(map(float, each.losses)), [v.tolist() for v in each.variables]] for each in found]
+
+
+OTHERS = {
+    "dies": dies,
+    "outside": is_outside,
+    "differs": differs,
+    "epochs": epochs,
+    "random nets": random_nets,
+}
 
 
 def answer(what):
     try:
+        if what.startswith("saves "):
+            return saves(what.removeprefix("saves "))
         return OTHERS.get(what, lambda: trains(what))()
     except tf.errors.OpError as error:
         return type(error).__name__, str(error)

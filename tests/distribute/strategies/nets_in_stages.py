@@ -311,6 +311,78 @@ def branching(at: At) -> Net:
     return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, train)
 
 
+def scaling(at: At) -> Net:
+    """A loss that is scaled by hand: one branch updates all variables, or none if a gradient is infinite, as
+    those of the second step are, and the scale of either.
+    """
+    x = tf.placeholder(tf.float64, [None, 6])
+    with at(0):
+        h = tf.layers.dense(x, 8, tf.nn.relu)
+    with at(1):
+        scale = tf.get_variable("scale", [], tf.float64, tf.constant_initializer(8.0), trainable=False)
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 6) - x))
+    step = tf.train.get_or_create_global_step()
+    optimizer = tf.train.AdamOptimizer(0.05)
+    pairs = [(g / scale, v) for g, v in optimizer.compute_gradients(loss * scale)]
+    is_good = tf.reduce_all([tf.reduce_all(tf.is_finite(g)) for g, _ in pairs])
+
+    def update() -> Any:
+        with tf.control_dependencies([optimizer.apply_gradients(pairs, step)]):
+            return tf.group(scale.assign(scale + 1.0))
+
+    train = tf.cond(is_good, update, lambda: tf.group(scale.assign(scale / 2)))
+
+    def feeds(step: int) -> Feeds:
+        rows = np.random.default_rng(step).standard_normal((12, 6))
+        return {x: np.where(rows == rows[3, 2], np.inf, rows) if step == 1 else rows}
+
+    return Net(feeds, loss, train)
+
+
+def accumulating(at: At) -> Net:
+    """Gradients of two steps, which are added up in variables."""
+    x = tf.placeholder(tf.float64, [None, 6])
+    with at(0):
+        h = tf.layers.dense(x, 8, tf.nn.tanh)
+    with at(1):
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 6) - x))
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    pairs = optimizer.compute_gradients(loss)
+    sums = [tf.Variable(tf.zeros_like(v), trainable=False) for _, v in pairs]
+    count = tf.get_variable("count", [], tf.int64, tf.zeros_initializer(), trainable=False)
+    added = [s.assign_add(g) for s, (g, _) in zip(sums, pairs, strict=True)]
+    with tf.control_dependencies([*added, count.assign_add(1)]):
+        is_due = tf.equal(count.read_value() % 2, 0)
+
+    def update() -> Any:
+        values = [(s.read_value(), v) for s, (_, v) in zip(sums, pairs, strict=True)]
+        with tf.control_dependencies([optimizer.apply_gradients(values)]):
+            return tf.group(*[s.assign(tf.zeros_like(s)) for s in sums])
+
+    train = tf.cond(is_due, update, tf.no_op)
+    return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, train)
+
+
+def checking(at: At) -> Net:
+    """Assertions on a layer, rows that are counted and a print, for which later layers wait, and a variable
+    that is read when all variables are updated.
+    """
+    x = tf.placeholder(tf.float64, [None, 6])
+    with at(0):
+        rows = tf.get_variable("rows", [], tf.float64, tf.zeros_initializer(), trainable=False)
+        h = tf.layers.dense(x, 8, tf.nn.tanh)
+        with tf.control_dependencies([tf.assert_less(h, tf.constant(2.0, tf.float64))]):
+            h = tf.Print(tf.layers.dense(h, 8), [tf.reduce_sum(h)], first_n=0)
+        count = rows.assign_add(tf.reduce_sum(tf.ones_like(h[:, 0])))
+    with at(1), tf.control_dependencies([count]):
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 6) - x))
+    last = tf.get_variable("last", [8, 6], tf.float64, trainable=False)
+    with tf.control_dependencies([adam(loss)]):
+        updated = next(v for v in tf.trainable_variables() if v.op.name == "dense_2/kernel")
+        train = last.assign(updated.read_value())
+    return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, train)
+
+
 def clipped(loss: Any) -> Any:
     """An update with gradients clipped by the norm of all."""
     optimizer = tf.train.AdamOptimizer(0.05)

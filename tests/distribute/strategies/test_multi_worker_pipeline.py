@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from tests.distribute.strategies.nets_in_stages import (
+    CONFIG,
     Trained,
     agree,
+    built,
+    checking,
     embeddings,
     fed_by_dataset,
     gpt,
     losses_of_epochs,
     lstm,
     mlp,
+    scaling,
     trained,
 )
 from tests.distribute.strategies.test_multi_worker import answer_of, workers
+from tests.graph.passes.layouts.test_random_layouts import nets_of_two_processes
+from tests.graph.passes.layouts.test_random_layouts import trained as trained_net
 
 SCRIPT = Path(__file__).with_name("multi_worker_pipeline_script.py")
 
@@ -32,6 +39,10 @@ NETS = {
     "lstm": lstm,
     "dataset": fed_by_dataset,
     "embeddings": embeddings,
+    "scaling": scaling,
+    "checking": checking,
+    "odd": functools.partial(gpt, blocks=2, batches=(10, 7)),
+    "lstm with dropout": functools.partial(lstm, keep=0.8),
 }
 """The nets of the cases; of others it is the GPT."""
 
@@ -51,6 +62,7 @@ def answers(whats: list[str], count: int) -> list[list[Any]]:
     ("count", "whats"),
     [
         (2, ["1f1b", "zbv", "uneven", "lstm", "dataset", "embeddings"]),
+        (2, ["scaling", "checking", "odd", "lstm with dropout"]),
         (4, ["dp x tp", "dp"]),
         pytest.param(2, ["dp", "tp"], marks=pytest.mark.slow),
         pytest.param(4, ["zb_h2", "interleaved", "tp"], marks=pytest.mark.slow),
@@ -66,6 +78,17 @@ def test_processes_give_the_numbers_of_one_device(count: int, whats: list[str]) 
         assert others == [first] * (count - 1), what
 
 
+def test_random_nets_give_the_numbers_of_one_device() -> None:
+    """Random stages, schedules and micro-batches, of which each process runs its own part."""
+    first, second = answers(["random nets"], 2)[0]
+    assert first == second
+    for net, (losses, variables) in zip(nets_of_two_processes(), first, strict=True):
+        expected = trained_net(net, None)
+        np.testing.assert_allclose(losses, expected.losses, 1e-9, err_msg=repr(net.strategy()))
+        for many, one in zip(variables, expected.variables, strict=True):
+            np.testing.assert_allclose(many, one, 1e-9, 1e-12, err_msg=repr(net.strategy()))
+
+
 def test_epochs_give_the_numbers_of_one_device() -> None:
     """Of two stages each. What was sent for a step without data is not that of the next step."""
     for losses in answers(["epochs"], 2)[0]:
@@ -76,6 +99,20 @@ def test_a_stage_that_ends_is_named_by_its_coordinate() -> None:
     with workers("dies", 2, [SCRIPT] * 2) as processes:
         ((kind, message),) = answer_of(processes[0])
     assert (kind, "rank (pp=1)" in message) == ("UnavailableError", True), message
+
+
+def test_what_was_saved_before_a_stage_was_killed_goes_on_over_a_smaller_mesh(tmp_path: Path) -> None:
+    """Of two stages in two processes, of two devices each; then in one process, of two devices."""
+    with workers(f"saves {tmp_path}", 2, [SCRIPT] * 2) as processes:
+        ((kind, message),) = answer_of(processes[0])
+    assert (kind, "rank (pp=1" in message) == ("UnavailableError", True), message
+    net_of = functools.partial(gpt, blocks=2, rate=0.0)
+    smaller = tf.distribute.PipelineStrategy(tf.distribute.Mesh([("pp", 2)]), micro_batches=4)
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        net = built(net_of, smaller)
+        tf.train.Saver().restore(session, f"{tmp_path}/model")
+        losses = [session.run([net.loss, net.train], net.feeds(number))[0] for number in range(3, 6)]
+    np.testing.assert_allclose(losses, trained(net_of, steps=6).losses[3:], 1e-9)
 
 
 def test_what_processes_do_not_share_is_refused_in_all() -> None:

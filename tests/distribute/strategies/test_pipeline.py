@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,20 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.assign_stages import assign_stages
 from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
+from flowrt.graph.pipeline.replay import held_passes
 from flowrt.variables.distribution_context import unopened_strategies
 from tests.distribute.strategies.nets_in_stages import (
     CONFIG,
     PLAN,
+    At,
     Net,
     Trained,
+    accumulating,
+    adam,
     agree,
     branching,
     built,
+    checking,
     clipped,
     counting,
     embeddings,
@@ -34,6 +39,7 @@ from tests.distribute.strategies.nets_in_stages import (
     lstm,
     mlp,
     recomputing,
+    scaling,
     trained,
     weighted,
 )
@@ -47,16 +53,21 @@ NETS: dict[str, Callable[..., Net]] = {
     "gpt of 8 blocks": EIGHT,
     "gpt of many lengths": functools.partial(gpt, lengths=(5, 3, 6)),
     "gpt of even batches": functools.partial(gpt, batches=(16, 8, 24)),
+    "gpt of odd batches": functools.partial(gpt, blocks=2, batches=(10, 7, 3)),
     "gpt without dropout": functools.partial(gpt, rate=0.0),
     "gpt, clipped": functools.partial(gpt, optimizer=clipped),
     "mlp": functools.partial(mlp, batches=(12, 10, 7, 3, 1)),
     "lstm": lstm,
+    "lstm with dropout": functools.partial(lstm, keep=0.8),
     "dataset": fed_by_dataset,
     "embeddings": embeddings,
     "counting": counting,
     "recomputing": recomputing,
     "weighted": weighted,
     "branching": branching,
+    "scaling": scaling,
+    "checking": checking,
+    "accumulating": accumulating,
 }
 
 
@@ -150,6 +161,9 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
     [
         ("gpt of many lengths", strategy(2, schedule="zb_h2")),
         ("gpt of even batches", strategy(2, ("dp", 2))),
+        ("gpt of odd batches", strategy(2)),
+        ("gpt of odd batches", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
+        ("gpt of odd batches", strategy(2, ("tp", 2), plan=PLAN, sequence=True)),
         ("gpt, clipped", strategy(2)),
         ("lstm", strategy(2, ("dp", 2), m=3, schedule="zb_h1")),
         ("lstm", strategy(2, m=4, remat="stage")),
@@ -161,7 +175,14 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
         ("recomputing", strategy(4, ("dp", 2), schedule="zb_h1")),
         ("weighted", strategy(2, ("dp", 2))),
         ("weighted", strategy(2, schedule="zb_h1", remat="stage")),
+        ("lstm with dropout", strategy(2, ("dp", 2), m=3)),
+        ("lstm with dropout", strategy(2, m=5, schedule="zb_h1", remat="stage")),
         ("branching", strategy(2, m=1, remat="stage")),
+        ("branching", strategy(2, ("dp", 2), m=5, schedule="zb_h1", remat="stage")),
+        ("scaling", strategy(2, ("dp", 2), m=3)),
+        ("scaling", strategy(2, m=5, schedule="zb_h1", remat="stage")),
+        ("accumulating", strategy(2)),
+        ("checking", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
     ],
     ids=str,
 )
@@ -258,18 +279,31 @@ def parts_of(found: Any, m: int) -> list[Any]:
         return [parts[device] for device in sorted(parts)]
 
 
+IN_FLIGHT: dict[str, Callable[[int, int, int, int], int]] = {
+    "naive": lambda p, k, m, v: 1,
+    "gpipe": lambda p, k, m, v: m,
+    "1f1b": lambda p, k, m, v: p - k,
+    "interleaved": lambda p, k, m, v: 2 * (p - k - 1) + (v - 1) * p + 1,
+    "zb_h1": lambda p, k, m, v: p,
+    "zb_h2": lambda p, k, m, v: 2 * p - 1,
+    "zbv": lambda p, k, m, v: v * p,
+}
+"""The last column of the table of ``docs/pipelines.md``, times v."""
+
+
 def actions_of(part: Any) -> list[str]:
     """The actions that end in the order in which the part runs; nothing waits for the last one."""
     found = [re.match(r"_after/(\w)_(\d+)_(\d+)/", node.name) for node in part.schedule.order]
     return [f"{m[1]}({m[2]},{m[3]})" for m in found if m]
 
 
-def most_in_flight(part: Any, stage: int) -> int:
-    """The most micro-batches of which the output of the first layer of ``stage`` is there at a time."""
+def most_in_flight(part: Any, stages: Iterable[int]) -> int:
+    """The most outputs of the first layers of ``stages``, one per micro-batch, that are there at a time."""
     order = list(part.schedule.order)
     changes: list[tuple[float, int]] = []
+    first = re.compile(rf"stage({'|'.join(map(str, stages))})/Tanh@micro\d+")
     for place, node in enumerate(order):
-        if re.fullmatch(rf"stage{stage}/Tanh@micro\d+", node.name):
+        if first.fullmatch(node.name):
             last = max(i for i, other in enumerate(order) if (node.name, 0) in other.inputs)
             changes += [(place, 1), (last + 0.5, -1)]
     return int(np.cumsum([change for _, change in sorted(changes)]).max())
@@ -288,11 +322,16 @@ def test_devices_run_the_actions_of_the_schedule_in_its_order(p: int, m: int, sc
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8)])
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", [*IN_FLIGHT])
 def test_activations_in_flight_are_those_of_the_table(schedule: str, p: int, m: int) -> None:
-    expected = {"naive": [1] * p, "gpipe": [m] * p, "1f1b": [min(p - i, m) for i in range(p)]}
+    """Of a device with v stages, v times as many, each a v-th in size; and as many as its schedule says."""
+    found = strategy(p, m=m, schedule=schedule).schedule
+    v = found.chunks
+    stages = [[i for i in range(found.stages) if found.device_of(i) == k] for k in range(p)]
     parts = parts_of(strategy(p, m=m, schedule=schedule), m)
-    assert [most_in_flight(part, i) for i, part in enumerate(parts)] == expected[schedule]
+    counted = [most_in_flight(part, own) for part, own in zip(parts, stages, strict=True)]
+    assert counted == [min(IN_FLIGHT[schedule](p, k, m, v), m * v) for k in range(p)]
+    assert counted == [max(held_passes(found, k)) for k in range(p)]
 
 
 @pytest.mark.parametrize(
@@ -450,12 +489,66 @@ def test_stages_are_in_order_and_each_has_operations() -> None:
 
 
 def test_what_needs_a_whole_batch_is_named_not_what_reads_it() -> None:
-    def printed(x: Any) -> Any:
+    def called(x: Any) -> Any:
         h = layers(x, 0, 1)
-        return tf.tanh(tf.tanh(tf.Print(h, [tf.shape(h)], "h", first_n=0)))
+        return tf.tanh(tf.tanh(tf.py_func(np.sort, [h], tf.float64))) * tf.reduce_sum(h)
 
-    with pytest.raises(InvalidArgumentError, match="'Print' needs a whole batch"):
-        step(printed, strategy(2))
+    with pytest.raises(InvalidArgumentError, match="'PyFunc' needs a whole batch"):
+        step(called, strategy(2))
+
+
+def test_the_batch_of_a_queue_is_cut_or_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """``dequeue_many`` gives a batch. Only the script knows whether an element is one."""
+
+    def losses(elements: Any, batch_of: Callable[[Any], Any], found: Any = None) -> list[float]:
+        with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+
+            def net(at: At) -> Net:
+                queue = tf.FIFOQueue(50, [tf.float64], [elements.shape[1:]])
+                add = queue.enqueue_many([tf.constant(elements)])
+                x = batch_of(queue)
+                with at(0):
+                    h = tf.layers.dense(x, 6, tf.nn.tanh)
+                with at(1):
+                    loss = tf.reduce_mean(tf.square(tf.layers.dense(h, 4) - x))
+                return Net(lambda step: {}, loss, tf.group(adam(loss), name="train")), add
+
+            made, add = built(net, found)
+            session.run(tf.global_variables_initializer())
+            session.run(add)
+            return [float(session.run([made.loss, made.train])[0]) for _ in range(2)]
+
+    rows = np.random.default_rng(0).standard_normal((24, 4))
+    whole = losses(rows, lambda queue: queue.dequeue_many(12))
+    np.testing.assert_allclose(losses(rows, lambda queue: queue.dequeue_many(12), strategy(2)), whole, 1e-9)
+    assert "the batch of this step is whole" not in caplog.text
+    batches = rows.reshape(2, 12, 4)
+    whole = losses(batches, lambda queue: tf.identity(queue.dequeue()))
+    cut = losses(batches, lambda queue: tf.distribute.relayout(queue.dequeue(), ["micro", None]), strategy(2))
+    np.testing.assert_allclose(cut, whole, 1e-9)
+    assert "the batch of this step is whole" not in caplog.text
+    uncut = losses(batches, lambda queue: tf.identity(queue.dequeue()), strategy(2))
+    np.testing.assert_allclose(uncut, whole, 1e-9)
+    assert "the batch of this step is whole" in caplog.text
+
+
+def test_an_assertion_that_fails_comes_before_updates() -> None:
+    """It is of the whole batch, so layers behind it do not wait for it, but updates do."""
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        with strategy(2).scope():
+            x = tf.placeholder(tf.float64, [None, 4])
+            h = layers(x, 0)
+            limit = tf.constant(10.0, tf.float64)
+            with tf.distribute.stage(1), tf.control_dependencies([tf.assert_less(h, limit)]):
+                loss = tf.reduce_mean(tf.square(h @ tf.get_variable("w1", [4, 4], tf.float64)))
+            train = tf.train.AdamOptimizer(0.1).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        before = session.run(tf.global_variables())
+        with pytest.raises(InvalidArgumentError, match="assertion failed"):
+            session.run([loss, train], {x: np.full((8, 4), 1e3)})
+        for one, other in zip(before, session.run(tf.global_variables()), strict=True):
+            np.testing.assert_array_equal(one, other)
+        session.run([loss, train], {x: np.full((8, 4), 1e-3)})
 
 
 def test_a_mesh_larger_than_the_devices_is_named() -> None:
@@ -476,7 +569,8 @@ def test_lists_and_variables_of_loops_stay_at_their_stage() -> None:
         with tf.distribute.stage(0):
             x = x @ w
         with tf.distribute.stage(1):
-            return tf.cond(tf.reduce_sum(x) > 0, lambda: x @ w, lambda: x)
+            rows = lambda i, h: (i + 1, h + tf.nn.embedding_lookup(w, i))  # noqa: E731
+            return tf.while_loop(lambda i, h: i < 2, rows, [0, x])[1]
 
     with pytest.raises(InvalidArgumentError, match="stage 1: expected lists of this stage; got"):
         step(apart, strategy(2))
@@ -494,10 +588,6 @@ def test_what_needs_a_whole_batch_is_named_with_its_cycle() -> None:
     with pytest.raises(InvalidArgumentError, match=cycle):
         trained(normalised, strategy(2))
     agree(trained(normalised, strategy(2, ("dp", 2), m=1)), trained(normalised))
-    with pytest.raises(InvalidArgumentError, match=r"'.*while' needs a whole batch"):  # draws in order
-        trained(functools.partial(lstm, keep=0.8), strategy(2))
-    with pytest.raises(InvalidArgumentError, match="4 must divide the batch"):
-        trained(functools.partial(gpt, batches=(10,)), strategy(2))
 
 
 def test_a_step_has_one_pipeline() -> None:

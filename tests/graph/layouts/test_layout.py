@@ -199,6 +199,16 @@ def test_a_tensor_is_described_with_its_layout() -> None:
     assert describe("int32", (), Layout(MESH, [Partial(), Partial("max")])) == "int32[]+{dp, tp:max}"
 
 
+def test_rows_stay_together() -> None:
+    """10 rows of 5 as one dimension, in 4 parts: those of the rows."""
+    mesh = Mesh([("dp", 4)])
+    rows, joined = Layout(mesh, [Shard(0)]), Layout(mesh, [Shard(0, 5)])
+    for at in mesh.coordinates:
+        (part,), (wanted,) = joined.slices([50], at), rows.slices([10], at)
+        assert (part.start, part.stop) == (5 * wanted.start, 5 * wanted.stop)
+    assert joined.axes_of(0) == (0,)
+
+
 def test_a_layout_knows_its_axes() -> None:
     layout = Layout(MESH, [Shard(1), Partial()])
     assert (layout.axes_of(1), layout.axes_of(0), layout.partial_axes) == ((0,), (), (1,))

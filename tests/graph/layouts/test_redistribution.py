@@ -27,13 +27,13 @@ def mesh_of(sizes: Sequence[int], times: Sequence[int] = ()) -> Mesh:
     return Mesh([Axis(f"a{i}", size, i in times) for i, size in enumerate(sizes)])
 
 
-def layouts_of(mesh: Mesh) -> list[Layout]:
-    return [Layout(mesh, chosen) for chosen in itertools.product(PLACEMENTS, repeat=len(mesh.axes))]
+def layouts_of(mesh: Mesh, placements: Sequence[Placement] = PLACEMENTS) -> list[Layout]:
+    return [Layout(mesh, chosen) for chosen in itertools.product(placements, repeat=len(mesh.axes))]
 
 
-def pairs(mesh: Mesh) -> Iterator[tuple[Layout, Layout]]:
+def pairs(mesh: Mesh, placements: Sequence[Placement] = PLACEMENTS) -> Iterator[tuple[Layout, Layout]]:
     """What a tensor may have and become: nothing becomes Partial."""
-    for source, target in itertools.product(layouts_of(mesh), repeat=2):
+    for source, target in itertools.product(layouts_of(mesh, placements), repeat=2):
         if set(target.partial_axes) <= set(source.partial_axes):
             yield source, target
 
@@ -69,6 +69,18 @@ def perform(step: Step, parts: Parts, before: Layout, shape: Sequence[int]) -> P
         found[coordinate] = together[after.slices(shape, coordinate)]
         assert not np.isnan(found[coordinate]).any(), "a part that no member has"
     return found
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_rows_that_stay_together(sizes: tuple[int, ...]) -> None:
+    """5 rows of 3: parts of whole rows, and others."""
+    shape, whole = (15, 2), np.arange(30.0).reshape(15, 2)
+    for source, target in pairs(mesh_of(sizes), (Shard(0), Shard(0, 3), Shard(1), B)):
+        layout, parts = source, cut(whole, source)
+        for step in plan(source, target, shape, 8):
+            parts, layout = perform(step, parts, layout, shape), step.apply(layout)
+        assert layout is target
+        assert all(np.array_equal(parts[c], part) for c, part in cut(whole, target).items())
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ _log = logging.getLogger("flowrt")
 
 Entries = Sequence[Entry]
 
-INPUTS = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext")
+INPUTS = (
+    "Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "QueueDequeueManyV2", "QueueDequeueUpToV2",
+)  # fmt: skip
 """The operations from which a batch comes."""
 
 

@@ -115,7 +115,7 @@ class PipelineStrategy(TensorParallelStrategy):
 
         Raises `InvalidArgumentError` if a step that trains leaves a stage without operations.
         """
-        graph = get_default_graph()
+        graph = get_default_graph().root
         handles = [graph.operations[name] for name in self.extended.names if name in graph.operations]
         step = whole_graph(graph)
         if not any(stage_of(node.attrs) is not None for node in step):

@@ -18,7 +18,7 @@ from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import FORWARD, LAYOUT, STAGE
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.elementwise.arithmetic import add_n_op
 
@@ -91,6 +91,22 @@ def _is_gradient_sum(node: Node) -> bool:
     return node.op is add_n_op and FORWARD in node.attrs
 
 
+def _written(node: Node) -> list[list[str]]:
+    """The variables of each write that ``node`` is, or that it has in its functions; an update has that of
+    the model first, then the states of an optimizer.
+    """
+    if node.op.effect is Effect.WRITE:
+        found = [touch.handle[0] for touch in touches(node)]
+        return [found] if found else []
+    result: list[list[str]] = []
+    for function in owned_subgraphs(node.attrs) if node.op.effect is Effect.NESTED else ():
+        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # behind a predicate or an index
+        outside = {name: ref[0] for name, ref in zip(function.feeds, arguments, strict=True)}
+        for inner in function:
+            result += [[outside[name] for name in names if name in outside] for names in _written(inner)]
+    return [names for names in result if names]
+
+
 @final
 class _Stages:
     def __init__(self, subgraph: Subgraph) -> None:
@@ -113,16 +129,17 @@ class _Stages:
             if node.name not in self._found:
                 self._set(node, self._by_inputs(node) or 0)
         for node in nodes:
+            for variable, *states in _written(node):
+                self._bring_to_variable(variable, states)
             if node.op.effect is Effect.WRITE:
-                self._bring_to_variable(node)
+                for touch in touches(node)[:1]:
+                    self._found[node.name] = self._found[touch.handle[0]]
         return self._found
 
-    def _bring_to_variable(self, write: Node) -> None:
-        """Put ``write``, and the states of an optimizer that it has besides, where its variable is: the
-        gradient may come from another stage, as one that is clipped by the norm of all.
+    def _bring_to_variable(self, variable: str, states: Iterable[str]) -> None:
+        """Put ``states``, which an optimizer writes with ``variable``, where that is: the gradient may come
+        from another stage, as one that is clipped by the norm of all.
         """
-        variable, *states = [touch.handle[0] for touch in touches(write)] or [write.name]
-        self._found[write.name] = self._found[variable]
         for name in states:
             if stage_of(self._subgraph.nodes[name].attrs) is None:
                 self._found[name] = self._found[variable]

@@ -34,6 +34,7 @@ from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.passes.layouts.assign_stages import backward_nodes, nodes_of_batch
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.host_nodes import host_nodes
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
@@ -63,14 +64,25 @@ from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
 from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
 from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
+from flowrt.graph.passes.layouts.sizes_of_nothing import with_sizes_of_nothing
+from flowrt.graph.passes.layouts.split_branches import split_branches
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
+from flowrt.graph.passes.layouts.wait_for_effects import wait_for_effects
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
+from flowrt.graph.pipeline.mesh_schedule import turns_of
 from flowrt.graph.topology import sort_topologically
 
 _log = logging.getLogger("flowrt")
+
+
+UNCUT = (
+    "pipeline: the batch of this step is whole, so stages work one after the other. That of a placeholder, "
+    "an iterator or dequeue_many is cut into micro-batches; cut another one by tf.distribute.relayout(batch, "
+    "['micro', None]), with an entry per dimension"
+)
 
 
 class Lowered(NamedTuple):
@@ -99,11 +111,19 @@ def lower_layouts(
         _log.info("%s", gather)
     for unsized in found.layouts.unsized:
         _log.warning("%s", unsized)
+    if found.layouts.schedule and not found.layouts.unsized and _is_training_in_one_turn(found):
+        _log.warning("%s", UNCUT)
     step, own = in_order(found, links), own_of(found.layouts.mesh)
     if own is None:
         return step
     check_state(subgraph)
     return own_part(step, own, devices, step_text(found.layouts, found.moves))
+
+
+def _is_training_in_one_turn(found: Lowered) -> bool:
+    """Whether a step of a pipeline with micro-batches has a backward pass, but computes the batch at once."""
+    trains = bool(backward_nodes(found.layouts.subgraph) & nodes_of_batch(found.layouts.subgraph))
+    return turns_of(found.layouts.mesh) > 1 and not found.passes and trains
 
 
 def in_order(found: Lowered, links: Links) -> Subgraph:
@@ -135,7 +155,9 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    subgraph = recompute_stages(subgraph)
+    subgraph = with_sizes_of_nothing(subgraph)
+    if mesh.stages is not None:
+        subgraph = recompute_stages(wait_for_effects(split_branches(subgraph)))
     scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
     mesh = mesh_on(mesh, devices)
     return lowered_by(propagate(scheduled, mesh), links, own or own_of(mesh))
@@ -427,15 +449,20 @@ class _Lowering:
         (spec,), layout = node.outputs, self._layouts.outputs[node.name, 0]
         whole = [d or 0 for d in spec.shape or ()]
         first = node.attrs.get(AGAIN, node.name)
-        if first == node.name:
-            self._emit.nodes[node.name] = node.replace(
-                op=random_position,
-                inputs=(),
-                controls=self._controls(node, self._coordinates),
-                attrs={key: node.attrs[key] for key in random_position.attrs},
-                device=self._home(node, self._first),
-                outputs=(TensorSpec(dtypes.uint64, (3,)),),
-            )
+        positions = {at: first + end for at, end in self._ends_of_positions().items()}
+        for at in self._coordinates if first == node.name else ():
+            if positions[at] not in self._emit.nodes:
+                self._emit.nodes[positions[at]] = node.replace(
+                    name=positions[at],
+                    op=random_position,
+                    inputs=(),
+                    controls=self._controls(
+                        node, [c for c in self._coordinates if positions[c] == positions[at]]
+                    ),
+                    attrs={key: node.attrs[key] for key in random_position.attrs},
+                    device=self._home(node, at),
+                    outputs=(TensorSpec(dtypes.uint64, (3,)),),
+                )
         there = op_def(f"{node.op.name}At")
         kept = {key: value for key, value in node.attrs.items() if key not in random_position.attrs}
         none, position = Layout.replicated(self._mesh), self._layouts.position(node.name)
@@ -449,13 +476,24 @@ class _Lowering:
                 self._device(node, at),
                 (_local(spec, layout, at),),
             )
-            inputs = (*with_local_shapes(self._emit, node, local), (first, 0))
+            inputs = (*with_local_shapes(self._emit, node, local), (positions[at], 0))
             attrs = {**_without_layout(node.replace(attrs=kept)), "of": whole, "begin": begin}
             self._emit.nodes[name] = node.replace(
                 name=name, op=there, inputs=inputs, controls=(), attrs=attrs, device=local.device,
                 outputs=local.outputs,
             )  # fmt: skip
         self._put(node, [layout])
+
+    def _ends_of_positions(self) -> Mapping[Coordinate, str]:
+        """The end of the name of a draw's position for each coordinate: it is taken once. In a loop or branch
+        of a pipeline each turn takes it for itself, since turns do not wait for each other there: their
+        streams are equal, and all take as many.
+        """
+        times = frozenset(i for i, axis in enumerate(self._mesh.axes) if axis.is_time)
+        if not self._parameters or self._layouts.schedule is None or times <= self._shared:
+            return dict.fromkeys(self._coordinates, "")
+        suffixes = self._suffixes(frozenset(range(len(self._mesh.axes))) - times)
+        return {at: f"/position{suffix}" for at, suffix in suffixes.items()}
 
     def _lower_shards(self, node: Node) -> None:
         """Lower the parts of a tensor, as outputs: each is read from the first device that has it."""

@@ -265,8 +265,7 @@ class _Ordering:
             node = nodes[whole]
             found = (
                 f"{name!r} needs a whole batch, of which the micro-batches are computed one after the other: "
-                f"{told}. Compute it of each micro-batch, or use one micro-batch. (Where a reshape joins the "
-                f"batch with another dimension, {self._schedule.micro_batches} must divide the batch.)"
+                f"{told}. Compute it of each micro-batch, or use one micro-batch"
             )
         return located(node, InvalidArgumentError(f"schedule {self._schedule.name}: {found}"))
 

@@ -60,7 +60,7 @@ from flowrt.graph.passes.layouts.step_layouts import (
     Unsized,
     check_list,
 )
-from flowrt.graph.passes.layouts.wanted_layouts import made_axes, wanted_layouts
+from flowrt.graph.passes.layouts.wanted_layouts import can_be_drawn, made_axes, wanted_layouts
 from flowrt.graph.pipeline.actions import Schedule
 from flowrt.graph.pipeline.mesh_schedule import schedule_on
 from flowrt.graph.precision import SUMS_FIRST
@@ -383,7 +383,16 @@ class _Propagation:
 
     # --- nodes that run once
 
+    def _is_drawn_in_turns(self, node: Node) -> bool:
+        """Whether ``node`` is a draw in a loop or branch of a pipeline. The turns of these do not wait for
+        each other, so each makes the draw.
+        """
+        is_inside = bool(self._parameters) and self._start.schedule is not None
+        return is_inside and can_be_drawn(node) and is_static(node.outputs[0].shape)
+
     def _runs_once(self, node: Node) -> bool:
+        if self._is_drawn_in_turns(node):
+            return False
         if node.op.effect is not Effect.PURE and (node.op.effect is not Effect.NESTED or is_stateful(node)):
             return True
         if node.op.state is not None or any(spec.dtype in _ONCE for spec in node.outputs):
@@ -533,6 +542,8 @@ class _Choice:
         self._node, self._rule, self._specs, self._have = node, rule, specs, have
         self._parts: dict[int, int] = defaultdict(lambda: 1)
         """The number of parts into which each factor is cut so far."""
+        self._uneven: set[int] = set()
+        """The factors of which parts are not equally long."""
         self._on_device = [not argument.on_host for argument in arguments_of(node.op, node.attrs)]
         self.inputs: list[list[Placement]] = [[] for _ in specs]
         self.outputs: list[list[Placement]] = [[] for _ in node.outputs]
@@ -545,7 +556,7 @@ class _Choice:
             factor = self._scattered_factor(axis, held)
         if factor is not None:
             self._parts[factor] *= self._have[0].mesh.axes[axis].size
-            self._cut(factor)
+            self._cut(factor, self._unit(axis, factor, held))
             return
         passing = self._passing_partial(held)
         for i, placements in enumerate(self.inputs):
@@ -559,7 +570,8 @@ class _Choice:
         for placement, spec, dims in zip(held, self._specs, self._rule.inputs, strict=True):
             if isinstance(placement, Shard) and placement.dim < len(dims) and dims[placement.dim]:
                 factor = dims[placement.dim][0]
-                if self._rule.may_cut(factor, size * self._parts[factor]):
+                unit = self._rule.unit_of(placement, dims) if self._keeps_rows(axis, factor) else None
+                if self._rule.may_cut(factor, size * self._parts[factor], unit):
                     kept[factor] += math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
         return min(kept, key=lambda f: (self._is_contracted(f), -kept[f], f), default=None)
 
@@ -582,8 +594,31 @@ class _Choice:
     def _is_contracted(self, factor: int) -> bool:
         return all(dim_of(factor, dims) is None for dims in self._rule.outputs)
 
-    def _cut(self, factor: int) -> None:
-        inputs, outputs = self._rule.cut(factor)
+    def _keeps_rows(self, axis: int, factor: int) -> bool:
+        """Whether parts of ``factor`` on ``axis`` may be of different length where it has others beside it:
+        turns, and parts of these.
+        """
+        return self._have[0].mesh.axes[axis].is_time or factor in self._uneven
+
+    def _unit(self, axis: int, factor: int, held: Sequence[Placement]) -> int | None:
+        """How many elements of ``factor`` stay together, if the parts would not be equally long otherwise."""
+        units = [
+            self._rule.unit_of(placement, dims)
+            for placement, dims in zip(held, self._rule.inputs, strict=True)
+            if isinstance(placement, Shard)
+            and placement.dim < len(dims)
+            and dims[placement.dim][:1] == (factor,)
+        ]
+        unit = next((unit for unit in units if unit is not None), None)
+        if unit is None or not self._keeps_rows(axis, factor):
+            return None
+        if self._rule.is_even(factor, self._parts[factor], unit):
+            return None
+        self._uneven.add(factor)
+        return unit
+
+    def _cut(self, factor: int, unit: int | None) -> None:
+        inputs, outputs = self._rule.cut(factor, unit)
         for placements, placement in zip((*self.inputs, *self.outputs), (*inputs, *outputs), strict=True):
             placements.append(placement)
 

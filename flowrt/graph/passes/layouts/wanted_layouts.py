@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 
 from flowrt.graph.layouts.derived_rules import rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Shard
-from flowrt.graph.layouts.sharding_rule import dim_of
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.ranges import one_hot_op
@@ -57,7 +56,12 @@ def wanted_layouts(found: Layouts) -> dict[str, Layout]:
 
 def can_be_made_in_parts(node: Node) -> bool:
     """Whether a part of the output of ``node`` can be made without the rest, and without a sharded input."""
-    return node.op.name in PARTS or node.op is fill
+    return can_be_drawn(node) or node.op is fill
+
+
+def can_be_drawn(node: Node) -> bool:
+    """Whether ``node`` is a draw of which a part can be made without the rest."""
+    return node.op.name in PARTS
 
 
 def made_axes(node: Node, layout: Layout) -> tuple[int, ...]:
@@ -91,14 +95,14 @@ def _inputs_for(node: Node, layout: Layout, found: Layouts) -> list[Layout] | No
     inputs: list[list[Placement]] = [[] for _ in specs]
     parts = 1
     for axis, placement in zip(layout.mesh.axes, layout.placements, strict=True):
-        factor = None
+        made: Sequence[Placement] = [REPLICATED] * len(specs)
         if isinstance(placement, Shard):
             factors = rule.outputs[0][placement.dim]
+            unit = rule.unit_of(placement, rule.outputs[0]) if factors and placement.unit > 1 else None
             parts *= axis.size
-            if not factors or not rule.may_cut(factors[0], parts):
+            if not factors or not rule.may_cut(factors[0], parts, unit):
                 return None
-            factor = factors[0]
-        for dims, placements in zip(rule.inputs, inputs, strict=True):
-            dim = None if factor is None else dim_of(factor, dims)
-            placements.append(REPLICATED if dim is None else Shard(dim))
+            made, _ = rule.cut(factors[0], unit)
+        for each, placements in zip(made, inputs, strict=True):
+            placements.append(each)
     return [Layout(layout.mesh, placements) for placements in inputs]
