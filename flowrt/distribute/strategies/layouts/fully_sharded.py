@@ -29,7 +29,9 @@ from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorPa
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
 from flowrt.errors import nearest
-from flowrt.graph.layouts.attributes import COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, UNIT, NodeLayouts
+from flowrt.graph.layouts.attributes import (
+    COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, ROWS, UNIT, NodeLayouts,
+)  # fmt: skip
 from flowrt.graph.layouts.layout import Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.precision import COMPUTE, Precision
@@ -117,7 +119,9 @@ class FullyShardedStrategy(TensorParallelStrategy):
         attrs[UNIT] = self._units.of(variable)
         if is_offloaded:
             attrs[HOST] = "1"
-        if self.stage < 3:
+        if self.stage < 3 and not is_offloaded and self._is_copy_of_rows(variable, layouts):
+            attrs[ROWS] = "1"
+        elif self.stage < 3:
             attrs[COPY] = self._dtype_of_copy(variable)
         elif self._offload == "optimizer":
             attrs[COPY] = f"{self._dtype_of_copy(variable)}{IN_PARTS}"
@@ -137,6 +141,11 @@ class FullyShardedStrategy(TensorParallelStrategy):
         """The name of the dtype in which products read ``variable``."""
         narrow = {} if self.policy is None else self.policy.attributes(variable.dtype)
         return narrow.get(COMPUTE, variable.dtype.name)
+
+    def _is_copy_of_rows(self, variable: Variable, layouts: NodeLayouts) -> bool:
+        """Whether the part that a device updates of ``variable`` is in the memory of the whole."""
+        are_rows = layouts.stored.placements[self._axis] == Shard(0)
+        return are_rows and self._dtype_of_copy(variable) == variable.dtype.name
 
     def _is_worth_it(self, variable: Variable) -> bool:
         """Whether ``variable``, or its states, are large enough to be kept in parts or elsewhere."""

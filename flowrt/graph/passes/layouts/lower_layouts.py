@@ -33,7 +33,7 @@ from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
-from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.ops.state.variable_ops import resource_gather, rows_of_variable_op
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.host_nodes import host_nodes
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
@@ -545,6 +545,9 @@ class _Lowering:
     ) -> None:
         if node.op.effect is Effect.HANDLE:
             node = node.replace(attrs=attributes_at(node, outputs[0], at))
+        elif node.op is rows_of_variable_op:
+            (rows, *_) = outputs[0].slices(self._layouts.handles[node.name, 0].shape, at)
+            node = node.replace(attrs={"begin": rows.start, "end": rows.stop})
         if node.op.effect in (Effect.READ, Effect.WRITE):
             rows = own_rows(inputs[0], self._layouts.handles[node.inputs[0]].shape, at)
             if rows is not None and node.op is resource_gather:

@@ -45,7 +45,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
-from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, rows_of_variable_op
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.assign_stages import assign_stages, check_order
 from flowrt.graph.passes.layouts.gather_again import with_later_gathers
@@ -187,6 +187,11 @@ class _Propagation:
                 *layouts, node.attrs["shape"], HOST in node.attrs, summed_of(node.attrs, self._mesh)
             )
             self._note(node, (), [layouts.stored])
+        elif node.op is rows_of_variable_op:
+            whole, layouts = self._found.handles[node.inputs[0]], layouts_of(node.attrs, self._mesh)
+            assert layouts is not None
+            self._found.handles[node.name, 0] = whole._replace(stored=layouts.stored)
+            self._note(node, [whole.stored], [layouts.stored])
         elif self._is_of_variable(node):
             self._visit_access(node)
         elif node.op.effect is Effect.NESTED and (self._is_in_parts(node) or not self._runs_once(node)):
