@@ -120,6 +120,16 @@ def test_processes_compute_in_a_narrower_dtype_as_devices_do(answers: Answers, s
         np.testing.assert_allclose(losses, expected, 1e-5)
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_an_infinity_in_one_process_skips_the_update_in_all(answers: Answers, stage: int, count: int) -> None:
+    """The scale and the count of good steps change; nothing else does, in any process."""
+    changed = ["global_step", "good_steps", "w", "w/Momentum"]
+    for changes, are_finite in answers(f"overflows:{stage}", count):
+        assert changes == [changed, ["current_loss_scale", "good_steps"], changed]
+        assert all(are_finite)
+
+
 # --- what is sent
 
 
