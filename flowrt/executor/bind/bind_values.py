@@ -22,7 +22,8 @@ def constant(node: Node, put: Callable[[Any, Owner], Any] | None) -> Operand:
 
 def views(node: Node, reads: Sequence[Operand], xp: Any) -> list[Operand]:
     """The outputs of ``node`` as views of the memory of one of its inputs, made by its kernel for the array
-    module ``xp``, or the handle that it passes on or makes. Raises the kernel's errors, and gives NumPy's warnings.
+    module ``xp``, or the handle that it passes on, or that of rows. Raises the kernel's errors, and gives
+    NumPy's warnings.
     """
     source = reads[node.op.aliased]
     if node.op.effect is Effect.READ:

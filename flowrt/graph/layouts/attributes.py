@@ -6,7 +6,8 @@
     _summed    the layout of what contracts a dimension of a variable that is in parts, once it is added up
     _copy      the dtype of a copy that every coordinate keeps besides, from which the variable is read: see
                `flowrt.graph.passes.layouts.keep_copies`
-    _rows      on a variable that every coordinate keeps whole, but of which it updates only the rows of its part
+    _rows      on a variable that every coordinate keeps whole, and of which it updates the rows of its part:
+               see there
     _host      on a variable that is kept in host memory, and on its gradient
     _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one message
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`

@@ -24,12 +24,10 @@ class VariableResource:
 
     __slots__ = ("_has_value", "_rows", "array", "dtype", "lock", "name", "shape", "whole")
 
-    def __init__(
-        self, name: str, dtype: DType, shape: Shape, whole: VariableResource | None = None
-    ) -> None:
+    def __init__(self, name: str, dtype: DType, shape: Shape, whole: VariableResource | None = None) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
         self.whole = self if whole is None else whole
-        """The variable whose rows these are; itself, unless `rows` made it."""
+        """The variable of which these are rows; itself, unless `rows` made it."""
         self.array: Any = None
         self.lock = threading.Lock()
         self._has_value = False

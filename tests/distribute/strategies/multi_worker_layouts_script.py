@@ -89,8 +89,8 @@ def shards():
 
 
 def overflows():
-    """What changes in a step in which the gradient of the last worker's rows alone has an infinity, and in one
-    without, ``overflows STAGE``, in float16 with a loss scale: the names of variables.
+    """What changes in a step in which the gradient of the last worker's rows alone has an infinity, and in
+    those around it, ``overflows STAGE``, in float16 with a loss scale: the names of variables.
     """
     stage = int(WHAT.partition(":")[2])
     found = tf.distribute.FullyShardedStrategy(

@@ -453,7 +453,22 @@ def test_a_variable_made_outside_the_scope_is_trained_as_it_is(stage: int) -> No
         ({"stage": 3.0}, InvalidArgumentError, "expected a stage from 0 to 3; got 3.0"),
         ({"axis": None}, InvalidArgumentError, "expected an axis, or several; got None"),
         ({"min_bytes": -1}, InvalidArgumentError, "min_bytes: expected a number of bytes; got -1"),
-        ({"reshard_after_forward": 2}, InvalidArgumentError, "expected a bool; got 2"),
+        (
+            {"reshard_after_forward": 2},
+            InvalidArgumentError,
+            "expected a bool; got 2. For parts within groups of devices: axis=('replica', 'shard')",
+        ),
+        (
+            {"axis": ("replica", "dp")},
+            InvalidArgumentError,
+            "FullyShardedStrategy: axis: expected an axis of",
+        ),
+        (
+            {"plan": {"w": "row"}, "tensor_axis": "dp"},
+            InvalidArgumentError,
+            "tensor_axis: expected another axis than dp, which share the batch; got 'dp'",
+        ),
+        ({"sequence": True}, InvalidArgumentError, "sequence=True: expected a plan of the layers; got none"),
         ({"axis": []}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got none"),
         ({"units": "("}, InvalidArgumentError, "units: expected a regular expression; got '('"),
         ({"mesh": [("dp", 2)]}, DTypeError, "expected a Mesh; got [('dp', 2)]"),

@@ -1,5 +1,5 @@
-"""Every stage on every kind of mesh, with dropout, micro-batches, narrow products and frozen variables: 20 steps
-are those of one device.
+"""Every stage on every kind of mesh, with dropout, micro-batches, narrow products and frozen variables: 20
+steps are those of one device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from tests.distribute.strategies.nets_with_layouts import COLUMNS, DEVICES, NETS, Net, of_net
+from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, of_net
 from tests.distribute.strategies.test_fully_sharded import trained_under
 
 Mesh, Axis, Precision = tf.distribute.Mesh, tf.distribute.Axis, tf.distribute.Precision
@@ -76,7 +76,7 @@ def on_one_device(net: str, policy: Any) -> list[float]:
     ],
 )
 def test_training_is_that_of_one_device(net: str, what: str, stage: int, turns: bool, policy: Any) -> None:
-    found, variables = trained_under(sharded(what, stage, BUILT[net], turns, policy), BUILT[net])
+    found, _ = trained_under(sharded(what, stage, BUILT[net], turns, policy), BUILT[net])
     np.testing.assert_allclose(found, on_one_device(net, policy), 1e-12 if policy is None else 1e-4)
     assert len(found) == 20
     if policy is not None:

@@ -1,4 +1,4 @@
-"""What a fully sharded step has in memory: the events of each unit by the clock, and the pools' most bytes."""
+"""What a fully sharded step has in memory: the events of each unit by the clock, the pools' most bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Event(NamedTuple):
 
 
 def session_of(size: int) -> Any:
-    """A session of `layers` at stage 3, on devices other than the host's; its variables are set one by one, as
+    """A session of `layers` at stage 3, on devices other than the host's. Its variables are set one by one:
     the plan of an initializer would keep memory of its own.
     """
     with tf.distribute.FullyShardedStrategy(mesh(size), units=UNITS).scope():
@@ -102,7 +102,11 @@ def check_reuse(part: Any, log: Sequence[Event]) -> None:
         span[event.stretch] = begin, event.nanoseconds
     placed = {}
     for node in part.subgraph:
-        if "/stretch" in node.name and (node.name, 0) in memory.offsets and node.outputs[0].shape == (256, 256):
+        if (
+            "/stretch" in node.name
+            and (node.name, 0) in memory.offsets
+            and node.outputs[0].shape == (256, 256)
+        ):
             stretch = int(node.name.partition("/stretch")[2].split("@")[0])
             placed[stretch] = memory.offsets[node.name, 0]
     assert set(placed) == set(span)
@@ -127,7 +131,9 @@ def test_the_most_bytes_of_a_pool(size: int) -> None:
             assert all(states <= nbytes <= states + SMALL for nbytes in before)
             session.run(net.loss, net.feeds)
             for device in devices:
-                assert device.pool.stats().peak_bytes_in_use <= states + (2 if size > 1 else 0) * LAYER + SMALL
+                assert (
+                    device.pool.stats().peak_bytes_in_use <= states + (2 if size > 1 else 0) * LAYER + SMALL
+                )
     with tf.Graph().as_default():
         session, net = session_of(size)
         with session:

@@ -55,7 +55,7 @@ rows_of_variable_op = define_op(
     vjp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     alias=True,
-    doc="The rows from ``begin`` to before ``end`` of a variable, in its memory, as a variable to be updated.",
+    doc="The rows from ``begin`` to before ``end`` of a variable, in its memory, as a variable.",
 )
 
 

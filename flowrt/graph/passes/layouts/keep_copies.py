@@ -31,7 +31,15 @@ from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.graph.effects import is_stateful, touches
 from flowrt.graph.layouts.attributes import (
-    COPY, IN_PARTS, LAYOUT, MESH, REGATHER, ROWS, STORED, SUMMED, UNIT,
+    COPY,
+    IN_PARTS,
+    LAYOUT,
+    MESH,
+    REGATHER,
+    ROWS,
+    STORED,
+    SUMMED,
+    UNIT,
 )  # fmt: skip
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect

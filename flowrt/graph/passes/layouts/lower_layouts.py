@@ -86,13 +86,16 @@ class Lowered(NamedTuple):
 
 
 def lower_layouts(
-    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS
+    subgraph: Subgraph,
+    devices: Sequence[DeviceSpec],
+    links: Links = DEFAULT_LINKS,
+    memory: Mapping[str, int] = {},
 ) -> Subgraph:
     """``subgraph``, with static shapes inferred, as the operations of all coordinates of its mesh, on
     ``devices`` unless the mesh names its own; the same object if no node names a mesh. Raises as `lowered`.
     """
     subgraph = lower_copies(subgraph, devices)
-    found = lowered(subgraph, devices, links)
+    found = lowered(subgraph, devices, links, None, memory)
     if found is None:
         return subgraph
     for gather in found.layouts.gathers:
@@ -124,21 +127,37 @@ def _positions(mesh: Mesh) -> dict[str, int]:
 
 
 def lowered(
-    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS, own: Own | None = None
+    subgraph: Subgraph,
+    devices: Sequence[DeviceSpec],
+    links: Links = DEFAULT_LINKS,
+    own: Own | None = None,
+    memory: Mapping[str, int] = {},
 ) -> Lowered | None:
     """`lower_layouts` with its facts; None if no node names a mesh. ``own``: the part of a process, if not
-    that of this one.
+    that of this one. ``memory``: the bytes of devices, where they are known.
 
     Raises `InvalidArgumentError` for a mesh larger than the devices, and for what `propagate` refuses;
-    `UnimplementedError` for two meshes in one step.
+    `UnimplementedError` for two meshes in one step; `ResourceExhaustedError` for a unit of variables that a
+    device cannot hold.
     """
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    subgraph = recompute_stages(subgraph)
-    scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
-    mesh = mesh_on(mesh, devices)
+    subgraph, bare, mesh = keep_copies(recompute_stages(subgraph)), mesh, mesh_on(mesh, devices)
+    scheduled = schedule_scatters(schedule_gathers(subgraph, bare, _least_memory(mesh, memory)))
     return lowered_by(propagate(scheduled, mesh), links, own or own_of(mesh))
+
+
+def _least_memory(mesh: Mesh, memory: Mapping[str, int]) -> int | None:
+    """The bytes of the smallest of the devices of ``mesh`` that are in this process; None if unknown."""
+    here = {_number(name): nbytes for name, nbytes in memory.items()}
+    return min([here[each] for each in map(_number, mesh.devices or ()) if each in here], default=None)
+
+
+def _number(device: str) -> tuple[str | None, int | None]:
+    """The type and the number of a device in its process."""
+    spec = parse_device(device)
+    return spec.device_type, spec.device_index
 
 
 def lowered_by(layouts: Layouts, links: Links = DEFAULT_LINKS, own: Own | None = None) -> Lowered:
@@ -546,8 +565,9 @@ class _Lowering:
         if node.op.effect is Effect.HANDLE:
             node = node.replace(attrs=attributes_at(node, outputs[0], at))
         elif node.op is rows_of_variable_op:
-            (rows, *_) = outputs[0].slices(self._layouts.handles[node.name, 0].shape, at)
-            node = node.replace(attrs={"begin": rows.start, "end": rows.stop})
+            shape = [d or 0 for d in self._layouts.handles[node.name, 0].shape]
+            part = outputs[0].slices(shape, at)[0]
+            node = node.replace(attrs={"begin": part.start, "end": part.stop})
         if node.op.effect in (Effect.READ, Effect.WRITE):
             rows = own_rows(inputs[0], self._layouts.handles[node.inputs[0]].shape, at)
             if rows is not None and node.op is resource_gather:

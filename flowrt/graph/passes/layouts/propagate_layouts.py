@@ -187,13 +187,8 @@ class _Propagation:
                 *layouts, node.attrs["shape"], HOST in node.attrs, summed_of(node.attrs, self._mesh)
             )
             self._note(node, (), [layouts.stored])
-        elif node.op is rows_of_variable_op:
-            whole, layouts = self._found.handles[node.inputs[0]], layouts_of(node.attrs, self._mesh)
-            assert layouts is not None
-            self._found.handles[node.name, 0] = whole._replace(stored=layouts.stored)
-            self._note(node, [whole.stored], [layouts.stored])
         elif self._is_of_variable(node):
-            self._visit_access(node)
+            (self._visit_rows if node.op is rows_of_variable_op else self._visit_access)(node)
         elif node.op.effect is Effect.NESTED and (self._is_in_parts(node) or not self._runs_once(node)):
             self._visit_functions(node)
         elif self._has_whole_list(node):
@@ -319,10 +314,15 @@ class _Propagation:
     # --- variables
 
     def _is_of_variable(self, node: Node) -> bool:
-        """Whether ``node`` reads or writes a variable over the mesh."""
-        if node.op.effect not in (Effect.READ, Effect.WRITE) or not node.inputs:
-            return False
-        return node.inputs[0] in self._found.handles
+        """Whether ``node`` reads or writes a variable over the mesh, or names rows of it."""
+        is_access = node.op.effect in (Effect.READ, Effect.WRITE) or node.op is rows_of_variable_op
+        return is_access and bool(node.inputs) and node.inputs[0] in self._found.handles
+
+    def _visit_rows(self, node: Node) -> None:
+        whole, rows = self._found.handles[node.inputs[0]], layouts_of(node.attrs, self._mesh)
+        assert rows is not None
+        self._found.handles[node.name, 0] = whole._replace(stored=rows.stored)
+        self._note(node, [whole.stored], [rows.stored])
 
     def _visit_access(self, node: Node) -> None:
         handle = self._found.handles[node.inputs[0]]
