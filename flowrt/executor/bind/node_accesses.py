@@ -35,7 +35,7 @@ from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import LENT, Node, Ref, Subgraph
 from flowrt.graph.ops.collective.transfer import send_op
-from flowrt.graph.ops.state.variable_ops import assign_variable_op
+from flowrt.graph.ops.state.variable_ops import assign_other_rows_op
 from flowrt.graph.resources.variables import VariableResource
 
 
@@ -186,7 +186,7 @@ class NodeAccesses:
             if variable is not None:
                 where, before = bounds(variable.array), self.updates.get(id(variable))
                 text = f"variable {variable.name!r}"
-                if node.op is not assign_variable_op or not variable.all_rows:  # rows are newer than the rest
+                if node.op is not assign_other_rows_op or not variable.all_rows:  # it reads nothing of those
                     reads.append(Stored(node, text, where, before))
                 if is_written:
                     update = Write(node, f"the update by {node.name!r}")

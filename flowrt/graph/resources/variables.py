@@ -22,12 +22,12 @@ class VariableResource:
     reference variables.
     """
 
-    __slots__ = ("_has_value", "_rows", "array", "dtype", "lock", "name", "shape", "whole")
+    __slots__ = ("_has_value", "_rows", "array", "begin", "dtype", "lock", "name", "shape", "whole")
 
     def __init__(self, name: str, dtype: DType, shape: Shape, whole: VariableResource | None = None) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
-        self.whole = self if whole is None else whole
-        """The variable of which these are rows; itself, unless `rows` made it."""
+        self.whole, self.begin = self if whole is None else whole, 0
+        """The variable of which these are rows, from ``begin``; itself, unless `rows` made it."""
         self.array: Any = None
         self.lock = threading.Lock()
         self._has_value = False
@@ -43,7 +43,7 @@ class VariableResource:
 
     @property
     def all_rows(self) -> Sequence[VariableResource]:
-        """What `rows` has made so far."""
+        """Those of its rows that are variables of their own."""
         return list(self._rows.values())
 
     def rows(self, begin: int, end: int) -> VariableResource:
@@ -55,7 +55,7 @@ class VariableResource:
             if found is None:
                 array = self.array[begin:end]
                 found = VariableResource(f"{self.name}[{begin}:{end}]", self.dtype, array.shape, self)
-                found.array = array
+                found.array, found.begin = array, begin
                 self._rows[begin, end] = found
             return found
 
@@ -77,6 +77,13 @@ class VariableResource:
                 " local_variables_initializer() for a local variable, or restore a checkpoint"
             )
         return self.array
+
+    def assign_around(self, xp: Any, rows: VariableResource, value: Any) -> None:
+        """Set all other rows than ``rows``, which has its own, to those of ``value``, of the whole's shape."""
+        end = rows.begin + rows.array.shape[0]
+        with self.lock:
+            xp.copyto(self.array[: rows.begin], value[: rows.begin])
+            xp.copyto(self.array[end:], value[end:])
 
     def assign(self, xp: Any, value: Any) -> None:
         """Set the value by copying. Raises `InvalidArgumentError` for a value of another shape, without

@@ -126,6 +126,13 @@ assign_variable_op = _define_assign(
     Loop(lambda b, old, value: value),
     "Sets a variable.",
 )
+assign_other_rows_op = define_op(
+    "_AssignOtherRows",
+    "resource: resource, rows: resource, value: dtype in ANY ->",
+    kernel=lambda xp, resource, rows, value: resource.assign_around(xp, rows, value),
+    effects=Effects(Effect.WRITE),
+    doc="Sets all rows of a variable but those of ``rows``, which are up to date.",
+)
 assign_add_variable_op = _define_assign(
     "AssignAddVariableOp", _in_place("add"), instruction("add"), "Adds to a variable, in place."
 )

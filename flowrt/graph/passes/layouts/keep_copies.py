@@ -12,11 +12,11 @@ parts. The copy of a variable in host memory may be in parts too, ``float32 in p
 In loops and branches the variable itself is read.
 
 A variable with the attribute `_rows` is its own copy: every coordinate keeps it whole and updates its part,
-rows of the same memory, as a variable of their own. Then all rows are gathered into it.
+rows of the same memory, as a variable of their own. Then the other rows are gathered into it.
 
     w -> ReadVariableOp -> MatMul           w -> ReadVariableOp -> MatMul
     w -> ResourceApplyAdam          ==>     w -> w@rows -> ResourceApplyAdam
-                                            w@rows -> ReadVariableOp, gathered -> AssignVariableOp of w
+                                            w@rows -> ReadVariableOp, gathered -> _AssignOtherRows of w
 
 ZeRO's stages 1 and 2 keep parameters so (Rajbhandari et al. 2020).
 """
@@ -45,6 +45,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
 from flowrt.graph.ops.state.variable_ops import (
+    assign_other_rows_op,
     assign_variable_op,
     read_variable_op,
     resource_gather,
@@ -136,7 +137,8 @@ class _Rewrite:
             read = _read(write, f"{stem}/rows", _rows(whole)[0], found.attrs["dtype"], found)
             attrs = {"dtype": found.attrs["dtype"]}
             yield read
-            yield write.beside(stem, assign_variable_op, (whole, (read.name, 0)), (write.name,), attrs)
+            inputs = (whole, _rows(whole), (read.name, 0))
+            yield write.beside(stem, assign_other_rows_op, inputs, (write.name,), attrs)
             ends.append(stem)
         for handle in dict.fromkeys(name for name, _ in write.inputs if name in self._handles):
             found = self._handles[handle]

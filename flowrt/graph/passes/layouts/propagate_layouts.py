@@ -353,7 +353,7 @@ class _Propagation:
         spec = self._subgraph.spec(ref)
         if spec.dtype is dtypes.resource:
             own = self._found.outputs[ref]
-            if own is not stored:
+            if own is not stored and name != "rows":
                 raise InvalidArgumentError(
                     f"{node.op.name} {node.name!r}: expected variables with one layout; got {stored} and "
                     f"{own} of {ref[0]!r}"
