@@ -181,6 +181,7 @@ class NodeAccesses:
         new = [output for output in made if output is not None and output.write and output.write.node is node]
         writes = [Written(output.where, output.write, self._source(node)) for output in new if output.write]
         variables = dict[int, Stored]()
+        update = Write(node, f"the update by {node.name!r}")
         for handle, is_written in touches(node):
             variable = _variable(tensors, handle)
             if variable is not None:
@@ -189,7 +190,6 @@ class NodeAccesses:
                 if node.op is not assign_other_rows_op or not variable.all_rows:  # it reads nothing of those
                     reads.append(Stored(node, text, where, before))
                 if is_written:
-                    update = Write(node, f"the update by {node.name!r}")
                     for each in (variable, *variable.all_rows):
                         variables[id(each)] = Stored(node, text, bounds(each.array), update)
                     writes.append(Written(where, update))

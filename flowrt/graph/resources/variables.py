@@ -79,7 +79,7 @@ class VariableResource:
         return self.array
 
     def assign_around(self, xp: Any, rows: VariableResource, value: Any) -> None:
-        """Set all other rows than ``rows``, which has its own, to those of ``value``, of the whole's shape."""
+        """Set all other rows than ``rows`` to those of ``value``, which has the shape of the whole."""
         end = rows.begin + rows.array.shape[0]
         with self.lock:
             xp.copyto(self.array[: rows.begin], value[: rows.begin])
