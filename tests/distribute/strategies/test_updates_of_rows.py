@@ -14,8 +14,14 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device.spec import parse_device
 from flowrt.dtypes import float32
+from flowrt.graph.ops.state.variable_ops import assign_other_rows_op, read_variable_op
+from flowrt.graph.passes.layouts.keep_copies import keep_copies
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step
+from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.resources.variables import VariableResource
+from tests.distribute.strategies.test_fully_sharded import BEFORE
 
 Mesh = tf.distribute.Mesh
 
@@ -113,6 +119,25 @@ def test_programs_that_read_and_write(
     expected, expected_variables = on_one_device(program)
     np.testing.assert_allclose(found, expected, 1e-12)
     np.testing.assert_allclose(variables, expected_variables, 1e-10)
+
+
+def test_what_comes_after_an_update_waits_until_all_rows_are_there() -> None:
+    """On devices with several streams the order of the step is not enough."""
+    with tf.Graph().as_default() as graph:
+        with tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), stage=2, min_bytes=0).scope():
+            x = tf.placeholder(tf.float64, [8, 6])
+            w, u = (tf.get_variable(name, [6, 6], tf.float64) for name in "wu")
+            optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+            y = reads_before_and_after(Model(x, w, u, optimizer))
+        options = CompileOptions([parse_device("/cpu:0")])
+        request = StepRequest(graph, [y], [], {x: (8, 6)})
+        step = keep_copies(compile_step(request, options, pipeline=BEFORE))
+    update = next(n for n in step if n.op.name == "ResourceApplyMomentum" and n.inputs[0] == ("w@rows", 0))
+    whole = next(node for node in step if node.op is assign_other_rows_op and ("w", 0) in node.inputs)
+    assert update.name in whole.controls
+    *_, last = [node for node in step if node.op is read_variable_op and node.inputs[0] == ("w", 0)]
+    assert whole.name in last.controls
+    assert update.name not in last.controls
 
 
 def variable() -> VariableResource:
