@@ -43,7 +43,7 @@ class VariableResource:
 
     @property
     def all_rows(self) -> Sequence[VariableResource]:
-        """Those of its rows that are variables of their own."""
+        """The rows of it that are variables of their own."""
         return list(self._rows.values())
 
     def rows(self, begin: int, end: int) -> VariableResource:
