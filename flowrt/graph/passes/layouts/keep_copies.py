@@ -137,8 +137,8 @@ class _Rewrite:
             read = _read(write, f"{stem}/rows", _rows(whole)[0], found.attrs["dtype"], found)
             attrs = {"dtype": found.attrs["dtype"]}
             yield read
-            inputs = (whole, _rows(whole), (read.name, 0))
-            yield write.beside(stem, assign_other_rows_op, inputs, (write.name,), attrs)
+            given = (whole, _rows(whole), (read.name, 0))
+            yield write.beside(stem, assign_other_rows_op, given, (write.name,), attrs)
             ends.append(stem)
         for handle in dict.fromkeys(name for name, _ in write.inputs if name in self._handles):
             found = self._handles[handle]
