@@ -21,6 +21,7 @@ from flowrt.graph.passes.layouts.keep_copies import keep_copies
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.resources.variables import VariableResource
+from flowrt.viz import explain_layouts
 from tests.distribute.strategies.test_fully_sharded import BEFORE
 
 Mesh = tf.distribute.Mesh
@@ -119,6 +120,43 @@ def test_programs_that_read_and_write(
     expected, expected_variables = on_one_device(program)
     np.testing.assert_allclose(found, expected, 1e-12)
     np.testing.assert_allclose(variables, expected_variables, 1e-10)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "LAMB": lambda: tf.train.LAMBOptimizer(0.05, weight_decay=0.01),
+    "LARS": lambda: tf.train.LARSOptimizer(0.5),
+    "RMSProp": lambda: tf.train.RMSPropOptimizer(0.01, centered=True),
+    "Ftrl": lambda: tf.train.FtrlOptimizer(0.1),
+    "Adadelta": lambda: tf.train.AdadeltaOptimizer(0.5),
+}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_of_parts(name: str, stage: int) -> None:
+    """The norms of whole variables, of LAMB and LARS, travel as numbers: two of each of two variables."""
+
+    def step(strategy: Any = None) -> tuple[list[float], dict[str, tuple[int, int]]]:
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            with nullcontext() if strategy is None else strategy.scope():
+                x = tf.placeholder(tf.float64, [8, 6])
+                w, u = (tf.get_variable(each, [6, 6], tf.float64) for each in "wu")
+                model = Model(x, w, u, OPTIMIZERS[name]())
+                loss, train = model.loss(), model.train()
+            with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+                session.run(tf.global_variables_initializer())
+                feeds = [{x: np.eye(8, 6) + 0.1 * number} for number in range(4)]
+                losses = [float(session.run([loss, train], feed)[0]) for feed in feeds]
+                found = explain_layouts(session, train, feeds[0])
+                return losses, {} if found is None else found.totals()
+
+    losses, moved = step(tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), stage=stage, min_bytes=0))
+    np.testing.assert_allclose(losses, step()[0], 1e-11)
+    whole = 2 * 6 * 6 * 8
+    assert moved["AllGather"] == moved["ReduceScatter"] == (2, whole)
+    if name in ("LAMB", "LARS"):
+        assert moved["AllReduce"] == (4, 4 * 2 * 8)
 
 
 def test_what_comes_after_an_update_waits_until_all_rows_are_there() -> None:
