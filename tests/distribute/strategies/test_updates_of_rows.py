@@ -134,7 +134,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_of_parts(name: str, stage: int) -> None:
-    """The norms of LAMB and LARS travel as numbers, one of each variable: its own is known where it is whole."""
+    """The norms of LAMB and LARS travel as numbers, one of each variable: that of the update."""
 
     def step(strategy: Any = None) -> tuple[list[float], dict[str, tuple[int, int]]]:
         with tf.Graph().as_default():
