@@ -113,7 +113,7 @@ def on_one_device(program: Callable[[Model], Any]) -> tuple[list[float], list[An
 def test_programs_that_read_and_write(
     program: Callable[[Model], Any], stage: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4 devices have rows unevenly, so parts are columns, of a copy."""
+    """4 devices have rows unevenly."""
     monkeypatch.setenv("FLOWRT_CHECK", "1")
     strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", size)]), stage=stage, min_bytes=0)
     found, variables = results(program, strategy)
