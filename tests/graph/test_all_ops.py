@@ -19,7 +19,7 @@ import flowrt as tf
 from flowrt import dtypes
 from flowrt.cli.selftest.ops import build_call, check_call
 from flowrt.device.cuda.cuda import CudaExecutor
-from flowrt.dtypes import as_dtype, variant
+from flowrt.dtypes import as_dtype, resource, variant
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
@@ -249,7 +249,8 @@ def needs_a_session(op: OpDef) -> bool:
     """Whether it works on a session's object (a variable, an iterator, a Python function), which samples
     cannot give.
     """
-    return op.effect is not Effect.PURE or op.state is not None
+    takes_one = any(argument.dtype is resource for argument in op.inputs)
+    return op.effect is not Effect.PURE or op.state is not None or takes_one
 
 
 def works_on_lists(op: OpDef) -> bool:

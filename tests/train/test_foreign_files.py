@@ -193,6 +193,30 @@ def test_a_mapping_of_another_kind_is_refused(graph: Any, mapping: Any, tmp_path
         load(path, mapping, session)
 
 
+@pytest.mark.parametrize(
+    ("mapping", "ignore", "text"),
+    [
+        (
+            [("layer(.)/bias", r"h.\2")],
+            [],
+            r"a name with groups of 'layer\(\.\)/bias'; got 'h\.\\\\2': invalid",
+        ),
+        ([("layer(.)/bias", Transposed(r"h.\2"))], [], "a name with groups of"),
+        (
+            {"layer0/bias": "h.0.mlp.bias", "layer0/bias:0": "h.1.mlp.bias"},
+            [],
+            "0/bias': the mapping names it twice",
+        ),
+        ({}, "h.*", "ignore: expected a list of regular expressions; got 'h.*': a text alone"),
+        ({}, ["("], r"ignore: expected a list of regular expressions; got \['\('\]"),
+    ],
+)
+def test_names_that_nothing_has(graph: Any, mapping: Any, ignore: Any, text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a", tensors())
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        load(path, mapping, session, ignore=ignore)
+
+
 def test_a_session_is_needed(graph: Any, tmp_path: Path) -> None:
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected a session; got none"):
         load("a", PAIRS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt import dtypes
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.program.arguments import Operand, bound_kernel
@@ -23,11 +22,10 @@ def constant(node: Node, put: Callable[[Any, Owner], Any] | None) -> Operand:
 
 def views(node: Node, reads: Sequence[Operand], xp: Any) -> list[Operand]:
     """The outputs of ``node`` as views of the memory of one of its inputs, made by its kernel for the array
-    module ``xp``, or the handle that it passes on. Raises the kernel's errors, and gives NumPy's warnings.
+    module ``xp``, or the handle that it passes on, or that of rows. Raises the kernel's errors, and gives
+    NumPy's warnings.
     """
     source = reads[node.op.aliased]
-    if node.outputs[0].dtype is dtypes.resource:
-        return [source]
     if node.op.effect is Effect.READ:
         return [Operand(source.value.array, None, source.text)]
     function, arguments = bound_kernel(xp, node, reads)

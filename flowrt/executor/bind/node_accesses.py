@@ -35,6 +35,7 @@ from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import LENT, Node, Ref, Subgraph
 from flowrt.graph.ops.collective.transfer import send_op
+from flowrt.graph.ops.state.variable_ops import assign_other_rows_op
 from flowrt.graph.resources.variables import VariableResource
 
 
@@ -180,15 +181,17 @@ class NodeAccesses:
         new = [output for output in made if output is not None and output.write and output.write.node is node]
         writes = [Written(output.where, output.write, self._source(node)) for output in new if output.write]
         variables = dict[int, Stored]()
+        update = Write(node, f"the update by {node.name!r}")
         for handle, is_written in touches(node):
             variable = _variable(tensors, handle)
             if variable is not None:
                 where, before = bounds(variable.array), self.updates.get(id(variable))
                 text = f"variable {variable.name!r}"
-                reads.append(Stored(node, text, where, before))
+                if node.op is not assign_other_rows_op or not variable.all_rows:  # it reads nothing of those
+                    reads.append(Stored(node, text, where, before))
                 if is_written:
-                    update = Write(node, f"the update by {node.name!r}")
-                    variables[id(variable)] = Stored(node, text, where, update)
+                    for each in (variable, *variable.all_rows):
+                        variables[id(each)] = Stored(node, text, bounds(each.array), update)
                     writes.append(Written(where, update))
         if writes and id(node) not in self._executed:
             check_dropped(layer, node)

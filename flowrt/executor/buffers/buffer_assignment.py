@@ -273,8 +273,9 @@ class _Assigner:
         if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
             return False
         ref = (node.name, 0)
-        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
-            self._stand_ins[ref] = source.value
+        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on, or of a variable's rows
+            function, arguments = bound_kernel(np, node, [source])
+            self._stand_ins[ref] = function(*arguments)
             return True
         if node.op.effect is Effect.READ:
             if not source.value.is_pinned:

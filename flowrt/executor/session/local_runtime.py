@@ -182,6 +182,7 @@ class LocalRuntime:
             optimises=self._optimises(),
             streams={device.name: device.num_streams for device in self.devices},
             loops={d.name: LOOP_COMPILER for d in self.devices if fuses and d.executor.compiles_loops()},
+            memory={device.name: device.pool.stats().bytes_limit for device in self.devices},
             why_none=reasons(),
             observer=observer,
         )

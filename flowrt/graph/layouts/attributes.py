@@ -6,6 +6,8 @@
     _summed    the layout of what contracts a dimension of a variable that is in parts, once it is added up
     _copy      the dtype of a copy that every coordinate keeps besides, from which the variable is read: see
                `flowrt.graph.passes.layouts.keep_copies`
+    _rows      on a variable that every coordinate keeps whole, and of which it updates the rows of its part:
+               see there
     _host      on a variable that is kept in host memory, and on its gradient
     _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one message
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
@@ -32,7 +34,8 @@ from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
 MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
-COPY, HOST, UNIT, REGATHER, RESIDENT, LAST = "_copy", "_host", "_unit", "_regather", "_resident", "_last"
+COPY, ROWS, HOST, UNIT, REGATHER = "_copy", "_rows", "_host", "_unit", "_regather"
+RESIDENT, LAST = "_resident", "_last"
 STAGE, FORWARD, SCHEDULE = "_stage", "_forward", "_schedule"
 REMAT, AGAIN = "_remat", "_again"
 FOUND = "found"
@@ -42,7 +45,7 @@ IN_PARTS = " in parts"
 """The end of a `_copy` that is in the variable's own layouts; others are whole."""
 
 ATTRIBUTES = (
-    MESH, LAYOUT, STORED, SUMMED, COPY, HOST, UNIT, REGATHER, RESIDENT, LAST, STAGE, FORWARD, SCHEDULE,
+    MESH, LAYOUT, STORED, SUMMED, COPY, ROWS, HOST, UNIT, REGATHER, RESIDENT, LAST, STAGE, FORWARD, SCHEDULE,
     REMAT, AGAIN,
 )  # fmt: skip
 
@@ -83,7 +86,7 @@ def layouts_of(attrs: Mapping[str, Any], mesh: Mesh) -> NodeLayouts | None:
     if text is None:
         return None
     used = parse_layout(text, mesh)
-    return NodeLayouts(used, parse_layout(attrs.get(STORED, text), mesh))
+    return NodeLayouts(used, used if ROWS in attrs else parse_layout(attrs.get(STORED, text), mesh))
 
 
 def summed_of(attrs: Mapping[str, Any], mesh: Mesh) -> Layout | None:

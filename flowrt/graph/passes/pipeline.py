@@ -84,7 +84,8 @@ class CompileOptions:
     ``devices`` are full names, the default device first; ``assigned`` maps nodes with state that were placed
     before to their devices. ``part_of`` maps a device to its part of the cut. ``streams`` is the number of
     streams of each device that has several, ``loops`` the compiler of loops of each device that has one.
-    ``why_none`` explains, in errors, why there is no device of a type.
+    ``memory`` is how many bytes each device has, where it is known. ``why_none`` explains, in errors, why
+    there is no device of a type.
     """
 
     devices: Sequence[DeviceSpec]
@@ -95,6 +96,7 @@ class CompileOptions:
     streams: Mapping[str, int] = field(default_factory=dict)
     loops: Mapping[str, LoopCompiler] = field(default_factory=dict)
     links: Links = field(default_factory=lambda: links_of(os.environ))
+    memory: Mapping[str, int] = field(default_factory=dict)
     why_none: WhyNone = field(default_factory=lambda: NO_REASONS)
     observer: Observer = UNOBSERVED
 
@@ -242,7 +244,7 @@ PIPELINE: tuple[Stage, ...] = (
         State.OPTIMISED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=True,
     ),
     Stage(
-        "lower_layouts", lambda step, o, _: lower_layouts(step, o.devices, o.links),
+        "lower_layouts", lambda step, o, _: lower_layouts(step, o.devices, o.links, o.memory),
         State.OPTIMISED, Scope.ADDITION_ON_ONE_DEVICE, enters_functions=False,
     ),
     Stage(

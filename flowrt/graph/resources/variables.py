@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt.dtypes import DType
@@ -22,13 +22,42 @@ class VariableResource:
     reference variables.
     """
 
-    __slots__ = ("array", "dtype", "is_initialized", "lock", "name", "shape")
+    __slots__ = ("_has_value", "_rows", "array", "begin", "dtype", "lock", "name", "shape", "whole")
 
-    def __init__(self, name: str, dtype: DType, shape: Shape) -> None:
+    def __init__(self, name: str, dtype: DType, shape: Shape, whole: VariableResource | None = None) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
+        self.whole, self.begin = self if whole is None else whole, 0
+        """The variable of which these are rows, from ``begin``; itself, unless `rows` made it."""
         self.array: Any = None
-        self.is_initialized = False
         self.lock = threading.Lock()
+        self._has_value = False
+        self._rows: dict[tuple[int, int], VariableResource] = {}
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.whole._has_value
+
+    @is_initialized.setter
+    def is_initialized(self, value: bool) -> None:
+        self.whole._has_value = value
+
+    @property
+    def all_rows(self) -> Sequence[VariableResource]:
+        """The rows of it that are variables of their own."""
+        return list(self._rows.values())
+
+    def rows(self, begin: int, end: int) -> VariableResource:
+        """The rows from ``begin`` to before ``end`` as a variable of their own, in the memory of this one,
+        which is pinned. One object for the same rows.
+        """
+        with self.lock:
+            found = self._rows.get((begin, end))
+            if found is None:
+                array = self.array[begin:end]
+                found = VariableResource(f"{self.name}[{begin}:{end}]", self.dtype, array.shape, self)
+                found.array, found.begin = array, begin
+                self._rows[begin, end] = found
+            return found
 
     @property
     def is_pinned(self) -> bool:
@@ -48,6 +77,13 @@ class VariableResource:
                 " local_variables_initializer() for a local variable, or restore a checkpoint"
             )
         return self.array
+
+    def assign_around(self, xp: Any, rows: VariableResource, value: Any) -> None:
+        """Set all other rows than ``rows`` to those of ``value``, which has the shape of the whole."""
+        end = rows.begin + rows.array.shape[0]
+        with self.lock:
+            xp.copyto(self.array[: rows.begin], value[: rows.begin])
+            xp.copyto(self.array[end:], value[end:])
 
     def assign(self, xp: Any, value: Any) -> None:
         """Set the value by copying. Raises `InvalidArgumentError` for a value of another shape, without

@@ -181,6 +181,8 @@ def _wanted_by_name(
         variable = key if isinstance(key, Variable) else variables.get(str(key).removesuffix(":0"))
         if variable is None:
             wrong.append(f"variable {key!r}: there is none in the graph.{nearest(str(key), variables)}")
+        elif variable in found:
+            wrong.append(f"variable {variable.op.name!r}: the mapping names it twice")
         else:
             found[variable] = _checked(wanted)
     return found, wrong
@@ -200,12 +202,24 @@ def _by_patterns(pairs: Any) -> Callable[[str], Wanted]:
     def name_of(name: str) -> Wanted:
         for pattern, wanted in compiled:
             if match := pattern.fullmatch(name):
-                if isinstance(wanted, Transposed):
-                    return wanted._replace(tensor=match.expand(wanted.tensor))
-                return None if wanted is None else match.expand(_checked(wanted))
+                if wanted is None:
+                    return None
+                text = _expanded(match, _name(_checked(wanted)))
+                return wanted._replace(tensor=text) if isinstance(wanted, Transposed) else text
         raise LookupError(name)
 
     return name_of
+
+
+def _expanded(match: re.Match[str], template: str) -> str:
+    """The name that ``template`` stands for, with groups of ``match``."""
+    try:
+        return match.expand(template)
+    except (re.error, IndexError) as error:
+        raise misuse(
+            f"load_safetensors: expected a name with groups of {match.re.pattern!r}; got {template!r}: "
+            f"{error}"
+        ) from None
 
 
 def _checked(wanted: Any) -> Any:
@@ -267,12 +281,23 @@ def _source(tensor: StoredTensor, choice: str | Transposed) -> Source:
 def _left_over(
     tensors: Mapping[str, Any], wanted: Iterable[str | Transposed], ignore: Iterable[str]
 ) -> list[str]:
-    used, patterns = {_name(choice) for choice in wanted}, list(ignore)
+    used, patterns = {_name(choice) for choice in wanted}, _patterns(ignore)
     return [
         f"tensor {name!r}: no variable gets it"
         for name in tensors
-        if name not in used and not any(re.fullmatch(pattern, name) for pattern in patterns)
+        if name not in used and not any(pattern.fullmatch(name) for pattern in patterns)
     ]
+
+
+def _patterns(ignore: Any) -> list[re.Pattern[str]]:
+    try:
+        if isinstance(ignore, str):
+            raise TypeError("a text alone is none")
+        return [re.compile(pattern) for pattern in ignore]
+    except (TypeError, re.error) as error:
+        raise misuse(
+            f"load_safetensors: ignore: expected a list of regular expressions; got {ignore!r:.200}: {error}"
+        ) from None
 
 
 @final

@@ -88,6 +88,41 @@ def shards():
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
 
 
+def overflows():
+    """What changes in a step in which the gradient of the last worker's rows alone has an infinity, and in
+    those around it, ``overflows STAGE``, in float16 with a loss scale: the names of variables.
+    """
+    stage = int(WHAT.partition(":")[2])
+    found = tf.distribute.FullyShardedStrategy(
+        Mesh([("dp", len(ADDRESSES))]),
+        stage=stage,
+        min_bytes=0,
+        policy=tf.distribute.Precision("float16"),
+        **workers(),
+    )
+    with found.scope():
+        x = tf.placeholder(tf.float32, [8, 4])
+        w = tf.get_variable("w", [4, 4], initializer=tf.ones_initializer())
+        inner = tf.train.MomentumOptimizer(0.5, 0.9)
+        scale = tf.train.experimental.DynamicLossScale(2.0, 100)
+        optimizer = tf.train.experimental.MixedPrecisionLossScaleOptimizer(inner, scale)
+        train = optimizer.minimize(tf.reduce_sum(tf.matmul(x, w)), tf.train.get_or_create_global_step())
+    good = np.ones([8, 4], np.float32)
+    bad = good.copy()
+    bad[-1, 0] = np.inf
+    with tf.Session(config=CONFIG) as session:
+        session.run(tf.global_variables_initializer())
+        names = [v.op.name for v in tf.global_variables()]
+        states = [session.run(tf.global_variables())]
+        for fed in (good, bad, good):
+            session.run(train, {x: fed})
+            states.append(session.run(tf.global_variables()))
+        return [
+            sorted(n for n, a, b in zip(names, one, other, strict=True) if np.any(a != b))
+            for one, other in itertools.pairwise(states)
+        ], [bool(np.isfinite(v).all()) for v in states[-1]]
+
+
 def sends():
     """The bytes that this worker's sockets received in a step of ``sends STAGE``, the mean of 20 steps, and
     those of the variables.
@@ -483,6 +518,7 @@ def differs_alone():
 DOES = {
     "train": trains,
     "shard": shards,
+    "overflows": overflows,
     "sends": sends,
     "keeps": keeps,
     "graphs": draws_graphs,

@@ -120,6 +120,16 @@ def test_processes_compute_in_a_narrower_dtype_as_devices_do(answers: Answers, s
         np.testing.assert_allclose(losses, expected, 1e-5)
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_an_infinity_in_one_process_skips_the_update_in_all(answers: Answers, stage: int, count: int) -> None:
+    """The scale and the count of good steps change; nothing else does, in any process."""
+    changed = ["global_step", "good_steps", "w", "w/Momentum"]
+    for changes, are_finite in answers(f"overflows:{stage}", count):
+        assert changes == [changed, ["current_loss_scale", "good_steps"], changed]
+        assert all(are_finite)
+
+
 # --- what is sent
 
 
@@ -260,7 +270,7 @@ def test_bytes_of_variables_and_states(stage: int, size: int) -> None:
             session.run(train)
             kept = [bytes_of_variables(session, device) for device in session.devices]
     parameter = 64 * 64 * 8
-    expected = {0: 3.0, 1: 1 + 3 / size, 2: 1 + 3 / size, 3: 3 / size}[stage]
+    expected = {0: 3.0, 1: 1 + 2 / size, 2: 1 + 2 / size, 3: 3 / size}[stage]
     assert kept == [(expected if size > 1 else 3.0) * parameter] * size
 
 
@@ -270,12 +280,13 @@ def test_bytes_of_variables_and_states(stage: int, size: int) -> None:
 def test_bytes_a_parameter_when_the_first_update_begins(
     answers: Answers, stage: int, reduce: str, count: int
 ) -> None:
-    """ZeRO's table, of variables, states and gradients, by the plan: in bfloat16, 4 + 12/N and 2 + 14/N
-    at stages 1 and 2. Stage 0 keeps no copy in bfloat16, nor does stage 3: 14 and 14/N. Of 16 layers, up to
-    two are whole at a time, and one may be reduced already.
+    """ZeRO's table, of variables, states and gradients, by the plan: 16, 8 + 8/N, 4 + 12/N and 16/N, and in
+    bfloat16, 4 + 12/N and 2 + 14/N at stages 1 and 2. There stage 0 keeps no copy in bfloat16, nor does stage
+    3: 14 and 14/N. Of 16 layers, up to two are whole at a time, and one may be reduced already.
     """
     size = 2 if reduce else 4
-    kept_expected = {0: 12, 1: size + 12 / count, 2: size + 12 / count, 3: 12 / count}[stage]
+    states = 12 if reduce else 8  # without a narrower copy, the part is in the whole
+    kept_expected = {0: 12, 1: size + states / count, 2: size + states / count, 3: 12 / count}[stage]
     live_expected = size if stage < 2 else size / count
     for kept, live, layers in answers(f"keeps:{stage}:{reduce}", count):
         assert kept == kept_expected
@@ -442,7 +453,22 @@ def test_a_variable_made_outside_the_scope_is_trained_as_it_is(stage: int) -> No
         ({"stage": 3.0}, InvalidArgumentError, "expected a stage from 0 to 3; got 3.0"),
         ({"axis": None}, InvalidArgumentError, "expected an axis, or several; got None"),
         ({"min_bytes": -1}, InvalidArgumentError, "min_bytes: expected a number of bytes; got -1"),
-        ({"reshard_after_forward": 2}, InvalidArgumentError, "expected a bool; got 2"),
+        (
+            {"reshard_after_forward": 2},
+            InvalidArgumentError,
+            "expected a bool; got 2. For parts within groups of devices: axis=('replica', 'shard')",
+        ),
+        (
+            {"axis": ("replica", "dp")},
+            InvalidArgumentError,
+            "FullyShardedStrategy: axis: expected an axis of",
+        ),
+        (
+            {"plan": {"w": "row"}, "tensor_axis": "dp"},
+            InvalidArgumentError,
+            "tensor_axis: expected another axis than dp, which share the batch; got 'dp'",
+        ),
+        ({"sequence": True}, InvalidArgumentError, "sequence=True: expected a plan of the layers; got none"),
         ({"axis": []}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got none"),
         ({"units": "("}, InvalidArgumentError, "units: expected a regular expression; got '('"),
         ({"mesh": [("dp", 2)]}, DTypeError, "expected a Mesh; got [('dp', 2)]"),

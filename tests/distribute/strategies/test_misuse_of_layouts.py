@@ -40,6 +40,14 @@ def test_arguments_that_all_have(strategy: Any, arguments: dict[str, Any], text:
 
 
 @STRATEGIES
+def test_a_policy_that_is_about_no_variable(strategy: Any) -> None:
+    text = rf"{HERE}: {strategy.__name__}: policy: expected variables of float32, .*; got .* 'w' of float64"
+    with tf.Graph().as_default(), pytest.raises(InvalidArgumentError, match=text):
+        with strategy(mesh(), policy=D.Precision("bfloat16")).scope():
+            tf.get_variable("w", [4, 4], tf.float64)
+
+
+@STRATEGIES
 def test_a_scope_inside_another(strategy: Any) -> None:
     with tf.Graph().as_default(), D.MirroredStrategy(["/cpu:0"]).scope():
         with pytest.raises(FailedPreconditionError, match=rf"{HERE}: {strategy.__name__}\.scope: expected"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from typing import Any
 
@@ -127,8 +128,21 @@ def test_training_is_that_of_one_device(net: str, size: int, offload: Any) -> No
     ],
 )
 def test_a_unit_above_the_limit_is_named_with_what_would_fit(units: str | None, text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"unit {text}"):
+    with pytest.raises(InvalidArgumentError, match=rf"test_offload\.py:\d+\): unit {text}"):
         Run(1, stage=3, offload=1000, units=units)
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "parameters"}, {"offload": 3 << 20}], ids=str)
+def test_a_unit_that_a_device_cannot_hold_is_named_with_what_would_fit(options: dict[str, Any]) -> None:
+    """Before any memory is taken for it: the weights of a rank, and its states, are below the limit."""
+    with pytest.raises(ResourceExhaustedError) as caught:
+        Run(8, 1, units="layer", **options)
+    assert re.search(
+        r"test_offload\.py:\d+\): unit 'layer' of 8 variables, 'layer0/w' to 'layer7/w': expected at most "
+        r"1,048,576 bytes, the memory of a device; got 2,097,152\. A limit of 2,097,152 would do; or smaller "
+        r"units: its largest variable has 262,144",
+        str(caught.value),
+    )
 
 
 @pytest.mark.parametrize(

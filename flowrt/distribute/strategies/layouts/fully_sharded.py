@@ -29,7 +29,17 @@ from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorPa
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
 from flowrt.errors import nearest
-from flowrt.graph.layouts.attributes import COPY, HOST, IN_PARTS, LAST, REGATHER, RESIDENT, UNIT, NodeLayouts
+from flowrt.graph.layouts.attributes import (
+    COPY,
+    HOST,
+    IN_PARTS,
+    LAST,
+    REGATHER,
+    RESIDENT,
+    ROWS,
+    UNIT,
+    NodeLayouts,
+)  # fmt: skip
 from flowrt.graph.layouts.layout import Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.precision import COMPUTE, Precision
@@ -93,6 +103,10 @@ class FullyShardedStrategy(TensorParallelStrategy):
         axes = _axes(axis)
         _check(mesh, axes, stage)
         _check_memory(stage, reshard_after_forward, min_bytes, offload)
+        if plan:
+            _check_tensor_axis(axes, tensor_axis)
+        elif sequence is True:
+            raise misuse("FullyShardedStrategy: sequence=True: expected a plan of the layers; got none")
         batch = tuple(axes) if batch is None else batch
         shared_by = tensor_axis if plan else axes[-1]
         super().__init__(
@@ -117,7 +131,9 @@ class FullyShardedStrategy(TensorParallelStrategy):
         attrs[UNIT] = self._units.of(variable)
         if is_offloaded:
             attrs[HOST] = "1"
-        if self.stage < 3:
+        if self.stage < 3 and not is_offloaded and self._is_copy_of_rows(variable, layouts):
+            attrs[ROWS] = "1"
+        elif self.stage < 3:
             attrs[COPY] = self._dtype_of_copy(variable)
         elif self._offload == "optimizer":
             attrs[COPY] = f"{self._dtype_of_copy(variable)}{IN_PARTS}"
@@ -138,6 +154,11 @@ class FullyShardedStrategy(TensorParallelStrategy):
         narrow = {} if self.policy is None else self.policy.attributes(variable.dtype)
         return narrow.get(COMPUTE, variable.dtype.name)
 
+    def _is_copy_of_rows(self, variable: Variable, layouts: NodeLayouts) -> bool:
+        """Whether the part that a device updates of ``variable`` is in the memory of the whole."""
+        are_rows = layouts.stored.placements[self._axis] == Shard(0)
+        return are_rows and self._dtype_of_copy(variable) == variable.dtype.name
+
     def _is_worth_it(self, variable: Variable) -> bool:
         """Whether ``variable``, or its states, are large enough to be kept in parts or elsewhere."""
         has_parts = variable.trainable or self.stage == 3
@@ -153,7 +174,8 @@ def _axes(axis: Any) -> list[str]:
 
 def _check_memory(stage: int, regathers: Any, min_bytes: Any, offload: Any) -> None:
     if not isinstance(regathers, bool):
-        raise misuse(f"FullyShardedStrategy: reshard_after_forward: expected a bool; got {regathers!r}")
+        hint = ". For parts within groups of devices: axis=('replica', 'shard')" * isinstance(regathers, int)
+        raise misuse(f"FullyShardedStrategy: reshard_after_forward: expected a bool; got {regathers!r}{hint}")
     if not isinstance(min_bytes, int) or isinstance(min_bytes, bool) or min_bytes < 0:
         raise misuse(f"FullyShardedStrategy: min_bytes: expected a number of bytes; got {min_bytes!r}")
     is_bytes = isinstance(offload, int) and not isinstance(offload, bool) and offload > 0
@@ -179,10 +201,19 @@ def _check(mesh: Mesh, axes: Sequence[str], stage: Any) -> None:
         raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
     if not axes:
         raise misuse(f"FullyShardedStrategy: expected an axis of the mesh {mesh}; got none")
-    if mesh.axes[mesh.axis(axes[-1], "FullyShardedStrategy")].is_time:
+    numbers = [mesh.axis(name, "FullyShardedStrategy: axis") for name in axes]
+    if mesh.axes[numbers[-1]].is_time:
         raise misuse(
             f"FullyShardedStrategy: expected an axis of devices, on which parts of variables can be; got "
             f"{axes[-1]!r}, an axis of time of the mesh {mesh}"
+        )
+
+
+def _check_tensor_axis(axes: Sequence[str], tensor_axis: Any) -> None:
+    if tensor_axis in axes:
+        raise misuse(
+            f"FullyShardedStrategy: tensor_axis: expected another axis than {', '.join(axes)}, which share "
+            f"the batch; got {tensor_axis!r}. A plan divides layers among devices that have the same rows"
         )
 
 

@@ -159,8 +159,20 @@ class LayoutStrategy(Strategy):
             self.check_names(self.extended.names)
             trainable = get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
             names = set(self.extended.names)
-            self.when_made([variable for variable in trainable if variable.op.name in names])
+            made = [variable for variable in trainable if variable.op.name in names]
+            self._check_policy(made)
+            self.when_made(made)
             self.settle()
+
+    def _check_policy(self, made: Sequence[Variable]) -> None:
+        """Raise `InvalidArgumentError` if variables were made, and the policy is about none of them."""
+        policy = self.policy
+        if policy is None or not made or any(variable.dtype is policy.keep for variable in made):
+            return
+        raise misuse(
+            f"{type(self).__name__}: policy: expected variables of {policy.keep.name}, the dtype that "
+            f"{policy!r} keeps; got none but such as {made[0].op.name!r} of {made[0].dtype.name}"
+        )
 
 
 class LayoutExtended(StrategyExtended):

@@ -14,7 +14,15 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation
-from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    OpDef,
+    ShapeContext,
+    define_handle,
+    define_op,
+)
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
 from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.gather_scatter import gather_op
@@ -35,6 +43,19 @@ var_handle_op = define_handle(
     output="resource: resource",
     attrs="dtype: type, shape: shape = None, container: string = '', shared_name: string = ''",
     value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # a handle has the dtype and shape of its variable
+)
+
+
+rows_of_variable_op = define_op(
+    "_RowsOfVariable",
+    "resource: resource -> rows: resource",
+    attrs="begin: int, end: int",
+    shape=lambda s: [()],
+    kernel=lambda xp, resource, begin, end: resource.rows(begin, end),
+    vjp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    alias=True,
+    doc="The rows from ``begin`` to before ``end`` of a variable, in its memory, as a variable.",
 )
 
 
@@ -104,6 +125,13 @@ assign_variable_op = _define_assign(
     lambda xp, resource, value: resource.assign(xp, value),
     Loop(lambda b, old, value: value),
     "Sets a variable.",
+)
+assign_other_rows_op = define_op(
+    "_AssignOtherRows",
+    "resource: resource, rows: resource, value: dtype in ANY ->",
+    kernel=lambda xp, resource, rows, value: resource.assign_around(xp, rows, value),
+    effects=Effects(Effect.WRITE),
+    doc="Sets all rows of a variable but those of ``rows``, which are up to date.",
 )
 assign_add_variable_op = _define_assign(
     "AssignAddVariableOp", _in_place("add"), instruction("add"), "Adds to a variable, in place."

@@ -12,6 +12,15 @@ members: if it did, that would be of a later level.
 
 The vector of a gather or a scatter has the parts of rank 0 of all members, then those of rank 1, and so on,
 so members are joined only if all ranks have parts of one size.
+
+Why a unit has not one allocation, of which its variables are views: only what is given to a gather would
+then need no copy. What comes is by rank, then by variable, and a variable needs its own parts together,
+unless each message were spread over the variables that it has parts of. A collective of several tensors,
+each rank's parts sent and received where they are, would need neither copy. In a step of two processes it
+could save at most
+
+    benchmarks' MLP, 23 MB    5 small messages that travel beside a large one, of 11
+    benchmarks' GPT, 13 MB    57 MB of copies, 11 ms, in 16 messages that are one a unit already
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
-from flowrt.graph.ops.state.variable_ops import resource_gather
+from flowrt.graph.ops.state.variable_ops import resource_gather, rows_of_variable_op
 from flowrt.graph.passes.layouts.assign_stages import backward_nodes, nodes_of_batch
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.host_nodes import host_nodes
@@ -98,13 +98,16 @@ class Lowered(NamedTuple):
 
 
 def lower_layouts(
-    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS
+    subgraph: Subgraph,
+    devices: Sequence[DeviceSpec],
+    links: Links = DEFAULT_LINKS,
+    memory: Mapping[str, int] = {},
 ) -> Subgraph:
     """``subgraph``, with static shapes inferred, as the operations of all coordinates of its mesh, on
     ``devices`` unless the mesh names its own; the same object if no node names a mesh. Raises as `lowered`.
     """
     subgraph = lower_copies(subgraph, devices)
-    found = lowered(subgraph, devices, links)
+    found = lowered(subgraph, devices, links, None, memory)
     if found is None:
         return subgraph
     for gather in found.layouts.gathers:
@@ -144,13 +147,18 @@ def _positions(mesh: Mesh) -> dict[str, int]:
 
 
 def lowered(
-    subgraph: Subgraph, devices: Sequence[DeviceSpec], links: Links = DEFAULT_LINKS, own: Own | None = None
+    subgraph: Subgraph,
+    devices: Sequence[DeviceSpec],
+    links: Links = DEFAULT_LINKS,
+    own: Own | None = None,
+    memory: Mapping[str, int] = {},
 ) -> Lowered | None:
     """`lower_layouts` with its facts; None if no node names a mesh. ``own``: the part of a process, if not
-    that of this one.
+    that of this one. ``memory``: the bytes of devices, where they are known.
 
     Raises `InvalidArgumentError` for a mesh larger than the devices, and for what `propagate` refuses;
-    `UnimplementedError` for two meshes in one step.
+    `UnimplementedError` for two meshes in one step; `ResourceExhaustedError` for a unit of variables that a
+    device cannot hold.
     """
     mesh = mesh_of(subgraph)
     if mesh is None:
@@ -158,9 +166,22 @@ def lowered(
     subgraph = with_sizes_of_nothing(subgraph)
     if mesh.stages is not None:
         subgraph = recompute_stages(wait_for_effects(split_branches(subgraph)))
-    scheduled = schedule_scatters(schedule_gathers(keep_copies(subgraph), mesh))
-    mesh = mesh_on(mesh, devices)
+    bare, mesh = mesh, mesh_on(mesh, devices)
+    gathered = schedule_gathers(keep_copies(subgraph), bare, _least_memory(mesh, memory))
+    scheduled = schedule_scatters(gathered)
     return lowered_by(propagate(scheduled, mesh), links, own or own_of(mesh))
+
+
+def _least_memory(mesh: Mesh, memory: Mapping[str, int]) -> int | None:
+    """The bytes of the smallest of the devices of ``mesh`` that are in this process; None if unknown."""
+    here = {_number(name): nbytes for name, nbytes in memory.items()}
+    return min([here[each] for each in map(_number, mesh.devices or ()) if each in here], default=None)
+
+
+def _number(device: str) -> tuple[str | None, int | None]:
+    """The type and the number of a device in its process."""
+    spec = parse_device(device)
+    return spec.device_type, spec.device_index
 
 
 def lowered_by(layouts: Layouts, links: Links = DEFAULT_LINKS, own: Own | None = None) -> Lowered:
@@ -583,6 +604,10 @@ class _Lowering:
     ) -> None:
         if node.op.effect is Effect.HANDLE:
             node = node.replace(attrs=attributes_at(node, outputs[0], at))
+        elif node.op is rows_of_variable_op:
+            shape = [d or 0 for d in self._layouts.handles[node.name, 0].shape]
+            part = outputs[0].slices(shape, at)[0]
+            node = node.replace(attrs={"begin": part.start, "end": part.stop})
         if node.op.effect in (Effect.READ, Effect.WRITE):
             rows = own_rows(inputs[0], self._layouts.handles[node.inputs[0]].shape, at)
             if rows is not None and node.op is resource_gather:

@@ -45,7 +45,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import LINEAR, Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
-from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather
+from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, rows_of_variable_op
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.assign_stages import assign_stages, check_order
 from flowrt.graph.passes.layouts.gather_again import with_later_gathers
@@ -188,7 +188,7 @@ class _Propagation:
             )
             self._note(node, (), [layouts.stored])
         elif self._is_of_variable(node):
-            self._visit_access(node)
+            (self._visit_rows if node.op is rows_of_variable_op else self._visit_access)(node)
         elif node.op.effect is Effect.NESTED and (self._is_in_parts(node) or not self._runs_once(node)):
             self._visit_functions(node)
         elif self._has_whole_list(node):
@@ -314,10 +314,15 @@ class _Propagation:
     # --- variables
 
     def _is_of_variable(self, node: Node) -> bool:
-        """Whether ``node`` reads or writes a variable over the mesh."""
-        if node.op.effect not in (Effect.READ, Effect.WRITE) or not node.inputs:
-            return False
-        return node.inputs[0] in self._found.handles
+        """Whether ``node`` reads or writes a variable over the mesh, or names rows of it."""
+        is_access = node.op.effect in (Effect.READ, Effect.WRITE) or node.op is rows_of_variable_op
+        return is_access and bool(node.inputs) and node.inputs[0] in self._found.handles
+
+    def _visit_rows(self, node: Node) -> None:
+        whole, rows = self._found.handles[node.inputs[0]], layouts_of(node.attrs, self._mesh)
+        assert rows is not None
+        self._found.handles[node.name, 0] = whole._replace(stored=rows.stored)
+        self._note(node, [whole.stored], [rows.stored])
 
     def _visit_access(self, node: Node) -> None:
         handle = self._found.handles[node.inputs[0]]
@@ -348,7 +353,7 @@ class _Propagation:
         spec = self._subgraph.spec(ref)
         if spec.dtype is dtypes.resource:
             own = self._found.outputs[ref]
-            if own is not stored:
+            if own is not stored and name != "rows":
                 raise InvalidArgumentError(
                     f"{node.op.name} {node.name!r}: expected variables with one layout; got {stored} and "
                     f"{own} of {ref[0]!r}"

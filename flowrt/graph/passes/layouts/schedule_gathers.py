@@ -27,7 +27,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from flowrt.dtypes import as_dtype, int32
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.effects import touches
 from flowrt.graph.layouts.attributes import COPY, REGATHER, RESIDENT, UNIT, layouts_of
@@ -50,8 +50,12 @@ class Use(NamedTuple):
     ref: Ref
 
 
-def schedule_gathers(subgraph: Subgraph, mesh: Mesh) -> Subgraph:
-    """``subgraph`` with a read of its own for each stretch; the same object if no variable is gathered."""
+def schedule_gathers(subgraph: Subgraph, mesh: Mesh, memory: int | None = None) -> Subgraph:
+    """``subgraph`` with a read of its own for each stretch; the same object if no variable is gathered.
+
+    Raises `ResourceExhaustedError` for a unit above the bytes of ``memory`` that a device has, if that is
+    known, and `InvalidArgumentError` for one above the limit that its variables name.
+    """
     subgraph = _with_whole_tables(subgraph)
     units = _units_of_reads(subgraph)
     if not units:
@@ -61,8 +65,10 @@ def schedule_gathers(subgraph: Subgraph, mesh: Mesh) -> Subgraph:
         return subgraph
     limit = min([int(node.attrs[RESIDENT]) for node in subgraph if RESIDENT in node.attrs], default=None)
     found, order = _Units(subgraph, mesh), [stretch[0].unit for stretch in stretches]
+    if memory is not None:
+        found.check(order, memory, "the memory of a device", ResourceExhaustedError)
     if limit is not None:
-        found.check(order, limit)
+        found.check(order, limit, "the limit of what a device has of units", InvalidArgumentError)
     places = place_chunks(order, found.sizes, limit)
     return _with_reads(subgraph, units, stretches, places)
 
@@ -192,6 +198,7 @@ class _Units:
     """The variables of each unit, with the bytes that a device gets of each, at most."""
 
     def __init__(self, subgraph: Subgraph, mesh: Mesh) -> None:
+        self._subgraph = subgraph
         self._variables: dict[str, dict[str, int]] = defaultdict(dict)
         for node in subgraph:
             layouts = layouts_of(node.attrs, mesh) if REGATHER in node.attrs else None
@@ -201,8 +208,8 @@ class _Units:
                 self._variables[node.attrs[UNIT]][node.name] = math.prod(part) * dtype.size
         self.sizes = {unit: sum(variables.values()) for unit, variables in self._variables.items()}
 
-    def check(self, order: Sequence[str], limit: int) -> None:
-        """Raise `InvalidArgumentError` for a unit above ``limit`` bytes, of those used in ``order``."""
+    def check(self, order: Sequence[str], limit: int, what: str, error: type[OpError]) -> None:
+        """Raise ``error`` for a unit above ``limit`` bytes, which is ``what``, of those used in ``order``."""
         largest = max(order, key=self.sizes.__getitem__)
         if self.sizes[largest] <= limit:
             return
@@ -217,7 +224,8 @@ class _Units:
             hint += f", or of {together:,}, so that one unit comes while another is used"
         if others:
             hint += f"; or smaller units: its largest variable has {max(variables.values()):,}"
-        raise InvalidArgumentError(
-            f"unit {largest!r} of {which}: expected at most {limit:,} bytes, the limit of what a device has "
-            f"of units; got {size:,}. {hint}"
+        source = self._subgraph.nodes[first].source
+        raise error(
+            f"unit {largest!r} of {which}: expected at most {limit:,} bytes, {what}; got {size:,}. {hint}",
+            source=None if source is None else str(source),
         )

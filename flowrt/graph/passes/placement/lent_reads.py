@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from flowrt.graph.effects import touches
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.variable_ops import read_variable_op
 
@@ -63,11 +63,20 @@ def _writes_after(whole: Subgraph, reads: Mapping[str, object]) -> dict[str, lis
     found: dict[str, list[str]] = defaultdict(list)
     for node in whole:
         if node.name in reads:
-            readers[node.inputs[0]].append(node.name)
+            readers[_variable(node.inputs[0], whole)].append(node.name)
         for handle, writes in touches(node):
-            for name in readers[handle] if writes else ():
+            for name in readers[_variable(handle, whole)] if writes else ():
                 found[name].append(node.name)
     return found
+
+
+def _variable(handle: Ref, whole: Subgraph) -> Ref:
+    """The handle of the variable that has the memory of ``handle``."""
+    node = whole.nodes[handle[0]]
+    while node.op.alias and node.inputs:
+        handle = node.inputs[node.op.aliased]
+        node = whole.nodes[handle[0]]
+    return handle
 
 
 def _preceding(whole: Subgraph, bits: Mapping[str, int]) -> dict[str, int]:

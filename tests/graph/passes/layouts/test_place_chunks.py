@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,8 +35,25 @@ def fewest(uses: Sequence[str], count: int) -> int:
     return from_use(0, frozenset())
 
 
-@given(st.text("abcde", min_size=1, max_size=9), st.integers(1, 5))
-def test_moves_are_the_fewest_possible(uses: str, count: int) -> None:
+def sequences(length: int) -> list[str]:
+    """All sequences of so many uses, but for the names: a new chunk is always the next letter."""
+    found = [""]
+    for _ in range(length):
+        found = [uses + chr(97 + i) for uses in found for i in range(len(set(uses)) + 1)]
+    return found
+
+
+@pytest.mark.parametrize("length", [*range(1, 8), *[pytest.param(n, marks=pytest.mark.slow) for n in (8, 9)]])
+def test_moves_are_the_fewest_possible(length: int) -> None:
+    """Of all sequences of up to 9 uses, for as many chunks as may be there."""
+    for uses in sequences(length):
+        for count in range(1, len(set(uses)) + 1):
+            placed = place_chunks(uses, dict.fromkeys(uses, 8), 8 * count)
+            assert moves(uses, placed) == fewest(uses, count), (uses, count)
+
+
+@given(st.text("abcdefg", min_size=10, max_size=14), st.integers(1, 5))
+def test_so_are_those_of_longer_sequences(uses: str, count: int) -> None:
     placed = place_chunks(uses, dict.fromkeys(uses, 8), 8 * count)
     assert moves(uses, placed) == fewest(uses, count)
 

@@ -1,0 +1,145 @@
+"""What a fully sharded step has in memory: the events of each unit by the clock, the pools' most bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from tests.distribute.strategies.test_offload import LAYER, LAYERS, UNITS, layers, mesh
+
+SMALL = 128 << 10
+"""All else that a step has: the activations of 4 rows, and numbers."""
+
+
+class Event(NamedTuple):
+    """``what`` happens to the unit of ``layer`` at that time: it is gathered, used, or its memory is free."""
+
+    nanoseconds: int
+    what: str
+    layer: int
+    stretch: int
+
+
+def session_of(size: int) -> Any:
+    """A session of `layers` at stage 3, on devices other than the host's. Its variables are set one by one:
+    the plan of an initializer would keep memory of its own.
+    """
+    with tf.distribute.FullyShardedStrategy(mesh(size), units=UNITS).scope():
+        net = layers()
+    session = tf.Session(config=tf.ConfigProto(device_count={"CPU": size + 1}))
+    rng = np.random.default_rng(0)
+    for variable in tf.global_variables():
+        variable.load(rng.uniform(0.0, 0.1, variable.shape.as_list()).astype(np.float32), session)
+    return session, net
+
+
+def traced(session: Any, fetches: Any, feeds: Any) -> tuple[list[Any], dict[tuple[str, str], Any]]:
+    """The parts of a step on the devices of the mesh, and when its nodes ran, by device and name."""
+    metadata, options = tf.RunMetadata(), tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    session.run(fetches, feeds)
+    session.run(fetches, feeds, options=options, run_metadata=metadata)
+    plan = [plan for request in session._requests.values() for plan in request.plans.values()][-1]
+    parts = [part for part in plan.partitions.values() if not part.device.name.endswith("CPU:0")]
+    ran = {
+        (stats.device, node.node_name): (
+            node.all_start_nanos + node.op_start_rel_nanos,
+            node.all_start_nanos + node.op_end_rel_nanos,
+        )
+        for stats in metadata.step_stats.dev_stats
+        for node in stats.node_stats
+    }
+    return parts, ran
+
+
+def events_of(part: Any, ran: dict[tuple[str, str], Any]) -> list[Event]:
+    """By the clock: a unit is free when the last of its readers has ended."""
+    found = []
+    for node in part.subgraph:
+        is_whole = [spec.shape for spec in node.outputs] == [(256, 256)]
+        if "/stretch" in node.name and "AllGather" in node.name and is_whole:
+            layer, _, stretch = node.name.removeprefix("layer").partition("/w/ReadVariableOp/stretch")
+            which = int(layer), int(stretch.split("@")[0])
+            readers = [other.name for other in part.subgraph if (node.name, 0) in other.inputs]
+            times = [ran[part.device.name, reader] for reader in readers]
+            found.append(Event(ran[part.device.name, node.name][0], "gather", *which))
+            found += [Event(start, "use", *which) for start, _ in times]
+            found.append(Event(max(end for _, end in times), "free", *which))
+    return sorted(found)
+
+
+def test_each_unit_is_gathered_used_and_freed_in_each_pass_by_the_clock() -> None:
+    """Forward, and again backward, but for the first and the last unit; never more than two are there."""
+    with tf.Graph().as_default():
+        session, net = session_of(2)
+        with session:
+            parts, ran = traced(session, [net.loss, net.train], net.feeds)
+    assert len(parts) == 2
+    for part in parts:
+        log = events_of(part, ran)
+        for layer in range(LAYERS):
+            mine = [event.what for event in log if event.layer == layer]
+            once = ["gather", "use", "free"]
+            assert mine == {0: once, LAYERS - 1: ["gather", "use", "use", "free"]}.get(layer, once * 2), log
+        gathers = [event.layer for event in log if event.what == "gather"]
+        assert gathers == [*range(LAYERS), *range(LAYERS - 2, 0, -1)]
+        here: set[int] = set()
+        for event in log:
+            (here.discard if event.what == "free" else here.add)(event.stretch)
+            assert len(here) <= 2, log
+        assert not here
+        check_reuse(part, log)
+
+
+def check_reuse(part: Any, log: Sequence[Event]) -> None:
+    """Units that are gathered to the same bytes are not there at the same time."""
+    memory, span = part.buffers.memory, {}
+    for event in log:
+        begin, _ = span.get(event.stretch, (event.nanoseconds, 0))
+        span[event.stretch] = begin, event.nanoseconds
+    placed = {}
+    for node in part.subgraph:
+        if (
+            "/stretch" in node.name
+            and (node.name, 0) in memory.offsets
+            and node.outputs[0].shape == (256, 256)
+        ):
+            stretch = int(node.name.partition("/stretch")[2].split("@")[0])
+            placed[stretch] = memory.offsets[node.name, 0]
+    assert set(placed) == set(span)
+    for one, at in placed.items():
+        for other, there in placed.items():
+            if one < other and abs(at - there) < LAYER:
+                assert span[one][1] <= span[other][0] or span[other][1] <= span[one][0], (one, other)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_most_bytes_of_a_pool(size: int) -> None:
+    """Forward, the parts and two units. In training also the states, the gradients in parts, and two units'
+    gradients, and what a ring of 4 devices has in messages of these.
+    """
+    whole = LAYERS * LAYER
+    with tf.Graph().as_default():
+        session, net = session_of(size)
+        with session:
+            devices = session.devices[1:]
+            states = 3 * whole // size
+            before = [device.pool.stats().bytes_in_use for device in devices]
+            assert all(states <= nbytes <= states + SMALL for nbytes in before)
+            session.run(net.loss, net.feeds)
+            for device in devices:
+                assert (
+                    device.pool.stats().peak_bytes_in_use <= states + (2 if size > 1 else 0) * LAYER + SMALL
+                )
+    with tf.Graph().as_default():
+        session, net = session_of(size)
+        with session:
+            devices = session.devices[1:]
+            session.run(net.train, net.feeds)
+            units = {1: 0, 2: 4, 4: 8}[size]  # one device has its variables whole, where they are
+            for device in devices:
+                most = states + whole // size + units * LAYER + SMALL
+                assert device.pool.stats().peak_bytes_in_use <= most
