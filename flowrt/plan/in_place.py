@@ -21,7 +21,7 @@ from flowrt.graph.collectives.cost import LINKS_VARIABLE, format_links, links_of
 from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
 from flowrt.graph.layouts.attributes import FORWARD, MESH, STAGE
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.cut_stages import cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import cut_stages
 from flowrt.graph.passes.prepare.prune import redirect
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse

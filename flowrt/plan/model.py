@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from flowrt.dtypes import resource
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch
+from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages, backward_nodes, nodes_of_batch
 from flowrt.plan.step.costs import nbytes_of
 from flowrt.plan.step.recorded import Recorded
 

@@ -35,7 +35,7 @@ class SharedLayers:
         blocks = EqualBlocks(recorded.step(has_parts=False))
         self._few = blocks.fewer(SEARCHED)
         self._more = blocks.fewer(self._few.blocks + 1)
-        """With one block more: what is between is the cost of a block."""
+        """The step with one block more, which shows the cost of a block."""
         self._alone = self._cost(Mesh([("tp", 1)]), {})
 
     def among(self, tp: int) -> Shared:

@@ -75,8 +75,8 @@ class ShardingRule:
         return size is not None and size % (parts * unit) == 0
 
     def unit_of(self, placement: Shard, dims: Dims) -> int | None:
-        """How many elements of its factor the ``placement`` of a tensor of ``dims`` keeps together; None if
-        it separates what belongs to one.
+        """The number of elements of its factor that the ``placement`` of a tensor of ``dims`` keeps together;
+        None if it separates what belongs to one.
         """
         beside = self._beside(dims[placement.dim])
         return placement.unit // beside if beside and placement.unit % beside == 0 else None

@@ -20,7 +20,7 @@ from flowrt.graph.layouts.attributes import (
 )
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import assign_stages
+from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages
 from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.plan.choice import Choice

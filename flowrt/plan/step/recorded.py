@@ -23,7 +23,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.iterators import iterator_get_next_op
-from flowrt.graph.passes.layouts.cut_stages import cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import cut_stages
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline, stages_before
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.precision import Precision

@@ -14,8 +14,8 @@ import pytest
 import flowrt as tf
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.layouts.assign_stages import assign_stages
-from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
+from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages
+from flowrt.graph.passes.layouts.stages.recompute_stages import recompute_stages
 from flowrt.graph.pipeline.replay import held_passes
 from flowrt.variables.distribution_context import unopened_strategies
 from tests.distribute.strategies.nets_in_stages import (

@@ -31,8 +31,13 @@ from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeL
 from flowrt.graph.layouts.layout import Entry, Layout
 from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch, stage_of
-from flowrt.graph.passes.layouts.cut_stages import cut_stages
+from flowrt.graph.passes.layouts.stages.assign_stages import (
+    assign_stages,
+    backward_nodes,
+    nodes_of_batch,
+    stage_of,
+)
+from flowrt.graph.passes.layouts.stages.cut_stages import cut_stages
 from flowrt.graph.pipeline.mesh_schedule import schedule_on, turns_of
 from flowrt.graph.pipeline.schedule_file import format_schedule
 from flowrt.graph.pipeline.schedules import TABLE

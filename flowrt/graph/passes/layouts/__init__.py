@@ -11,13 +11,7 @@
     host_nodes            operations on variables in host memory
     wanted_layouts        draws and filled tensors, in the layouts of their readers
     sharded_forms         other operations in place of one of which a whole dimension is cut
-    assign_stages         the stage of each operation of a pipeline
-    cut_stages            the same by costs, for scripts that name none
-    sizes_of_nothing      results that a branch does not have, in the shape that they have in another
-    split_branches        branches of one stage in place of one that updates variables of several
-    wait_for_effects      what waits for an effect of the whole batch: later effects only
-    recompute_stages      the forward pass of a stage once more, for its backward pass
-    order_actions         the order of a step with turns: for each device that of its schedule
+    stages                stages of a pipeline: which operations, in which order
     lower_layouts         the operations of each coordinate, on its device
     lower_copies          copies of variables between meshes
     lower_functions       loops and branches of some coordinates or of all

@@ -34,7 +34,6 @@ from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import resource_gather, rows_of_variable_op
-from flowrt.graph.passes.layouts.assign_stages import backward_nodes, nodes_of_batch
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.host_nodes import host_nodes
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
@@ -49,7 +48,14 @@ from flowrt.graph.passes.layouts.local_forms import (
 )
 from flowrt.graph.passes.layouts.lower_copies import lower_copies
 from flowrt.graph.passes.layouts.lower_functions import LoweredFunction, groups_of, owner_of
-from flowrt.graph.passes.layouts.order_actions import (
+from flowrt.graph.passes.layouts.own_part import check_state, own_part
+from flowrt.graph.passes.layouts.processes import Own, own_of
+from flowrt.graph.passes.layouts.propagate_layouts import propagate
+from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
+from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
+from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
+from flowrt.graph.passes.layouts.stages.assign_stages import backward_nodes, nodes_of_batch
+from flowrt.graph.passes.layouts.stages.order_actions import (
     Part,
     actions_of,
     has_turns,
@@ -57,19 +63,13 @@ from flowrt.graph.passes.layouts.order_actions import (
     turns_in_order,
     with_helpers,
 )
-from flowrt.graph.passes.layouts.own_part import check_state, own_part
-from flowrt.graph.passes.layouts.processes import Own, own_of
-from flowrt.graph.passes.layouts.propagate_layouts import propagate
-from flowrt.graph.passes.layouts.recompute_stages import recompute_stages
-from flowrt.graph.passes.layouts.redistribute import Computed, Emitter, Move, Redistribution, Refs
-from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
-from flowrt.graph.passes.layouts.schedule_scatters import schedule_scatters
-from flowrt.graph.passes.layouts.sizes_of_nothing import with_sizes_of_nothing
-from flowrt.graph.passes.layouts.split_branches import split_branches
+from flowrt.graph.passes.layouts.stages.recompute_stages import recompute_stages
+from flowrt.graph.passes.layouts.stages.sizes_of_nothing import with_sizes_of_nothing
+from flowrt.graph.passes.layouts.stages.split_branches import split_branches
+from flowrt.graph.passes.layouts.stages.wait_for_effects import wait_for_effects
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
 from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
-from flowrt.graph.passes.layouts.wait_for_effects import wait_for_effects
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.pipeline.mesh_schedule import turns_of

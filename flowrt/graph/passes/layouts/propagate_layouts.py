@@ -47,10 +47,10 @@ from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, rows_of_variable_op
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.passes.layouts.assign_stages import assign_stages, check_order
 from flowrt.graph.passes.layouts.gather_again import with_later_gathers
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
+from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages, check_order
 from flowrt.graph.passes.layouts.step_layouts import (
     Gather,
     Handle,
@@ -606,7 +606,7 @@ class _Choice:
         return self._have[0].mesh.axes[axis].is_time or factor in self._uneven
 
     def _unit(self, axis: int, factor: int, held: Sequence[Placement]) -> int | None:
-        """How many elements of ``factor`` stay together, if the parts would not be equally long otherwise."""
+        """The number of elements of ``factor`` that stay together; None if parts are equally long."""
         units = [
             self._rule.unit_of(placement, dims)
             for placement, dims in zip(held, self._rule.inputs, strict=True)

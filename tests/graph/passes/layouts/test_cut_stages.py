@@ -11,7 +11,7 @@ import pytest
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.layouts.cut_stages import _cuts, cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import _cuts, cut_stages
 
 
 def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> float:

@@ -22,7 +22,7 @@ from flowrt.graph.layouts.attributes import STAGE
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.variable_ops import read_variable_op
-from flowrt.graph.passes.layouts.assign_stages import assign_stages
+from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages
 from flowrt.graph.topology import sort_topologically
 
 
@@ -65,7 +65,7 @@ def _split(subgraph: Subgraph, stages: Mapping[str, int]) -> Subgraph:
 
 
 class Turn(NamedTuple):
-    """What ``stage`` does of a branch, behind ``before`` others."""
+    """The part of a branch that is at ``stage``, behind ``before`` others."""
 
     before: int
     stage: int
@@ -94,7 +94,7 @@ class _Splitting:
         self._turns = self._turns or [Turn(0, home)]
         self._written = {touch.handle for touch in touches(node) if touch.writes}
         self._reads: dict[int, Node] = {}
-        """What is read in front, by the index of the variable among the arguments."""
+        """Reads in front of the branches, by the index of the variable among the arguments."""
 
     def _stages_in(self, function: Subgraph) -> dict[str, int]:
         pairs = zip(function.feeds, self._arguments, strict=True)

@@ -17,7 +17,7 @@ from flowrt.graph.effects import is_stateful, touches
 from flowrt.graph.layouts.attributes import AGAIN, FORWARD, REMAT, STAGE
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import assign_stages, backward_nodes, nodes_of_batch
+from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages, backward_nodes, nodes_of_batch
 from flowrt.graph.topology import sort_topologically
 
 _MADE_AGAIN = (Effect.PURE, Effect.RANDOM, Effect.NESTED)

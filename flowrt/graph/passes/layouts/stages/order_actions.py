@@ -29,7 +29,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.text.python_calls import no_op
-from flowrt.graph.passes.layouts.assign_stages import backward_nodes
+from flowrt.graph.passes.layouts.stages.assign_stages import backward_nodes
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.placement.partition import tag
 from flowrt.graph.passes.prepare.fed_nodes import fed_nodes

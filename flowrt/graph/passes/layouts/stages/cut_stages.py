@@ -18,7 +18,7 @@ from flowrt.dtypes import variant
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import backward_nodes, nodes_of_batch
+from flowrt.graph.passes.layouts.stages.assign_stages import backward_nodes, nodes_of_batch
 
 PASSES = 3
 """A backward pass takes twice the time of its forward pass."""

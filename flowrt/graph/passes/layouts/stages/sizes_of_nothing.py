@@ -1,8 +1,8 @@
 """Results that a branch does not have, in the shape of those of the branch that has them.
 
-The gradient of a branch reads results in it, in whose place the other branches have a scalar, which nobody
-reads. So the shape of such a result is unknown, and it could not be in parts. Once the sizes of a step are
-known, zeros of the shape may be there instead.
+The gradient of a branch reads results in it. The other branches have a scalar instead, which nobody reads. So
+the shape of such a result is unknown, and it could not be in parts. Once the sizes of a step are known, zeros
+of the shape may be there instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What waits for an effect of the whole batch, in a step with micro-batches: later effects only.
+"""Effects of the whole batch in a step with micro-batches: only later effects wait for them.
 
     with tf.control_dependencies([tf.assert_less(h, 100.0)]):
         h = tf.layers.dense(h, 64)
@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from flowrt.graph.effects import is_stateful, touches
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.assign_stages import nodes_of_batch
+from flowrt.graph.passes.layouts.stages.assign_stages import nodes_of_batch
 
 
 def wait_for_effects(subgraph: Subgraph) -> Subgraph:
