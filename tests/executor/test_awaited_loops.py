@@ -149,6 +149,21 @@ def test_instances_of_steps_at_the_same_time_get_the_loops_too():
                 np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_updates_by_values_in_registers(is_known):
+    """A large feed is read where it is, and so is a value of a size that only the step knows."""
+    v = tf.Variable(tf.zeros([200, 200]))
+    x = tf.placeholder(tf.float32, [200, 200])
+    update = v.assign_sub(x if is_known else tf.boolean_mask(x, x[:, 0] > 0))
+    total = tf.reduce_sum(tf.exp(tf.constant(np.zeros([64, 64], np.float32)) * v[:64, :64]) * 2.0)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(8):
+            session.run([update, total], {x: np.ones((200, 200), np.float32)})
+            wait_for_loops()
+        assert session.run(v).tolist() == [[-8.0] * 200] * 200
+
+
 def test_a_closed_plan_compiles_no_more_loops(monkeypatch):
     made, compiled = awaited_loops._compiled, []
     monkeypatch.setattr(awaited_loops, "_compiled", lambda action: (compiled.append(action), made(action))[1])

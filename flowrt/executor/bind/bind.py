@@ -252,10 +252,13 @@ class Binder:
         self._builder.emit_line(node, action, reads, ", ".join([place.text for place in writes]))
 
     def _computing(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
-        """The action of a kernel or loop."""
+        """The action of a kernel or loop. What reads registers is compiled now, other than a group: kernels
+        may need more registers, of which a program's number is fixed.
+        """
         compiled = functools.partial(self._kernels.action, node, reads, writes, self._in_nest)
         loop = None if self._plain_kernels is None else loop_estimate(self._subgraph, node)
-        if self._plain_kernels is None or loop is None:
+        has_registers = "group" not in node.attrs and any(read.slot is not None for read in reads)
+        if self._plain_kernels is None or loop is None or has_registers:
             return compiled()
         return Awaiting(self._plain_kernels.action(node, reads, writes), compiled, loop)
 

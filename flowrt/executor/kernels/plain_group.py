@@ -26,16 +26,25 @@ class PlainGroup:
     def __call__(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> Sequence[Any]:
         if out is None:
             out = [np.empty(static_shape(spec), spec.dtype.np) for spec in self._specs]
-        for target, value in zip(out, self._values(inputs), strict=True):
-            np.copyto(target, value)
+        for target, value in zip(out, self._values(inputs, out), strict=True):
+            if value is not target:
+                np.copyto(target, value)
         return out
 
-    def _values(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs. Several are no views of an input, which the first that is stored may overwrite."""
+    def _values(self, inputs: Sequence[Any], out: Sequence[Any]) -> list[Any]:
+        """The outputs: in ``out``, if the kernel takes it and no input is there. Several are no views of an
+        input, which the first that is stored may overwrite.
+        """
         group = self._group
+        targets = {
+            ref: target
+            for ref, target in zip(group.outputs, out, strict=True)
+            if not any(np.may_share_memory(target, value) for value in inputs)
+        }
         values = {**group.constants, **dict(zip(group.inputs, inputs, strict=True))}
         for member, dead in zip(group.members, self._dead, strict=True):
-            results = evaluate_node(member, [values[ref] for ref in member.inputs])
+            target = targets.get((member.name, 0))
+            results = evaluate_node(member, [values[ref] for ref in member.inputs], out=target)
             values.update({(member.name, index): result for index, result in enumerate(results)})
             for ref in dead:
                 del values[ref]

@@ -133,8 +133,9 @@ P = TypeVar("P", bound=Compiled)
 class NextTier(Generic[P]):
     """The plan with compiled loops that takes the place of one of ``nodes`` nodes after some runs.
 
-    ``make()`` makes it, and its `compile_loops` compiles the loops. If `make` it raises `FailedPreconditionError`, because the session was closed meanwhile,
-    or `ResourceExhaustedError`, because two plans do not fit into memory, the first plan stays.
+    ``make()`` makes it, and its `compile_loops` compiles the loops. If ``make()`` raises
+    `FailedPreconditionError`, because the session was closed meanwhile, or `ResourceExhaustedError`, because
+    two plans do not fit into memory, the first plan stays.
     """
 
     def __init__(self, make: Callable[[], P], nodes: int) -> None:
