@@ -34,8 +34,11 @@ def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any])
     return tuple(arguments)
 
 
-def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any = np) -> list[Any]:
-    """The outputs of ``node`` for the given input values, as arrays of the declared dtypes.
+def evaluate_node(
+    node: Node, values: Sequence[Any], state: Any = None, xp: Any = np, out: Any = None
+) -> list[Any]:
+    """The outputs of ``node`` for the given input values, as arrays of the declared dtypes; a single one in
+    ``out``, if it is given and the kernel takes it.
 
     Raises what the kernel raises as a typed error that names the node; `InvalidArgumentError` if the
     operation needs a ``state`` and none is given.
@@ -50,6 +53,8 @@ def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any 
         )
     if op.state is not None:
         attrs["state"] = state
+    if out is not None and op.takes_out and len(node.outputs) == 1:
+        attrs["out"] = out
     try:
         with np.errstate(all="ignore"):
             result = op.kernel(xp, *kernel_arguments(op, values, node.attrs), **attrs)

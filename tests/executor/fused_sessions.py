@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import flowrt as tf
+from flowrt.executor.bind.awaited_loops import AwaitedLoops
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING, compile_beside
 
 WAIT_S = 60.0
@@ -43,13 +44,15 @@ def both(monkeypatch, build, feeds, steps=1):
 
 def in_all_modes(monkeypatch, fetches, feeds):
     """The results of one step of the default graph with FLOWRT_JIT off, eager and background, where it is the
-    first step with compiled loops; and the groups of the eager plan.
+    first step with compiled loops; of one that awaits all of these; and the groups of the eager plan.
     """
     results = {}
-    for mode in ("off", "eager", "background"):
-        monkeypatch.setenv("FLOWRT_JIT", mode)
-        with tf.Session() as session:
-            if mode == "background":
+    for mode in ("off", "eager", "background", "awaiting"):
+        monkeypatch.setenv("FLOWRT_JIT", "background" if mode == "awaiting" else mode)
+        with monkeypatch.context() as patch, tf.Session() as session:
+            if mode == "awaiting":
+                patch.setattr(AwaitedLoops, "compile", lambda self: iter(()))
+            if mode in ("background", "awaiting"):
                 for _ in range(RUNS_BEFORE_COMPILING):
                     session.run(fetches, feeds)
                 wait_for_loops()

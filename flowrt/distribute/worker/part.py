@@ -137,15 +137,15 @@ class CompiledPart:
             loops={d.name: LOOP_COMPILER for d in devices if fuses and d.executor.compiles_loops()},
         )
 
-    def _new_plan(self, placed: Subgraph, options: CompileOptions) -> Plan:
-        mode = StepMode(controlled=True, is_shared=True)
+    def _new_plan(self, placed: Subgraph, options: CompileOptions, awaits_loops: bool = False) -> Plan:
+        mode = StepMode(controlled=True, is_shared=True, awaits_loops=awaits_loops)
         return Plan(placed, self._devices, self._resource, options, mode)
 
     def _plan_with_loops(self, placed: Subgraph) -> Plan:
         """Compile the plan with loops; runs on a compiling thread."""
         if self._is_closed:
             raise FailedPreconditionError("the part was let go of: no loops are compiled for it")
-        return self._new_plan(placed, self._options(fuses=True))
+        return self._new_plan(placed, self._options(fuses=True), awaits_loops=True)
 
     def run(
         self,

@@ -11,5 +11,6 @@ verify_program  every read finds the value that the graph says it reads: `node_a
                 called are the instructions: `verify_calls`
 bind            `Binder`: a partition -> `Program`
 capture         programs that a device can launch as one unit
+awaited_loops   loops that are compiled while their program runs
 extend_program  incremental compilation: a larger request reuses a bound program
 """

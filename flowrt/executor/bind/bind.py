@@ -27,6 +27,7 @@ from flowrt.errors import OpError
 from flowrt.executor.analysis.cost import may_block, node_costs
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
+from flowrt.executor.bind.awaited_loops import Awaiting, loop_estimate
 from flowrt.executor.bind.bind_control import BoundFunction, ControlBinder
 from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_kernel import KernelBinder
@@ -48,7 +49,7 @@ from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.lists.open_lists import ListBinder
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
-from flowrt.executor.program.instruction import Free
+from flowrt.executor.program.instruction import Action, Free
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Program
 from flowrt.graph.evaluate import located
@@ -101,11 +102,18 @@ class Outer(NamedTuple):
 @final
 class Binder:
     """Binds one partition to the ``ends`` of a step. ``resource(node)`` returns the session's object of a
-    stateful node. Raises `ResourceExhaustedError`.
+    stateful node. With ``awaits_loops``, its loops are compiled later
+    (`flowrt.executor.bind.awaited_loops`), other than those in loops and branches. Raises
+    `ResourceExhaustedError`.
     """
 
     def __init__(
-        self, partition: Partition, resource: Callable[[Node], Any], ends: Ends, outer: Outer | None = None
+        self,
+        partition: Partition,
+        resource: Callable[[Node], Any],
+        ends: Ends,
+        outer: Outer | None = None,
+        awaits_loops: bool = False,
     ) -> None:
         self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops = partition
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
@@ -116,6 +124,9 @@ class Binder:
         self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
+        plain = KernelBinder(device, self._subgraph, registers, resource, has_loops=False)
+        self._plain_kernels = plain if awaits_loops else None
+        """Kernels of operations until their loops are there."""
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)
         self._builder: InstructionBuilder = self._streams.builders[0]
@@ -237,8 +248,19 @@ class Binder:
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         else:
-            action = self._kernels.action(node, reads, writes, self._in_nest)
+            action = self._computing(node, reads, writes)
         self._builder.emit_line(node, action, reads, ", ".join([place.text for place in writes]))
+
+    def _computing(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
+        """The action of a kernel or loop. What reads registers is compiled now, other than a group: kernels
+        may need more registers, of which a program's number is fixed.
+        """
+        compiled = functools.partial(self._kernels.action, node, reads, writes, self._in_nest)
+        loop = None if self._plain_kernels is None else loop_estimate(self._subgraph, node)
+        has_registers = "group" not in node.attrs and any(read.slot is not None for read in reads)
+        if self._plain_kernels is None or loop is None or has_registers:
+            return compiled()
+        return Awaiting(self._plain_kernels.action(node, reads, writes), compiled, loop)
 
     def _free_registers(self, node: Node, position: int) -> None:
         """Free large register values after their last reader, the node. Freed memory is reused by the stream

@@ -14,6 +14,7 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
+from flowrt.executor.kernels.plain_group import PlainGroup
 from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
@@ -83,7 +84,8 @@ class KernelBinder:
         """
         convert = self._device.to_host, self._device.to_device
         if "group" in node.attrs:
-            return self._backend.group(node), bound_kernel(self._xp, node, reads, None, *convert)[1]
+            kernel = self._backend.group(node) if self._has_loops else PlainGroup(node)
+            return kernel, bound_kernel(self._xp, node, reads, None, *convert)[1]
         state = self._resource(node) if node.op.state is not None else None
         own = self._backend.kernel(self._subgraph, node, self._has_loops)
         return bound_kernel(self._xp, node, reads, state, *convert, own)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -18,6 +19,7 @@ from weakref import ref
 from flowrt.device.device import Device
 from flowrt.errors import InternalError, OpError, ResourceExhaustedError
 from flowrt.executor.analysis.cost import waits_outside
+from flowrt.executor.bind.awaited_loops import Awaited, AwaitedLoops
 from flowrt.executor.bind.bind import Binder, Partition, compile_partition
 from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.bind.extend_program import Bound, bound_from
@@ -53,13 +55,15 @@ class StepMode:
     """The execution mode of a plan's steps. ``inline``: on one thread, if the step allows it. ``seed``:
     instructions of several programs interleave in an order derived from it (for tests). ``controlled``: every
     run has a `StepControl`. ``is_shared``: the plan is one task's part of a step, so every run is given the
-    step's rendezvous.
+    step's rendezvous. ``awaits_loops``: steps run plain kernels until `Plan.compile_loops` has compiled the
+    loops that take their place.
     """
 
     inline: bool = False
     seed: int | None = None
     controlled: bool = False
     is_shared: bool = False
+    awaits_loops: bool = False
 
 
 @final
@@ -90,6 +94,10 @@ class Plan:
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._idle: list[Instance] = []
         self._closed = False
+        self._awaited: deque[AwaitedLoops] = deque()
+        """Loops of the instances that wait for them."""
+        self._has_compiled = False
+        """Whether the loops were compiled: then instances take them when they are bound."""
         self._arena_sharers: list[ref[Plan]] = []
         """The plans with instances that may share an arena with this one's."""
         first = None if earlier is None else self._extend(*earlier, options.observer)
@@ -362,10 +370,15 @@ class Plan:
         programs: list[Program] = []
         bound: Bound | None = None
         layers: list[Layer] = []
+        awaited: list[Awaited] = []
         for part in self.partitions.values():
             resource = self._resource_on(part.device)
-            binder = Binder(part, resource, ends)
-            programs += binder.bind()
+            awaits_loops = self._mode.awaits_loops and not (self._is_short or part.device.is_asynchronous)
+            binder = Binder(part, resource, ends, awaits_loops=awaits_loops)
+            of_part = binder.bind()
+            programs += of_part
+            if awaits_loops:
+                awaited.append(Awaited(of_part, binder.layer))
             layers.append(binder.layer)
             bound = bound_from(part, resource, ends, binder.layer)
         can_grow = len(programs) == 1 and self._mode.seed is None and not self._mode.is_shared
@@ -375,7 +388,30 @@ class Plan:
         if whole is not None and is_checking():
             fetches = [ref for layer in layers for ref in layer.subgraph.fetches]
             verify_program(layers, fetches, [whole.segments])
+        if awaited:
+            self._awaited.append(AwaitedLoops(awaited))
+            if self._has_compiled:
+                self._compile_awaited()
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
+
+    def compile_loops(self) -> Iterator[None]:
+        """Compile the loops that the plan's instances wait for. Yields each time steps use more of them.
+        Stops early if the plan is closed.
+        """
+        if self._awaited:  # those of the first instance; others wait for the same
+            for _ in self._awaited.popleft().compile():
+                yield
+                if self._closed:
+                    return
+        self._has_compiled = True
+        self._compile_awaited()
+
+    def _compile_awaited(self) -> None:
+        """Compile what other instances wait for, which takes no time when the first one has the loops."""
+        with contextlib.suppress(IndexError):  # another thread may take it
+            while True:
+                for _ in self._awaited.popleft().compile():
+                    pass
 
     @property
     def subgraphs(self) -> list[Subgraph]:

@@ -1,5 +1,6 @@
-"""Tiered compilation: a plan first runs its operations' own kernels; loops are compiled in the background,
-and swapped in between two steps.
+"""Tiered compilation: a plan first runs its operations' own kernels; a plan with loops takes its place as
+soon as those that save half of the time are compiled in the background, and gets the others as they become
+ready (`flowrt.executor.bind.awaited_loops`).
 
 `FLOWRT_JIT` selects when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
 that runs once, such as an initializer, is not worth it: compiling begins with the third run, and for a large
@@ -120,6 +121,8 @@ class Compiled(Protocol):
 
     has_loops: bool
 
+    def compile_loops(self) -> Iterator[None]: ...
+
     def close(self) -> None: ...
 
 
@@ -130,8 +133,9 @@ P = TypeVar("P", bound=Compiled)
 class NextTier(Generic[P]):
     """The plan with compiled loops that takes the place of one of ``nodes`` nodes after some runs.
 
-    ``make()`` compiles it. If it raises `FailedPreconditionError`, because the session was closed meanwhile,
-    or `ResourceExhaustedError`, because two plans do not fit into memory, the first plan stays.
+    ``make()`` makes it, and its `compile_loops` compiles the loops. If ``make()`` raises
+    `FailedPreconditionError`, because the session was closed meanwhile, or `ResourceExhaustedError`, because
+    two plans do not fit into memory, the first plan stays.
     """
 
     def __init__(self, make: Callable[[], P], nodes: int) -> None:
@@ -140,8 +144,8 @@ class NextTier(Generic[P]):
         self._runs = itertools.count(1)  # threads draw each number once
 
     def count_run(self, take: Callable[[P | None], None]) -> None:
-        """Count a run. The last one has another thread compile the plan and call ``take`` with it, or with
-        None if there is no plan or it has no loop.
+        """Count a run. The last one has another thread make the plan, compile its first loops, call
+        ``take`` with it, and compile the others; with None if there is no plan or it has no loop.
         """
         if next(self._runs) == self._last:
             compile_beside(lambda: self._compile(take), self._nodes)
@@ -150,8 +154,12 @@ class NextTier(Generic[P]):
         plan: P | None = None
         try:
             plan = self._made()
+            loops = iter(()) if plan is None else plan.compile_loops()
+            next(loops, None)  # steps use the plan from its first loops on
         finally:
             take(plan)
+        for _ in loops:
+            pass
 
     def _made(self) -> P | None:
         try:

@@ -142,13 +142,18 @@ class LocalRuntime:
         return plan
 
     def _new_plan(
-        self, placed: Subgraph, options: CompileOptions, earlier: tuple[Plan, Extension] | None = None
+        self,
+        placed: Subgraph,
+        options: CompileOptions,
+        earlier: tuple[Plan, Extension] | None = None,
+        awaits_loops: bool = False,
     ) -> Plan:
         config = self._config
         mode = StepMode(
             inline=config.inter_op_parallelism_threads == 1,
             seed=self._seed,
             controlled=bool(config.operation_timeout_in_ms),
+            awaits_loops=awaits_loops,
         )
         plan = Plan(placed, self._by_name, self._resource, options, mode, earlier)
         self._plans.append(ref(plan))
@@ -158,7 +163,7 @@ class LocalRuntime:
         """Compile on a compiling thread, unless the session was closed meanwhile."""
         if self._closed:
             raise closed()
-        return self._new_plan(placed, self._options(fuses=True))
+        return self._new_plan(placed, self._options(fuses=True), awaits_loops=True)
 
     def _plan_before(self, placed: Subgraph) -> tuple[Plan, Extension] | None:
         """The plan from which one of ``placed`` may grow: of the last few, that with the least to change."""

@@ -28,7 +28,7 @@ def within_budget(
 ) -> list[Group | Node]:
     """``found``, reduced to the budget. ``single`` makes a group of one member, if possible."""
     groups = [item for item in found if isinstance(item, Group)]
-    if sum(map(_compile_s, groups)) <= MAX_COMPILE_S:
+    if sum(compile_seconds(len(group.members)) for group in groups) <= MAX_COMPILE_S:
         return list(found)
     compiled = _most_used(groups, MAX_COMPILE_S / 2)
     apart = {
@@ -50,7 +50,7 @@ def _most_used(groups: Iterable[Group], seconds: float) -> set[str]:
     for group in groups:
         alike.setdefault(group.form, []).append(group)
     by_use = sorted(alike.values(), key=lambda groups: -len(groups) * len(groups[0].members))
-    until = itertools.accumulate([_compile_s(groups[0]) for groups in by_use])
+    until = itertools.accumulate([compile_seconds(len(groups[0].members)) for groups in by_use])
     return {
         _name(group)
         for groups, total in zip(by_use, until, strict=True)
@@ -59,9 +59,9 @@ def _most_used(groups: Iterable[Group], seconds: float) -> set[str]:
     }
 
 
-def _compile_s(group: Group) -> float:
-    """Estimated compile time of the group's loop."""
-    return LOOP_S + MEMBER_S * len(group.members)
+def compile_seconds(members: int) -> float:
+    """Estimated compile time of a loop of so many operations."""
+    return LOOP_S + MEMBER_S * members
 
 
 def _name(item: Group | Node) -> str:
