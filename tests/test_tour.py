@@ -25,7 +25,8 @@ import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
 from flowrt.executor.analysis.streams import one_stream
-from flowrt.executor.bind.bind import Binder, Ends, compile_partition
+from flowrt.executor.bind.bind import Binder, compile_partition
+from flowrt.executor.bind.bind_transfer import new_ends
 from flowrt.executor.plan.plan import raise_error
 from flowrt.executor.program.program import PAUSE, Program
 from flowrt.graph.derivatives.jvp import apply_jvp
@@ -376,7 +377,7 @@ def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     for device in local_devices(DeviceRequest({"CPU": 2, "GPU": 0})):
         part = parts[device.name]
         compiled = compile_partition(part, one_stream(part), device, no_variables)
-        programs += Binder(compiled, no_variables, Ends(rendezvous.send, rendezvous.take, raise_error)).bind()
+        programs += Binder(compiled, no_variables, new_ends(rendezvous.send, rendezvous.take, raise_error)).bind()
     return programs
 
 

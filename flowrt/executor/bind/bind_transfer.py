@@ -23,18 +23,27 @@ from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
 from flowrt.executor.program.instruction import Action, Call
-from flowrt.graph.node import Node
+from flowrt.executor.program.joint_reduction import JointReductions
+from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.resources.tensor_list import TensorList
 
 
 class Ends(NamedTuple):
     """The step's rendezvous: ``send(key, value)``, ``take(key, default)``, and ``fail(error)`` to end a step
-    when a copy from a device fails after its instruction.
+    when a copy from a device fails after its instruction. ``reductions``: those among its devices.
     """
 
     send: Callable[[str, Any], None]
     take: Callable[[str, Any], Any]
     fail: Callable[[OpError], object]
+    reductions: JointReductions
+
+
+def new_ends(
+    send: Callable[[str, Any], None], take: Callable[[str, Any], Any], fail: Callable[[OpError], object]
+) -> Ends:
+    """The ends of a rendezvous, with reductions that send to it."""
+    return Ends(send, take, fail, JointReductions(send))
 
 
 MAX_KEPT_BYTES = 65536
@@ -92,7 +101,7 @@ class TransferBinder:
         """The action that sends ``operand``, a list or a tensor, computed on ``stream``. ``is_borrowed``: see
         `BoundTensors.is_borrowed`.
         """
-        device, key, (send, _, fail) = self._device, self.key(node), self._ends
+        device, key, (send, _, fail, _) = self._device, self.key(node), self._ends
         if not device.is_asynchronous or operand.is_host:
             return self._send_value(operand, _sender(key, send), self._is_copied(node, operand, is_borrowed))
         if is_list:
@@ -107,6 +116,12 @@ class TransferBinder:
             return Call(lambda: send_now(share(stream, read())))
         copy_out, sender = device.send, _later_sender(key, send)
         return Call(lambda: copy_out(stream, read(), sender(), fail))  # sent when the copy is complete
+
+    def contribute(self, node: Node, spec: TensorSpec, operand: Operand) -> Action:
+        """The action that brings ``operand``, a value of ``spec``, to an all-reduce."""
+        empty = functools.partial(self._device.empty, static_shape(spec), spec.dtype.np, owner_of(node))
+        reduction = self._ends.reductions.of(node, empty)
+        return self._send_value(operand, functools.partial(reduction.contribute, node.attrs["rank"]), False)
 
     def _is_copied(self, node: Node, operand: Operand, is_borrowed: bool) -> bool:
         """Whether the next iteration, what follows a branch, or the next step writes its memory."""

@@ -44,6 +44,12 @@ def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]:
     return key if frame is None else functools.partial(frame.key, key.removesuffix("0:0"))
 
 
+def contribution_keys(node: Node) -> list[str]:
+    """The keys under which the ranks receive the total of what ``node``, a `_Contribute`, has a part in."""
+    name, devices = node.attrs["tensor_name"], node.attrs["devices"]
+    return [create_key(d, INCARNATION, d, f"{name}:{rank}", 0, 0) for rank, d in enumerate(devices)]
+
+
 def event_key(device: Device, name: str, reader: int) -> str:
     """The key of the event that tells the stream ``reader`` that the node ``name`` has finished."""
     return create_key(device.name, INCARNATION, device.name, f"{name}^stream{reader}", 0, 0)

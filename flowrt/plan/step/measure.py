@@ -36,7 +36,7 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import OpError
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
-from flowrt.executor.bind.bind_transfer import Ends
+from flowrt.executor.bind.bind_transfer import new_ends
 from flowrt.executor.buffers.buffer_assignment import Storage
 from flowrt.executor.plan.instance import Instance
 from flowrt.executor.plan.plan import raise_error
@@ -177,7 +177,7 @@ class _Alone:
 
         partition = compile_partition(subgraph, schedule, self._device, resource, has_loops=True)
         rendezvous = InlineRendezvous()
-        ends = Ends(rendezvous.send, rendezvous.take, raise_error)
+        ends = new_ends(rendezvous.send, rendezvous.take, raise_error)
         return Instance(Binder(partition, resource, ends).bind(), rendezvous, [], [])
 
     def _variable(self, node: Node) -> VariableResource:

@@ -6,10 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flowrt.device.spec import parse_device
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.collectives.algorithms import Group
 from flowrt.graph.collectives.cost import Links, cheapest, schedule_of
 from flowrt.graph.node import Node, Ref, TensorSpec
+from flowrt.graph.ops.collective.collectives import all_reduce_op
 from flowrt.graph.passes.collective.expand_collective import Call
 from flowrt.graph.passes.placement.partition import task_of
 from flowrt.graph.shapes import is_static, merge, normalize_axis, num_elements
@@ -81,6 +83,16 @@ def edge_of(node: Node, what: Asked) -> str:
 def is_whole(node: Node) -> bool:
     """Whether the graph has all ranks of the group."""
     return len(node.attrs["ranks"]) == int(node.attrs["group_size"])
+
+
+def is_joint(node: Node, what: Asked) -> bool:
+    """Whether the ranks may add up their values together: on several CPUs of one task, in no algorithm that
+    was asked for by its name.
+    """
+    is_auto = node.op is all_reduce_op and node.attrs["lowering"] == "auto" and is_whole(node)
+    if not is_auto or not is_static(what.payload.shape) or len(set(what.devices)) == 1:
+        return False
+    return len(set(what.group.tasks)) == 1 and all(parse_device(d).device_type == "CPU" for d in what.devices)
 
 
 def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) -> str:
