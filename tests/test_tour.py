@@ -377,7 +377,8 @@ def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     for device in local_devices(DeviceRequest({"CPU": 2, "GPU": 0})):
         part = parts[device.name]
         compiled = compile_partition(part, one_stream(part), device, no_variables)
-        programs += Binder(compiled, no_variables, new_ends(rendezvous.send, rendezvous.take, raise_error)).bind()
+        ends = new_ends(rendezvous.send, rendezvous.take, raise_error)
+        programs += Binder(compiled, no_variables, ends).bind()
     return programs
 
 

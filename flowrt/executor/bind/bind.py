@@ -249,7 +249,7 @@ class Binder:
             is_borrowed = not is_list and self.tensors.is_borrowed(ref)
             action = self._transfers.send(node, reads[0], is_list, is_borrowed, self._builder.current_stream)
         elif node.op is contribute_op:
-            action = self._transfers.contribute(node, self._subgraph.spec(node.inputs[0]), reads[0])
+            action = self._transfers.contribute(node, reads[0])
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         else:

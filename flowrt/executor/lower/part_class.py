@@ -18,6 +18,7 @@ import numpy as np
 
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.array.slicing import slice_op
 from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
 
 _ENDS = frozenset(("tensor_name", "send_device", "recv_device", "send_device_incarnation"))
@@ -93,7 +94,8 @@ def _looks_at(node: Node, constants: set[str]) -> bool:
     """Whether the values of ``constants`` may decide how ``node`` is bound: if it reads one on the host, or
     passes it on as it is.
     """
-    if not any(name in constants for name, _ in node.inputs):
-        return False
+    read = [name in constants for name, _ in node.inputs]
     op = node.op
+    if not any(read) or (op is slice_op and not read[0] and not read[2]):  # a view, wherever it begins
+        return False
     return op.alias or op.effect is Effect.NESTED or any(argument.on_host for argument in op.inputs)

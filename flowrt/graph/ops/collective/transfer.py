@@ -23,15 +23,16 @@ send_op: OpDef[Operation] = define_op(
 contribute_op: OpDef[Operation] = define_op(
     "_Contribute",
     "tensor: T in NUMERIC ->",
-    attrs="tensor_name: string, devices: list(string), rank: int, reduction: string",
+    attrs="tensor_name: string, devices: list(string), rank: int, "
+    "kind: string, reduction: string, axis: int, shape: shape",
     kernel=BY_EXECUTOR,
     effects=Effects(Effect.STATEFUL),
-    doc="Brings its input, the value of ``rank``, to the all-reduce ``tensor_name`` of ``devices``, one a "
-    "rank; each receives the total under its rank.",
+    doc="Brings its input, the value of ``rank``, to the collective ``tensor_name`` of ``devices``, one for "
+    "each rank; each receives its result. ``shape``: of the whole value.",
 )
 
 SENDS = frozenset((send_op, contribute_op))
-"""Ops whose input others may read until the step ends."""
+"""Ops of which others may read the input until the step ends."""
 
 recv_op = define_op(
     "_Recv",

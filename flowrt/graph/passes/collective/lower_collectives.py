@@ -4,11 +4,13 @@ Runs after placement and before partitioning by task or device. A rank is on the
 rank without one, on the device where its result was requested.
 
 The algorithm is the one that the operation names, or the cheapest according to
-`flowrt.graph.collectives.cost`. An all-reduce among CPUs of one task stays whole until the step is cut, outside
-of functions: its ranks then have two operations each, and are equal
-(`flowrt.executor.program.joint_reduction`). On every device collectives run in order of creation, all operations of one
+`flowrt.graph.collectives.cost`. On every device collectives run in order of creation, all operations of one
 before those of the next, by control edges: ranks that block (`_GroupRecv`, native collectives) therefore
 cannot deadlock.
+
+An all-reduce, all-gather or reduce-scatter among CPUs of one task stays whole until the step is cut, unless
+it is in a function or names an algorithm: each rank then has two operations, the same as all others
+(`flowrt.executor.program.joint_collective`).
 """
 
 from __future__ import annotations
@@ -122,6 +124,9 @@ class _Lowering:
     def __init__(self, subgraph: Subgraph, links: Links, is_step: bool) -> None:
         self._subgraph, self._links, self._is_step = subgraph, links, is_step
         self._made: dict[str, Node] = {}
+        self._passed_on = {ref for node in subgraph if node.op in COLLECTIVES for ref in node.inputs}
+        """Results that are fetched, and values of collectives."""
+        self._passed_on.update(subgraph.fetches)
         self._targets: dict[str, None] = dict.fromkeys(subgraph.targets)
         self._results: dict[Ref, Ref] = {}
         """Replacements of the collectives' results."""
@@ -184,7 +189,7 @@ class _Lowering:
 
     def _lower(self, node: Node) -> None:
         devices, specs, what = self._asked(node, self._made)
-        if self._is_step and is_joint(node, what):
+        if self._is_step and is_joint(node, what) and node.name not in self._subgraph.targets:
             self._keep(node, what)
             return
         try:
@@ -199,11 +204,12 @@ class _Lowering:
         self._note_last(devices, last)
 
     def _keep(self, node: Node, what: Asked) -> None:
-        """Add ``node`` as it is. What is fetched becomes a copy on the rank's device."""
+        """Add ``node`` as it is. An operation on its rank's device passes a result on that is fetched or the
+        value of another collective.
+        """
         self._add(node.replace(device=what.devices[0]))
-        fetched = {index for name, index in self._subgraph.fetches if name == node.name}
-        for index in sorted(fetched):
-            name, spec, device = f"{node.name}/_fetched_{index}", node.outputs[index], what.devices[index]
+        for index in [i for i in range(len(node.outputs)) if (node.name, i) in self._passed_on]:
+            name, spec, device = f"{node.name}/_result_{index}", node.outputs[index], what.devices[index]
             attrs = {"T": spec.dtype}
             self._add(Node(name, identity, ((node.name, index),), (), attrs, device, node.source, (spec,)))
             self._results[node.name, index] = (name, 0)

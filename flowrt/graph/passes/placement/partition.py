@@ -17,16 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt.graph.construction.constant import const_beside
-from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph
-from flowrt.graph.ops.collective.collectives import COLLECTIVES
+from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.ops.collective.collectives import COLLECTIVES, all_gather_op
 from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
 from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, is_in_group
 from flowrt.graph.passes.placement.lent_reads import lent_reads
+from flowrt.graph.shapes import normalize_axis
 
 MAX_COPIED_BYTES = 1024
 
@@ -86,7 +87,7 @@ class Partitioner:
             self.add(node)
         for name, ranks in self._cut.items():
             for rank in range(len(ranks.devices)):
-                self._receive_total(name, rank)
+                self._receive_result(name, rank)
         return {
             name: Subgraph(
                 _sent_at_once(nodes, self._sending),
@@ -122,14 +123,14 @@ class Partitioner:
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = [self._local_control(name, device) for name in node.controls]
         if is_in_group(node):
-            controls += self._order.before(node.name, device)
+            controls += self._before(node.name, device)
         return inputs, tuple(dict.fromkeys(controls))
 
     def local(self, ref: Ref, device: str) -> Ref:
         """The tensor that represents ``ref`` on ``device``."""
         producer = origin = self.whole.nodes[ref[0]]
         if ref[0] in self._cut:
-            producer = self._receive_total(*ref)
+            producer = self._receive_result(*ref)
             ref = (producer.name, 0)
         if self._is_there(producer, device):
             return ref
@@ -144,8 +145,9 @@ class Partitioner:
     def _local_control(self, name: str, device: str) -> str:
         producer = origin = self.whole.nodes[name]
         if name in self._cut:
-            devices = self._cut[name].devices
-            producer = self._receive_total(name, devices.index(device) if device in devices else 0)
+            ranks = self._cut[name]
+            rank = ranks.devices.index(device) if device in ranks.devices else 0
+            producer = self._receive_result(name, ranks.node.attrs["ranks"].index(rank))
         if self._is_there(producer, device):
             return producer.name
         key = (name, self.part_of(device))
@@ -177,9 +179,16 @@ class Partitioner:
         self._sending.add(name)
         name = f"{producer.name}/_recv_{index}/{tag(device)}"
         attrs = {**ends, "tensor_type": spec.dtype, "shape": spec.shape}
-        controls = self._order.before(origin.name, device)
+        controls = self._before(origin.name, device)
         self._put(Node(name, recv_op, (), controls, attrs, device, producer.source, (spec,)))
         return (name, 0)
+
+    def _before(self, name: str, device: str) -> tuple[str, ...]:
+        """`ExchangeOrder.before`; of a collective that is cut, its contribution on the device."""
+        return tuple([
+            _contribution(other, self._cut[other].devices.index(device)) if other in self._cut else other
+            for other in self._order.before(name, device)
+        ])  # fmt: skip
 
     # --- collectives
 
@@ -192,20 +201,18 @@ class Partitioner:
         given = dict(zip(node.attrs["ranks"], node.inputs, strict=True))
         devices = tuple([self.whole.nodes[given[rank][0]].device for rank in range(len(given))])
         self._cut[node.name] = _Ranks(node, devices, {})
+        joint = joint_attrs(node, self.whole.spec(node.inputs[0]))
         for rank, device in enumerate(devices):
             value = given[rank]
             lent = {LENT: True} if value[0] in self._lent else {}
-            attrs = {
-                "tensor_name": node.name, "devices": devices, "rank": rank,
-                "reduction": node.attrs["reduction"], "T": node.attrs["T"], **lent,
-            }  # fmt: skip
+            attrs = {"tensor_name": node.name, "devices": devices, "rank": rank, **joint, **lent}
             controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
             name = _contribution(node.name, rank)
             inputs = (self.local(value, device),)
             self._put(Node(name, contribute_op, inputs, controls, attrs, device, node.source, ()))
             self._sending.add(name)
 
-    def _receive_total(self, name: str, index: int) -> Node:
+    def _receive_result(self, name: str, index: int) -> Node:
         """The receive of output ``index`` of the collective ``name``."""
         ranks = self._cut[name]
         node = ranks.node
@@ -214,7 +221,7 @@ class Partitioner:
             device, spec = ranks.devices[rank], node.outputs[index]
             ends = {"tensor_name": f"{name}:{rank}", "send_device": device, "recv_device": device}
             attrs = {**ends, "send_device_incarnation": 0, "tensor_type": spec.dtype, "shape": spec.shape}
-            controls = (_contribution(name, rank), *self._order.before(name, device))
+            controls = (_contribution(name, rank), *self._before(name, device))
             receive = Node(f"{name}/_recv_{rank}", recv_op, (), controls, attrs, device, node.source, (spec,))
             ranks.received[rank] = receive
             self._put(receive)
@@ -227,6 +234,15 @@ class _Ranks(NamedTuple):
     node: Node
     devices: tuple[str, ...]
     received: dict[int, Node]
+
+
+def joint_attrs(node: Node, value: TensorSpec) -> dict[str, Any]:
+    """Attributes of all contributions to the collective ``node``; ``value`` is the first rank's."""
+    axis = normalize_axis(node.attrs.get("axis", 0), max(len(static_shape(value)), 1))
+    whole = node.outputs[0] if node.op is all_gather_op else value
+    reduction = node.attrs.get("reduction", "sum")
+    kind, dims = node.op.name, static_shape(whole)
+    return {"kind": kind, "reduction": reduction, "axis": axis, "shape": dims, "T": value.dtype}
 
 
 def _contribution(collective: str, rank: int) -> str:
