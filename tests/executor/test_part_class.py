@@ -154,10 +154,12 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
 }
 
 
+@pytest.mark.parametrize("jit", ["off", "eager"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_class_is_analysed_once_with_the_bits_of_many_analyses(
-    case: str, monkeypatch: pytest.MonkeyPatch
+    case: str, jit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", jit)
     build, count, classes = CASES[case]
     with checking():
         shared, analysed = losses(build, count)

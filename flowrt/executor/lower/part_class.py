@@ -20,6 +20,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.slicing import slice_op
 from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
+from flowrt.graph.passes.fusion.group import Group
 
 _ENDS = frozenset(("tensor_name", "send_device", "recv_device", "send_device_incarnation"))
 _NAMES: Mapping[Any, frozenset[str]] = {
@@ -84,6 +85,8 @@ def _is_same(value: Any, other: Any) -> bool:
     """Whether two attributes are equal; functions are if they are one object."""
     if value is other:
         return True
+    if isinstance(value, Group) and isinstance(other, Group):
+        return value.kind == other.kind
     if not isinstance(value, np.ndarray):
         return type(value) is type(other) and bool(value == other)
     is_alike = isinstance(other, np.ndarray) and (value.dtype, value.shape) == (other.dtype, other.shape)
