@@ -12,6 +12,7 @@ import flowrt as tf
 from flowrt import dtypes
 from flowrt.device.spec import parse_device
 from flowrt.distribute import collectives
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.program.edge_keys import contribution_keys
 from flowrt.executor.program.joint_collective import JointCollectives
@@ -21,6 +22,7 @@ from flowrt.graph.passes.pipeline import CompileOptions, compile_step
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.passes.prepare.verify import verify_subgraph
+from flowrt.tf1.graph_import.import_partitions import join_parts
 from tests.distribute.collectives.expanded import device
 
 RANKS = 8
@@ -246,3 +248,16 @@ def test_a_collective_that_is_run_without_its_results() -> None:
 def test_an_algorithm_that_is_named_is_expanded() -> None:
     placed, _ = parts_of(lambda: collectives.all_reduce(ranks_of(4), lowering="tree"), 4)
     assert sum(node.op.name == "AddV2" for node in placed) == 3
+
+
+def test_parts_are_imported_as_the_whole_collective() -> None:
+    placed, parts = parts_of(lambda: collectives.all_gather(ranks_of(3), axis=1), 3)
+    nodes = {name: node for part in parts.values() for name, node in part.nodes.items()}
+    (whole,) = [node for node in join_parts(nodes).values() if node.op.name == "AllGather"]
+    (before,) = [node for node in placed if node.op.name == "AllGather"]
+    assert (whole.inputs, whole.attrs["axis"], whole.name) == (before.inputs, 1, before.name)
+    del nodes[f"{before.name}/_contribute_1"]
+    with pytest.raises(
+        InvalidArgumentError, match=r"expected contributions of ranks 0 to 2 to .*; got \[0, 2\]"
+    ):
+        join_parts(nodes)

@@ -1,8 +1,8 @@
 """Reassembly of the parts of a partitioned graph during import.
 
 A cut edge is a _Send and a _Recv with the same attributes, so the output of the _Recv equals the input of the
-_Send: the receive becomes an Identity on its device, and the send is removed. The _Contribute of all ranks are
-one collective, and their receives Identities of its results. Partitioning the result creates these again.
+_Send: the receive becomes an Identity on its device, and the send is removed. The _Contribute of all ranks
+are one collective, and their receives Identities of its results. Partitioning the result creates these again.
 """
 
 from __future__ import annotations
