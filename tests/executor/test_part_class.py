@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.distribute import collectives
 from flowrt.errors import InternalError
 from flowrt.executor.bind.bind import Partition
 from flowrt.executor.bind.verify_program import checking
@@ -168,6 +169,22 @@ def test_a_class_is_analysed_once_with_the_bits_of_many_analyses(
     alone, analysed = losses(build, count)
     assert analysed == count
     assert shared == alone
+
+
+@pytest.mark.parametrize("lowering", ["auto", "native"])
+def test_ranks_of_a_collective_are_of_one_class(lowering: str) -> None:
+    with tf.Graph().as_default():
+        values = []
+        for i in range(4):
+            with tf.device(f"/cpu:{i}"):
+                values.append(tf.sin(tf.constant([1.0 + i, 2.0])))
+        totals = collectives.all_reduce(values, lowering=lowering)
+        with checking(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
+            for _ in range(2):
+                found = session.run(totals)
+                np.testing.assert_allclose(found, [np.sin([[1, 2], [2, 2], [3, 2], [4, 2]]).sum(0)] * 4, 1e-5)
+            (plan,) = [plan for of_plan in session._runtime._plans if (plan := of_plan())]
+            assert len({id(part.costs) for part in plan.partitions.values()}) == 1
 
 
 def test_a_wrong_substitution_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

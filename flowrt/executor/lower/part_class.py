@@ -19,6 +19,7 @@ import numpy as np
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.slicing import slice_op
+from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
 from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
 from flowrt.graph.passes.fusion.group import Group
 
@@ -27,6 +28,7 @@ _NAMES: Mapping[Any, frozenset[str]] = {
     send_op: _ENDS,
     recv_op: _ENDS,
     contribute_op: frozenset(("tensor_name", "devices", "rank")),
+    **dict.fromkeys(GROUP_OPS, frozenset(("rank", "ranks", "peer", "edge", "plan"))),
 }
 """Attributes of transfers that binding alone reads."""
 _OF_HANDLE = frozenset(("shared_name", "container"))
