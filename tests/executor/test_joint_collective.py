@@ -147,6 +147,10 @@ BUILDS: dict[str, Callable[[list[Any], str], Any]] = {
         collectives.reduce_scatter(v, axis=0, lowering=lowering), lowering=lowering
     ),
     "of values of others": lambda v, lowering: collectives.all_reduce(v[::-1], lowering=lowering),
+    "of large values": lambda v, lowering: on_devices(
+        collectives.all_reduce(on_devices(v, lambda x: tf.tile(x, [50, 50]) + 1), lowering=lowering),
+        lambda x: x[:2] * 2,
+    ),
     "one is read elsewhere": lambda v, lowering: [
         sum(collectives.all_reduce(v, lowering=lowering)[1:], tf.zeros([4, 6], tf.float64))
     ],

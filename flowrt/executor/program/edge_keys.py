@@ -55,18 +55,20 @@ class SentKeys:
     """The keys under which nodes send tensors, as they run: a collective's with its last contribution."""
 
     def __init__(self) -> None:
-        self._missing: dict[str, int] = {}
-        """The number of ranks that have not contributed to each collective."""
+        self._missing: dict[str, set[int]] = {}
+        """The ranks that have not contributed to each collective."""
 
     def of(self, node: Node) -> Sequence[str]:
-        """Keys of ``node``, the next one, outside of loops."""
+        """Keys of ``node``, the next one, outside of loops. A node may have several instructions in a row."""
         if node.op is send_op:
             return [tensor_key(node, None)]
         if node.op is not contribute_op:
             return ()
-        name, size = node.attrs["tensor_name"], len(node.attrs["devices"])
-        missing = self._missing[name] = self._missing.get(name, size) - 1
-        return () if missing else contribution_keys(node)
+        name, rank = node.attrs["tensor_name"], node.attrs["rank"]
+        missing = self._missing.setdefault(name, {*range(len(node.attrs["devices"]))})
+        is_last = missing == {rank}
+        missing.discard(rank)
+        return contribution_keys(node) if is_last else ()
 
 
 def event_key(device: Device, name: str, reader: int) -> str:
