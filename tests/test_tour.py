@@ -26,8 +26,7 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
-from flowrt.executor.bind.bind_transfer import new_ends
-from flowrt.executor.plan.plan import raise_error
+from flowrt.executor.plan.plan import new_ends, raise_error
 from flowrt.executor.program.program import PAUSE, Program
 from flowrt.graph.derivatives.jvp import apply_jvp
 from flowrt.graph.evaluate import evaluate
@@ -375,9 +374,8 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     parts, no_variables, programs = two_partitions(), {}.__getitem__, []
     for device in local_devices(DeviceRequest({"CPU": 2, "GPU": 0})):
-        part = parts[device.name]
+        part, ends = parts[device.name], new_ends(rendezvous.send, rendezvous.take, raise_error)
         compiled = compile_partition(part, one_stream(part), device, no_variables)
-        ends = new_ends(rendezvous.send, rendezvous.take, raise_error)
         programs += Binder(compiled, no_variables, ends).bind()
     return programs
 
