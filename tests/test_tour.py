@@ -25,8 +25,8 @@ import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
 from flowrt.executor.analysis.streams import one_stream
-from flowrt.executor.bind.bind import Binder, Ends, compile_partition
-from flowrt.executor.plan.plan import raise_error
+from flowrt.executor.bind.bind import Binder, compile_partition
+from flowrt.executor.plan.plan import new_ends, raise_error
 from flowrt.executor.program.program import PAUSE, Program
 from flowrt.graph.derivatives.jvp import apply_jvp
 from flowrt.graph.evaluate import evaluate
@@ -374,9 +374,9 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     parts, no_variables, programs = two_partitions(), {}.__getitem__, []
     for device in local_devices(DeviceRequest({"CPU": 2, "GPU": 0})):
-        part = parts[device.name]
+        part, ends = parts[device.name], new_ends(rendezvous.send, rendezvous.take, raise_error)
         compiled = compile_partition(part, one_stream(part), device, no_variables)
-        programs += Binder(compiled, no_variables, Ends(rendezvous.send, rendezvous.take, raise_error)).bind()
+        programs += Binder(compiled, no_variables, ends).bind()
     return programs
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple, final
 
 from flowrt.loops.llvm_text import TYPES, Writer
@@ -79,6 +79,7 @@ class Product(NamedTuple):
         return self.registers.lanes * min(most, math.ceil(self.n / self.registers.lanes))
 
 
+@lru_cache(maxsize=256)
 def llvm_product(product: Product) -> str:
     """The text of a module with the function above. c shares no memory with a or b."""
     return _Emitter(product).run()

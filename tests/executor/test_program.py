@@ -10,7 +10,7 @@ import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
-from flowrt.executor.bind.bind_transfer import Ends
+from flowrt.executor.bind.bind_transfer import new_ends
 from flowrt.executor.plan.plan import raise_error
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
@@ -34,7 +34,7 @@ def bind(fetches, feeds=()):
     options = CompileOptions([device.spec], soft_placement=False, optimises=False)
     placed = compile_step(StepRequest(graph, fetches, [], shapes), options)
     partition = compile_partition(placed, one_stream(placed), device, resource)
-    (program,) = Binder(partition, resource, Ends(rendezvous.send, rendezvous.take, raise_error)).bind()
+    (program,) = Binder(partition, resource, new_ends(rendezvous.send, rendezvous.take, raise_error)).bind()
     return program
 
 

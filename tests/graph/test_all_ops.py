@@ -53,7 +53,7 @@ WITHOUT_SOME_GRADIENT = {
 """Ops that leave out the gradient of an input on which they depend, each with its reason."""
 
 # Ops without a kernel: the executor itself does them. Asserted, so that no op joins by accident.
-EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv"} | {
+EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv", "_Contribute"} | {
     "If", "Case", "While", "PartitionedCall", "_Case", "_Loop",
 }  # fmt: skip
 FUSED_OPS = {"_Fused", "_FusedRows"}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.transfer import SENDS
 from flowrt.graph.shapes import num_elements
 
 _FREE = ("Const", "_Feed", "_Recv")
@@ -37,7 +38,7 @@ def node_seconds(subgraph: Subgraph, node: Node) -> float:
 
 def may_block(node: Node) -> bool:
     """Whether nothing is known of its time: it calls the world outside, or waits for another step."""
-    return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op.name != "_Send")
+    return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op not in SENDS)
 
 
 def waits_outside(subgraph: Subgraph) -> bool:

@@ -47,6 +47,7 @@ from flowrt.executor.buffers.buffer_assignment import (
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.lists.open_lists import ListBinder
+from flowrt.executor.lower.part_class import names_by_class
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.instruction import Action, Free
@@ -55,6 +56,7 @@ from flowrt.executor.program.program import Program
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.transfer import contribute_op
 
 
 class Partition(NamedTuple):
@@ -69,6 +71,18 @@ class Partition(NamedTuple):
     """`node_cost` of each node of the schedule's order."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
+
+    def of_class(self, subgraph: Subgraph, device: Device) -> Partition | None:
+        """The same of ``subgraph``, on another ``device``, if the two are of one class: nothing is analysed
+        again. None if they are not, and for devices on which the analysis may differ.
+        """
+        is_host = all(d.executor.computes and not d.is_asynchronous for d in (self.device, device))
+        names = names_by_class(self.subgraph, subgraph) if is_host and self.schedule.count == 1 else None
+        if names is None:
+            return None
+        schedule = StreamSchedule(list(subgraph))
+        lifetimes, buffers = self.lifetimes.renamed(names, schedule), self.buffers.renamed(names)
+        return Partition(subgraph, device, schedule, lifetimes, buffers, self.costs, self.has_loops)
 
 
 def compile_partition(
@@ -245,6 +259,8 @@ class Binder:
             is_list = self._subgraph.spec(ref).dtype is dtypes.variant
             is_borrowed = not is_list and self.tensors.is_borrowed(ref)
             action = self._transfers.send(node, reads[0], is_list, is_borrowed, self._builder.current_stream)
+        elif node.op is contribute_op:
+            action = self._transfers.contribute(node, reads[0])
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         else:

@@ -23,18 +23,27 @@ from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
 from flowrt.executor.program.instruction import Action, Call
+from flowrt.executor.program.joint_collective import JointCollectives
 from flowrt.graph.node import Node
 from flowrt.graph.resources.tensor_list import TensorList
 
 
 class Ends(NamedTuple):
     """The step's rendezvous: ``send(key, value)``, ``take(key, default)``, and ``fail(error)`` to end a step
-    when a copy from a device fails after its instruction.
+    when a copy from a device fails after its instruction. ``collectives``: those among its devices.
     """
 
     send: Callable[[str, Any], None]
     take: Callable[[str, Any], Any]
     fail: Callable[[OpError], object]
+    collectives: JointCollectives
+
+
+def new_ends(
+    send: Callable[[str, Any], None], take: Callable[[str, Any], Any], fail: Callable[[OpError], object]
+) -> Ends:
+    """The ends of a rendezvous, with collectives that send to it."""
+    return Ends(send, take, fail, JointCollectives(send))
 
 
 MAX_KEPT_BYTES = 65536
@@ -92,7 +101,7 @@ class TransferBinder:
         """The action that sends ``operand``, a list or a tensor, computed on ``stream``. ``is_borrowed``: see
         `BoundTensors.is_borrowed`.
         """
-        device, key, (send, _, fail) = self._device, self.key(node), self._ends
+        device, key, (send, _, fail, _) = self._device, self.key(node), self._ends
         if not device.is_asynchronous or operand.is_host:
             return self._send_value(operand, _sender(key, send), self._is_copied(node, operand, is_borrowed))
         if is_list:
@@ -107,6 +116,14 @@ class TransferBinder:
             return Call(lambda: send_now(share(stream, read())))
         copy_out, sender = device.send, _later_sender(key, send)
         return Call(lambda: copy_out(stream, read(), sender(), fail))  # sent when the copy is complete
+
+    def contribute(self, node: Node, operand: Operand) -> Action:
+        """The action that brings ``operand`` to a collective among devices of this task."""
+        dims, dtype = node.attrs["shape"], node.attrs["T"].np
+        joint = self._ends.collectives.of(
+            node, functools.partial(self._device.empty, dims, dtype, owner_of(node))
+        )
+        return self._send_value(operand, functools.partial(joint.contribute, node.attrs["rank"]), False)
 
     def _is_copied(self, node: Node, operand: Operand, is_borrowed: bool) -> bool:
         """Whether the next iteration, what follows a branch, or the next step writes its memory."""

@@ -34,7 +34,7 @@ from flowrt.executor.program.updates import nodes_of
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import LENT, Node, Ref, Subgraph
-from flowrt.graph.ops.collective.transfer import send_op
+from flowrt.graph.ops.collective.transfer import SENDS
 from flowrt.graph.ops.state.variable_ops import assign_other_rows_op
 from flowrt.graph.resources.variables import VariableResource
 
@@ -204,7 +204,7 @@ class NodeAccesses:
         self._of_node[id(node)] = Access(reads, [] if bound else writes)
         known.update({(node.name, index): stored for index, stored in enumerate(made) if stored is not None})
         self.updates.update({key: stored.write for key, stored in variables.items() if stored.write})
-        is_kept = node.op is send_op and LENT not in node.attrs
+        is_kept = node.op in SENDS and LENT not in node.attrs
         sent = known.get(node.inputs[0]) if is_kept else None
         if sent is not None and not is_register(sent.where):  # the value of a register is passed on
             self.sent.append(sent._replace(node=node, text=f"{sent.text} for the receiver"))

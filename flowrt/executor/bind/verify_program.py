@@ -56,7 +56,7 @@ from flowrt.executor.bind.verify_calls import check_calls, check_nest
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Block, Branches, Loop
-from flowrt.executor.program.edge_keys import tensor_key
+from flowrt.executor.program.edge_keys import SentKeys, tensor_key
 from flowrt.executor.program.instruction import (
     Checked,
     Free,
@@ -72,7 +72,7 @@ from flowrt.executor.program.updates import Updates, nodes_of
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_facets import ListUse
-from flowrt.graph.ops.collective.transfer import recv_op, send_op
+from flowrt.graph.ops.collective.transfer import recv_op
 
 CHECK = "FLOWRT_CHECK"
 
@@ -137,8 +137,10 @@ class _Replay:
         self._streams = self._device.streams if self._device.is_asynchronous else []
         self._last: dict[int, tuple[Node, ...]] = {}
         """The nodes that ran last on each stream."""
-        signals = [_signal(instruction) for segment in segments for instruction in segment.instructions]
-        self._keys = {key for key in signals if key is not None}
+        instructions = [instruction for segment in segments for instruction in segment.instructions]
+        sent = SentKeys()
+        self._keys = {key for instruction in instructions for key in _signals(instruction, sent)}
+        self._sent = SentKeys()
         """Keys that one of the streams sends."""
 
     def run(self) -> None:
@@ -207,7 +209,7 @@ class _Replay:
                 self._release(node, stream, action)
             case _:
                 self._compute(accesses, instruction, stream)
-        if (key := _signal(instruction)) is not None:
+        for key in _signals(instruction, self._sent):
             self._clocks.send(stream, key)
         return stream
 
@@ -422,9 +424,7 @@ class _Replay:
                 raise located(node, InternalError(message))
 
 
-def _signal(instruction: Instruction) -> str | None:
-    """The key of what it sends to another stream or device."""
+def _signals(instruction: Instruction, sent: SentKeys) -> Sequence[str]:
+    """The keys of what it sends to other streams and devices."""
     node, action = instruction
-    if isinstance(action, Signal):
-        return action.key
-    return tensor_key(node, None) if node.op is send_op else None
+    return [action.key] if isinstance(action, Signal) else sent.of(node)

@@ -10,13 +10,15 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import final
 
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.graph.effects import touches
 from flowrt.graph.node import LENT, Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.transfer import SENDS
 
 NEVER = float("inf")
 """End position of a tensor that may still be read outside the program."""
@@ -53,12 +55,31 @@ class Lifetimes:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
 
+    def renamed(self, names: Mapping[str, str], schedule: StreamSchedule) -> Lifetimes:
+        """The same of another part of its class, on one stream. ``names``: the other's, by the ones here."""
+
+        def renamed(ref: Ref) -> Ref:
+            return names[ref[0]], ref[1]
+
+        def all_renamed(refs: Iterable[Ref]) -> list[Ref]:
+            return [(names[name], index) for name, index in refs]
+
+        other = copy(self)
+        other._schedule = schedule
+        other._roots = {renamed(ref): renamed(root) for ref, root in self._roots.items()}
+        other._last = {renamed(root): last for root, last in self._last.items()}
+        other._sent, other._kept = set(all_renamed(self._sent)), set(all_renamed(self._kept))
+        other._writes = {renamed(root): writes for root, writes in self._writes.items()}
+        other._read_last = {last: all_renamed(roots) for last, roots in self._read_last.items()}
+        other._ending = {last: all_renamed(roots) for last, roots in self._ending.items()}
+        return other
+
     def _note(self, node: Node, position: int) -> None:
         """Note what ``node``, at ``position``, reads, sends, writes and makes."""
         op = node.op
         for ref in node.inputs:
             self._last[self.root(ref)] = position
-        if op.name == "_Send":
+        if op in SENDS:
             self._note_sent(node)
         if op.effect is Effect.WRITE or op.effect is Effect.NESTED:
             self._note_writes(node, position)

@@ -7,8 +7,8 @@ each output becomes an operand that is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, static_shape
@@ -20,6 +20,9 @@ from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue, Matri
 
 Rule: TypeAlias = Callable[..., LoopValue | Sequence[LoopValue] | None]
 """``rule(builder, *values)`` computes elements from others, or none if it has not their dtypes."""
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 
@@ -60,9 +63,29 @@ def program_of(
     return builder.build()
 
 
+MAX_KEPT = 512
+
+_traced: dict[Hashable, FusedProgram | None] = {}
+
+
 def fused_program(group: Group) -> FusedProgram | None:
-    """The program of ``group``; None where a member has no rule for its dtypes or attrs."""
-    return _Tracer(group).run()
+    """The program of ``group``, one for all of its kind; None where a member has no rule for its dtypes or
+    attrs.
+    """
+    return remembered(_traced, group.kind, lambda: _Tracer(group).run())
+
+
+def remembered(known: dict[K, T], key: K, make: Callable[[], T]) -> T:
+    """The value of ``key`` in ``known``, or a new one. It keeps up to `MAX_KEPT`: layers of a net have equal
+    loops, and so have devices.
+    """
+    try:
+        return known[key]
+    except KeyError:
+        if len(known) >= MAX_KEPT:
+            known.clear()
+        found = known[key] = make()
+        return found
 
 
 def by_rule(builder: LoopBuilder, node: Node, arguments: Sequence[Any]) -> tuple[LoopValue, ...] | None:

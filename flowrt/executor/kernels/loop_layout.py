@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop, has_masks
 from flowrt.device.llvm.host_pool import PARALLEL_NS
+from flowrt.executor.kernels.fused_program import remembered
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.loops.llvm_loops import WHOLE, llvm_function
 from flowrt.loops.loop_math import expand_functions
@@ -66,21 +67,10 @@ so are programs with them. The layers of a network have equal groups.
 _compiled: dict[str, CompiledLoop] = {}
 """Compiled loops, kept when failed steps discard their instances; the next step reuses them."""
 
-MAX_KEPT = 512
-
 
 def compiled(text: str) -> CompiledLoop:
     """`compile_loop`, with a cache that keeps unused results for a while."""
-    return _once(_compiled, text, lambda: compile_loop(text))
-
-
-def _once(known: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    found = known.get(key)
-    if found is None:
-        if len(known) >= MAX_KEPT:
-            known.clear()
-        found = known[key] = make()
-    return found
+    return remembered(_compiled, text, lambda: compile_loop(text))
 
 
 def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> Layout:
@@ -92,7 +82,9 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     has_columns = len(dims) > 1
     is_ragged, is_whole = has_columns and _is_ragged(dims[-1]), has_columns and dims[-1] % WHOLE == 0
     rows = is_ragged, dims[-1] <= BUFFER, is_whole
-    text, count = _once(_printed, (str(program), accesses, rows), lambda: _print(program, accesses, rows))
+    text, count = remembered(
+        _printed, (str(program), accesses, rows), lambda: _print(program, accesses, rows)
+    )
     is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
     per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
     nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))

@@ -6,13 +6,13 @@ updates a variable's copies on all devices, so they stay equal to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowrt.executor.kernels.copy_kernels import is_fit
-from flowrt.executor.kernels.fused_program import by_rule, program_of
+from flowrt.executor.kernels.fused_program import by_rule, program_of, remembered
 from flowrt.executor.kernels.loop_layout import layout_of, parts_on, strides_in
 from flowrt.executor.program.arguments import Later
 from flowrt.executor.program.updates import LateArray, Update, are_apart, extents
@@ -50,6 +50,10 @@ def array_of(argument: Any) -> Any:
     return argument.array if isinstance(argument, VariableResource) else argument
 
 
+_programs: dict[Hashable, LoopProgram | None] = {}
+"""Programs by operation and operands."""
+
+
 class UpdateLoop(NamedTuple):
     """The loop of an update: each argument is the operand of its index. The values of ``needed`` variables
     are read.
@@ -76,7 +80,12 @@ def update_loop(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> 
         results = by_rule(b, node, values)
         return None if results is None else [b.spread(value) for value in results]
 
-    program = program_of(rule, [(array.dtype.name, array.shape == ()) for array in arrays], tuple(variables))
+    reads, attrs = [(array.dtype.name, array.shape == ()) for array in arrays], node.attrs
+    key = (
+        node.op.name, tuple([str(attrs[name]) for name in node.op.loop_attrs]),
+        tuple([spec.dtype for spec in node.outputs]), *reads, *variables,
+    )  # fmt: skip
+    program = remembered(_programs, key, lambda: program_of(rule, reads, tuple(variables)))
     if program is None:
         return None
     needed = tuple([variable for i, variable in variables.items() if i in program.read])

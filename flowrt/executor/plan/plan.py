@@ -21,7 +21,7 @@ from flowrt.errors import InternalError, OpError, ResourceExhaustedError
 from flowrt.executor.analysis.cost import waits_outside
 from flowrt.executor.bind.awaited_loops import Awaited, AwaitedLoops
 from flowrt.executor.bind.bind import Binder, Partition, compile_partition
-from flowrt.executor.bind.bind_transfer import Ends
+from flowrt.executor.bind.bind_transfer import new_ends
 from flowrt.executor.bind.extend_program import Bound, bound_from
 from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
@@ -151,12 +151,18 @@ class Plan:
         scheduled = schedule_parts(self.placed, options)
         devices = self._devices
         with options.observer.phase("lay out"):
-            return {
-                name: compile_partition(
-                    part, schedule, devices[name], self._resource_on(devices[name]), name in options.loops
-                )
-                for name, (part, schedule) in scheduled.items()
-            }
+            found: dict[str, Partition] = {}
+            classes: list[Partition] = []
+            for name, (part, schedule) in scheduled.items():
+                device, has_loops = devices[name], name in options.loops
+                alike = (c.of_class(part, device) for c in classes if c.has_loops == has_loops)
+                partition = next(filter(None, alike), None)
+                if partition is None:
+                    resource = self._resource_on(device)
+                    partition = compile_partition(part, schedule, device, resource, has_loops)
+                    classes.append(partition)
+                found[name] = partition
+            return found
 
     def _resource_on(self, device: Device) -> Callable[[Node], Any]:
         return functools.partial(self._resource, device)
@@ -360,13 +366,13 @@ class Plan:
         rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous
         if self._mode.is_shared:
             rendezvous = StepRendezvous()
-            ends = Ends(rendezvous.send, rendezvous.take, rendezvous.fail)
+            ends = new_ends(rendezvous.send, rendezvous.take, rendezvous.fail)
         elif self._inline:
             rendezvous = InlineRendezvous()
-            ends = Ends(rendezvous.send, rendezvous.take, raise_error)
+            ends = new_ends(rendezvous.send, rendezvous.take, raise_error)
         else:
             rendezvous = LocalRendezvous()
-            ends = Ends(rendezvous.send, rendezvous.try_recv, rendezvous.abort)
+            ends = new_ends(rendezvous.send, rendezvous.try_recv, rendezvous.abort)
         programs: list[Program] = []
         bound: Bound | None = None
         layers: list[Layer] = []

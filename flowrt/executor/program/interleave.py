@@ -12,11 +12,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from flowrt.executor.program.control_flow import PAUSE
-from flowrt.executor.program.edge_keys import tensor_key
+from flowrt.executor.program.edge_keys import SentKeys
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Program
 from flowrt.executor.program.runner import StepControl, run_inline
-from flowrt.graph.ops.collective.transfer import send_op
 
 
 def interleaved(programs: Sequence[Program]) -> Program | None:
@@ -27,9 +26,9 @@ def interleaved(programs: Sequence[Program]) -> Program | None:
     has_streams = any(program.stream for program in programs)
     if len(programs) < 2 or has_streams or not all(map(_is_always_alike, programs)):
         return None
-    first, sent = programs[0], set[str]()
+    first, sent, keys = programs[0], SentKeys(), set[str]()
     builder = InstructionBuilder(first.device, 0)
-    run_inline([_lay(program, builder, sent) for program in programs], StepControl())
+    run_inline([_lay(program, builder, sent, keys) for program in programs], StepControl())
     builder.cut(None, 0)
     return Program(first.device, first.stream, builder.segments, [], (), (), first.take, ())
 
@@ -40,22 +39,23 @@ def _is_always_alike(program: Program) -> bool:
     return keys_are_known and not program.device.is_asynchronous
 
 
-def _lay(program: Program, builder: InstructionBuilder, sent: set[str]) -> Generator[str, Any, None]:
-    """Iterate like `Program.run`, without computing. ``sent``: keys of the tensors sent and not yet taken."""
+def _lay(
+    program: Program, builder: InstructionBuilder, sent: SentKeys, keys: set[str]
+) -> Generator[str, Any, None]:
+    """Iterate like `Program.run`, without computing. ``keys``: of the tensors sent and not yet taken."""
     for segment in program.segments:
         builder.work(0.0, pause=False)
         for node, action in segment.instructions:
             builder.emit(node, action)
-            if node.op is send_op:
-                sent.add(tensor_key(node, None))
+            keys.update(sent.of(node))
         key = segment.key
         if key is PAUSE:
             builder.cut(PAUSE, 0)
             yield PAUSE
         elif isinstance(key, str):
-            while key not in sent:
+            while key not in keys:
                 yield key
-            sent.remove(key)
+            keys.remove(key)
             assert segment.receive is not None
             builder.emit_call(segment.receive, _receive, program.registers, segment.slot, program.take, key)
 

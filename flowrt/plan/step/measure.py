@@ -34,7 +34,7 @@ from flowrt.device.llvm.host_pool import num_threads, set_num_threads
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.dtypes import string
 from flowrt.executor.bind.bind import Binder, compile_partition
-from flowrt.executor.bind.bind_transfer import Ends
+from flowrt.executor.bind.bind_transfer import new_ends
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.plan.plan import raise_error
 from flowrt.executor.program.runner import Running, StepControl, run_inline
@@ -167,7 +167,7 @@ class _Program:
         self._rendezvous = InlineRendezvous()
         subgraph, schedule = part.partition.subgraph, part.partition.schedule
         partition = compile_partition(subgraph, schedule, device, self._resource, has_loops=True)
-        ends = Ends(self._rendezvous.send, self._rendezvous.take, raise_error)
+        ends = new_ends(self._rendezvous.send, self._rendezvous.take, raise_error)
         self._programs = Binder(partition, self._resource, ends).bind()
         self._fed = [self._values(subgraph.nodes[name].outputs[0]) for name in subgraph.feeds]
 

@@ -79,7 +79,7 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "executor_type": None,
     "client_terminated": (False,),
 }
-_OF_PARTITIONS = ("_Send", "_Recv")
+_OF_PARTITIONS = ("_Send", "_Recv", "_Contribute")
 
 
 def read_nodes(

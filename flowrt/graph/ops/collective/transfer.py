@@ -1,4 +1,6 @@
-"""_Send and _Recv: the two ends of an edge between devices. Made by the partition pass only."""
+"""_Send and _Recv: the two ends of an edge between devices. _Contribute and _Recv: a rank's part of a
+collective among devices of one task. Made by the partition pass only.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,20 @@ send_op: OpDef[Operation] = define_op(
     effects=Effects(Effect.STATEFUL),
     doc="Puts its input into the step's rendezvous, under a key made of both devices and the tensor's name.",
 )
+
+contribute_op: OpDef[Operation] = define_op(
+    "_Contribute",
+    "tensor: T in NUMERIC ->",
+    attrs="tensor_name: string, devices: list(string), rank: int, "
+    "kind: string, reduction: string, axis: int, shape: shape",
+    kernel=BY_EXECUTOR,
+    effects=Effects(Effect.STATEFUL),
+    doc="Brings its input, the value of ``rank``, to the collective ``tensor_name`` of ``devices``, one for "
+    "each rank; each receives its result. ``shape``: of the whole value.",
+)
+
+SENDS = frozenset((send_op, contribute_op))
+"""Ops of which others may read the input until the step ends."""
 
 recv_op = define_op(
     "_Recv",

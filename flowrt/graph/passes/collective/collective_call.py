@@ -6,10 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flowrt.device.spec import parse_device
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.collectives.algorithms import Group
 from flowrt.graph.collectives.cost import Links, cheapest, schedule_of
 from flowrt.graph.node import Node, Ref, TensorSpec
+from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
 from flowrt.graph.passes.collective.expand_collective import Call
 from flowrt.graph.passes.placement.partition import task_of
 from flowrt.graph.shapes import is_static, merge, normalize_axis, num_elements
@@ -23,6 +25,10 @@ _UNEVEN = ("AllGather", "Gather", "AllToAll")
 
 _CUT = ("Scatter", "ReduceScatter", "AllToAll")
 """Kinds that split a value into one part per rank."""
+
+
+_JOINT = frozenset((all_reduce_op, all_gather_op, reduce_scatter_op))
+"""Kinds that can be whole until the step is cut."""
 
 
 class Asked(NamedTuple):
@@ -81,6 +87,18 @@ def edge_of(node: Node, what: Asked) -> str:
 def is_whole(node: Node) -> bool:
     """Whether the graph has all ranks of the group."""
     return len(node.attrs["ranks"]) == int(node.attrs["group_size"])
+
+
+def is_joint(node: Node, what: Asked) -> bool:
+    """Whether it is computed for all ranks together: on several CPUs of one task, by no algorithm that was
+    asked for by its name.
+    """
+    if node.op not in _JOINT or node.attrs["lowering"] != "auto" or not is_whole(node):
+        return False
+    known = [what.payload, *node.outputs]
+    if len(set(what.devices)) == 1 or not all(is_static(spec.shape) for spec in known):
+        return False
+    return len(set(what.group.tasks)) == 1 and all(parse_device(d).device_type == "CPU" for d in what.devices)
 
 
 def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) -> str:

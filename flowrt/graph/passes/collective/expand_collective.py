@@ -33,7 +33,7 @@ from flowrt.graph.ops.elementwise.division import divide, floordiv, floormod
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import Shape, is_static, num_elements
 
-_COMBINE: dict[str, OpDef] = {"sum": add_v2, "mean": add_v2, "prod": multiply, "min": minimum, "max": maximum}
+COMBINE: dict[str, OpDef] = {"sum": add_v2, "mean": add_v2, "prod": multiply, "min": minimum, "max": maximum}
 
 _ELEMENTWISE = ("AllReduce", "Barrier", "Reduce", "Broadcast")
 """Kinds that are chunked over all elements in order; others are split along an axis."""
@@ -170,7 +170,7 @@ class _Expansion:
         _, rank, first, end, reduces = transfer
         if reduces:
             own = self._read(rank, first, end)
-            value = self._on(rank, _COMBINE[self._call.reduction], own, value)
+            value = self._on(rank, COMBINE[self._call.reduction], own, value)
         elif self._devices.get(transfer.source) != self._devices[rank]:
             self._received.add((rank, value))
         kept = [piece for piece in self._pieces[rank] if piece.first < first or piece.end > end]

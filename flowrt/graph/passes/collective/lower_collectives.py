@@ -7,6 +7,10 @@ The algorithm is the one that the operation names, or the cheapest according to
 `flowrt.graph.collectives.cost`. On every device collectives run in order of creation, all operations of one
 before those of the next, by control edges: ranks that block (`_GroupRecv`, native collectives) therefore
 cannot deadlock.
+
+An all-reduce, all-gather or reduce-scatter among CPUs of one task stays whole until the step is cut, unless
+it is in a function or names an algorithm: each rank then has two operations, the same as all others
+(`flowrt.executor.program.joint_collective`).
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.base.identities import identity
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.collective.group_transfer import tagged_send_op
 from flowrt.graph.ops.text.python_calls import no_op
@@ -32,6 +37,7 @@ from flowrt.graph.passes.collective.collective_call import (
     asked,
     call_of,
     edge_of,
+    is_joint,
     is_whole,
     places_of,
     values_of,
@@ -44,15 +50,16 @@ from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.topology import reachable
 
 
-def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgraph:
-    """``subgraph``, placed, without collectives, including its functions; the same object if it has none.
+def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS, is_step: bool = True) -> Subgraph:
+    """``subgraph``, placed, without collectives, but for those that the cut divides, and without any in its
+    functions; the same object if it has none. ``is_step``: it is a step, no function.
 
     Raises `InvalidArgumentError` for a lowering that the collective lacks, or an unknown shape in one between
     graphs.
     """
     if not _has_collectives(subgraph):
         return subgraph
-    return _Lowering(_with_early_starts(subgraph), links).run()
+    return _Lowering(_with_early_starts(subgraph), links, is_step).run()
 
 
 def _with_early_starts(subgraph: Subgraph) -> Subgraph:
@@ -114,9 +121,12 @@ def _owns_collectives(node: Node) -> bool:
 
 @final
 class _Lowering:
-    def __init__(self, subgraph: Subgraph, links: Links) -> None:
-        self._subgraph, self._links = subgraph, links
+    def __init__(self, subgraph: Subgraph, links: Links, is_step: bool) -> None:
+        self._subgraph, self._links, self._is_step = subgraph, links, is_step
         self._made: dict[str, Node] = {}
+        self._passed_on = {ref for node in subgraph if node.op in COLLECTIVES for ref in node.inputs}
+        """Results that are fetched, and values of collectives."""
+        self._passed_on.update(subgraph.fetches)
         self._targets: dict[str, None] = dict.fromkeys(subgraph.targets)
         self._results: dict[Ref, Ref] = {}
         """Replacements of the collectives' results."""
@@ -173,12 +183,15 @@ class _Lowering:
         """A loop or branch with collectives runs after all earlier ones and before all later ones."""
         before = [name for names in self._last.values() for name in names]
         controls = tuple(dict.fromkeys([*node.controls, *before]))
-        lower = partial(lower_collectives, links=self._links)
+        lower = partial(lower_collectives, links=self._links, is_step=False)
         self._add(with_functions(node.replace(controls=controls), lower))
         self._last = dict.fromkeys([*self._last, *sorted(devices_in(node))], (node.name,))
 
     def _lower(self, node: Node) -> None:
         devices, specs, what = self._asked(node, self._made)
+        if self._is_step and is_joint(node, what) and node.name not in self._subgraph.targets:
+            self._keep(node, what)
+            return
         try:
             if what.lowering == "native":
                 last = self._lower_native(node, what)
@@ -189,6 +202,17 @@ class _Lowering:
         if node.outputs and (node.name, 0) not in self._results:
             self._put_off_nothing(node, devices[0])
         self._note_last(devices, last)
+
+    def _keep(self, node: Node, what: Asked) -> None:
+        """Add ``node`` as it is. An operation on its rank's device passes a result on that is fetched or the
+        value of another collective.
+        """
+        self._add(node.replace(device=what.devices[0]))
+        for index in [i for i in range(len(node.outputs)) if (node.name, i) in self._passed_on]:
+            name, spec, device = f"{node.name}/_result_{index}", node.outputs[index], what.devices[index]
+            attrs = {"T": spec.dtype}
+            self._add(Node(name, identity, ((node.name, index),), (), attrs, device, node.source, (spec,)))
+            self._results[node.name, index] = (name, 0)
 
     def _put_off_nothing(self, node: Node, device: str) -> None:
         """Defer the empty result of a graph without the root until its part of the collective is done."""

@@ -85,6 +85,12 @@ class Group(NamedTuple):
             tuple([numbers[ref] for ref in self.outputs]),
         )
 
+    @property
+    def kind(self) -> Hashable:
+        """All but names: groups of one kind have one program, and are bound alike."""
+        outputs = [member.outputs for member in self.members]
+        return self.form, self.domain, *self.inputs.values(), *outputs, self.is_checked
+
     def _is_spread(self, spec: TensorSpec) -> tuple[bool, ...]:
         """Broadcast flags of the tensor's dimensions, last first."""
         pairs = zip(reversed(static_shape(spec)), reversed(self.domain), strict=False)

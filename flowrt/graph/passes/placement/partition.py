@@ -9,22 +9,25 @@ Every node must have a full device name. Each partition keeps the order of the w
 partitions in turn, each until it needs a tensor that has not been sent, always makes progress. A tensor is
 sent as soon as it is there, and received where it is read first. The parts of
 one loop on several devices (`flowrt.graph.passes.placement.split`) wait for each other: the inputs of all of
-them are sent before the first.
+them are sent before the first. A collective that is whole until here gets a _Contribute and a _Recv in the
+part of each of its ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt.graph.construction.constant import const_beside
-from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph
-from flowrt.graph.ops.collective.transfer import recv_op, send_op
+from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.ops.collective.collectives import COLLECTIVES, all_gather_op
+from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
 from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, is_in_group
 from flowrt.graph.passes.placement.lent_reads import lent_reads
+from flowrt.graph.shapes import normalize_axis
 
 MAX_COPIED_BYTES = 1024
 
@@ -58,6 +61,8 @@ class Partitioner:
         self._waited: dict[tuple[str, str], str] = {}
         self._sending: set[str] = set()
         """Sends, and the signals of control edges."""
+        self._cut: dict[str, _Ranks] = {}
+        """The collectives with ranks in several parts."""
         self._sites: dict[str | None, list[Node]] = {}
         """The parts of each loop on several devices, collected until the first is added."""
         for node in subgraph:
@@ -80,6 +85,9 @@ class Partitioner:
             return {names.pop(): whole}
         for node in whole:
             self.add(node)
+        for name, ranks in self._cut.items():
+            for rank in range(len(ranks.devices)):
+                self._receive_result(name, rank)
         return {
             name: Subgraph(
                 _sent_at_once(nodes, self._sending),
@@ -95,6 +103,9 @@ class Partitioner:
         site = node.attrs.get(SITE)
         for part in self._sites.pop(site, ()):
             self._bring(part)
+        if node.op in COLLECTIVES and self._is_between_parts(node):
+            self._add_ranks(node)
+            return
         inputs, controls = self._bring(node)
         if inputs != node.inputs or controls != node.controls:
             node = node.replace(inputs=inputs, controls=controls)
@@ -112,33 +123,40 @@ class Partitioner:
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = [self._local_control(name, device) for name in node.controls]
         if is_in_group(node):
-            controls += self._order.before(node.name, device)
+            controls += self._before(node.name, device)
         return inputs, tuple(dict.fromkeys(controls))
 
     def local(self, ref: Ref, device: str) -> Ref:
         """The tensor that represents ``ref`` on ``device``."""
-        producer = self.whole.nodes[ref[0]]
+        producer = origin = self.whole.nodes[ref[0]]
+        if ref[0] in self._cut:
+            producer = self._receive_result(*ref)
+            ref = (producer.name, 0)
         if self._is_there(producer, device):
             return ref
         key = (ref, self.part_of(device))
         if key not in self._received:
             is_copied = _is_small_constant(producer)
             self._received[key] = (
-                self._copy(producer, device) if is_copied else self._send(producer, ref[1], device, producer)
+                self._copy(producer, device) if is_copied else self._send(producer, ref[1], device, origin)
             )
         return self._received[key]
 
     def _local_control(self, name: str, device: str) -> str:
-        producer = self.whole.nodes[name]
+        producer = origin = self.whole.nodes[name]
+        if name in self._cut:
+            ranks = self._cut[name]
+            rank = ranks.devices.index(device) if device in ranks.devices else 0
+            producer = self._receive_result(name, ranks.node.attrs["ranks"].index(rank))
         if self._is_there(producer, device):
-            return name
+            return producer.name
         key = (name, self.part_of(device))
         if key not in self._waited:
             empty = np.empty(0, np.float32)
-            signal = const_beside(producer, f"{name}/_control/{tag(device)}", empty, (name,))
+            signal = const_beside(producer, f"{name}/_control/{tag(device)}", empty, (producer.name,))
             self._put(signal)
             self._sending.add(signal.name)
-            self._waited[key] = self._send(signal, 0, device, producer)[0]
+            self._waited[key] = self._send(signal, 0, device, origin)[0]
         return self._waited[key]
 
     def _copy(self, constant: Node, device: str) -> Ref:
@@ -161,9 +179,75 @@ class Partitioner:
         self._sending.add(name)
         name = f"{producer.name}/_recv_{index}/{tag(device)}"
         attrs = {**ends, "tensor_type": spec.dtype, "shape": spec.shape}
-        controls = self._order.before(origin.name, device)
+        controls = self._before(origin.name, device)
         self._put(Node(name, recv_op, (), controls, attrs, device, producer.source, (spec,)))
         return (name, 0)
+
+    def _before(self, name: str, device: str) -> tuple[str, ...]:
+        """`ExchangeOrder.before`; of a collective that is cut, its contribution on the device."""
+        return tuple([
+            _contribution(other, self._cut[other].devices.index(device)) if other in self._cut else other
+            for other in self._order.before(name, device)
+        ])  # fmt: skip
+
+    # --- collectives
+
+    def _is_between_parts(self, node: Node) -> bool:
+        devices = [self.whole.nodes[name].device for name, _ in node.inputs]
+        return len({self.part_of(device) for device in devices}) > 1
+
+    def _add_ranks(self, node: Node) -> None:
+        """Contributions to the collective ``node`` by all of its ranks."""
+        given = dict(zip(node.attrs["ranks"], node.inputs, strict=True))
+        devices = tuple([self.whole.nodes[given[rank][0]].device for rank in range(len(given))])
+        self._cut[node.name] = _Ranks(node, devices, {})
+        joint = joint_attrs(node, self.whole.spec(node.inputs[0]))
+        for rank, device in enumerate(devices):
+            value = given[rank]
+            lent = {LENT: True} if value[0] in self._lent else {}
+            attrs = {"tensor_name": node.name, "devices": devices, "rank": rank, **joint, **lent}
+            controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
+            name = _contribution(node.name, rank)
+            inputs = (self.local(value, device),)
+            self._put(Node(name, contribute_op, inputs, controls, attrs, device, node.source, ()))
+            self._sending.add(name)
+
+    def _receive_result(self, name: str, index: int) -> Node:
+        """The receive of output ``index`` of the collective ``name``."""
+        ranks = self._cut[name]
+        node = ranks.node
+        rank = node.attrs["ranks"][index]
+        if rank not in ranks.received:
+            device, spec = ranks.devices[rank], node.outputs[index]
+            ends = {"tensor_name": f"{name}:{rank}", "send_device": device, "recv_device": device}
+            attrs = {**ends, "send_device_incarnation": 0, "tensor_type": spec.dtype, "shape": spec.shape}
+            controls = (_contribution(name, rank), *self._before(name, device))
+            receive = Node(f"{name}/_recv_{rank}", recv_op, (), controls, attrs, device, node.source, (spec,))
+            ranks.received[rank] = receive
+            self._put(receive)
+        return ranks.received[rank]
+
+
+class _Ranks(NamedTuple):
+    """The ranks of the collective ``node``: their devices, and their receives so far."""
+
+    node: Node
+    devices: tuple[str, ...]
+    received: dict[int, Node]
+
+
+def joint_attrs(node: Node, value: TensorSpec) -> dict[str, Any]:
+    """Attributes of all contributions to the collective ``node``; ``value`` is the first rank's."""
+    axis = normalize_axis(node.attrs.get("axis", 0), max(len(static_shape(value)), 1))
+    whole = node.outputs[0] if node.op is all_gather_op else value
+    reduction = node.attrs.get("reduction", "sum")
+    kind, dims = node.op.name, static_shape(whole)
+    return {"kind": kind, "reduction": reduction, "axis": axis, "shape": dims, "T": value.dtype}
+
+
+def _contribution(collective: str, rank: int) -> str:
+    """The name of what ``rank`` contributes."""
+    return f"{collective}/_contribute_{rank}"
 
 
 def _sent_at_once(nodes: Mapping[str, Node], sending: Collection[str]) -> dict[str, Node]:
