@@ -1,4 +1,4 @@
-"""A GPT too large for a device: ``python examples/gpt_sharded.py [--limit-mb 10] [--devices 4]``.
+"""A GPT too large for a device: ``python examples/gpt_sharded.py [--limit-mb 12] [--devices 4]``.
 
 Its weights, gradients and Adam's states together take more than a device of ``--limit-mb`` has. It trains all
 the same: fully sharded on ``--devices`` of them, each of which keeps its part and gathers a block at a time;
@@ -76,7 +76,7 @@ def train(devices: int, limit_mb: int, steps: int, **options: Any) -> tuple[list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit-mb", type=int, default=10, help="memory of a device, in MiB")
+    parser.add_argument("--limit-mb", type=int, default=12, help="memory of a device, in MiB")
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()

@@ -150,7 +150,7 @@ def losses(build: Callable[[], tuple[Any, Any]], count: int) -> tuple[list[Any],
 CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
     "data parallel": (lambda: build_layouts(8), 8, 2),  # the first has the feed and the loss
     "data parallel on more": (lambda: build_layouts(12), 12, 2),
-    "fully sharded": (lambda: build_sharded(8), 8, 2),
+    "fully sharded": (lambda: build_sharded(8), 8, 8),
     "tensor parallel": (lambda: build_layouts(8, 2), 8, 4),
 }
 

@@ -23,7 +23,7 @@ from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
 from flowrt.executor.program.instruction import Action, Call
-from flowrt.executor.program.joint_collective import JointCollectives
+from flowrt.executor.program.joint_reduction import JointReductions
 from flowrt.graph.node import Node
 from flowrt.graph.resources.tensor_list import TensorList
 
@@ -36,14 +36,14 @@ class Ends(NamedTuple):
     send: Callable[[str, Any], None]
     take: Callable[[str, Any], Any]
     fail: Callable[[OpError], object]
-    collectives: JointCollectives
+    collectives: JointReductions
 
 
 def new_ends(
     send: Callable[[str, Any], None], take: Callable[[str, Any], Any], fail: Callable[[OpError], object]
 ) -> Ends:
     """The ends of a rendezvous, with collectives that send to it."""
-    return Ends(send, take, fail, JointCollectives(send))
+    return Ends(send, take, fail, JointReductions(send))
 
 
 MAX_KEPT_BYTES = 65536

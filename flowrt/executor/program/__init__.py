@@ -7,7 +7,7 @@ control_flow         loops and branches between basic blocks
 arguments            arguments of a call: bound in advance, or read when the call is made
 instruction_builder  collects the instructions of one program while it is bound
 edge_keys            the rendezvous keys of sends, receives and stream events
-joint_collective     collectives among devices of one task
+joint_reduction     collectives among devices of one task
 interleave           programs of several devices, linearised into one without waits
 runner               inline, one thread per device, or in a seeded order (tests)
 continuation         a program without a thread, resumed by the sender of the awaited tensor

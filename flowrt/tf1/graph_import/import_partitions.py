@@ -2,7 +2,7 @@
 
 A cut edge is a _Send and a _Recv with the same attributes, so the output of the _Recv equals the input of the
 _Send: the receive becomes an Identity on its device, and the send is removed. The _Contribute of all ranks
-are one collective, and their receives Identities of its results. Partitioning the result creates these again.
+are one all-reduce, and their receives Identities of its results. Partitioning the result creates these again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref
-from flowrt.graph.op_def import op_def
 from flowrt.graph.ops.base.identities import identity
+from flowrt.graph.ops.collective.collectives import all_reduce_op
 from flowrt.graph.ops.collective.transfer import SENDS, contribute_op, recv_op, send_op
 from flowrt.graph.passes.collective.collective_call import LOCAL
 
@@ -56,20 +56,19 @@ def _ends(node: Node) -> tuple[str, ...]:
 
 
 def _collective(name: str, ranks: Mapping[int, Node]) -> Node:
-    """The collective ``name``, to which ``ranks`` contribute."""
+    """The all-reduce ``name``, to which ``ranks`` contribute."""
     one = next(iter(ranks.values()))
     size = len(one.attrs["devices"])
     if ranks.keys() != {*range(size)}:
         message = f"expected contributions of ranks 0 to {size - 1} to {name!r}; got {sorted(ranks)}"
         raise located(one, InvalidArgumentError(message))
-    op = op_def(one.attrs["kind"])
     given = {
-        **{key: attr.default for key, attr in op.attrs.items() if not attr.required},
-        **{key: one.attrs[key] for key in ("T", "reduction", "axis") if key in op.attrs},
+        **{key: attr.default for key, attr in all_reduce_op.attrs.items() if not attr.required},
+        **{key: one.attrs[key] for key in ("T", "reduction")},
         "N": size, "group_key": LOCAL, "group_size": size, "ranks": tuple(range(size)), "instance_key": name,
     }  # fmt: skip
     inputs = tuple([_sent(ranks[rank]) for rank in range(size)])
-    return Node(name, op, inputs, (), given, one.device, one.source, ())
+    return Node(name, all_reduce_op, inputs, (), given, one.device, one.source, ())
 
 
 def _sent(send: Node) -> Ref:

@@ -23,12 +23,11 @@ send_op: OpDef[Operation] = define_op(
 contribute_op: OpDef[Operation] = define_op(
     "_Contribute",
     "tensor: T in NUMERIC ->",
-    attrs="tensor_name: string, devices: list(string), rank: int, "
-    "kind: string, reduction: string, axis: int, shape: shape",
+    attrs="tensor_name: string, devices: list(string), rank: int, reduction: string, shape: shape",
     kernel=BY_EXECUTOR,
     effects=Effects(Effect.STATEFUL),
-    doc="Brings its input, the value of ``rank``, to the collective ``tensor_name`` of ``devices``, one for "
-    "each rank; each receives its result. ``shape``: of the whole value.",
+    doc="Brings its input, the value of ``rank``, to the all-reduce ``tensor_name`` of ``devices``, one for "
+    "each rank; each receives the total. ``shape``: of the value.",
 )
 
 SENDS = frozenset((send_op, contribute_op))

@@ -11,7 +11,7 @@ from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.collectives.algorithms import Group
 from flowrt.graph.collectives.cost import Links, cheapest, schedule_of
 from flowrt.graph.node import Node, Ref, TensorSpec
-from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
+from flowrt.graph.ops.collective.collectives import all_reduce_op
 from flowrt.graph.passes.collective.expand_collective import Call
 from flowrt.graph.passes.placement.partition import task_of
 from flowrt.graph.shapes import is_static, merge, normalize_axis, num_elements
@@ -25,10 +25,6 @@ _UNEVEN = ("AllGather", "Gather", "AllToAll")
 
 _CUT = ("Scatter", "ReduceScatter", "AllToAll")
 """Kinds that split a value into one part per rank."""
-
-
-_JOINT = frozenset((all_reduce_op, all_gather_op, reduce_scatter_op))
-"""Kinds that can be whole until the step is cut."""
 
 
 class Asked(NamedTuple):
@@ -90,13 +86,13 @@ def is_whole(node: Node) -> bool:
 
 
 def is_joint(node: Node, what: Asked) -> bool:
-    """Whether it is computed for all ranks together: on several CPUs of one task, by no algorithm that was
-    asked for by its name.
+    """Whether it is a reduction computed for all ranks together: on several CPUs of one task, by no algorithm
+    that was asked for by its name. Gathers and scatters are not: that saves memory, which has to be bounded
+    on each device, and a joint one would take it where the last rank is.
     """
-    if node.op not in _JOINT or node.attrs["lowering"] != "auto" or not is_whole(node):
+    if node.op is not all_reduce_op or node.attrs["lowering"] != "auto" or not is_whole(node):
         return False
-    known = [what.payload, *node.outputs]
-    if len(set(what.devices)) == 1 or not all(is_static(spec.shape) for spec in known):
+    if len(set(what.devices)) == 1 or not is_static(what.payload.shape):
         return False
     return len(set(what.group.tasks)) == 1 and all(parse_device(d).device_type == "CPU" for d in what.devices)
 

@@ -8,9 +8,9 @@ The algorithm is the one that the operation names, or the cheapest according to
 before those of the next, by control edges: ranks that block (`_GroupRecv`, native collectives) therefore
 cannot deadlock.
 
-An all-reduce, all-gather or reduce-scatter among CPUs of one task stays whole until the step is cut, unless
-it is in a function or names an algorithm: each rank then has two operations, the same as all others
-(`flowrt.executor.program.joint_collective`).
+An all-reduce among CPUs of one task stays whole until the step is cut, unless it is in a function or names an
+algorithm: each rank then has two operations, the same as all others
+(`flowrt.executor.program.joint_reduction`).
 """
 
 from __future__ import annotations

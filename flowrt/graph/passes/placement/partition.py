@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt.graph.construction.constant import const_beside
-from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph, TensorSpec, static_shape
-from flowrt.graph.ops.collective.collectives import COLLECTIVES, all_gather_op
+from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph, static_shape
+from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
 from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, is_in_group
 from flowrt.graph.passes.placement.lent_reads import lent_reads
-from flowrt.graph.shapes import normalize_axis
 
 MAX_COPIED_BYTES = 1024
 
@@ -201,7 +200,8 @@ class Partitioner:
         given = dict(zip(node.attrs["ranks"], node.inputs, strict=True))
         devices = tuple([self.whole.nodes[given[rank][0]].device for rank in range(len(given))])
         self._cut[node.name] = _Ranks(node, devices, {})
-        joint = joint_attrs(node, self.whole.spec(node.inputs[0]))
+        value = self.whole.spec(node.inputs[0])
+        joint = {"reduction": node.attrs["reduction"], "shape": static_shape(value), "T": value.dtype}
         for rank, device in enumerate(devices):
             value = given[rank]
             lent = {LENT: True} if value[0] in self._lent else {}
@@ -234,15 +234,6 @@ class _Ranks(NamedTuple):
     node: Node
     devices: tuple[str, ...]
     received: dict[int, Node]
-
-
-def joint_attrs(node: Node, value: TensorSpec) -> dict[str, Any]:
-    """Attributes of all contributions to the collective ``node``; ``value`` is the first rank's."""
-    axis = normalize_axis(node.attrs.get("axis", 0), max(len(static_shape(value)), 1))
-    whole = node.outputs[0] if node.op is all_gather_op else value
-    reduction = node.attrs.get("reduction", "sum")
-    kind, dims = node.op.name, static_shape(whole)
-    return {"kind": kind, "reduction": reduction, "axis": axis, "shape": dims, "T": value.dtype}
 
 
 def _contribution(collective: str, rank: int) -> str:

@@ -1,9 +1,10 @@
-"""Joint collectives: among devices of one task, computed by the rank that brings the last value needed.
+"""Joint reductions: all-reduces among devices of one task, computed by the ranks that bring the second of two
+values.
 
     rank 0   _Contribute --+
                            +-- a + b --+
     rank 1   _Contribute --+           |       values meet in pairs, as in `tree_reduce`;
-                                       +--     each rank receives its result: _Recv
+                                       +--     each rank receives the total: _Recv
     rank 2   _Contribute --+           |
                            +-- c + d --+
     rank 3   _Contribute --+
@@ -61,23 +62,23 @@ def _pairs(size: int) -> _Pairs:
 
 @final
 class JointReduction:
-    """The all-reduce or reduce-scatter that ``node``, any of its `_Contribute`, describes, in one step at a
-    time. ``empty()`` allocates a whole value. ``send``: of the step's rendezvous.
+    """The all-reduce that ``node``, any of its `_Contribute`, describes, in one step at a time. ``empty()``
+    allocates a value. ``send``: of the step's rendezvous.
     """
 
     def __init__(self, node: Node, empty: Callable[[], Any], send: Send) -> None:
         self._keys, self._empty, self._send = contribution_keys(node), empty, send
         self._pairs = _pairs(len(self._keys))
-        reduction, self._axis = node.attrs["reduction"], node.attrs["axis"]
+        reduction = node.attrs["reduction"]
         self._combine = functools.partial(COMBINE[reduction].kernel, np)
-        self._is_mean, self._is_cut = reduction == "mean", node.attrs["kind"] == "ReduceScatter"
+        self._is_mean = reduction == "mean"
         self._lock = threading.Lock()
         self._waiting: dict[int, Any] = {}
         """The value of each pair of which the other has not come."""
 
     def contribute(self, rank: int, value: Any) -> None:
         """Bring the ``value`` of ``rank``, which stays as it is until the step ends, and combine it with what
-        waits for it. The one with the last pair sends all ranks their results.
+        waits for it. The one with the last pair sends all ranks the total.
         """
         meeting, own = self._pairs.of_rank[rank], None
         while meeting is not None:
@@ -97,48 +98,21 @@ class JointReduction:
         if self._is_mean:
             divide = np.floor_divide if total.dtype.kind in "iu" else np.divide
             divide(total, total.dtype.type(count), out=total)
-        results = [total] * count
-        if self._is_cut:
-            results = [np.ascontiguousarray(part) for part in np.array_split(total, count, self._axis)]
-        for key, result in zip(self._keys, results, strict=True):
-            self._send(key, result)
-
-
-@final
-class JointGather:
-    """The same for an all-gather. ``empty()`` allocates the result, which all ranks read."""
-
-    def __init__(self, node: Node, empty: Callable[[], Any], send: Send) -> None:
-        self._keys, self._empty, self._send = contribution_keys(node), empty, send
-        self._axis = node.attrs["axis"]
-        self._lock = threading.Lock()
-        self._values: dict[int, Any] = {}
-
-    def contribute(self, rank: int, value: Any) -> None:
-        """Bring the ``value`` of ``rank``. The last one to come sends all ranks the result."""
-        with self._lock:
-            self._values[rank] = value
-            if len(self._values) < len(self._keys):
-                return
-            values, self._values = self._values, {}
-        gathered = self._empty()
-        np.concatenate([values[r] for r in range(len(self._keys))], self._axis, out=gathered)
         for key in self._keys:
-            self._send(key, gathered)
+            self._send(key, total)
 
 
 @final
-class JointCollectives:
-    """The joint collectives of one step at a time, by name."""
+class JointReductions:
+    """The joint reductions of one step at a time, by name."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._of: dict[str, JointReduction | JointGather] = {}
+        self._of: dict[str, JointReduction] = {}
 
-    def of(self, node: Node, empty: Callable[[], Any]) -> JointReduction | JointGather:
-        """The one in which ``node``, a `_Contribute`, takes part; ``empty()`` allocates its whole value."""
+    def of(self, node: Node, empty: Callable[[], Any]) -> JointReduction:
+        """The one in which ``node``, a `_Contribute`, takes part; ``empty()`` allocates its total."""
         name = node.attrs["tensor_name"]
         if name not in self._of:
-            kind = JointGather if node.attrs["kind"] == "AllGather" else JointReduction
-            self._of[name] = kind(node, empty, self._send)
+            self._of[name] = JointReduction(node, empty, self._send)
         return self._of[name]

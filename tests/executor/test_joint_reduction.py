@@ -1,4 +1,4 @@
-"""Collectives among devices of one task: the same bits in any order of the ranks, as on one device."""
+"""All-reduces among devices of one task: the same bits in any order of the ranks, as on one device."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ from flowrt.distribute import collectives
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.program.edge_keys import contribution_keys
-from flowrt.executor.program.joint_collective import JointCollectives
+from flowrt.executor.program.joint_reduction import JointReductions
 from flowrt.graph.node import Node
 from flowrt.graph.ops.collective.transfer import contribute_op
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
@@ -28,14 +28,14 @@ from tests.distribute.collectives.expanded import device
 RANKS = 8
 
 
-def contributions(kind: str, shape: tuple[int, ...], count: int, **attrs: Any) -> list[Node]:
+def contributions(shape: tuple[int, ...], count: int, **attrs: Any) -> list[Node]:
     """The nodes of ``count`` ranks."""
     devices = tuple([f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(count)])
-    known = {"reduction": "sum", "axis": 0, "T": dtypes.float32, **attrs}
+    known = {"reduction": "sum", "T": dtypes.float32, **attrs}
     return [
         Node(
             f"c/{rank}", contribute_op, (("x", 0),), (),
-            {"tensor_name": "c", "devices": devices, "rank": rank, "kind": kind, "shape": shape, **known},
+            {"tensor_name": "c", "devices": devices, "rank": rank, "shape": shape, **known},
             devices[rank], None, (),
         )
         for rank in range(count)
@@ -43,7 +43,7 @@ def contributions(kind: str, shape: tuple[int, ...], count: int, **attrs: Any) -
 
 
 def joined(
-    nodes: list[Node], values: list[Any], order: Any, step: JointCollectives, sent: dict[str, Any]
+    nodes: list[Node], values: list[Any], order: Any, step: JointReductions, sent: dict[str, Any]
 ) -> Any:
     """The results by rank, if ranks come in this order."""
     sent.clear()
@@ -57,8 +57,8 @@ def joined(
 @pytest.mark.parametrize("reduction", ["sum", "mean", "prod", "min", "max"])
 def test_any_order_of_ranks_gives_the_same_bits(count: int, reduction: str) -> None:
     sent: dict[str, Any] = {}
-    step = JointCollectives(sent.__setitem__)
-    nodes = contributions("AllReduce", (7,), count, reduction=reduction)
+    step = JointReductions(sent.__setitem__)
+    nodes = contributions((7,), count, reduction=reduction)
     values = [np.random.default_rng(i).standard_normal(7, np.float32) for i in range(count)]
     before = [value.copy() for value in values]
     reduce = {"sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -69,22 +69,10 @@ def test_any_order_of_ranks_gives_the_same_bits(count: int, reduction: str) -> N
     np.testing.assert_array_equal(values, before)
 
 
-def test_gathers_and_scatters_by_rank() -> None:
-    sent: dict[str, Any] = {}
-    step = JointCollectives(sent.__setitem__)
-    values = [np.full((2, 3), i, np.float32) for i in range(3)]
-    gathered = joined(contributions("AllGather", (2, 9), 3, axis=1), values, [2, 0, 1], step, sent)
-    np.testing.assert_array_equal(gathered[1], np.concatenate(values, 1))
-    step = JointCollectives(sent.__setitem__)
-    parts = joined(contributions("ReduceScatter", (2, 3), 3, axis=1), values, [1, 2, 0], step, sent)
-    np.testing.assert_array_equal(parts[2], [[3], [3]])
-    assert parts[2].flags.c_contiguous
-
-
 def test_ranks_on_threads_add_each_value_once() -> None:
     sent: dict[str, Any] = {}
-    step = JointCollectives(sent.__setitem__)
-    nodes = contributions("AllReduce", (1000,), RANKS)
+    step = JointReductions(sent.__setitem__)
+    nodes = contributions((1000,), RANKS)
     values = [np.full(1000, 2.0**i, np.float32) for i in range(RANKS)]
     joint = step.of(nodes[0], lambda: np.empty(1000, np.float32))
     for _ in range(50):
@@ -220,14 +208,6 @@ def test_each_rank_has_two_operations() -> None:
     } == {("_Contribute", "_Recv")}
 
 
-def test_each_rank_of_a_chain_is_on_its_device() -> None:
-    _, parts = parts_of(lambda: collectives.all_gather(collectives.reduce_scatter(ranks_of(4))), 4)
-    for part in parts.values():
-        verify_subgraph(part)
-        assert not any(node.op.name == "_Send" for node in part)
-        assert sum(node.op.name == "_Contribute" for node in part) == 2
-
-
 def test_a_receive_waits_for_the_contribution_that_its_sender_needs() -> None:
     def build() -> list[Any]:
         totals = collectives.all_reduce(ranks_of(3))
@@ -255,11 +235,11 @@ def test_an_algorithm_that_is_named_is_expanded() -> None:
 
 
 def test_parts_are_imported_as_the_whole_collective() -> None:
-    placed, parts = parts_of(lambda: collectives.all_gather(ranks_of(3), axis=1), 3)
+    placed, parts = parts_of(lambda: collectives.all_reduce(ranks_of(3), "max"), 3)
     nodes = {name: node for part in parts.values() for name, node in part.nodes.items()}
-    (whole,) = [node for node in join_parts(nodes).values() if node.op.name == "AllGather"]
-    (before,) = [node for node in placed if node.op.name == "AllGather"]
-    assert (whole.inputs, whole.attrs["axis"], whole.name) == (before.inputs, 1, before.name)
+    (whole,) = [node for node in join_parts(nodes).values() if node.op.name == "AllReduce"]
+    (before,) = [node for node in placed if node.op.name == "AllReduce"]
+    assert (whole.inputs, whole.attrs["reduction"], whole.name) == (before.inputs, "max", before.name)
     del nodes[f"{before.name}/_contribute_1"]
     with pytest.raises(
         InvalidArgumentError, match=r"expected contributions of ranks 0 to 2 to .*; got \[0, 2\]"
