@@ -65,9 +65,9 @@ def test_gpt_sharded_trains_where_it_does_not_fit(tmp_path: Path) -> None:
     printed = run_example("gpt_sharded.py", folder=tmp_path)
     assert "one of 12 MiB: expected" in printed
     assert number_after("one large device:", printed) > 15
-    for what in ("4 of 12 MiB, fully sharded", "one of 10 MiB, weights on the host"):
+    for what in ("4 of 12 MiB, fully sharded", "one of 12 MiB, weights on the host"):
         (line,) = [line for line in printed.splitlines() if line.startswith(what)]
-        assert number_after(f"{what}:", line) <= 10
+        assert number_after(f"{what}:", line) <= 12
         assert float(line.rpartition(" ")[2]) < 1e-4
 
 
