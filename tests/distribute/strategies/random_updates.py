@@ -76,7 +76,9 @@ class RandomUpdates:
         """The program in the default graph, for one device without a ``strategy``."""
         tf.set_random_seed(1)
         with nullcontext() if strategy is None else strategy.scope():
-            return _Builder(self.seed, [name for name, _ in self._axes], strategy is not None).run(self._count)
+            return _Builder(self.seed, [name for name, _ in self._axes], strategy is not None).run(
+                self._count
+            )
 
     def history(self, session: Any, built: Built, steps: int = 4) -> list[Any]:
         """What ``steps`` steps of a new session give, and then the variables."""
@@ -302,16 +304,14 @@ class _Builder:
         name = f"sum{len(self._results)}"
         total = tf.get_variable(name, initializer=np.zeros(w.shape.as_list()), trainable=False)
         (gradient,) = tf.gradients(self._term(w), [w])
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.5)
+        optimizer.apply_gradients([(total.read_value(), w)])  # makes the states
         with tf.control_dependencies([total.assign_add(gradient)]):
-            optimizer = tf.train.MomentumOptimizer(0.1, 0.5)
-            optimizer.apply_gradients([(total.read_value(), w)])
-            self._results.append(
-                tf.cond(
-                    self._flag,
-                    lambda: tf.group(optimizer.apply_gradients([(total.read_value(), w)]), total.assign(0 * total)),
-                    tf.no_op,
-                )
-            )
+            self._results.append(tf.cond(self._flag, lambda: self._applied(optimizer, total, w), tf.no_op))
+
+    def _applied(self, optimizer: Any, total: Any, w: Any) -> Any:
+        with tf.control_dependencies([optimizer.apply_gradients([(total.read_value(), w)])]):
+            return tf.group(total.assign(0 * total))
 
     def _recompute(self) -> None:
         w = self._one(self._variables)
