@@ -29,7 +29,8 @@ class VariableResource:
         self.whole, self.begin = self if whole is None else whole, 0
         """The variable of which these are rows, from ``begin``; itself, unless `rows` made it."""
         self.array: Any = None
-        self.lock = threading.Lock() if whole is None else whole.lock
+        self.lock: threading.Lock = threading.Lock() if whole is None else whole.lock
+        """Of the memory: rows and their whole have one."""
         self._has_value = False
         self._rows: dict[tuple[int, int], VariableResource] = {}
 
