@@ -164,22 +164,25 @@ def test_neither_saving_nor_restoring_holds_a_copy_of_a_tensor(tmp_path: Path) -
             assert_restored(session, variables, values)
 
 
-@pytest.mark.parametrize("given", [{"stage": 1}, {"stage": 3}, {"offload": "parameters"}], ids=str)
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [({"stage": 1}, 64), ({"stage": 1}, 65), ({"stage": 3}, 64), ({"offload": "parameters"}, 64)],
+)
 def test_fully_sharded_training_goes_on_from_a_checkpoint_of_one_device(
-    given: dict[str, Any], tmp_path: Path
+    given: dict[str, Any], rows: int, tmp_path: Path
 ) -> None:
-    """At stage 1 the weights are kept in parts, and whole for the readers: both are restored. Offloaded ones
-    are in host memory.
+    """At stage 1 weights are whole, of which rows are updated. Of an odd number of rows columns are, which
+    are kept besides: both are restored. Offloaded ones are in host memory.
     """
 
     def losses(strategy: Any, restores: bool) -> list[float]:
         tf.reset_default_graph()
         with strategy.scope() if strategy else nullcontext():
-            x = tf.placeholder(tf.float64, [4, 64])
-            w = tf.get_variable("w", [64, 32], tf.float64, tf.zeros_initializer())
+            x = tf.placeholder(tf.float64, [4, rows])
+            w = tf.get_variable("w", [rows, 32], tf.float64, tf.zeros_initializer())
             loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - 1.0))
             train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
-        feed, saver = {x: np.eye(4, 64)}, tf.train.Saver()
+        feed, saver = {x: np.eye(4, rows)}, tf.train.Saver()
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
             if restores:
                 saver.restore(session, f"{tmp_path}/model")

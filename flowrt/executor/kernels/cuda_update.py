@@ -16,7 +16,7 @@ from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.cuda_kernel import bound_loop
 from flowrt.executor.kernels.update_kernel import array_of, update_loop
 from flowrt.graph.node import Node
-from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.resources.variables import VariableResource, locks_of
 from flowrt.loops.loop_program import DTYPES
 
 
@@ -45,16 +45,16 @@ def _update(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> Callable[[], None]:
-    ordered = sorted(variables, key=id)  # so for all, as locks are
+    locks = locks_of(variables)
 
     def update() -> None:
         with ExitStack() as stack:
-            for variable in ordered:
-                stack.enter_context(variable.lock)
+            for lock in locks:
+                stack.enter_context(lock)
             for variable in needed:
                 variable.read()  # raises without a value
             function(*arguments)
-            for variable in ordered:
+            for variable in variables:
                 variable.is_initialized = True
 
     return update

@@ -22,7 +22,7 @@ from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.executor.program.instruction import Free, Instruction
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
-from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.resources.variables import VariableResource, locks_of
 
 
 class LateArray(NamedTuple):
@@ -109,7 +109,8 @@ class Updates:
         self._registers = updates[0].registers
         self._unsure = [(update.node, variable) for update in updates for variable in update.needed]
         """Variables not initialized when last checked; once initialized, they stay so."""
-        self._variables = sorted([v for update in updates for v in update.variables], key=id)
+        self._variables = [v for update in updates for v in update.variables]
+        self._locks = locks_of(self._variables)
         written = extents([v.array for v in self._variables])
         written = written[np.argsort(written[:, 0])]
         self._begins, self._ends = written[:, 0].tolist(), written[:, 1].tolist()
@@ -138,9 +139,9 @@ class Updates:
         function, arguments = self._call
         held: list[Lock] = []
         try:
-            for variable in self._variables:  # in one order for all, so that no two wait for each other
-                variable.lock.acquire()
-                held.append(variable.lock)
+            for lock in self._locks:
+                lock.acquire()
+                held.append(lock)
             if self._unsure:
                 self._check()
             kept = self._find_late()

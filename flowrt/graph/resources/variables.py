@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from flowrt.dtypes import DType
@@ -29,7 +29,8 @@ class VariableResource:
         self.whole, self.begin = self if whole is None else whole, 0
         """The variable of which these are rows, from ``begin``; itself, unless `rows` made it."""
         self.array: Any = None
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock() if whole is None else whole.lock
+        """Of the memory: rows and their whole have one."""
         self._has_value = False
         self._rows: dict[tuple[int, int], VariableResource] = {}
 
@@ -100,3 +101,8 @@ class VariableResource:
             else:
                 self.array = xp.array(value, order="C")  # optimizers update it through a flat view
             self.is_initialized = True
+
+
+def locks_of(variables: Iterable[VariableResource]) -> list[threading.Lock]:
+    """The locks of ``variables``, in one order for all, so that no two updates wait for each other."""
+    return sorted({variable.lock for variable in variables}, key=id)

@@ -21,6 +21,7 @@ from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.train.checkpoints import checkpoint
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
+from tests.distribute.strategies.random_updates import RandomUpdates
 from tests.distribute.strategies.standing_workers import questions, reply
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -86,6 +87,14 @@ def shards():
             session.run(tf.global_variables_initializer())
             losses = [float(session.run([built.loss, built.train], built.feeds)[0]) for _ in range(20)]
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
+
+
+def updates():
+    """What the steps of the random program ``updates SEED`` give."""
+    program = RandomUpdates(int(WHAT.partition(":")[2]))
+    built = program.build(program.strategy(**workers()))
+    with tf.Session(config=CONFIG) as session:
+        return [np.asarray(value).tolist() for value in program.history(session, built)]
 
 
 def overflows():
@@ -518,6 +527,7 @@ def differs_alone():
 DOES = {
     "train": trains,
     "shard": shards,
+    "updates": updates,
     "overflows": overflows,
     "sends": sends,
     "keeps": keeps,

@@ -16,15 +16,17 @@ import pytest
 import flowrt as tf
 from flowrt.device.spec import parse_device
 from flowrt.dtypes import float32
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.ops.state.variable_ops import assign_other_rows_op, read_variable_op
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
 from flowrt.graph.passes.prepare.prune import StepRequest
-from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.resources.variables import VariableResource, locks_of
 from flowrt.viz import explain_layouts
 from tests.distribute.strategies.test_fully_sharded import BEFORE
 
 Mesh = tf.distribute.Mesh
+MESH = Mesh([("dp", 2)])
 
 
 class Model(NamedTuple):
@@ -88,13 +90,16 @@ def trains_in_a_branch(model: Model) -> Any:
 PROGRAMS = [reads_before_and_after, sets_and_adds, trains_in_a_loop, trains_in_a_branch]
 
 
-def results(program: Callable[[Model], Any], strategy: Any = None) -> tuple[list[float], list[Any]]:
-    """Of some steps, and the variables after them."""
+def results(
+    program: Callable[[Model], Any], strategy: Any = None, **layouts: Any
+) -> tuple[list[float], list[Any]]:
+    """Of some steps, and the variables after them. The first has ``layouts``."""
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         with nullcontext() if strategy is None else strategy.scope():
             x = tf.placeholder(tf.float64, [8, 6])
-            w, u = (tf.get_variable(name, [6, 6], tf.float64) for name in "wu")
+            w = tf.get_variable("w", [6, 6], tf.float64, **layouts)
+            u = tf.get_variable("u", [6, 6], tf.float64)
             y = program(Model(x, w, u, tf.train.MomentumOptimizer(0.1, 0.9)))
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
             session.run(tf.global_variables_initializer())
@@ -120,6 +125,40 @@ def test_programs_that_read_and_write(
     expected, expected_variables = on_one_device(program)
     np.testing.assert_allclose(found, expected, 1e-12)
     np.testing.assert_allclose(variables, expected_variables, 1e-10)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(
+    ("layout", "stored"),
+    [
+        ([None, "dp"], None),
+        (["dp", None], None),
+        ([None, None], ["dp", "tp"]),
+        ([None, None], [("dp", "tp"), None]),
+        ([None, None], ["tp", None]),
+        (["tp", None], [("dp", "tp"), None]),
+        ([None, "tp"], ["dp", None]),
+        ([None, "tp"], ["dp", "tp"]),
+    ],
+)
+def test_layouts_that_a_script_asks_for(layout: list[Any], stored: list[Any] | None, stage: int) -> None:
+    """What is kept need not be rows of what is used, or has its rows in another order."""
+    mesh = Mesh([("dp", 2), ("tp", 2)])
+    strategy = tf.distribute.FullyShardedStrategy(mesh, "dp", stage, min_bytes=0)
+    found, variables = results(sets_and_adds, strategy, layout=layout, stored=stored)
+    expected, expected_variables = on_one_device(sets_and_adds)
+    np.testing.assert_allclose(found, expected, 1e-12)
+    np.testing.assert_allclose(variables, expected_variables, 1e-10)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_shared_variable_has_the_layouts_that_it_was_given(stage: int) -> None:
+    with tf.Graph().as_default(), tf.distribute.FullyShardedStrategy(MESH, stage=stage, min_bytes=0).scope():
+        w = tf.get_variable("w", [6, 6], layout=[None, None])
+        with tf.variable_scope("", reuse=True):
+            assert tf.get_variable("w", [6, 6], layout=[None, None]) is w
+            with pytest.raises(InvalidArgumentError, match=r"expected layout \[\].* got layout \[-, dp\]"):
+                tf.get_variable("w", [6, 6], layout=[None, "dp"])
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -197,3 +236,11 @@ def test_rows_are_one_variable_in_the_memory_of_the_whole() -> None:
     rows.array += 10
     whole.assign_around(np, rows, np.full((4, 2), -1, np.float32))
     np.testing.assert_array_equal(whole.read(), [[-1, -1], [12, 13], [14, 15], [-1, -1]])
+
+
+def test_an_update_of_rows_and_a_read_of_the_whole_wait_for_each_other() -> None:
+    """A fetch, or a checkpoint, never has a part of an update: they have one lock."""
+    some, other = variable(), variable()
+    assert some.rows(1, 3).lock is some.lock
+    assert len(locks_of([some, some.rows(1, 3)])) == 1
+    assert locks_of([some, other]) == locks_of([other.rows(0, 2), some.rows(0, 2)])

@@ -40,7 +40,7 @@ from flowrt.graph.layouts.attributes import (
     UNIT,
     NodeLayouts,
 )  # fmt: skip
-from flowrt.graph.layouts.layout import Entry, Layout, Shard
+from flowrt.graph.layouts.layout import REPLICATED, Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.precision import COMPUTE, Precision
 from flowrt.graph.source import misuse
@@ -131,7 +131,8 @@ class FullyShardedStrategy(TensorParallelStrategy):
         attrs[UNIT] = self._units.of(variable)
         if is_offloaded:
             attrs[HOST] = "1"
-        if self.stage < 3 and not is_offloaded and self._is_copy_of_rows(variable, layouts):
+        is_copy = self._dtype_of_copy(variable) == variable.dtype.name
+        if self.stage < 3 and not is_offloaded and is_copy and _are_rows(layouts):
             attrs[ROWS] = "1"
         elif self.stage < 3:
             attrs[COPY] = self._dtype_of_copy(variable)
@@ -153,11 +154,6 @@ class FullyShardedStrategy(TensorParallelStrategy):
         """The name of the dtype in which products read ``variable``."""
         narrow = {} if self.policy is None else self.policy.attributes(variable.dtype)
         return narrow.get(COMPUTE, variable.dtype.name)
-
-    def _is_copy_of_rows(self, variable: Variable, layouts: NodeLayouts) -> bool:
-        """Whether the part that a device updates of ``variable`` is in the memory of the whole."""
-        are_rows = layouts.stored.placements[self._axis] == Shard(0)
-        return are_rows and self._dtype_of_copy(variable) == variable.dtype.name
 
     def _is_worth_it(self, variable: Variable) -> bool:
         """Whether ``variable``, or its states, are large enough to be kept in parts or elsewhere."""
@@ -215,6 +211,15 @@ def _check_tensor_axis(axes: Sequence[str], tensor_axis: Any) -> None:
             f"FullyShardedStrategy: tensor_axis: expected another axis than {', '.join(axes)}, which share "
             f"the batch; got {tensor_axis!r}. A plan divides layers among devices that have the same rows"
         )
+
+
+def _are_rows(layouts: NodeLayouts) -> bool:
+    """Whether what a device keeps of a variable is rows of what it uses, one behind the other."""
+    used, stored = layouts
+    pairs = zip(used.placements, stored.placements, strict=True)
+    differing = [(one, other) for one, other in pairs if one != other]
+    is_cut = any(isinstance(p, Shard) and p.dim == 0 for p in used.placements)
+    return not is_cut and all(pair == (REPLICATED, Shard(0)) for pair in differing)
 
 
 def _expression(units: str | None) -> re.Pattern[str] | None:

@@ -29,7 +29,7 @@ from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneD
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.layouts.attributes import NodeLayouts, attributes_of, layouts_of
+from flowrt.graph.layouts.attributes import LAYOUT, MESH, STORED, NodeLayouts, attributes_of
 from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
@@ -212,7 +212,8 @@ class LayoutExtended(StrategyExtended):
         wanted, attrs = self._pop_wanted(), variable.op.node.attrs
         if wanted is None:
             return
-        have, asked = layouts_of(attrs, self._mesh), self._layouts(variable, wanted)
+        asked = attributes_of(*self._layouts(variable, wanted))
+        have = {key: attrs[key] for key in (MESH, LAYOUT, STORED) if key in attrs}
         if have != asked:
             raise misuse(
                 f"variable {variable.op.name!r}: expected {_text(have)}, as reuse shares the existing one;"
@@ -341,11 +342,11 @@ def _by_text(found: Any, expected: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _text(layouts: NodeLayouts | None) -> str:
-    if layouts is None:
+def _text(attrs: Mapping[str, Any]) -> str:
+    """The layouts that the attributes of a variable name."""
+    if LAYOUT not in attrs:
         return "no layout"
-    used, stored = layouts
-    return f"layout {used}" if used is stored else f"layout {used}, stored {stored}"
+    return f"layout {attrs[LAYOUT]}" + (f", stored {attrs[STORED]}" if STORED in attrs else "")
 
 
 def relayout(tensor: Any, layout: Entries, name: str | None = None) -> Tensor:

@@ -26,7 +26,7 @@ from flowrt.graph.ops.array.scatter_rows import folded_by_id
 from flowrt.graph.ops.base.indexing import check_range, put_rows, take
 from flowrt.graph.ops.state import update_loops
 from flowrt.graph.ops.state.variable_ops import variable_shape
-from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.resources.variables import VariableResource, locks_of
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
 CHUNK = 16384
@@ -122,9 +122,8 @@ class UpdateRule:
             gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
             numbers = {**given, **{key: options[key] for key in parse_attrs(self.attrs)}}
             with ExitStack() as stack:
-                # one order for all, so that no two updates wait for each other
-                for resource in sorted(set(resources), key=id):
-                    stack.enter_context(resource.lock)
+                for lock in locks_of(resources):
+                    stack.enter_context(lock)
                 apply(xp, self.update, *gradient, _arrays(resources), numbers)
 
         return kernel
