@@ -5,7 +5,8 @@ The operation's own kernel handles unsupported cases: other dtypes, empty arrays
 benefit, windows without fast code.
 
 Results differ from the operations' own in the order of additions; and where padding meets a filter's infinity
-or NaN: 0 times that value is added there, and nothing here.
+or NaN: 0 times that value is added there, and nothing here. A relu that follows a convolution makes NaN
+of -inf.
 """
 
 from __future__ import annotations

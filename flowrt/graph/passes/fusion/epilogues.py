@@ -117,7 +117,7 @@ class _Finder:
     def _of(self, conv: Node) -> Epilogue:
         steps: list[Step] = []
         last, (spec,) = conv, conv.outputs
-        if spec.dtype is dtypes.float32 and spec.shape is not None:
+        if spec.dtype is dtypes.float32:
             while (step := self._next(conv, last)) is not None:
                 steps.append(step)
                 last = step.node
@@ -137,7 +137,7 @@ class _Finder:
     def _is_step(self, conv: Node, step: Step) -> bool:
         node, at = step
         shape = conv.outputs[0].shape
-        if node.outputs[0] != TensorSpec(dtypes.float32, shape):
+        if shape is None or node.outputs[0] != TensorSpec(dtypes.float32, shape):
             return False
         first = channels_first(conv.attrs["data_format"])
         if node.op is relu:
