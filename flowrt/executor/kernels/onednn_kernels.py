@@ -148,7 +148,7 @@ CONVOLUTION_GRADIENTS = (convolution_source_gradient, convolution_filter_gradien
 
 
 class _Then(NamedTuple):
-    """What is done to a convolution's result: the library's post-ops, and their other operands."""
+    """The post-ops of a convolution, and their other operands."""
 
     post_ops: tuple[PostOp, ...] = ()
     operands: tuple[Array, ...] = ()

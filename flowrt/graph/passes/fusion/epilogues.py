@@ -31,7 +31,7 @@ SUMS = frozenset({add_v1, add_v2})
 
 
 class Step(NamedTuple):
-    """One operation of an epilogue: ``node``, whose input number ``at`` is the result so far."""
+    """One operation of an epilogue: ``node``, with the result so far as input number ``at``."""
 
     node: Node
     at: int
