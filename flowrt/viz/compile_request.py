@@ -20,7 +20,7 @@ from flowrt.errors import DTypeError, FailedPreconditionError
 from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.ends.feeds import flat_feeds, resolve_feed
 from flowrt.executor.ends.fetches import Fetches, parse_fetches
-from flowrt.executor.lower.schedule import LOOP_COMPILER
+from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.plan.plan import Plan
 from flowrt.executor.plan.plan_description import settled
 from flowrt.executor.session.session import BaseSession, Session
@@ -115,7 +115,7 @@ def _placeholders(graph: Graph, needed: set[Operation]) -> dict[Tensor, Shape]:
 
 def _options_of(graph: Graph) -> CompileOptions:
     devices = devices_asked_for(op.node for op in graph.get_operations())
-    return CompileOptions(devices, loops={device.to_string(): LOOP_COMPILER for device in devices})
+    return CompileOptions(devices, loops=loop_compilers(devices))
 
 
 def devices_asked_for(nodes: Iterable[Node]) -> list[DeviceSpec]:

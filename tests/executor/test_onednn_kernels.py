@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 
 from flowrt import dtypes
+from flowrt.device.llvm import host_pool
 from flowrt.device.onednn import onednn, primitives
 from flowrt.device.onednn.onednn_blas import multiply
+from flowrt.device.onednn.primitives import batch_normalization, layout_of
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.kernels import onednn_kernels
 from flowrt.executor.kernels.onednn_kernels import MAX_UNPACKED, MIN_PRODUCT, ONEDNN_KERNELS
@@ -292,6 +294,18 @@ def test_the_library_normalizes_if_the_channels_are_last(monkeypatch: pytest.Mon
         attrs = attributes(batch_norm_op, {"data_format": layout})
         own(batch_norm_op, x, vector, vector, vector, vector, **attrs)
     assert len(made) == 1
+
+
+def test_threads_share_large_normalizations_only() -> None:
+    """They spin until all are there, for 100 times as long as one thread takes where the machine is busy."""
+    host_pool.set_num_threads(2)
+    try:
+        for shape, n_threads in (((32, 32, 32, 16), 1), ((32, 64, 64, 64), 2)):
+            x, vector = np.empty(shape, np.float32), np.ones(shape[-1], np.float32)
+            layouts = layout_of(onednn_kernels._images(x, True)), layout_of(vector)
+            assert batch_normalization(*layouts, 1e-3, True).n_threads == n_threads
+    finally:
+        host_pool.set_num_threads(0)
 
 
 # --- products of matrices

@@ -56,7 +56,7 @@ WITHOUT_SOME_GRADIENT = {
 EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv", "_Contribute"} | {
     "If", "Case", "While", "PartitionedCall", "_Case", "_Loop",
 }  # fmt: skip
-FUSED_OPS = {"_Fused", "_FusedRows"}
+FUSED_OPS = {"_Fused", "_FusedRows", "_FusedConv"}
 """Groups of other ops: what they compute depends on the group."""
 
 

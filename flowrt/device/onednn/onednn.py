@@ -54,6 +54,9 @@ dnnl_scratchpad_mode_t.
 QUERY_IMPLEMENTATION, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 8, 136, 255
 """Values of dnnl_query_t: impl_info_str, scratchpad_md, exec_arg_md."""
 
+ARGUMENT_OF_POST_OP, SECOND_SOURCE = 1 << 15, 2
+"""DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE, DNNL_ARG_SRC_1"""
+
 MAX_RANK = 12
 
 MIN_SHARED = 1 << 23
@@ -215,9 +218,7 @@ class Library:
         self._sgemm = self._functions.dnnl_sgemm
         self._sgemm.argtypes = SGEMM
         self._engine = self.create("engine", CPU, ctypes.c_size_t(0))
-        self._attributes = self.create("primitive_attr")
-        mode = self._quick.dnnl_primitive_attr_set_scratchpad_mode
-        _check("scratchpad mode", mode(ctypes.c_void_p(self._attributes.address), USER_SCRATCHPAD))
+        self._attributes = self._new_attributes()
 
     # --- objects
 
@@ -234,10 +235,36 @@ class Library:
         arguments = (rank, numbers(shape), FLOAT32, numbers(strides))
         return self._made("dnnl_memory_desc_create_with_strides", destroy, arguments)
 
-    def primitive_descriptor(self, kind: str, *arguments: Any) -> Handle:
-        """Descriptor of a ``kind`` of primitive with a scratchpad from the caller, on this processor."""
+    def primitive_descriptor(
+        self, kind: str, *arguments: Any, post_ops: Sequence[tuple[str, Sequence[Any]]] = ()
+    ) -> Handle:
+        """Descriptor of a ``kind`` of primitive with a scratchpad from the caller, on this processor.
+        ``post_ops`` follow it: a kind, and its parameters, each.
+        """
         create, destroy = f"dnnl_{kind}_primitive_desc_create", "dnnl_primitive_desc_destroy"
-        return self._made(create, destroy, (self._engine, *arguments, self._attributes))
+        attributes = self._new_attributes(post_ops) if post_ops else self._attributes
+        return self._made(create, destroy, (self._engine, *arguments, attributes))
+
+    def _new_attributes(self, post_ops: Sequence[tuple[str, Sequence[Any]]] = ()) -> Handle:
+        attributes = self.create("primitive_attr")
+        address = ctypes.c_void_p(attributes.address)
+        mode = self._quick.dnnl_primitive_attr_set_scratchpad_mode
+        _check("scratchpad mode", mode(address, USER_SCRATCHPAD))
+        if post_ops:
+            chain = self.create("post_ops")
+            for kind, parameters in post_ops:
+                self._append(chain, kind, parameters)
+            set_chain = self._quick.dnnl_primitive_attr_set_post_ops
+            _check("post-ops", set_chain(address, ctypes.c_void_p(chain.address)))
+        return attributes
+
+    def _append(self, chain: Handle, kind: str, parameters: Sequence[Any]) -> None:
+        append = getattr(self._quick, f"dnnl_post_ops_append_{kind}")
+        taken = [ctypes.c_void_p(p.address) if isinstance(p, Handle) else p for p in parameters]
+        status = append(ctypes.c_void_p(chain.address), *taken)
+        if status in (INVALID_ARGUMENTS, UNIMPLEMENTED):
+            raise Unsupported(kind)
+        _check(kind, status)
 
     def reorder_descriptor(self, source: Address, target: Address) -> Handle:
         """Descriptor of a primitive that copies from one layout to another."""

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, final
 
 import numpy as np
 
 from flowrt.device.onednn.onednn import (
+    ARGUMENT_OF_POST_OP,
+    SECOND_SOURCE,
     Address,
     ExecutionArgument,
     Handle,
@@ -50,6 +52,9 @@ DIRECT, MEAN_INSIDE = 1, 0x3FF
 BACKWARD = 128
 """Value of dnnl_prop_kind_t."""
 
+LINEAR, HARD_SWISH, SUM, PRODUCT, DIFFERENCE = 0x26, 0x34, 0x1FFF0, 0x1FFF1, 0x1FFF5
+"""Values of dnnl_alg_kind_t: eltwise_linear, eltwise_hardswish, binary_add, binary_mul, binary_sub."""
+
 GIVEN_STATISTICS, SCALED, SHIFTED = 1, 2, 4
 """Values of dnnl_normalization_flags_t: use_global_stats, use_scale, use_shift."""
 
@@ -61,8 +66,12 @@ SCALE_GRADIENT, SHIFT_GRADIENT = 255, 256
 
 ITEMSIZE = 4
 
-NORMALIZATION_WORK = 32
-"""Multiplications that take as long as normalizing an element: on 2 cores threads pay from 1 MiB on."""
+NORMALIZATION_WORK = 1
+"""Work of normalizing an element, as multiplications: threads share arrays from 32 MiB on. They meet several
+times within a call and spin until all are there: where other processes use the cores, on 2 of them, [32, 32,
+32, 16] takes two threads 48 ms, 16 of processor time, and one thread 0.4. With both cores to themselves, two
+took 0.1.
+"""
 
 
 class Layout(NamedTuple):
@@ -102,6 +111,24 @@ class Axis(NamedTuple):
     after: int
 
 
+class Activation(NamedTuple):
+    """An elementwise function that follows a primitive."""
+
+    kind: int
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+class Combination(NamedTuple):
+    """A primitive's result with another array, which broadcasts to it, by a binary function."""
+
+    kind: int
+    other: Layout
+
+
+PostOp: TypeAlias = "Activation | Combination"
+
+
 def layout_of(array: Array, is_free: bool = False) -> Layout:
     return Layout(array.shape, array.strides, is_free)
 
@@ -136,18 +163,39 @@ def _made(plan: Callable[..., _Plan], n_threads: int, *arguments: Any) -> Primit
         return None
 
 
-def _convolution_work(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> int:
+def _convolution_work(
+    x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...], then: tuple[PostOp, ...] = ()
+) -> int:
     _, _, per_group, *taps = filter.shape
     return math.prod(y.shape) * per_group * math.prod(taps)
 
 
 @_primitive(_convolution_work)
-def convolution(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> _Plan:
-    """``y`` of ``x`` and ``filter``; call it with their arrays in this order. As all functions that make
-    primitives, raises `Unsupported` where the library has none that is better than plain loops.
+def convolution(
+    x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...], then: tuple[PostOp, ...] = ()
+) -> _Plan:
+    """``y`` of ``x`` and ``filter``, with what is done to it ``then``; call it with their arrays in this
+    order, and the others of combinations. As all functions that make primitives, raises `Unsupported` where
+    the library has none that is better than plain loops.
     """
-    operands = _Operand(SOURCE, x), _Operand(FILTER, filter), _Operand(TARGET, y, True)
-    return lambda given: _forward(given, axes), operands
+    others = [_Operand(_argument_of(i), op.other) for i, op in enumerate(then) if isinstance(op, Combination)]
+    operands = _Operand(SOURCE, x), _Operand(FILTER, filter), _Operand(TARGET, y, True), *others
+    return lambda given: _forward(given[:3], axes, _post_ops(then, given[3:])), operands
+
+
+def _argument_of(post_op: int) -> int:
+    return ARGUMENT_OF_POST_OP * (post_op + 1) | SECOND_SOURCE
+
+
+def _post_ops(then: Sequence[PostOp], others: Iterable[Handle]) -> list[tuple[str, Sequence[Any]]]:
+    """The library's form of ``then``, with descriptors of ``others``."""
+    left = iter(others)
+    return [
+        ("eltwise", (op.kind, ctypes.c_float(op.alpha), ctypes.c_float(op.beta)))
+        if isinstance(op, Activation)
+        else ("binary", (op.kind, next(left)))
+        for op in then
+    ]
 
 
 @_primitive(_convolution_work)
@@ -182,10 +230,14 @@ def convolution_filter_gradient(x: Layout, filter: Layout, y: Layout, axes: tupl
     )
 
 
-def _forward(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
+def _forward(
+    given: Sequence[Handle], axes: Sequence[Axis], post_ops: Sequence[tuple[str, Sequence[Any]]] = ()
+) -> Handle:
     x, filter, y = given
-    kind = "convolution_forward"
-    return library().primitive_descriptor(kind, FORWARD, DIRECT, x, filter, None, y, *_windows(axes))
+    operands = FORWARD, DIRECT, x, filter, None, y
+    return library().primitive_descriptor(
+        "convolution_forward", *operands, *_windows(axes), post_ops=post_ops
+    )
 
 
 def _pooling_work(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> int:

@@ -39,7 +39,7 @@ from flowrt.errors import OpError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions
 from flowrt.executor.ends.feeds import bring
 from flowrt.executor.ends.fetches import Fetches
-from flowrt.executor.lower.schedule import LOOP_COMPILER
+from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.session.local_runtime import Run, closed
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import StoredShard
@@ -247,13 +247,13 @@ class ClusterRuntime:
         """See `flowrt.executor.session.local_runtime.Runtime`: compile options of the master and the tasks,
         as far as a client knows them.
         """
-        names = [name for name, _, _ in self.list_devices()]
+        devices = [parse_device(name) for name, _, _ in self.list_devices()]
         optimises = self._optimises()
         return CompileOptions(
-            devices=[parse_device(name) for name in names],
+            devices=devices,
             soft_placement=self._config.allow_soft_placement,
             optimises=optimises,
-            loops=dict.fromkeys(names if optimises else (), LOOP_COMPILER),
+            loops=loop_compilers(devices if optimises else ()),
         )
 
     def _optimises(self) -> bool:

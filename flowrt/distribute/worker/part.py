@@ -16,7 +16,7 @@ from flowrt.device.spec import parse_device
 from flowrt.distribute.machines.events import Part
 from flowrt.errors import FailedPreconditionError
 from flowrt.executor.analysis.cost import may_block, total_cost
-from flowrt.executor.lower.schedule import LOOP_COMPILER
+from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.plan.plan import Plan, StepMode
 from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
@@ -134,7 +134,7 @@ class CompiledPart:
         return CompileOptions(
             devices=[device.spec for device in devices],
             streams={device.name: device.num_streams for device in devices},
-            loops={d.name: LOOP_COMPILER for d in devices if fuses and d.executor.compiles_loops()},
+            loops=loop_compilers(d.spec for d in devices if fuses and d.executor.compiles_loops()),
         )
 
     def _new_plan(self, placed: Subgraph, options: CompileOptions, awaits_loops: bool = False) -> Plan:

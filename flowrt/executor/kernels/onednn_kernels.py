@@ -5,7 +5,8 @@ The operation's own kernel handles unsupported cases: other dtypes, empty arrays
 benefit, windows without fast code.
 
 Results differ from the operations' own in the order of additions; and where padding meets a filter's infinity
-or NaN: 0 times that value is added there, and nothing here.
+or NaN: 0 times that value is added there, and nothing here. A relu that follows a convolution makes NaN
+of -inf.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt.device.onednn.onednn import Unsupported
 from flowrt.device.onednn.onednn_blas import multiply
 from flowrt.device.onednn.primitives import (
+    DIFFERENCE,
+    HARD_SWISH,
+    LINEAR,
+    PRODUCT,
+    SUM,
+    Activation,
     Axis,
+    Combination,
     Layout,
+    PostOp,
     batch_normalization,
     batch_normalization_gradient,
     convolution,
@@ -34,9 +43,11 @@ from flowrt.device.onednn.primitives import (
     mean_pooling_gradient,
 )
 from flowrt.dtypes import bfloat16, float16
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import OpDef, ShapeContext
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.linalg.matmul import batch_matmul, matmul_op
+from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.nn.batch_norm import batch_norm_grad_op, batch_norm_op, statistics_given
 from flowrt.graph.ops.nn.conv import (
     conv2d_backprop_filter_op,
@@ -61,6 +72,7 @@ from flowrt.graph.ops.nn.pooling import (
 )
 from flowrt.graph.ops.nn.windows import Axis as WindowAxis
 from flowrt.graph.ops.nn.windows import channels_first
+from flowrt.graph.passes.fusion.epilogues import Epilogue, fused_conv_op
 from flowrt.graph.shapes import Shape, is_static
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -129,15 +141,31 @@ def _by_channel(filter: Array, channels: int) -> Array:
     return filter.transpose(n, n + 1, *range(n))[:, :, None]
 
 
-CONVOLUTIONS = (convolution_source_gradient, convolution_filter_gradient, convolution)
-"""Primitives by what they compute: the images, the filter, the result."""
+IMAGES, FILTER, RESULT = range(3)
+
+CONVOLUTION_GRADIENTS = (convolution_source_gradient, convolution_filter_gradient)
+"""Primitives by what they compute: the images, the filter."""
+
+
+class _Then(NamedTuple):
+    """The post-ops of a convolution, and their other operands."""
+
+    post_ops: tuple[PostOp, ...] = ()
+    operands: tuple[Array, ...] = ()
 
 
 def _convolve(
-    group: Grouping, sought: int, op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any
+    group: Grouping,
+    sought: int,
+    op: OpDef,
+    attrs: Mapping[str, Any],
+    arguments: Any,
+    out: Any,
+    epilogue: Callable[[Array], _Then] = lambda result: _Then(),
 ) -> Any:
     """Compute the one of (images, filter, result) at index ``sought`` from the other two. The arguments are
-    in this order; in place of images or filter to compute there is their shape.
+    in this order; in place of images or filter to compute there is their shape. ``epilogue(result)``, with
+    the result as images, is what follows the result of a convolution.
     """
     arrays = [*arguments, None][:3]
     given = arrays[1 if sought == 0 else 0]
@@ -149,7 +177,11 @@ def _convolve(
     x, y = _images(x, is_last), _images(y, is_last)
     filter = group(filter, x.shape[1])
     layouts = _image_layout(x), layout_of(filter, is_free=True), _image_layout(y)
-    CONVOLUTIONS[sought](*layouts, axes)(x, filter, y)
+    if sought == RESULT:
+        then = epilogue(y)
+        convolution(*layouts, axes, then.post_ops)(x, filter, y, *then.operands)
+    else:
+        CONVOLUTION_GRADIENTS[sought](*layouts, axes)(x, filter, y)
     return result
 
 
@@ -171,6 +203,67 @@ def _image_layout(images: Array) -> Layout:
     """Channels-last stays as it is: it is among the fastest, and a copy is saved."""
     is_last = images.transpose(0, *range(2, images.ndim), 1).flags.c_contiguous
     return layout_of(images, is_free=not is_last)
+
+
+# --- convolution with an epilogue
+
+FORWARD: Mapping[OpDef, Grouping] = {
+    conv2d_op: _by_group,
+    conv3d_op: _by_group,
+    depthwise_conv2d_op: _by_channel,
+}
+
+RELU = Activation(HARD_SWISH, alpha=float(np.finfo(np.float32).max)), Activation(LINEAR, alpha=1.0)
+"""x * min(max(alpha * x, 0), 1) + 0. The library's own relu makes 0 of NaN, and would hide it; this one makes
+NaN of -inf too.
+"""
+
+
+def _convolve_and_finish(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Any:
+    """A convolution with its epilogue; where the library has no such, with the steps one by one."""
+    epilogue: Epilogue = attrs["epilogue"]
+    ((x, filter, *others),) = arguments
+    conv = epilogue.conv
+    own = {key: conv.attrs[key] for key in conv.op.kernel_attrs}
+    with suppress(Unsupported, InvalidArgumentError):
+        then = partial(_post_ops, epilogue, others)
+        return _convolve(FORWARD[conv.op], RESULT, conv.op, own, (x, filter), out, then)
+    result = ONEDNN_KERNELS[conv.op](conv.op, np, x, filter, **own)
+    return delivered(np, epilogue.apply(np, result, others), result.dtype, out)
+
+
+def _post_ops(epilogue: Epilogue, others: Sequence[Array], images: Array) -> _Then:
+    """The post-ops for a result that becomes ``images``."""
+    post_ops: list[PostOp] = []
+    operands: list[Array] = []
+
+    def combine(kind: int, other: Array) -> None:
+        if other.shape != images.shape:
+            other = _by_channels(other, images)
+        _check(other)
+        post_ops.append(Combination(kind, layout_of(other)))
+        operands.append(other)
+
+    is_last = not channels_first(epilogue.conv.attrs["data_format"])
+    for (node, _), values in epilogue.split(others):
+        if node.op is relu:
+            post_ops += RELU
+        elif node.op is batch_norm_op:
+            scale, offset, mean, variance = values
+            combine(DIFFERENCE, mean)
+            combine(PRODUCT, scale / np.sqrt(variance + np.float32(node.attrs["epsilon"])))
+            combine(SUM, offset)
+        else:
+            (other,) = values
+            combine(SUM, _images(other, is_last) if other.ndim == images.ndim else other)
+    return _Then(tuple(post_ops), tuple(operands))
+
+
+def _by_channels(vector: Array, images: Array) -> Array:
+    """``vector``, one element per channel, in a shape that broadcasts to ``images``."""
+    if vector.shape != images.shape[1:2]:
+        raise Unsupported("shape")
+    return vector[(None, slice(None), *[None] * (images.ndim - 2))]
 
 
 # --- mean pooling
@@ -306,15 +399,16 @@ def _or_own(
 
 
 _COMPUTED: Mapping[OpDef, Callable[..., Any]] = {
-    conv2d_op: partial(_in_float32, partial(_convolve, _by_group, 2)),
-    conv2d_backprop_input_op: partial(_in_float32, partial(_convolve, _by_group, 0)),
-    conv2d_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_group, 1)),
-    conv3d_op: partial(_in_float32, partial(_convolve, _by_group, 2)),
-    conv3d_backprop_input_op: partial(_in_float32, partial(_convolve, _by_group, 0)),
-    conv3d_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_group, 1)),
-    depthwise_conv2d_op: partial(_in_float32, partial(_convolve, _by_channel, 2)),
-    depthwise_backprop_input_op: partial(_in_float32, partial(_convolve, _by_channel, 0)),
-    depthwise_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_channel, 1)),
+    conv2d_op: partial(_in_float32, partial(_convolve, _by_group, RESULT)),
+    conv2d_backprop_input_op: partial(_in_float32, partial(_convolve, _by_group, IMAGES)),
+    conv2d_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_group, FILTER)),
+    conv3d_op: partial(_in_float32, partial(_convolve, _by_group, RESULT)),
+    conv3d_backprop_input_op: partial(_in_float32, partial(_convolve, _by_group, IMAGES)),
+    conv3d_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_group, FILTER)),
+    depthwise_conv2d_op: partial(_in_float32, partial(_convolve, _by_channel, RESULT)),
+    depthwise_backprop_input_op: partial(_in_float32, partial(_convolve, _by_channel, IMAGES)),
+    depthwise_backprop_filter_op: partial(_in_float32, partial(_convolve, _by_channel, FILTER)),
+    fused_conv_op: _convolve_and_finish,
     average_pool_op: _pool,
     average_pool_grad_op: _pool,
     average_pool3d_op: _pool,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from flowrt.device.onednn import onednn
+from flowrt.device.spec import DeviceSpec
 from flowrt.executor.analysis.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.executor.kernels.fused_program import supports
 from flowrt.executor.kernels.small_calls import MAX_ALONG, MAX_PRODUCT
@@ -11,8 +13,20 @@ from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
 from flowrt.graph.passes.pipeline import PIPELINE, CompileOptions, Stage, cut
 
-LOOP_COMPILER = LoopCompiler(supports, max_product=MAX_PRODUCT, max_transposed_product=MAX_ALONG)
+LOOP_COMPILER = LoopCompiler(
+    supports, max_product=MAX_PRODUCT, max_transposed_product=MAX_ALONG, has_epilogues=lambda: False
+)
 """One for all devices: below it, the host's loops are compiled by LLVM and a GPU's by CUDA's compiler."""
+
+HOST_COMPILER = LOOP_COMPILER._replace(has_epilogues=onednn.is_available)
+
+
+def loop_compilers(devices: Iterable[DeviceSpec]) -> dict[str, LoopCompiler]:
+    """The compilers of loops of ``devices``, by their names."""
+    return {
+        device.to_string(): HOST_COMPILER if device.device_type == "CPU" else LOOP_COMPILER
+        for device in devices
+    }
 
 
 def schedule_parts(

@@ -24,7 +24,7 @@ from flowrt.errors import FailedPreconditionError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions, device_request
 from flowrt.executor.ends.feeds import Array, GpuFeed, bring
 from flowrt.executor.ends.fetches import Fetches
-from flowrt.executor.lower.schedule import LOOP_COMPILER
+from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.observe.compile_times import CompileTimes
 from flowrt.executor.partial.partial_run import Calls, LocalCalls
 from flowrt.executor.plan.plan import Plan, StepMode
@@ -186,7 +186,7 @@ class LocalRuntime:
             soft_placement=self._config.allow_soft_placement,
             optimises=self._optimises(),
             streams={device.name: device.num_streams for device in self.devices},
-            loops={d.name: LOOP_COMPILER for d in self.devices if fuses and d.executor.compiles_loops()},
+            loops=loop_compilers(d.spec for d in self.devices if fuses and d.executor.compiles_loops()),
             memory={device.name: device.pool.stats().bytes_limit for device in self.devices},
             why_none=reasons(),
             observer=observer,

@@ -23,7 +23,7 @@ from flowrt.device.device import Device
 from flowrt.device.host.host import HostExecutor
 from flowrt.device.spec import DeviceSpec
 from flowrt.executor.bind.bind import Partition, compile_partition
-from flowrt.executor.lower.schedule import LOOP_COMPILER, schedule_parts
+from flowrt.executor.lower.schedule import loop_compilers, schedule_parts
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.layouts.attributes import MESH, mesh_of
 from flowrt.graph.layouts.mesh import Coordinate, Mesh, format_mesh
@@ -66,13 +66,13 @@ def device_parts(request: StepRequest, links: Links = DEFAULT_LINKS) -> list[Dev
     Raises the errors of `Session.run` for a step that does not compile, and `UnimplementedError` for state
     that processes cannot share, or parts of variables that the script reads.
     """
-    options = CompileOptions([HERE], loops={HERE.to_string(): LOOP_COMPILER}, links=links)
+    options = CompileOptions([HERE], loops=loop_compilers([HERE]), links=links)
     return parts_of(compile_step(request, options, pipeline=stages_before("lower_layouts")), links)
 
 
 def parts_of(step: Subgraph, links: Links = DEFAULT_LINKS) -> list[DevicePart]:
     """The same of a global ``step`` with static shapes, in front of the lowering of its layouts."""
-    options = CompileOptions([HERE], loops={HERE.to_string(): LOOP_COMPILER}, links=links)
+    options = CompileOptions([HERE], loops=loop_compilers([HERE]), links=links)
     mesh = mesh_of(step)
     if mesh is None:
         return [_part(NO_MESH, 0, 0, step, {}, options)]

@@ -11,7 +11,7 @@ import pytest
 import flowrt as tf
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.lower.schedule import LOOP_COMPILER
+from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.graph.node import Subgraph, owned_subgraphs
 from flowrt.graph.passes.pipeline import (
     PIPELINE,
@@ -32,7 +32,7 @@ from tests.graph.passes.cases import outcome, snapshot
 from tests.graph.passes.test_random_graphs import RandomGraph
 
 CPUS = [parse_device(f"/job:localhost/replica:0/task:0/device:CPU:{i}") for i in range(3)]
-OPTIONS = CompileOptions(CPUS, loops={CPUS[0].to_string(): LOOP_COMPILER})
+OPTIONS = CompileOptions(CPUS, loops=loop_compilers(CPUS[:1]))
 
 
 class Noted(Observer):
@@ -124,7 +124,8 @@ def test_the_pipeline_reads_what_it_writes() -> None:
         "extract, lower, order_effects, infer_shapes,"
         " optimise(fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies),"
         " infer_shapes, mixed_precision, lower_layouts, place, lower_collectives, split, partition,"
-        " fuse(gather_slices, lay_out_factors, narrow_products, read_rows_in_place, fuse)"
+        " fuse(gather_slices, lay_out_factors, narrow_products, read_rows_in_place,"
+        " fuse_epilogues, fuse)"
     )
 
 

@@ -1,4 +1,6 @@
-"""The abilities of the compiler that turns loops into machine code, as the fusion passes see them."""
+"""The abilities of a device's compiler of loops, and of its library of convolutions, as the fusion passes
+see them.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ class LoopCompiler(NamedTuple):
 
     ``supports`` says what it can do with one operation, given as a group of its own. A product of small
     matrices is a compiled call up to ``max_product`` multiplications, with a transposed right factor up to
-    ``max_transposed_product``.
+    ``max_transposed_product``. ``has_epilogues()``: whether the device's convolutions can be computed with
+    what follows them.
     """
 
     supports: Callable[[Group], Support]
     max_product: int
     max_transposed_product: int
+    has_epilogues: Callable[[], bool]
 
 
 def is_small(node: Node) -> bool:

@@ -1,0 +1,170 @@
+"""Convolutions together with their epilogues, the elementwise operations that follow, as one operation.
+
+    y = Relu(AddV2(FusedBatchNormV3(Conv2D(x, filter), ...), h))     ->     y = _FusedConv(x, filter, ..., h)
+
+A library applies the epilogue to results that are in registers; otherwise each step is a pass over memory.
+Steps are a bias, batch normalization by given statistics, the addition of an array of the same shape or of
+a vector of channels, and relu. Nothing else reads what is between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from flowrt import dtypes
+from flowrt.graph.evaluate import evaluate_node
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, OpDef, define_op
+from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2
+from flowrt.graph.ops.nn.activations import relu
+from flowrt.graph.ops.nn.batch_norm import batch_norm_op
+from flowrt.graph.ops.nn.bias import bias_add_op
+from flowrt.graph.ops.nn.conv import conv2d_op, conv3d_op
+from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
+from flowrt.graph.ops.nn.windows import channels_first
+from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
+
+CONVOLUTIONS = frozenset({conv2d_op, conv3d_op, depthwise_conv2d_op})
+SUMS = frozenset({add_v1, add_v2})
+
+
+class Step(NamedTuple):
+    """One operation of an epilogue: ``node``, with the result so far as input number ``at``."""
+
+    node: Node
+    at: int
+
+
+class Epilogue(NamedTuple):
+    """A convolution and the steps that follow it."""
+
+    conv: Node
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        members = self.conv, *[step.node for step in self.steps]
+        return ", ".join(f"{member.op.name} {member.name}" for member in members)
+
+    def operands(self) -> tuple[Ref, ...]:
+        """All inputs: those of the convolution, and the others of each step."""
+        others = [ref for node, at in self.steps for i, ref in enumerate(node.inputs) if i != at]
+        return (*self.conv.inputs, *others)
+
+    def split(self, others: Sequence[Any]) -> Iterator[tuple[Step, Sequence[Any]]]:
+        """Each step with its own of the ``others``."""
+        begin = 0
+        for step in self.steps:
+            end = begin + len(step.node.inputs) - 1
+            yield step, others[begin:end]
+            begin = end
+
+    def apply(self, xp: Any, result: Any, others: Sequence[Any]) -> Any:
+        """The steps by their own kernels, to the convolution's ``result``."""
+        for (node, at), values in self.split(others):
+            result = evaluate_node(node, [*values[:at], result, *values[at:]], None, xp)[0]
+        return result
+
+
+def _kernel(xp: Any, inputs: Sequence[Any], epilogue: Epilogue, out: Any = None) -> Any:
+    x, filter, *others = inputs
+    (result,) = evaluate_node(epilogue.conv, [x, filter], None, xp)
+    return delivered(xp, epilogue.apply(xp, result, others), result.dtype, out)
+
+
+fused_conv_op: OpDef[Any] = define_op(
+    "_FusedConv",
+    "inputs: *Tin in ANY -> y: T in FLOATING",
+    attrs={"epilogue": Attr("func")},
+    shape=lambda s: [s.attrs["epilogue"].steps[-1].node.outputs[0].shape],
+    kernel=_kernel,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    cost=conv2d_op.cost,
+    doc="A convolution and the elementwise operations that follow it; made by the fusion pass only.",
+)
+
+
+def fuse_epilogues(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
+    """``subgraph`` with the above done to it; the same object if there is nothing of the kind."""
+    if not any(node.op in CONVOLUTIONS for node in subgraph) or not compiler.has_epilogues():
+        return subgraph
+    found = _Finder(subgraph).run()
+    if not found:
+        return subgraph
+    inner = {n.name for e in found.values() for n in (e.conv, *[step.node for step in e.steps[:-1]])}
+    kept = [node for node in subgraph if node.name not in inner]
+    return subgraph.with_nodes(
+        [_fused(node, found[node.name]) if node.name in found else node for node in kept]
+    )
+
+
+@final
+class _Finder:
+    """Finds the epilogues of a subgraph's convolutions."""
+
+    def __init__(self, subgraph: Subgraph) -> None:
+        self._subgraph, self._consumers = subgraph, subgraph.consumers()
+        self._read = {*[name for name, _ in subgraph.fetches], *subgraph.targets}
+
+    def run(self) -> Mapping[str, Epilogue]:
+        """The epilogues by the name of their last node."""
+        all_epilogues = [self._of(node) for node in self._subgraph if node.op in CONVOLUTIONS]
+        return {e.steps[-1].node.name: e for e in all_epilogues if e.steps}
+
+    def _of(self, conv: Node) -> Epilogue:
+        steps: list[Step] = []
+        last, (spec,) = conv, conv.outputs
+        if spec.dtype is dtypes.float32:
+            while (step := self._next(conv, last)) is not None:
+                steps.append(step)
+                last = step.node
+        return Epilogue(conv, tuple(steps))
+
+    def _next(self, conv: Node, last: Node) -> Step | None:
+        """The step after ``last``, if it is the only reader."""
+        if last.name in self._read or len(self._consumers[last.name]) != 1:
+            return None
+        node = self._subgraph.nodes[self._consumers[last.name][0]]
+        places = [i for i, (name, _) in enumerate(node.inputs) if name == last.name]
+        if len(places) != 1 or last.name in node.controls or node.inputs[places[0]][1] != 0:
+            return None
+        step = Step(node, places[0])
+        return step if self._is_step(conv, step) else None
+
+    def _is_step(self, conv: Node, step: Step) -> bool:
+        node, at = step
+        shape = conv.outputs[0].shape
+        if shape is None or node.outputs[0] != TensorSpec(dtypes.float32, shape):
+            return False
+        first = channels_first(conv.attrs["data_format"])
+        if node.op is relu:
+            return True
+        if node.op is bias_add_op:
+            return at == 0 and channels_first(node.attrs["data_format"]) == first
+        if node.op is batch_norm_op:
+            is_alike = channels_first(node.attrs["data_format"]) == first
+            return at == 0 and is_alike and not node.attrs["is_training"] and self._reads_result_only(node)
+        if node.op in SUMS:
+            other = self._subgraph.spec(node.inputs[1 - at]).shape
+            is_vector = not first and other is not None and len(other) == 1 and other == shape[-1:]
+            return is_vector or other == shape
+        return False
+
+    def _reads_result_only(self, node: Node) -> bool:
+        """Whether no output of ``node`` but the first is read."""
+        readers = [self._subgraph.nodes[name] for name in self._consumers[node.name]]
+        refs = [*self._subgraph.fetches, *[ref for reader in readers for ref in reader.inputs]]
+        return all(index == 0 for name, index in refs if name == node.name)
+
+
+def _fused(last: Node, epilogue: Epilogue) -> Node:
+    """``epilogue`` as one node, in the place of its ``last``."""
+    members = [epilogue.conv, *[step.node for step in epilogue.steps]]
+    names = {member.name for member in members}
+    controls = dict.fromkeys(name for member in members for name in member.controls if name not in names)
+    inputs = epilogue.operands()
+    attrs = {"epilogue": epilogue, "Tin": [dtypes.float32] * len(inputs), "T": dtypes.float32}
+    return last.beside(last.name, fused_conv_op, inputs, tuple(controls), attrs, last.outputs[:1])
