@@ -78,17 +78,17 @@ def held_passes(schedule: Schedule, device: int) -> list[int]:
     return list(accumulate(_CHANGE[action.kind] for action in schedule.actions[device]))
 
 
-def held_by_stages(schedule: Schedule) -> list[int]:
+def held_by_stages(schedule: Schedule) -> tuple[int, ...]:
     """For each stage, the most micro-batches of which it holds activations at a time.
 
     >>> held_by_stages(order("1f1b", devices=3, micro_batches=8))
-    [3, 2, 1]
+    (3, 2, 1)
     """
     most, held = [0] * schedule.stages, [0] * schedule.stages
     for action in chain.from_iterable(schedule.actions):
         held[action.stage] += _CHANGE[action.kind]
         most[action.stage] = max(most[action.stage], held[action.stage])
-    return most
+    return tuple(most)
 
 
 def peaks(schedule: Schedule) -> tuple[Fraction, ...]:

@@ -101,8 +101,8 @@ def test_stages_are_cut_so_that_they_fit_in_the_devices() -> None:
 def test_what_is_short_is_said() -> None:
     message = (
         r"expected stages of at most 6,291,456 bytes each; however it is cut, one needs 8,\d+,\d+: "
-        r"stage \d has 8,\d+,\d+ of variables, gradients and states, and [\d,]+ of activations of \d "
-        "micro-batches"
+        r"stage \d has 8,\d+,\d+ of variables, gradients and states, and [\d,]+ of activations, with "
+        r"\d passes in flight"
     )
     with pytest.raises(ResourceExhaustedError, match=message):
         losses(in_two(6), [13, 13])

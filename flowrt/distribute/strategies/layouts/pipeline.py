@@ -159,7 +159,7 @@ class PipelineStrategy(TensorParallelStrategy):
     def _room(self, limit: int, handles: Sequence[Operation], states: int) -> Room:
         """What a device of ``limit`` bytes has room for, if each trained variable has so many ``states``."""
         trained = {v.op.name for v in get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)}
-        nbytes = {}
+        nbytes: list[tuple[str, int]] = []
         for op in handles:
             copies = 2 + states if op.name in trained else 1  # the value, its gradient
             shape, dtype, mesh = (
@@ -170,11 +170,16 @@ class PipelineStrategy(TensorParallelStrategy):
             layouts = layouts_of(op.node.attrs, mesh)
             assert layouts is not None
             part = layouts.stored.local_shape(shape, (0,) * len(mesh.axes))
-            nbytes[op.name] = copies * math.prod(part) * dtype.size
+            nbytes.append((op.name, copies * math.prod(part) * dtype.size))
         sizes = {axis.name: axis.size for axis in self.mesh.axes}
         parts = math.prod(sizes[name] for name in self._batch_axes)
         return Room(
-            limit, held_by_stages(self.schedule), self.schedule.chunks, parts, REMAT in self.kept, nbytes
+            limit,
+            held_by_stages(self.schedule),
+            self.schedule.chunks,
+            parts,
+            REMAT in self.kept,
+            tuple(nbytes),
         )
 
     def _check(self, step: Subgraph, stages: Mapping[str, int]) -> None:

@@ -50,7 +50,8 @@ def test_cuts_within_memory_are_the_best_of_all_that_fit(seed: int) -> None:
     costs, variables, activations = (rng.integers(0, 9, size) * 1.0 for _ in range(3))
     crossing = np.concatenate([[0.0], rng.integers(0, 9, size - 1) * 1.0, [0.0]])
     crossing[1:-1][rng.random(size - 1) < 0.2] = np.inf
-    passes, parts, is_again = [*map(int, rng.integers(1, 5, count))], int(rng.integers(1, 4)), bool(seed % 2)
+    passes = tuple(map(int, rng.integers(1, 5, count)))
+    parts, is_again = int(rng.integers(1, 4)), bool(seed % 2)
     room = Room(int(rng.integers(5, 80)), passes, 1 + seed % 3 // 2, parts, is_again)
 
     def nbytes(stage: int, a: int, b: int) -> float:

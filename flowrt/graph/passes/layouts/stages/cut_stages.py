@@ -38,7 +38,7 @@ class Room(NamedTuple):
 
     limit: int
     """Bytes of a device."""
-    passes: Sequence[int]
+    passes: tuple[int, ...]
     """For each stage, the most micro-batches of which it holds activations."""
     chunks: int = 1
     """Stages of a device, which have equal parts of its memory."""
@@ -46,7 +46,7 @@ class Room(NamedTuple):
     """Parts of the batch that a pass of a device is one of."""
     is_again: bool = False
     """Whether the backward pass computes a stage again, so that only what arrives at it is kept."""
-    variables: Mapping[str, int] = {}
+    variables: tuple[tuple[str, int], ...] = ()
     """The bytes that a device keeps for a variable, with its gradient and the states of its optimizer; of
     others, those of their values.
     """
@@ -70,7 +70,7 @@ def cut_stages(step: Subgraph, count: int, room: Room | None = None) -> dict[str
             "time is known, or fewer places where no list of tensors crosses from one stage to the next"
         )
     if room is not None:
-        ends = _fitting(ends, total, crossing, room, _Kept.of(step, nodes, room.variables))
+        ends = _fitting(ends, total, crossing, room, _Kept.of(step, nodes, dict(room.variables)))
     return {node.name: stage for stage, (a, b) in enumerate(_pairs(ends)) for node in nodes[a:b]}
 
 
@@ -208,7 +208,7 @@ def _fitting(ends: list[int], total: np.ndarray, crossing: np.ndarray, room: Roo
     raise ResourceExhaustedError(
         f"pipeline: expected stages of at most {int(limit):,} bytes each{each}; however it is cut, one needs "
         f"{int(needed[stage]):,}: stage {stage} has {variables:,} of variables, gradients and states, and "
-        f"{int(needed[stage]) - variables:,} of activations of {room.passes[stage]} micro-batches"
+        f"{int(needed[stage]) - variables:,} of activations, with {room.passes[stage]} passes in flight"
     )
 
 
