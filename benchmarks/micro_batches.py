@@ -74,7 +74,7 @@ def table(found: dict[int, Took], stages: int) -> list[str]:
     ]
     for count, took in sorted(found.items()):
         bubble = (stages - 1) / (count + stages - 1)
-        lines.append(f"| {count} | {took.step * 1e3:.0f} | {took.cpu * 1e3:.0f} | {bubble:.0%} |")
+        lines.append(f"| {count} | {took.step * 1e3:.0f} | {took.cpu * 1e3:.0f} | {bubble * 100:.0f} % |")
     return lines
 
 
