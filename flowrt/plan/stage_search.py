@@ -205,7 +205,7 @@ def search(
     cut_to_fit: Callable[[Choice], Model] | None = None,
 ) -> Found:
     """All choices in the order of their estimates. ``model`` gives that of a number of stages, cut by costs;
-    ``cut_to_fit`` that of a choice whose stages fit in its memory, for those that do not fit otherwise.
+    ``cut_to_fit`` that of a choice with stages that fit in its memory, for those that do not fit otherwise.
 
     Raises `InvalidArgumentError` if no choice has so many devices for such a batch, and
     `ResourceExhaustedError` if none fits in the memory of a device: with what is short, and what would fit.

@@ -70,7 +70,7 @@ class Replay:
 
 
 _CHANGE = {"F": 1, "B": -1, "I": 0, "W": -1}
-"""Of the passes that hold activations."""
+"""The change of the number of passes that hold activations, by kind of action."""
 
 
 def held_passes(schedule: Schedule, device: int) -> list[int]:
@@ -79,7 +79,7 @@ def held_passes(schedule: Schedule, device: int) -> list[int]:
 
 
 def held_by_stages(schedule: Schedule) -> tuple[int, ...]:
-    """For each stage, the most micro-batches of which it holds activations at a time.
+    """The most micro-batches of which each stage holds activations at a time.
 
     >>> held_by_stages(order("1f1b", devices=3, micro_batches=8))
     (3, 2, 1)

@@ -39,7 +39,7 @@ def test_one_process(net: str, schedule: str, p: int, m: int) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("processes", "stages"), [(2, 2), (4, 4), (2, 4)])
 def test_several_processes(schedule: str, processes: int, stages: int) -> None:
-    """Of one device each, or of two."""
+    """One or two devices a process."""
     cases = [case for case in GRID if case[1] == schedule and case[2] == stages]
     for case, (first, *others) in zip(
         cases, answers([_word(case) for case in cases], processes), strict=True

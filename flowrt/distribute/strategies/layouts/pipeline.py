@@ -157,7 +157,7 @@ class PipelineStrategy(TensorParallelStrategy):
                 _set_stage(op, found[op.name])
 
     def _room(self, limit: int, handles: Sequence[Operation], states: int) -> Room:
-        """What a device of ``limit`` bytes has room for, if each trained variable has so many ``states``."""
+        """The room of devices of ``limit`` bytes, if each trained variable has so many ``states``."""
         trained = {v.op.name for v in get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)}
         nbytes: list[tuple[str, int]] = []
         for op in handles:

@@ -39,7 +39,7 @@ class Room(NamedTuple):
     limit: int
     """Bytes of a device."""
     passes: tuple[int, ...]
-    """For each stage, the most micro-batches of which it holds activations."""
+    """The most micro-batches of which each stage holds activations."""
     chunks: int = 1
     """Stages of a device, which have equal parts of its memory."""
     parts: int = 1
@@ -151,7 +151,7 @@ class _Kept(NamedTuple):
 
     @staticmethod
     def of(step: Subgraph, nodes: Sequence[Node], known: Mapping[str, int]) -> _Kept:
-        """What ``nodes``, the operations of ``step`` that are cut into stages, keep."""
+        """The bytes that ``nodes`` keep, the operations of ``step`` that are cut into stages."""
         place = {node.name: k for k, node in enumerate(nodes)}
         backward, consumers = backward_nodes(step), step.consumers()
         variables, activations = np.zeros(len(nodes) + 1), np.zeros(len(nodes) + 1)

@@ -1,4 +1,4 @@
-"""Lists whose elements have the size of the batch, which only the first of them tells.
+"""Lists with elements of the size of the batch, which only the first of them tells.
 
     scan(fn, columns)      writes the first column into its list of results, in front of the loop
 
@@ -18,8 +18,8 @@ from flowrt.graph.shapes import Shape, is_static
 
 
 def with_sizes_of_lists(subgraph: Subgraph) -> Subgraph:
-    """``subgraph``, with inferred shapes, with known shapes of the elements of lists whose only reader writes
-    one of a known shape; the same object if there are none.
+    """``subgraph``, with inferred shapes, with known shapes of the elements of lists, if the only reader of
+    a list writes one of a known shape; the same object if there are none.
     """
     consumers = subgraph.consumers()
     nodes: dict[str, Node] = {}
