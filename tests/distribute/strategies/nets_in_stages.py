@@ -112,8 +112,8 @@ def tied(at: At) -> Net:
     for i in range(8):
         with at(i / 8):
             h = tf.layers.dense(h, WIDTH, tf.nn.tanh)
-    with at(0.5):
-        h += tf.nn.embedding_lookup(words, tf.argmax(tf.matmul(h, words, transpose_b=True), 1))
+            if i == 4:
+                h += tf.nn.softmax(tf.matmul(h, words, transpose_b=True)) @ words
     with at(1):
         loss = cross_entropy(tf.matmul(h, words, transpose_b=True), tf.reshape(targets, [-1]))
 

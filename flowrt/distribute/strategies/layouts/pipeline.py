@@ -161,26 +161,16 @@ class PipelineStrategy(TensorParallelStrategy):
         trained = {v.op.name for v in get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)}
         nbytes: list[tuple[str, int]] = []
         for op in handles:
-            copies = 2 + states if op.name in trained else 1  # the value, its gradient
-            shape, dtype, mesh = (
-                op.node.attrs["shape"],
-                op.node.attrs["dtype"],
-                parse_mesh(op.node.attrs[MESH]),
-            )
-            layouts = layouts_of(op.node.attrs, mesh)
+            attrs, copies = op.node.attrs, 2 + states if op.name in trained else 1  # the value, its gradient
+            mesh = parse_mesh(attrs[MESH])
+            layouts = layouts_of(attrs, mesh)
             assert layouts is not None
-            part = layouts.stored.local_shape(shape, (0,) * len(mesh.axes))
-            nbytes.append((op.name, copies * math.prod(part) * dtype.size))
-        sizes = {axis.name: axis.size for axis in self.mesh.axes}
+            part = layouts.stored.local_shape(attrs["shape"], (0,) * len(mesh.axes))
+            nbytes.append((op.name, copies * math.prod(part) * attrs["dtype"].size))
+        schedule, sizes = self.schedule, {axis.name: axis.size for axis in self.mesh.axes}
         parts = math.prod(sizes[name] for name in self._batch_axes)
-        return Room(
-            limit,
-            held_by_stages(self.schedule),
-            self.schedule.chunks,
-            parts,
-            REMAT in self.kept,
-            tuple(nbytes),
-        )
+        is_again = REMAT in self.kept
+        return Room(limit, held_by_stages(schedule), schedule.chunks, parts, is_again, tuple(nbytes))
 
     def _check(self, step: Subgraph, stages: Mapping[str, int]) -> None:
         """Raise `InvalidArgumentError` if ``step`` trains, and a stage or a scope has no operation."""
