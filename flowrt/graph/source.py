@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def user_source(depth: int = 0) -> Source | None:
     the skipped frames belong to flowrt.
     """
     frame = sys._getframe(depth + 1)
-    while _is_between(frame.f_code.co_filename):
+    while _is_between(frame.f_code.co_filename) or _is_generated(frame):
         if frame.f_code is _CALLED_FOR:
             return frame.f_locals["source"]
         if frame.f_back is None:
@@ -64,6 +65,11 @@ def _is_between(file: str) -> bool:
         or file == "<frozen runpy>"  # python -m flowrt
         or os.path.dirname(file) == _COMMANDS
     )
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether ``frame`` is a constructor that `dataclasses` has made for flowrt."""
+    return frame.f_code.co_filename == "<string>" and frame.f_globals["__name__"].startswith("flowrt.")
 
 
 def user_line() -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from flowrt.distribute.strategies.layouts.fully_sharded import FullyShardedStrategy
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutStrategy
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutStrategy
-from flowrt.distribute.strategies.layouts.pipeline import PipelineStrategy
+from flowrt.distribute.strategies.layouts.pipeline import MIB, PipelineStrategy
 from flowrt.errors import nearest
 from flowrt.graph.layouts.mesh import Axis, Mesh
 from flowrt.graph.pipeline.schedules import TABLE
@@ -45,6 +45,8 @@ class Choice:
     """Whether the backward pass computes the forward pass of a stage again."""
     layouts: tuple[tuple[str, Entries], ...] = ()
     """The layouts of variables that ``tp`` shards, by whole names."""
+    memory: int | None = None
+    """The bytes of a device, if the stages of the pipeline are cut so that they fit, not by costs alone."""
 
     @property
     def devices(self) -> int:
@@ -68,6 +70,7 @@ class Choice:
                 Mesh(axes, devices), "pp", self.micro_batches, self.schedule,
                 chunks=self.chunks if self.chunks > 1 else None, batch=over,
                 remat="stage" if self.remat else None, policy=policy,
+                memory_limit_mb=None if self.memory is None else self.memory / MIB,
             )  # fmt: skip
         else:
             turns = [Axis(TURN, self.micro_batches, is_time=True)] if self.micro_batches > 1 else []
@@ -103,7 +106,7 @@ def mistake_of(choice: Choice) -> Mistake | None:
     if choice.sharding and (choice.pp > 1 or choice.dp == 1):
         return Mistake("sharding", "0, as there is a pipeline or only one part of the batch", choice.sharding)
     if choice.pp == 1:
-        for field, default in (("chunks", 1), ("remat", False)):
+        for field, default in (("chunks", 1), ("remat", False), ("memory", None)):
             if getattr(choice, field) != default:
                 expected = f"{default!r}, as there is no pipeline (pp=1)"
                 return Mistake(field, expected, getattr(choice, field))

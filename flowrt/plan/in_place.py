@@ -31,6 +31,7 @@ from flowrt.plan.explain import mesh_text, seconds_text
 from flowrt.plan.machine import CORE
 from flowrt.plan.step.applied import Marks
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy, gradients_of
+from flowrt.plan.step.stage_room import room_of
 from flowrt.plan.task import Task, costs_of
 from flowrt.variables.distribution_context import layout_strategy, unopened_strategies
 from flowrt.viz.compile_request import compile_request, needed_ops
@@ -89,7 +90,7 @@ class InPlaceStrategy(RecordingStrategy):
         _log.info("AutoStrategy: %s: %s a step", mesh_text(best.choice), seconds_text(best.seconds))
         strategy = best.choice.strategy(self._devices, self.policy)
         unopened_strategies.discard(strategy)
-        carry_out(graph, recorded, strategy, best.choice.stages)
+        carry_out(graph, recorded, strategy, best.choice)
         self.mesh = strategy.mesh
         return best.choice
 
@@ -144,10 +145,12 @@ def take_in_inputs(graph: Graph, strategy: LayoutStrategy) -> None:
             op.mutate(attrs={**op.node.attrs, **attrs})
 
 
-def carry_out(graph: Graph, recorded: Recorded, strategy: LayoutStrategy, stages: int) -> None:
-    """Give the operations of ``graph``, which was recorded, the attributes of ``strategy``."""
-    step = whole_graph(graph)
-    numbers = cut_stages(step, stages) if stages > 1 else {}
+def carry_out(graph: Graph, recorded: Recorded, strategy: LayoutStrategy, choice: Choice) -> None:
+    """Give the operations of ``graph``, which was recorded, the attributes of ``strategy``, that of
+    ``choice``.
+    """
+    step, stages = whole_graph(graph), choice.stages
+    numbers = cut_stages(step, stages, room_of(recorded, choice)) if stages > 1 else {}
 
     def staged(attrs: dict[str, object], name: str) -> dict[str, object]:
         if stages > 1:

@@ -10,6 +10,7 @@ from flowrt.dtypes import resource
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages, backward_nodes, nodes_of_batch
+from flowrt.graph.passes.layouts.stages.cut_stages import Room
 from flowrt.plan.step.costs import nbytes_of
 from flowrt.plan.step.recorded import Recorded
 
@@ -62,12 +63,9 @@ class Model(NamedTuple):
         return sum(stage.variables for stage in self.stages)
 
 
-def model_of(recorded: Recorded, stages: int, seconds: Seconds) -> Model:
-    """The model of ``recorded``, cut into ``stages``.
-
-    Raises `InvalidArgumentError` if it has fewer operations.
-    """
-    step = recorded.cut(stages)
+def model_of(recorded: Recorded, stages: int, seconds: Seconds, room: Room | None = None) -> Model:
+    """The model of ``recorded``, cut into ``stages`` that fit in ``room``. Raises as `cut_stages`."""
+    step = recorded.cut(stages, room)
     numbers = assign_stages(step) if stages > 1 else dict.fromkeys(step.nodes, 0)
     backward, of_batch = backward_nodes(step), nodes_of_batch(step)
     times = [[Took(), Took()] for _ in range(stages)]

@@ -24,7 +24,7 @@ from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
 from flowrt.variables.variable import Variable
 from flowrt.version import VERSION
 
-FORMAT = 2
+FORMAT = 3
 
 VariableText = str
 """The dtype and shape of a variable, such as ``float32 [64, 128]``."""
@@ -165,6 +165,9 @@ class _Reader:
             least = 0 if key == "sharding" else 1
             if type(values[key]) is not int or values[key] < least:
                 raise self._wrong(f"choice.{key}", f"an integer >= {least}", values[key])
+        memory = values["memory"]
+        if memory is not None and (type(memory) is not int or memory < 1):
+            raise self._wrong("choice.memory", "null, or bytes of a device", memory)
         layouts = values["layouts"]
         if not isinstance(layouts, dict) or not all(map(_are_entries, layouts.values())):
             raise self._wrong("choice.layouts", "lists of axes by variable", layouts)

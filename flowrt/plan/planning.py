@@ -66,12 +66,13 @@ def plan_on(
     play: Play,
     fixed: Mapping[str, int] = {},
     count: int = REPLAYED,
+    cut_to_fit: Callable[[Choice], Model] | None = None,
 ) -> Planned:
     """The ``count`` choices with the best estimates, played; fewer if that takes longer than `PLAYING_S`.
 
     Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
     """
-    found = search(machine, samples, shared, model, fixed)
+    found = search(machine, samples, shared, model, fixed, cut_to_fit)
     candidates: list[Candidate] = []
     too_large: list[Estimate | Candidate] = list(found.too_large)
     refused: list[tuple[Choice, str]] = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -30,6 +31,9 @@ from flowrt.plan.model import Model
 
 REPLAYED = 20
 """The number of choices that are lowered and played."""
+
+CUT_TO_FIT = 10
+"""The number of pipelines that do not fit, of which stages are cut otherwise."""
 
 SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("zb_h1", 1))
 """Schedules of pipelines, and their chunks. The rows of the same table that are left out are slower, or take
@@ -198,8 +202,10 @@ def search(
     shared: Mapping[int, Shared],
     model: Callable[[int], Model],
     fixed: Mapping[str, int] = {},
+    cut_to_fit: Callable[[Choice], Model] | None = None,
 ) -> Found:
-    """All choices in the order of their estimates. ``model`` gives that of a number of stages.
+    """All choices in the order of their estimates. ``model`` gives that of a number of stages, cut by costs;
+    ``cut_to_fit`` that of a choice with stages that fit in its memory, for those that do not fit otherwise.
 
     Raises `InvalidArgumentError` if no choice has so many devices for such a batch, and
     `ResourceExhaustedError` if none fits in the memory of a device: with what is short, and what would fit.
@@ -224,6 +230,8 @@ def search(
             f"that dp x micro_batches divides{given}; there are no such sizes"
         )
     found.sort(key=lambda each: each.seconds)
+    if cut_to_fit is not None:
+        found = _with_other_cuts(found, cut_to_fit, shared, machine, samples)
     fitting = [each for each in found if each.nbytes <= machine.memory]
     if not fitting:
         least = min(found, key=lambda each: each.nbytes)
@@ -232,6 +240,28 @@ def search(
             f"needs {least.nbytes:,}: {describe(least.choice)}. {_would_fit(least, machine)}"
         )
     return Found(tuple(fitting), tuple(each for each in found if each.nbytes > machine.memory))
+
+
+def _with_other_cuts(
+    found: list[Estimate],
+    cut_to_fit: Callable[[Choice], Model],
+    shared: Mapping[int, Shared],
+    machine: Machine,
+    samples: int,
+) -> list[Estimate]:
+    """``found``, in which the fastest pipelines that do not fit, and are faster than all that do, are cut
+    otherwise if they fit then.
+    """
+    first = next((n for n, each in enumerate(found) if each.nbytes <= machine.memory), len(found))
+    pipelines = [each for each in found[:first] if each.choice.pp > 1][:CUT_TO_FIT]
+    cut: dict[Choice, Estimate] = {}
+    for each in pipelines:
+        choice = replace(each.choice, memory=machine.memory)
+        with suppress(ResourceExhaustedError):
+            other = estimate(choice, cut_to_fit(choice), shared[choice.tp], machine, samples)
+            if other.nbytes <= machine.memory:
+                cut[each.choice] = other
+    return sorted((cut.get(each.choice, each) for each in found), key=lambda each: each.seconds)
 
 
 def _would_fit(least: Estimate, machine: Machine) -> str:
@@ -252,6 +282,7 @@ def describe(choice: Choice) -> str:
     named = [f"{key}={value}" for key, value in sizes.items() if value > 1]
     if choice.pp > 1:
         named += [f"schedule={choice.schedule}", *(["remat"] if choice.remat else [])]
+        named += ["cut to fit"] if choice.memory is not None else []
     if choice.sharding:
         named.append(f"sharding={choice.sharding}")
     return " ".join(named) or "one device"

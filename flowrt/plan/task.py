@@ -25,6 +25,7 @@ from flowrt.plan.step.costs import Costs, demand
 from flowrt.plan.step.device_parts import DevicePart, parts_of
 from flowrt.plan.step.measure import load_table, measure, save_table, table_path
 from flowrt.plan.step.recorded import Recorded
+from flowrt.plan.step.stage_room import room_of
 
 LIMIT_OF_CHOICE_S = 3.0
 """Seconds for running the programs of a choice."""
@@ -70,6 +71,12 @@ class Task:
         return model_of(self.recorded, stages, took_by(self._costs))
 
     @cache  # noqa: B019
+    def cut_to_fit(self, choice: Choice) -> Model:
+        """The model in the stages of ``choice``, which fit in its memory. Raises as `cut_stages`."""
+        room = room_of(self.recorded, choice)
+        return model_of(self.recorded, choice.stages, took_by(self._costs), room)
+
+    @cache  # noqa: B019
     def shared(self) -> dict[int, Shared]:
         """The ways to share layers, by the number of devices of a host that share them: all at which that
         takes less than if each computed all, or the one that is given.
@@ -98,13 +105,16 @@ class Task:
     def estimates(self) -> Found:
         """All choices, by estimates. Raises as `search`."""
         self._check_batch()
-        return search(self.machine, self.recorded.batch, self.shared(), self.model, self._fixed)
+        samples = self.recorded.batch
+        return search(self.machine, samples, self.shared(), self.model, self._fixed, self.cut_to_fit)
 
     def planned(self, count: int = REPLAYED) -> Planned:
         """The best ``count`` choices, played. Raises as `plan_on`."""
         self._check_batch()
         samples, shared = self.recorded.batch, self.shared()
-        return plan_on(self.machine, samples, shared, self.model, self._player, self._fixed, count)
+        return plan_on(
+            self.machine, samples, shared, self.model, self._player, self._fixed, count, self.cut_to_fit
+        )
 
     def given(self, choice: Choice) -> Planned:
         """``choice`` alone, played without a search.
@@ -120,7 +130,8 @@ class Task:
             )
         shared = self.shared() if choice.tp > 1 and not choice.layouts else {choice.tp: Shared()}
         choice = choice if choice.layouts else replace(choice, layouts=shared[choice.tp].layouts)
-        found = estimate(choice, self.model(choice.stages), shared[choice.tp], self.machine, samples)
+        model = self.model(choice.stages) if choice.memory is None else self.cut_to_fit(choice)
+        found = estimate(choice, model, shared[choice.tp], self.machine, samples)
         candidate = Candidate(found, *self._player(choice))
         if candidate.nbytes > self.machine.memory:
             raise ResourceExhaustedError(

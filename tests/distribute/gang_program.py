@@ -1,8 +1,8 @@
 """``python -m tests.distribute.gang_program``: a task with a rank of a group, or a client of two such tasks.
 
     worker ADDRESSES INDEX              serves, and has joined the group
-    client TARGET FACTOR STEPS GATED    runs steps that add up over the group; prints a line before them, and
-                                        those with wrong results after them
+    client TARGET FACTOR STEPS GATED    runs steps that add up over the group; prints a line before them and
+                                        waits for one; then those with wrong results, and the time of each
 
 A gated step waits for an element of a queue in task 0 before its collective.
 """
@@ -32,8 +32,12 @@ class Program(NamedTuple):
 
     def wrong(self, session: tf.Session, value: float) -> list[float]:
         """The results of a step that are not its own; [] if it is right."""
-        results = session.run(self.results, {self.x: value})
-        return [float(result) for result in results if result != 3 * value]
+        return self.timed(session, value)[0]
+
+    def timed(self, session: tf.Session, value: float) -> tuple[list[float], int]:
+        """As `wrong`, and what the clock said."""
+        *results, time = session.run([*self.results, self.clock], {self.x: value})
+        return [float(result) for result in results if result != 3 * value], int(time)
 
 
 def on(task: int) -> str:
@@ -76,8 +80,10 @@ def run_client(target: str, factor: float, steps: int, is_gated: bool) -> None:
     with tf.Session(target) as session:
         session.run(tf.report_uninitialized_variables())
         print("begins", flush=True)
-        wrong = [(step, program.wrong(session, factor * (step + 1))) for step in range(steps)]
-    print(json.dumps([each for each in wrong if each[1]]), flush=True)
+        sys.stdin.readline()
+        found = [program.timed(session, factor * (step + 1)) for step in range(steps)]
+    wrong = [(step, results) for step, (results, _) in enumerate(found) if results]
+    print(json.dumps([wrong, [time for _, time in found]]), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ def program(*arguments: str) -> Iterator[Process]:
     """A process of `tests.distribute.gang_program`; it is gone afterwards."""
     command = [sys.executable, "-m", "tests.distribute.gang_program", *arguments]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environ, text=True, **pipes) as process:
         try:
             yield process
         finally:
@@ -56,10 +57,20 @@ def tasks(count_here: int) -> Iterator[list[tf.train.Server]]:
         yield servers
 
 
+def begin(*clients: Process) -> None:
+    """Wait until all ``clients`` are ready, and let them run their steps."""
+    for client in clients:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "begins\n"
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write("\n")
+        client.stdin.flush()
+
+
 def wait_until_gated(client: Process, server: Any) -> None:
     """Wait until the step of ``client`` waits at the gate; it has run another one before."""
-    assert client.stdout is not None
-    assert client.stdout.readline() == "begins\n"
+    begin(client)
     wait_until(lambda: server.num_running_steps > 0, "it waits at the gate", SOON_S)
 
 
@@ -79,8 +90,18 @@ def test_two_clients_in_two_processes_get_their_own_results(masters: Sequence[in
             stack.enter_context(program("client", servers[master].target, factor, str(steps), "free"))
             for master, factor in zip(masters, ("1", "1000"), strict=True)
         ]
-        answers = [client.communicate(timeout=DEADLINE_S)[0] for client in clients]
-    assert answers == ["begins\n[]\n"] * 2
+        begin(*clients)
+        answers = [json.loads(client.communicate(timeout=DEADLINE_S)[0]) for client in clients]
+    assert [wrong for wrong, _ in answers] == [[], []]
+    check_turns(*(times for _, times in answers))
+
+
+def check_turns(one: Sequence[int], other: Sequence[int]) -> None:
+    """While both clients have steps left, each has one in two or three of all steps."""
+    first, last = max(one[0], other[0]), min(one[-1], other[-1])
+    shared = [sum(first <= time <= last for time in times) for times in (one, other)]
+    assert sum(shared) > len(one), "they ran at the same time"
+    assert min(shared) > sum(shared) / 3, shared
 
 
 def run_until(stopped: threading.Event, target: str) -> None:

@@ -88,7 +88,7 @@ def test_every_choice_is_carried_out_on_the_graph(
     strategy = InPlaceStrategy(choice.devices)
 
     def planned(graph: Any) -> Choice:
-        carry_out(graph, strategy._recorded(graph), choice.strategy(), choice.stages)
+        carry_out(graph, strategy._recorded(graph), choice.strategy(), choice)
         return choice
 
     monkeypatch.setattr(strategy, "_planned", planned)
@@ -104,7 +104,7 @@ def test_the_graph_is_that_of_a_script_written_for_the_strategy(net: str, choice
             made = build()
         request = test_applied.request_of(made)
         names = [device.to_string() for device in devices_of(choice.devices)]
-        carry_out(graph, Recorded(request), choice.strategy(names), choice.stages)
+        carry_out(graph, Recorded(request), choice.strategy(names), choice)
         found = compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
     expected = test_applied.written(build, choice)
     text_of = test_applied.text_of

@@ -44,7 +44,7 @@ def test_without_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"flowrt_plan": 1}, "plan.json:2: flowrt_plan: expected 2; got 1"),
+        ({"flowrt_plan": 1}, "plan.json:2: flowrt_plan: expected 3; got 1"),
         ({"choice": {"sharding": 7}}, r"plan.json:14: choice.sharding: expected 0, 1, 2 or 3; got 7"),
         ({"choice": {"pp": 2}}, "choice.sharding: expected 0, as there is a pipeline"),
         ({"choice": {"dp": 1}}, "choice.sharding: expected 0, as .* only one part of the batch"),

@@ -20,8 +20,8 @@ from flowrt.distribute.collectives.communicator_registry import (
 from flowrt.distribute.collectives.member import GroupMember
 from flowrt.distribute.collectives.membership import TIMEOUT_S, Membership
 from flowrt.distribute.collectives.mesh_forming import form_mesh
-from flowrt.errors import InvalidArgumentError
 from flowrt.graph.resources.groups import add_member, remove_member
+from flowrt.graph.source import misuse
 from flowrt.rendezvous.channel.channel import Transport
 from flowrt.rendezvous.transport import new_transport
 
@@ -44,13 +44,17 @@ class Group:
 
     def __post_init__(self) -> None:
         if not self.key or ";" in self.key:
-            raise InvalidArgumentError(f"group: expected a key, without ';'; got {self.key!r}")
+            raise misuse(f"group: expected a key, without ';'; got {self.key!r}")
+        if self.size < 1:
+            raise misuse(f"group {self.key!r}: expected at least one rank; got a size of {self.size}")
         if not self.ranks or not set(self.ranks) <= set(range(self.size)):
-            raise InvalidArgumentError(
+            raise misuse(
                 f"group {self.key!r}: expected ranks of 0 to {self.size - 1}; got {list(self.ranks)}"
             )
+        if len(set(self.ranks)) < len(self.ranks):
+            raise misuse(f"group {self.key!r}: expected each rank once; got {list(self.ranks)}")
         if self.tasks and len(self.tasks) != self.size:
-            raise InvalidArgumentError(
+            raise misuse(
                 f"group {self.key!r}: expected the task of each of {self.size} ranks; got {list(self.tasks)}"
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple, final
 
 from flowrt.errors import InvalidArgumentError
@@ -69,10 +69,26 @@ class Replay:
         return peaks(self.schedule)
 
 
+_CHANGE = {"F": 1, "B": -1, "I": 0, "W": -1}
+"""The change of the number of passes that hold activations, by kind of action."""
+
+
 def held_passes(schedule: Schedule, device: int) -> list[int]:
     """Passes of which ``device`` holds activations: after the start of each F, the end of other actions."""
-    change = {"F": 1, "B": -1, "I": 0, "W": -1}
-    return list(accumulate(change[action.kind] for action in schedule.actions[device]))
+    return list(accumulate(_CHANGE[action.kind] for action in schedule.actions[device]))
+
+
+def held_by_stages(schedule: Schedule) -> tuple[int, ...]:
+    """The most micro-batches of which each stage holds activations at a time.
+
+    >>> held_by_stages(order("1f1b", devices=3, micro_batches=8))
+    (3, 2, 1)
+    """
+    most, held = [0] * schedule.stages, [0] * schedule.stages
+    for action in chain.from_iterable(schedule.actions):
+        held[action.stage] += _CHANGE[action.kind]
+        most[action.stage] = max(most[action.stage], held[action.stage])
+    return tuple(most)
 
 
 def peaks(schedule: Schedule) -> tuple[Fraction, ...]:

@@ -8,6 +8,7 @@ emitted       from these parts to class programs
 costs         seconds of an operation, from a measured table or from rates
 measure       the table: each distinct operation of a step, in the program of a device
 lone_member   a group of one, for programs that are run without the others
+stage_room    the memory that a choice leaves to the stages of a pipeline
 
 script -> `Recorded` -> `applied`, a strategy's attributes -> `device_parts` -> `emitted`, class programs
 """

@@ -25,6 +25,7 @@ from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.plan.choice import Choice
 from flowrt.plan.step.recorded import NARROW, Recorded, gradients_of
+from flowrt.plan.step.stage_room import room_of
 from flowrt.variables.distribution_context import unopened_strategies
 
 KEPT = (STAGE, FORWARD)
@@ -41,7 +42,7 @@ def applied(recorded: Recorded, choice: Choice) -> Subgraph:
     names = [device.to_string() for device in devices_of(choice.devices)]
     strategy = choice.strategy(names, recorded.policy)
     unopened_strategies.discard(strategy)
-    step = recorded.wide_step(choice.stages, has_parts=choice.sharding > 0)
+    step = recorded.wide_step(choice.stages, choice.sharding > 0, room_of(recorded, choice))
     marked = with_attributes(recorded, step, strategy, choice.stages)
     return compile_step(marked, recorded.options, pipeline=NARROW)
 

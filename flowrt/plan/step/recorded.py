@@ -23,7 +23,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.iterators import iterator_get_next_op
-from flowrt.graph.passes.layouts.stages.cut_stages import cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import Room, cut_stages
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline, stages_before
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.precision import Precision
@@ -103,25 +103,26 @@ class Recorded:
         return max(sizes, key=sizes.count) if sizes else 1
 
     @cache  # noqa: B019 (there is one in a program)
-    def step(self, stages: int = 1, has_parts: bool = True) -> Subgraph:
-        """`wide_step` in the precision of its variables."""
-        return self._narrow(self.wide_step(stages, has_parts))
+    def step(self, has_parts: bool = True) -> Subgraph:
+        """`wide_step` without stages, in the precision of its variables."""
+        return self._narrow(self.wide_step(has_parts=has_parts))
 
     @cache  # noqa: B019
-    def wide_step(self, stages: int = 1, has_parts: bool = True) -> Subgraph:
+    def wide_step(self, stages: int = 1, has_parts: bool = True, room: Room | None = None) -> Subgraph:
         """The step with static shapes, all of it in the dtypes of the script. With several ``stages`` each
-        operation has the number of one, and derivatives are marked; with ``has_parts`` each gradient has the
-        node that brings it to the parts of its variable.
+        operation has the number of one, which fits in ``room``, and derivatives are marked; with
+        ``has_parts`` each gradient has the node that brings it to the parts of its variable.
         """
         step = self._extracted if has_parts else self._without_parts
-        step = self._numbered(step, stages) if stages > 1 else step.mapped(_unmarked)
+        step = self._numbered(step, stages, room) if stages > 1 else step.mapped(_unmarked)
         return compile_step(step, self.options, pipeline=OPTIMISE)
 
-    def cut(self, stages: int) -> Subgraph:
-        """The step as it is cut into ``stages``, for estimates: unlike in `step`, stages have equal constants
-        in common, so that the passes run once for all numbers of stages. Derivatives are marked.
+    def cut(self, stages: int, room: Room | None = None) -> Subgraph:
+        """The step as it is cut into ``stages``, which fit in ``room``, for estimates: unlike in `wide_step`,
+        stages have equal constants in common, so that the passes run once for all numbers of stages.
+        Derivatives are marked.
         """
-        return self._numbered(self._marked, stages) if stages > 1 else self._marked
+        return self._numbered(self._marked, stages, room) if stages > 1 else self._marked
 
     @cached_property
     def _marked(self) -> Subgraph:
@@ -139,8 +140,8 @@ class Recorded:
     def _whole_graph(self) -> Subgraph:
         return whole_graph(self._request.graph)
 
-    def _numbered(self, step: Subgraph, stages: int) -> Subgraph:
-        found = cut_stages(self._whole_graph, stages)
+    def _numbered(self, step: Subgraph, stages: int, room: Room | None) -> Subgraph:
+        found = cut_stages(self._whole_graph, stages, room)
         return step.mapped(lambda node: _at_stage(node, found.get(node.name)))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import flowrt as tf
 from tests.distribute.strategies.nets_in_stages import (
     CONFIG,
+    GRID_NETS,
     PLAN,
     built,
     checking,
@@ -76,6 +77,12 @@ def trains(what):
     """The losses and variables of the case ``what``, after three steps."""
     build, p, axes, options = CASES[what]
     found = trained(build, strategy(p, axes, **options), steps=4 if what == "uneven" else 3)
+    return found.losses, {name: value.tolist() for name, value in found.variables.items()}
+
+
+def of_grid(net, schedule, p, m):
+    """As `trains`, for a row of `GRID`."""
+    found = trained(GRID_NETS[net], strategy(int(p), [], schedule=schedule, micro_batches=int(m)))
     return found.losses, {name: value.tolist() for name, value in found.variables.items()}
 
 
@@ -148,6 +155,8 @@ def answer(what):
     try:
         if what.startswith("saves "):
             return saves(what.removeprefix("saves "))
+        if what.startswith("grid "):
+            return of_grid(*what.removeprefix("grid ").split("/"))
         return OTHERS.get(what, lambda: trains(what))()
     except tf.errors.OpError as error:
         return type(error).__name__, str(error)

@@ -4,6 +4,8 @@ of a net is at the stage that is ``where``, from 0 to 1, of the way.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import flowrt as tf
+from flowrt.graph.pipeline.schedules import TABLE
 
 DEVICES = 8
 BATCH, LENGTH, WIDTH, HEADS, WORDS = 16, 5, 8, 2, 11
@@ -100,6 +103,44 @@ def gpt(
     return Net(feeds, loss, train)
 
 
+def tied(at: At) -> Net:
+    """One matrix of words that the first stage, one in the middle and the last one read."""
+    tokens, targets = (tf.placeholder(tf.int32, [None, None], name) for name in ("tokens", "targets"))
+    with at(0):
+        words = tf.get_variable("words", [WORDS, WIDTH], tf.float64)
+        h = tf.reshape(tf.nn.embedding_lookup(words, tokens), [-1, WIDTH])
+    for i in range(8):
+        with at(i / 8):
+            h = tf.layers.dense(h, WIDTH, tf.nn.tanh)
+            if i == 4:
+                h += tf.nn.softmax(tf.matmul(h, words, transpose_b=True)) @ words
+    with at(1):
+        loss = cross_entropy(tf.matmul(h, words, transpose_b=True), tf.reshape(targets, [-1]))
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        return {each: rng.integers(0, WORDS, (BATCH, LENGTH)) for each in (tokens, targets)}
+
+    return Net(feeds, loss, adam(loss))
+
+
+def skipping(at: At) -> Net:
+    """Eight layers, each of which reads the outputs of all before it, whichever stages made them."""
+    x, y = tf.placeholder(tf.float64, [None, 6]), tf.placeholder(tf.int32, [None])
+    outputs = [x]
+    for i in range(8):
+        with at(i / 8):
+            outputs.append(tf.layers.dense(tf.concat(outputs, 1), 4, tf.nn.tanh))
+    with at(1):
+        loss = cross_entropy(tf.layers.dense(tf.concat([outputs[0], outputs[2], outputs[-1]], 1), 4), y)
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        return {x: rng.standard_normal((12, 6)), y: rng.integers(0, 4, 12)}
+
+    return Net(feeds, loss, adam(loss))
+
+
 def adam(loss: Any) -> Any:
     return tf.train.AdamOptimizer(0.05).minimize(loss)
 
@@ -160,7 +201,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
 
 
-def lstm(at: At, keep: float = 1.0) -> Net:
+def lstm(at: At, keep: float = 1.0, rows: int = 12) -> Net:
     """Two recurrent layers, each a loop in the graph, the first with dropout unless ``keep`` is 1."""
     x, y = tf.placeholder(tf.float64, [None, 5, 3]), tf.placeholder(tf.int32, [None])
     with at(0):
@@ -174,7 +215,7 @@ def lstm(at: At, keep: float = 1.0) -> Net:
 
     def feeds(step: int) -> Feeds:
         rng = np.random.default_rng(step)
-        return {x: rng.standard_normal((12, 5, 3)), y: rng.integers(0, 4, 12)}
+        return {x: rng.standard_normal((rows, 5, 3)), y: rng.integers(0, 4, rows)}
 
     return Net(feeds, loss, adam(loss))
 
@@ -383,8 +424,59 @@ def checking(at: At) -> Net:
     return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, train)
 
 
+def looping(at: At) -> Net:
+    """A function mapped over the rows of a weight, and a recurrence over the columns of each row of the
+    batch.
+    """
+    x = tf.placeholder(tf.float64, [None, 6])
+    with at(0):
+        w = tf.get_variable("w", [8, 6], tf.float64)
+        rows = tf.map_fn(lambda row: tf.tanh(row) * tf.reduce_sum(row), w)
+        h = tf.nn.dropout(tf.matmul(x, rows, transpose_b=True), 0.8, seed=3)
+    with at(0.5):
+        scale = tf.get_variable("scale", [8], tf.float64, tf.ones_initializer())
+        columns = tf.scan(lambda a, c: tf.tanh(0.5 * a + c), tf.transpose(h * scale))
+    with at(1):
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.transpose(columns), 6) - x))
+    return Net(lambda step: {x: np.random.default_rng(step).standard_normal((12, 6))}, loss, adam(loss))
+
+
+def averaging(at: At) -> Net:
+    """Moving averages of all variables and of the loss, metrics of the whole batch, and a global step."""
+    x, y = tf.placeholder(tf.float64, [None, 6]), tf.placeholder(tf.int32, [None])
+    with at(0):
+        h = tf.layers.dense(x, 8, tf.nn.relu)
+    with at(1):
+        logits = tf.layers.dense(h, 4)
+        loss = cross_entropy(logits, y)
+        metrics = [tf.metrics.mean(loss), tf.metrics.accuracy(y, tf.argmax(logits, 1)), tf.metrics.mean(h)]
+    for variable in tf.get_collection(tf.GraphKeys.METRIC_VARIABLES):  # local ones, which are compared, too
+        tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, variable)
+    step = tf.train.get_or_create_global_step()
+    average = tf.train.ExponentialMovingAverage(0.9, num_updates=step)
+    with tf.control_dependencies([tf.train.AdamOptimizer(0.05).minimize(loss, global_step=step)]):
+        train = average.apply([*tf.trainable_variables(), loss])
+
+    def feeds(step: int) -> Feeds:
+        rng = np.random.default_rng(step)
+        return {x: rng.standard_normal((12, 6)), y: rng.integers(0, 4, 12)}
+
+    return Net(feeds, loss, tf.group(train, *[update for _, update in metrics]))
+
+
 def clipped(loss: Any) -> Any:
     """An update with gradients clipped by the norm of all."""
     optimizer = tf.train.AdamOptimizer(0.05)
     gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
     return optimizer.apply_gradients(zip(tf.clip_by_global_norm(gradients, 0.1)[0], variables, strict=True))
+
+
+# --- all schedules
+
+GRID_NETS: dict[str, Callable[[At], Net]] = {
+    "gpt": functools.partial(gpt, blocks=8),
+    "skip connections": skipping,
+    "tied embeddings": tied,
+}
+GRID = [*itertools.product(GRID_NETS, TABLE, (2, 4), (4, 8))]
+"""Nets, schedules, stages' devices, and micro-batches."""

@@ -27,6 +27,7 @@ from tests.distribute.strategies.nets_in_stages import (
     accumulating,
     adam,
     agree,
+    averaging,
     branching,
     built,
     checking,
@@ -35,6 +36,7 @@ from tests.distribute.strategies.nets_in_stages import (
     embeddings,
     fed_by_dataset,
     gpt,
+    looping,
     losses_of_epochs,
     lstm,
     mlp,
@@ -68,6 +70,9 @@ NETS: dict[str, Callable[..., Net]] = {
     "scaling": scaling,
     "checking": checking,
     "accumulating": accumulating,
+    "looping": looping,
+    "averaging": averaging,
+    "lstm with dropout of one row": functools.partial(lstm, keep=0.8, rows=1),
 }
 
 
@@ -182,6 +187,12 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
         ("scaling", strategy(2, ("dp", 2), m=3)),
         ("scaling", strategy(2, m=5, schedule="zb_h1", remat="stage")),
         ("accumulating", strategy(2)),
+        ("looping", strategy(2, m=3)),
+        ("looping", strategy(2, ("dp", 2), m=2, schedule="zb_h1", remat="stage")),
+        ("averaging", strategy(2)),
+        ("averaging", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
+        ("lstm with dropout of one row", strategy(2)),
+        ("lstm with dropout of one row", strategy(2, ("dp", 2), remat="stage")),
         ("checking", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
     ],
     ids=str,

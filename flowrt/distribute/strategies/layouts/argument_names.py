@@ -22,8 +22,12 @@ _PYTORCH = {
     "mixed_precision": ("policy", "a Precision"),
     "mp_policy": ("policy", "a Precision"),
     "parallelize_plan": ("plan", "styles by names of variables"),
+    "n_microbatches": ("micro_batches", "their number"),
+    "num_microbatches": ("micro_batches", "their number"),
+    "num_chunks": ("chunks", "the stages of a device"),
+    "checkpoint": ("remat", "None or 'stage'"),
 }
-"""Arguments of PyTorch's FSDP and tensor parallelism: their names here, and what is given."""
+"""Arguments of PyTorch's FSDP, tensor parallelism and pipelines: their names here, and what is given."""
 
 
 def known_names(init: Callable[Concatenate[Made, P], None]) -> Callable[Concatenate[Made, P], None]:

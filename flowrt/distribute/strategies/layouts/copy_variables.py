@@ -51,7 +51,10 @@ def _pairs(source: Any, target: Any) -> list[tuple[str, Variable, Variable]]:
         return [(repr(key), source[key], target[key]) for key in source]
     if isinstance(source, Mapping) or isinstance(target, Mapping):
         raise misuse("copy_variables: expected two mappings or two lists; got one of each")
-    source, target = list(source), list(target)
+    for where, given in (("source", source), ("target", target)):
+        if not isinstance(given, Iterable) or isinstance(given, str | Variable):
+            what = f"copy_variables: {where}: expected a mapping or a list of variables"
+            raise misuse(f"{what}; got {given!r}", DTypeError)
     if len(source) != len(target):
         raise misuse(
             f"copy_variables: expected as many variables in target as in source, {len(source)}; got "

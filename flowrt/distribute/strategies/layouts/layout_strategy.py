@@ -114,8 +114,11 @@ class LayoutStrategy(Strategy):
         del variable, layouts
         return {}
 
-    def settle(self) -> None:
-        """Decide what depends on the whole model, before its optimizer makes states: nothing."""
+    def settle(self, states: int = 0) -> None:
+        """Decide what depends on the whole model, before its optimizer makes ``states`` of each variable:
+        nothing.
+        """
+        del states
 
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that

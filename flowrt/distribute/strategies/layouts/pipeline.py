@@ -16,10 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from flowrt.distribute.strategies.layouts.argument_names import known_names
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, check_mesh
 from flowrt.distribute.strategies.layouts.multi_worker_layouts import MultiWorkerLayoutExtended
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
@@ -27,9 +32,9 @@ from flowrt.distribute.strategies.values.communication_options import Communicat
 from flowrt.dtypes import variant
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.graph import Graph, Operation, get_default_graph
-from flowrt.graph.layouts.attributes import FOUND, REMAT, SCHEDULE, STAGE, NodeLayouts
+from flowrt.graph.layouts.attributes import FOUND, MESH, REMAT, SCHEDULE, STAGE, NodeLayouts, layouts_of
 from flowrt.graph.layouts.layout import Entry, Layout
-from flowrt.graph.layouts.mesh import Axis, Mesh
+from flowrt.graph.layouts.mesh import Axis, Mesh, parse_mesh
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.stages.assign_stages import (
     assign_stages,
@@ -37,18 +42,24 @@ from flowrt.graph.passes.layouts.stages.assign_stages import (
     nodes_of_batch,
     stage_of,
 )
-from flowrt.graph.passes.layouts.stages.cut_stages import cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import Room, cut_stages
+from flowrt.graph.pipeline.actions import Schedule
 from flowrt.graph.pipeline.mesh_schedule import schedule_on, turns_of
+from flowrt.graph.pipeline.replay import held_by_stages
 from flowrt.graph.pipeline.schedule_file import format_schedule
 from flowrt.graph.pipeline.schedules import TABLE
 from flowrt.graph.pipeline.search import AUTO, best_schedule
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import layout_strategy
-from flowrt.variables.variable import Variable
+from flowrt.variables.variable import GraphKeys, Variable
 
+MIB = 1 << 20
 MICRO = "micro"
 """The axis of time that the strategy adds to the mesh."""
+
+_ACTIONS = re.compile(r"\s*\d*[FBIW]\d+(\s|$)")
+"""A line of a schedule begins so."""
 
 
 class PipelineStrategy(TensorParallelStrategy):
@@ -75,6 +86,7 @@ class PipelineStrategy(TensorParallelStrategy):
     schedule that is none or does not fit, and what `TensorParallelStrategy` raises.
     """
 
+    @known_names
     def __init__(
         self,
         mesh: Mesh,
@@ -92,6 +104,7 @@ class PipelineStrategy(TensorParallelStrategy):
         cluster_resolver: Any = None,
         communication_options: CommunicationOptions | None = None,
         policy: Precision | None = None,
+        memory_limit_mb: float | None = None,
     ) -> None:
         check_mesh(mesh, "PipelineStrategy")
         staged = _staged(mesh, axis, micro_batches)
@@ -103,28 +116,37 @@ class PipelineStrategy(TensorParallelStrategy):
         self._scopes = _scopes_of(stages, self.schedule.stages)
         if remat not in (None, "stage"):
             raise misuse(f"PipelineStrategy: remat: expected None or 'stage'; got {remat!r}")
+        if memory_limit_mb is not None and not (
+            _is_number(memory_limit_mb, int | float) and memory_limit_mb > 0
+        ):
+            what = "memory_limit_mb: expected MiB of a device, above 0"
+            raise misuse(f"PipelineStrategy: {what}; got {memory_limit_mb!r}")
+        self._limit = None if memory_limit_mb is None else int(memory_limit_mb * MIB)
         self.kept = {SCHEDULE: text, **({} if remat is None else {REMAT: remat})}
         """Further attributes of variables and inputs."""
         axes = () if batch is None else tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+        self._batch_axes = (MICRO, *axes)
         super().__init__(
-            staged, tensor_axis if plan else None, plan, sequence, (MICRO, *axes), rules, cluster_resolver,
+            staged, tensor_axis if plan else None, plan, sequence, self._batch_axes, rules, cluster_resolver,
             communication_options, policy,
         )  # fmt: skip
 
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
         return {**super().attributes_kept(variable, layouts), **self.kept}
 
-    def settle(self) -> None:
+    def settle(self, states: int = 0) -> None:
         """Give a stage to each variable, and each list, as equal ones of two stages would become one; and to
         each operation, by costs, if the script names none.
 
-        Raises `InvalidArgumentError` if a step that trains leaves a stage without operations.
+        Raises `InvalidArgumentError` if a step that trains leaves a stage without operations, and
+        `ResourceExhaustedError` if no stages fit in the memory of the devices.
         """
         graph = get_default_graph().root
         handles = [graph.operations[name] for name in self.extended.names if name in graph.operations]
         step = whole_graph(graph)
         if not any(stage_of(node.attrs) is not None for node in step):
-            for name, number in cut_stages(step, self.schedule.stages).items():
+            room = None if self._limit is None else self._room(self._limit, handles, states)
+            for name, number in cut_stages(step, self.schedule.stages, room).items():
                 _set_stage(graph.operations[name], number)
             step = whole_graph(graph)
         found = assign_stages(step)
@@ -133,6 +155,22 @@ class PipelineStrategy(TensorParallelStrategy):
         for op in (*handles, *lists):
             if stage_of(op.node.attrs) is None:
                 _set_stage(op, found[op.name])
+
+    def _room(self, limit: int, handles: Sequence[Operation], states: int) -> Room:
+        """The room of devices of ``limit`` bytes, if each trained variable has so many ``states``."""
+        trained = {v.op.name for v in get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)}
+        nbytes: list[tuple[str, int]] = []
+        for op in handles:
+            attrs, copies = op.node.attrs, 2 + states if op.name in trained else 1  # the value, its gradient
+            mesh = parse_mesh(attrs[MESH])
+            layouts = layouts_of(attrs, mesh)
+            assert layouts is not None
+            part = layouts.stored.local_shape(attrs["shape"], (0,) * len(mesh.axes))
+            nbytes.append((op.name, copies * math.prod(part) * attrs["dtype"].size))
+        schedule, sizes = self.schedule, {axis.name: axis.size for axis in self.mesh.axes}
+        parts = math.prod(sizes[name] for name in self._batch_axes)
+        is_again = REMAT in self.kept
+        return Room(limit, held_by_stages(schedule), schedule.chunks, parts, is_again, tuple(nbytes))
 
     def _check(self, step: Subgraph, stages: Mapping[str, int]) -> None:
         """Raise `InvalidArgumentError` if ``step`` trains, and a stage or a scope has no operation."""
@@ -196,13 +234,14 @@ def stage(index: int) -> Iterator[None]:
     """
     strategy = layout_strategy()
     if not isinstance(strategy, PipelineStrategy):
-        raise misuse("stage: expected the scope of a PipelineStrategy; got none", FailedPreconditionError)
+        got = "none" if strategy is None else f"that of {strategy!r}"
+        raise misuse(f"stage: expected the scope of a PipelineStrategy; got {got}", FailedPreconditionError)
     count = strategy.schedule.stages
-    if type(index) is not int or not 0 <= index < count:
+    if not _is_number(index, int | np.integer) or not 0 <= index < count:
         raise misuse(f"stage: expected an integer from 0 to {count - 1}, of {count} stages; got {index!r}")
     extended = strategy.extended
     assert isinstance(extended, PipelineExtended)
-    outer, extended.stage = extended.stage, index
+    outer, extended.stage = extended.stage, int(index)
     try:
         yield
     finally:
@@ -212,6 +251,10 @@ def stage(index: int) -> Iterator[None]:
 def whole_graph(graph: Graph) -> Subgraph:
     """All operations of ``graph``, without feeds and fetches."""
     return Subgraph({op.name: op.node for op in graph.get_operations()}, (), (), ())
+
+
+def _is_number(value: Any, kinds: Any) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _is_in(name: str, scope: str) -> bool:
@@ -256,8 +299,13 @@ def _text_of(schedule: Any, chunks: Any, mesh: Mesh) -> tuple[str, str]:
         raise misuse(
             f"PipelineStrategy: chunks: expected None, as the actions of a schedule tell; got {chunks!r}"
         )
-    if isinstance(schedule, str) and "\n" in schedule:
-        return schedule, ""
+    if isinstance(schedule, str) and ("\n" in schedule or _ACTIONS.match(schedule)):
+        return f"{schedule}\n", ""
+    if isinstance(schedule, Schedule):
+        raise misuse(
+            f"PipelineStrategy: schedule: expected text; got the Schedule {schedule.name!r}. "
+            "format_schedule(schedule) gives its text"
+        )
     return _text_in(schedule), f"{os.fspath(schedule)}: "
 
 
@@ -268,7 +316,7 @@ def _text_in(path: Any) -> str:
         with open(os.fspath(path), encoding="utf-8") as file:
             return file.read().rstrip() + "\n"
     except FileNotFoundError:
-        why = f", which is no file either.{nearest(os.fspath(path), names)}"
+        why = f", which is no file either.{nearest(os.fspath(path).lower(), names)}"
     except (OSError, TypeError, ValueError) as error:  # ValueError: of bytes that are no text
         why = f": {error}"
     raise misuse(
@@ -288,4 +336,9 @@ def _scopes_of(stages: Any, count: int) -> list[list[str]]:
             f"PipelineStrategy: stages: expected 'auto', or a name scope, or several, for each of {count} "
             f"stages; got {stages!r}"
         )
-    return [[scope.rstrip("/") for scope in each] for each in found]
+    scopes = [[scope.rstrip("/") for scope in each] for each in found]
+    every = [*itertools.chain(*scopes)]
+    twice = [scope for scope in dict.fromkeys(every) if every.count(scope) > 1]
+    if twice:
+        raise misuse(f"PipelineStrategy: stages: expected each name scope once; got {twice[0]!r} again")
+    return scopes

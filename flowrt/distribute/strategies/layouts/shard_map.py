@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from flowrt.base.structure import Structure, flatten, pack_as
 from flowrt.distribute.strategies.layouts.layout_strategy import Entries, check_mesh
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import DTypeError, FailedPreconditionError
 from flowrt.functions.vectorization import vectorize
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
@@ -82,6 +82,10 @@ def shard_map(
     check_mesh(over, "shard_map")
     if any(axis.is_time for axis in over.axes):
         raise misuse(f"shard_map: expected a mesh without axes of time; got {over}")
+    if not callable(fn):
+        raise misuse(f"shard_map: expected a function; got {fn!r}", DTypeError)
+    if not isinstance(in_layouts, list | tuple):
+        raise misuse(f"shard_map: in_layouts: expected a list with a layout per argument; got {in_layouts!r}")
     layouts = [layout_of(over, entries, f"shard_map: argument {i}") for i, entries in enumerate(in_layouts)]
 
     def mapped(*arguments: Any) -> Structure:

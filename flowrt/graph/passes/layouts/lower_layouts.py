@@ -64,6 +64,7 @@ from flowrt.graph.passes.layouts.stages.order_actions import (
     with_helpers,
 )
 from flowrt.graph.passes.layouts.stages.recompute_stages import recompute_stages
+from flowrt.graph.passes.layouts.stages.sizes_of_lists import with_sizes_of_lists
 from flowrt.graph.passes.layouts.stages.sizes_of_nothing import with_sizes_of_nothing
 from flowrt.graph.passes.layouts.stages.split_branches import split_branches
 from flowrt.graph.passes.layouts.stages.wait_for_effects import wait_for_effects
@@ -163,7 +164,7 @@ def lowered(
     mesh = mesh_of(subgraph)
     if mesh is None:
         return None
-    subgraph = with_sizes_of_nothing(subgraph)
+    subgraph = with_sizes_of_lists(with_sizes_of_nothing(subgraph))
     if mesh.stages is not None:
         subgraph = recompute_stages(wait_for_effects(split_branches(subgraph)))
     bare, mesh = mesh, mesh_on(mesh, devices)

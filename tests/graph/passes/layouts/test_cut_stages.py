@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.layouts.stages.cut_stages import _cuts, cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import (
+    COST_OF_BYTE,
+    Room,
+    _cuts,
+    _fitting,
+    _Kept,
+    cut_stages,
+)
 
 
 def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> float:
@@ -34,6 +41,47 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
         assert found == []
     else:
         assert longest(found, costs, arriving) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cuts_within_memory_are_the_best_of_all_that_fit(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, count = int(rng.integers(3, 10)), int(rng.integers(1, 4))
+    costs, variables, activations = (rng.integers(0, 9, size) * 1.0 for _ in range(3))
+    crossing = np.concatenate([[0.0], rng.integers(0, 9, size - 1) * 1.0, [0.0]])
+    crossing[1:-1][rng.random(size - 1) < 0.2] = np.inf
+    passes = tuple(map(int, rng.integers(1, 5, count)))
+    parts, is_again = int(rng.integers(1, 4)), bool(seed % 2)
+    room = Room(int(rng.integers(5, 80)), passes, 1 + seed % 3 // 2, parts, is_again)
+
+    def nbytes(stage: int, a: int, b: int) -> float:
+        kept = variables[a:b].sum()
+        if is_again:
+            return float(kept + (activations[a:b].sum() + passes[stage] * crossing[a]) / parts)
+        return float(kept + passes[stage] * activations[a:b].sum() / parts)
+
+    def pairs(ends: Sequence[int]) -> list[tuple[int, int]]:
+        return [*zip([0, *ends[:-1]], ends, strict=True)]
+
+    def fits(ends: Sequence[int]) -> bool:
+        return all(nbytes(s, a, b) <= room.limit / room.chunks for s, (a, b) in enumerate(pairs(ends)))
+
+    total = np.concatenate([[0.0], np.cumsum(costs)])
+    every = [(*ends, size) for ends in itertools.combinations(range(1, size), count - 1)]
+    every = [ends for ends in every if np.isfinite(crossing[[*ends]]).all()]
+    kept = _Kept(*(np.concatenate([[0.0], np.cumsum(each)]) for each in (variables, activations)))
+    first = _cuts(total, crossing * COST_OF_BYTE, count)
+    if not every:
+        assert first == []
+    elif not any(map(fits, every)):
+        least = min(max(nbytes(s, a, b) for s, (a, b) in enumerate(pairs(ends))) for ends in every)
+        with pytest.raises(ResourceExhaustedError, match=f"one needs {int(least):,}: stage"):
+            _fitting(first, total, crossing, room, kept)
+    else:
+        found = _fitting(first, total, crossing, room, kept)
+        best = min(longest(ends, costs, crossing * COST_OF_BYTE) for ends in every if fits(ends))
+        assert fits(found)
+        assert longest(found, costs, crossing * COST_OF_BYTE) == pytest.approx(best, rel=1e-9)
 
 
 def step_of(graph: tf.Graph) -> Subgraph:

@@ -99,6 +99,7 @@ def test_stages_too(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed, stages=True)
         check(seed, 6, (*CALLS, *NOISE, RandomGraph.loop, RandomGraph.scanned), stages=True)
+        check(seed, 8, (*CALLS, *NOISE, *2 * CONTROL_FLOW), stages=True)
 
 
 class Pipelined(NamedTuple):

@@ -5,17 +5,21 @@ parts, so that the longest stage takes as little time as possible: a stage compu
 backward, and receives what crosses the cut in front of it. The least bound for which there are cuts is found
 by bisection; whether there are any is a sweep over the operations for each stage. The problem is that of
 PipeDream (Narayanan et al. 2019) with equal devices.
+
+If these stages do not fit in the memory of the devices, the best ones that fit are found by dynamic
+programming over all ends of each stage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from flowrt.dtypes import variant
-from flowrt.errors import InvalidArgumentError
+from flowrt.dtypes import resource, variant
+from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.layouts.stages.assign_stages import backward_nodes, nodes_of_batch
@@ -29,21 +33,44 @@ COST_OF_BYTE = 2.0
 ROUNDS = 50
 
 
-def cut_stages(step: Subgraph, count: int) -> dict[str, int]:
-    """The stage, of ``count``, of each operation that the forward pass of ``step`` computes of the batch, but
-    of what is only written.
+class Room(NamedTuple):
+    """The memory of the devices of a pipeline, and what a stage keeps there."""
 
-    Raises `InvalidArgumentError` if there are fewer operations with a cost than stages.
+    limit: int
+    """Bytes of a device."""
+    passes: tuple[int, ...]
+    """The most micro-batches of which each stage holds activations."""
+    chunks: int = 1
+    """Stages of a device, which have equal parts of its memory."""
+    parts: int = 1
+    """Parts of the batch that a pass of a device is one of."""
+    is_again: bool = False
+    """Whether the backward pass computes a stage again, so that only what arrives at it is kept."""
+    variables: tuple[tuple[str, int], ...] = ()
+    """The bytes that a device keeps for a variable, with its gradient and the states of its optimizer; of
+    others, those of their values.
+    """
+
+
+def cut_stages(step: Subgraph, count: int, room: Room | None = None) -> dict[str, int]:
+    """The stage, of ``count``, of each operation that the forward pass of ``step`` computes of the batch, but
+    of what is only written. With ``room`` each stage fits in it: batches of an unknown size have one row.
+
+    Raises `InvalidArgumentError` if there are fewer operations with a cost than stages, and
+    `ResourceExhaustedError` if no stages fit.
     """
     chosen = nodes_of_batch(step) - backward_nodes(step) - _of_writes(step)
     nodes = [node for node in step if node.name in chosen and _is_computed(node)]
     costs = np.array([_cost(step, node) * PASSES for node in nodes])
-    ends = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), _crossing(nodes) * COST_OF_BYTE, count)
+    total, crossing = np.concatenate([[0.0], np.cumsum(costs)]), _crossing(nodes)
+    ends = _cuts(total, crossing * COST_OF_BYTE, count)
     if np.count_nonzero(costs) < count or not ends:
         raise InvalidArgumentError(
             f"pipeline: expected operations for {count} stages; got {np.count_nonzero(costs)} of which the "
             "time is known, or fewer places where no list of tensors crosses from one stage to the next"
         )
+    if room is not None:
+        ends = _fitting(ends, total, crossing, room, _Kept.of(step, nodes, dict(room.variables)))
     return {node.name: stage for stage, (a, b) in enumerate(_pairs(ends)) for node in nodes[a:b]}
 
 
@@ -85,6 +112,110 @@ def _within(bound: float, total: np.ndarray, arriving: np.ndarray, count: int) -
         begins = np.flatnonzero(least[: ends[0]] <= bound - total[ends[0]])
         ends.insert(0, int(begins[np.argmin(arriving[begins])]))
     return ends
+
+
+Sizes: TypeAlias = Callable[[int, int], np.ndarray]
+"""A number for each begin of the part of a stage, the first argument, that ends at the second one."""
+
+
+def _best_parts(longest: Sizes, is_possible: Sizes, size: int, count: int) -> list[int]:
+    """The ends of ``count`` parts of ``size - 1`` operations, all possible, of which the largest is as small
+    as possible; none if there are none.
+    """
+    least = np.full(size, np.inf)
+    least[0] = 0.0
+    begins = np.zeros((count, size), int)
+    for stage in range(count):
+        found = np.full(size, np.inf)
+        for end in range(1, size):
+            largest = np.maximum(least[:end], longest(stage, end))
+            largest[~is_possible(stage, end)] = np.inf
+            begins[stage, end] = begin = int(np.argmin(largest))
+            found[end] = largest[begin]
+        least = found
+    if not np.isfinite(least[-1]):
+        return []
+    ends = [size - 1]
+    for stage in range(count - 1, 0, -1):
+        ends.insert(0, int(begins[stage, ends[0]]))
+    return ends
+
+
+class _Kept(NamedTuple):
+    """Bytes that the first operations keep: of variables, which are where they are read first, and of tensors
+    that the backward pass reads.
+    """
+
+    variables: np.ndarray
+    activations: np.ndarray
+
+    @staticmethod
+    def of(step: Subgraph, nodes: Sequence[Node], known: Mapping[str, int]) -> _Kept:
+        """The bytes that ``nodes`` keep, the operations of ``step`` that are cut into stages."""
+        place = {node.name: k for k, node in enumerate(nodes)}
+        backward, consumers = backward_nodes(step), step.consumers()
+        variables, activations = np.zeros(len(nodes) + 1), np.zeros(len(nodes) + 1)
+        first = dict(place)
+        """The place of the first operation that reads a node."""
+        for node in reversed(list(step)):
+            reads = [first[name] for name in consumers[node.name] if name in first]
+            if node.name not in place and node.name not in backward and reads:
+                first[node.name] = min(reads)
+                if node.op.effect is Effect.HANDLE and node.outputs[0].dtype is resource:
+                    variables[min(reads) + 1] += known.get(node.name, _nbytes_of_variable(node))
+        for name, index in {ref for node in step if node.name in backward for ref in node.inputs}:
+            spec = step.spec((name, index))
+            if name in place and spec.dtype not in (resource, variant):
+                activations[place[name] + 1] += _size(spec) * spec.dtype.np.itemsize
+        return _Kept(np.cumsum(variables), np.cumsum(activations))
+
+    def nbytes(self, stage: int, end: int, crossing: np.ndarray, room: Room) -> np.ndarray:
+        """The bytes of ``stage`` that ends at ``end``, for each begin."""
+        variables = self.variables[end] - self.variables[:end]
+        one = (self.activations[end] - self.activations[:end]) / room.parts
+        passes = room.passes[stage]
+        if room.is_again:
+            return np.asarray(variables + one + passes * crossing[:end] / room.parts)
+        return np.asarray(variables + passes * one)
+
+
+def _fitting(ends: list[int], total: np.ndarray, crossing: np.ndarray, room: Room, kept: _Kept) -> list[int]:
+    """``ends`` if its stages fit in ``room``, and otherwise the best ends that do.
+
+    Raises `ResourceExhaustedError` if there are none.
+    """
+    count, size, limit = len(ends), len(total), room.limit / room.chunks
+
+    def nbytes(stage: int, end: int) -> np.ndarray:
+        return kept.nbytes(stage, end, crossing, room)
+
+    found = [nbytes(stage, b)[a] for stage, (a, b) in enumerate(_pairs(ends))]
+    if max(found) <= limit:
+        return ends
+
+    def seconds(stage: int, end: int) -> np.ndarray:
+        return np.asarray(total[end] - total[:end] + crossing[:end] * COST_OF_BYTE)
+
+    best = _best_parts(seconds, lambda stage, end: nbytes(stage, end) <= limit, size, count)
+    if best:
+        return best
+    least = _best_parts(nbytes, lambda stage, end: np.isfinite(crossing[:end]), size, count)
+    needed = [nbytes(stage, b)[a] for stage, (a, b) in enumerate(_pairs(least))]
+    stage = int(np.argmax(needed))
+    begin, end = _pairs(least)[stage]
+    variables = int(kept.variables[end] - kept.variables[begin])
+    each = f", with {room.chunks} stages on a device" if room.chunks > 1 else ""
+    raise ResourceExhaustedError(
+        f"pipeline: expected stages of at most {int(limit):,} bytes each{each}; however it is cut, one needs "
+        f"{int(needed[stage]):,}: stage {stage} has {variables:,} of variables, gradients and states, and "
+        f"{int(needed[stage]) - variables:,} of activations, with {room.passes[stage]} passes in flight"
+    )
+
+
+def _nbytes_of_variable(handle: Node) -> int:
+    if "shape" not in handle.attrs:
+        return 0  # an iterator or a queue
+    return math.prod(_known(handle.attrs["shape"])) * int(handle.attrs["dtype"].size)
 
 
 def _crossing(nodes: Sequence[Node]) -> np.ndarray:

@@ -27,7 +27,12 @@ def with_sizes_of_nothing(subgraph: Subgraph) -> Subgraph:
     found = subgraph.mapped(_with_sizes)
     if found is subgraph:
         return subgraph
-    return infer_shapes(_folded(infer_shapes(found)))
+    return with_shapes(found)
+
+
+def with_shapes(subgraph: Subgraph) -> Subgraph:
+    """``subgraph``, of which nodes have been replaced, with all shapes that follow from theirs."""
+    return infer_shapes(_folded(infer_shapes(subgraph)))
 
 
 def _folded(subgraph: Subgraph) -> Subgraph:
