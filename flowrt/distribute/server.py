@@ -240,6 +240,7 @@ class Server:
         if not is_idle:
             self._end_steps(lost(self.task, f"it was drained, and FLOWRT_DRAIN ({timeout_s:g} s) had passed"))
             self._wait_for_steps(CUT_S)
+        self._connections.announce(Message(pb.TaskStatus(task=self.task, is_draining=True)))
         self.stop()
         return is_idle
 

@@ -134,6 +134,33 @@ def test_who_waits_for_a_step_that_is_cut_off_is_told_that_its_task_was_drained(
     assert errors.splitlines()[-1].endswith("got SIGTERM; running steps were cancelled")
 
 
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        (signal.SIGKILL, r"closed without a goodbye: the process or its network died"),
+        (signal.SIGTERM, r"it was told to drain, and has ended"),
+    ],
+)
+def test_a_task_that_went_between_two_steps_is_said_to_be_lost(by: signal.Signals, reason: str) -> None:
+    """In the step, in the next ones, and in a new session that waits for it."""
+    with cluster(1, 1) as tasks, tf.Graph(), pytest.MonkeyPatch.context() as patch:
+        with tf.device(on(1)):
+            doubled = tf.placeholder_with_default(2.0, []) * 2.0
+        with tf.Session(tasks.target) as session:
+            assert session.run(doubled) == 4.0
+            (worker,) = tasks.workers
+            worker.end(by)
+            linked = tasks.servers[0]._connections._connections
+            wait_until(lambda: worker.task not in linked, "the loss is noticed", SOON_S)
+            for _ in range(2):
+                with pytest.raises(tf.errors.UnavailableError, match=f"{worker.task} was lost: .*{reason}$"):
+                    session.run(doubled, options=options())
+        patch.setenv("FLOWRT_CONNECT_TIMEOUT", "1")
+        again = f"task:1 was lost: .*{reason}. It is not back after 1 s"
+        with tf.Session(tasks.target) as late, pytest.raises(tf.errors.UnavailableError, match=again):
+            late.list_devices()
+
+
 def test_workers_end_with_the_chief_that_was_killed(pool: ThreadPoolExecutor) -> None:
     with cluster(0, 3, "--exit-with-job") as tasks, tf.Graph():
         with tf.device(on(1)):
