@@ -91,6 +91,11 @@ def copy_to_raise(error: OpError) -> OpError:
     return fresh.with_traceback(error.__traceback__)
 
 
+def without_frames(error: OpError) -> OpError:
+    """A copy of ``error`` to be kept, without its cause and traceback: their frames keep a step's arrays."""
+    return copy.copy(error)
+
+
 class CancelledError(OpError, error_code=CANCELLED):
     """The step was cancelled, for instance by ``Session.close()`` in another thread."""
 

@@ -26,9 +26,9 @@ def run_example(name: str, *arguments: str, folder: Path) -> str:
     return done.stdout
 
 
-def run_launched(name: str, *arguments: str, folder: Path) -> str:
-    """What ``flowrt-run --standalone --nproc 2 examples/NAME ARGUMENTS`` prints."""
-    launcher = ("-m", "flowrt.cli.run", "--standalone", "--nproc", "2")
+def run_launched(name: str, *arguments: str, folder: Path, processes: int = 2) -> str:
+    """What ``flowrt-run --standalone --nproc PROCESSES examples/NAME ARGUMENTS`` prints."""
+    launcher = ("-m", "flowrt.cli.run", "--standalone", "--nproc", str(processes))
     return run_python(*launcher, str(ROOT / "examples" / name), *arguments, folder=folder).stdout
 
 
@@ -185,6 +185,13 @@ def test_digits_ps_trains_the_weights_of_one_process(tmp_path: Path) -> None:
     found = re.search(r"differ from those of one process by ([0-9.e+-]+)", printed)
     assert found
     assert float(found[1]) < 1e-12
+
+
+def test_digits_ps_with_a_backup_worker_makes_each_step_once_and_ends(tmp_path: Path) -> None:
+    arguments = ("--mode", "backup=1", "--steps", "30")
+    printed = run_launched("digits_ps.py", *arguments, processes=3, folder=tmp_path)
+    assert "backup=1: 30 updates" in printed
+    assert "steps per worker: [30, 30, 30]" in printed
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class ConnectionManager:
             task=task,
             incarnation=incarnation,
             cluster=fingerprint(cluster),
+            addresses=address_fingerprint(cluster),
         )
         self.groups = GroupAcceptor()
         """Accepts ranks that dial this task for a group."""
@@ -83,6 +84,8 @@ class ConnectionManager:
         """Peers by the tokens assigned to them."""
         self._connections: dict[str, Peer] = {}
         """The peer used for requests to each task."""
+        self._losses: dict[str, OpError] = {}
+        """Errors of the tasks that were peers and are none now."""
         self._dialing = {name: threading.Lock() for name in addresses}
         self._closed = threading.Event()
         self._liveness, self._next_beat = liveness(), 0.0
@@ -164,10 +167,17 @@ class ConnectionManager:
         def connect(left_s: float) -> Peer:
             return dial(self._transport, address, self, min(left_s, timeouts.DIAL_S))
 
-        if wait_s:
-            peer = keep_dialling(connect, whom, wait_s, self._closed)
-        else:
-            peer = dial_once(connect, whom, timeouts.DIAL_S)
+        try:
+            if wait_s:
+                peer = keep_dialling(connect, whom, wait_s, self._closed)
+            else:
+                peer = dial_once(connect, whom, timeouts.DIAL_S)
+        except UnavailableError as error:
+            earlier = self._losses.get(task)
+            if earlier is None:
+                raise
+            waited = f". It is not back after {wait_s:g} s" if wait_s else ""
+            raise UnavailableError(f"{earlier.message}{waited}") from error
         if peer.name != task:
             peer.close("it is another task")
             raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
@@ -206,6 +216,7 @@ class ConnectionManager:
             peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
             self._peers[peer.token] = peer
             if hello.task in self._addresses:
+                self._losses.pop(hello.task, None)
                 self._connections[hello.task] = self._live(hello.task) or peer
                 self._handler.came(hello.task)
 
@@ -219,6 +230,7 @@ class ConnectionManager:
             was_known = self._peers.pop(peer.token, None) is not None
             if self._connections.get(peer.name) is peer:
                 del self._connections[peer.name]
+                self._losses[peer.name] = error
         if was_known:
             self._handler.lost(peer.token, peer.name, error)
         peer.connection.close()
@@ -241,6 +253,11 @@ class ConnectionManager:
         """Resend requests that have been unanswered for a while."""
         for peer in list(self._peers.values()):
             peer.repeat()
+
+    def announce(self, message: Message) -> None:
+        """Tell all peers, of which some may be gone."""
+        for peer in list(self._peers.values()):
+            _ask(peer, message, (ignore,))
 
     def close(self, reason: str) -> None:
         """End all connections."""
@@ -283,6 +300,12 @@ def fingerprint(cluster: ClusterSpec) -> str:
     different ones.
     """
     tasks = sorted(f"{job}:{index}" for job, index, _ in cluster.tasks())
+    return hashlib.sha256(" ".join(tasks).encode()).hexdigest()[:16]
+
+
+def address_fingerprint(cluster: ClusterSpec) -> str:
+    """Equal for equal cluster specs, with their addresses."""
+    tasks = sorted(f"{job}:{index}={address}" for job, index, address in cluster.tasks())
     return hashlib.sha256(" ".join(tasks).encode()).hexdigest()[:16]
 
 

@@ -43,7 +43,13 @@ from flowrt.distribute.worker import worker as w
 from flowrt.distribute.worker.describe import describe_parts
 from flowrt.distribute.worker.part import CompiledPart, cut_by_task
 from flowrt.distribute.worker.steps import Steps, as_op_error
-from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
+from flowrt.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    copy_to_raise,
+)
 from flowrt.executor.ends.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.session.local_runtime import limit_threads
 from flowrt.graph.construction.detached import attach_constants
@@ -57,7 +63,7 @@ TICK_S = 0.25
 CUT_S = 1.0
 """Time for a step to notice that it was cut off: a kernel in C runs to its end."""
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
-"""Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
+"""A task that only serves, in `Server.join`, ends with the programs that it served, unless this is 0."""
 
 T = TypeVar("T")
 
@@ -147,6 +153,8 @@ class Server:
         self._masters: set[str] = set()  # connected clients that have had sessions here
         self._job_end: tuple[float, str, bool] | None = None
         """Time at which the job ends unless a session begins before; and its description."""
+        self._job_error: OpError | None = None
+        """The reason why `join` raises, if a program was lost in the midst of the job."""
         self._is_joined, self._job_grace_s, self._drain_s = False, job_grace_s(), drain_s()
         self.on_job_end: Callable[[str, bool], object] = self._end_with_job
         """Called when the last client that had sessions here is gone, with its name, and whether that was
@@ -208,15 +216,20 @@ class Server:
                 self._connections.greet(task, connect_timeout_s())
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Block until the server was stopped; False if ``timeout_s`` seconds passed first. A task of
-        ``flowrt-run`` stops when the last program that had sessions here is gone, unless its own program is
-        busy outside this call.
+        """Block until the server was stopped; False if ``timeout_s`` seconds passed first. It stops when the
+        last program that had sessions here has ended, unless ``FLOWRT_EXIT_WITH_JOB`` is 0: a program that is
+        no task may be followed by another within ``FLOWRT_JOB_GRACE`` (10 s).
+
+        Raises `UnavailableError` if that program was lost during a session: it was killed, or cut off.
         """
         self._is_joined = True
         try:
-            return in_slices(self._ended.wait, timeout_s)
+            has_ended = in_slices(self._ended.wait, timeout_s)
         finally:
             self._is_joined = False
+        if has_ended and self._job_error is not None:
+            raise copy_to_raise(self._job_error)
+        return has_ended
 
     def drain(self, timeout_s: float) -> bool:
         """Accept no new work, wait for running steps, and stop; False if they did not end in time: then they
@@ -227,6 +240,7 @@ class Server:
         if not is_idle:
             self._end_steps(lost(self.task, f"it was drained, and FLOWRT_DRAIN ({timeout_s:g} s) had passed"))
             self._wait_for_steps(CUT_S)
+        self._connections.announce(Message(pb.TaskStatus(task=self.task, is_draining=True)))
         self.stop()
         return is_idle
 
@@ -269,8 +283,13 @@ class Server:
         self._ended.set()
 
     def _end_with_job(self, name: str, in_midst: bool) -> None:
-        if os.environ.get(EXIT_WITH_JOB) == "1":
-            self._drain_beside()
+        if os.environ.get(EXIT_WITH_JOB) == "0":
+            return
+        if in_midst:
+            self._job_error = lost(
+                name, "it died during a session. Start the job again, from its last checkpoint"
+            )
+        self._drain_beside()
 
     def _drain_beside(self) -> None:
         threading.Thread(target=self.drain, args=(self._drain_s,), name=f"flowrt {self.task} drains").start()

@@ -13,7 +13,6 @@ import pytest
 import flowrt as tf
 from flowrt.distribute.client.cluster_runtime import ClusterRuntime
 from flowrt.distribute.launch.local_cluster import ReservedPorts
-from flowrt.distribute.server import EXIT_WITH_JOB
 from flowrt.distribute.wire import messages, peer
 from flowrt.distribute.wire.messages import Message
 from flowrt.distribute.wire.peer import Reply
@@ -451,10 +450,9 @@ def test_two_servers_cannot_have_one_port() -> None:
 
 
 def test_a_task_ends_with_the_job_only_when_its_program_waits_for_that(
-    cluster: list[tf.train.Server], monkeypatch: pytest.MonkeyPatch
+    cluster: list[tf.train.Server],
 ) -> None:
     """Task 1's program has had sessions at task 0, and ends while that of task 0 is still in one."""
-    monkeypatch.setenv(EXIT_WITH_JOB, "1")
     first, second = cluster
     with tf.Graph():
         with tf.device(on(0)):

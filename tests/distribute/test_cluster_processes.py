@@ -5,6 +5,7 @@ Numbers in brackets are those of the faults in the project's list of them.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ import flowrt as tf
 from flowrt.cli.worker import main as worker_main
 from flowrt.distribute import connection_manager
 from flowrt.distribute.client import cluster_runtime
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.wire.messages import PROTOCOL
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import ROOT, SOON_S, cluster
@@ -130,6 +134,33 @@ def test_who_waits_for_a_step_that_is_cut_off_is_told_that_its_task_was_drained(
     assert errors.splitlines()[-1].endswith("got SIGTERM; running steps were cancelled")
 
 
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        (signal.SIGKILL, r"closed without a goodbye: the process or its network died"),
+        (signal.SIGTERM, r"it was told to drain, and has ended"),
+    ],
+)
+def test_a_task_that_went_between_two_steps_is_said_to_be_lost(by: signal.Signals, reason: str) -> None:
+    """In the step, in the next ones, and in a new session that waits for it."""
+    with cluster(1, 1) as tasks, tf.Graph(), pytest.MonkeyPatch.context() as patch:
+        with tf.device(on(1)):
+            doubled = tf.placeholder_with_default(2.0, []) * 2.0
+        with tf.Session(tasks.target) as session:
+            assert session.run(doubled) == 4.0
+            (worker,) = tasks.workers
+            worker.end(by)
+            linked = tasks.servers[0]._connections._connections
+            wait_until(lambda: worker.task not in linked, "the loss is noticed", SOON_S)
+            for _ in range(2):
+                with pytest.raises(tf.errors.UnavailableError, match=f"{worker.task} was lost: .*{reason}$"):
+                    session.run(doubled, options=options())
+        patch.setenv("FLOWRT_CONNECT_TIMEOUT", "1")
+        again = f"task:1 was lost: .*{reason}. It is not back after 1 s"
+        with tf.Session(tasks.target) as late, pytest.raises(tf.errors.UnavailableError, match=again):
+            late.list_devices()
+
+
 def test_workers_end_with_the_chief_that_was_killed(pool: ThreadPoolExecutor) -> None:
     with cluster(0, 3, "--exit-with-job") as tasks, tf.Graph():
         with tf.device(on(1)):
@@ -163,6 +194,65 @@ def test_a_script_that_closes_nothing_has_ended_well() -> None:
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (0, "21\n", "")
         assert [worker.end().status for worker in tasks.workers] == [0, 0]
+
+
+SERVES = """
+import json, sys
+import flowrt as tf
+server = tf.train.Server({"worker": json.loads(sys.argv[1])}, "worker", int(sys.argv[2]))
+if sys.argv[2] == "1":
+    assert server.join()
+    sys.exit("the job has ended")
+with tf.device("/job:worker/task:1"):
+    there = tf.constant(20)
+with tf.Session(server.target) as session:
+    print(session.run(there + 1), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def script_of(addresses: list[str], task: int, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """``SERVES`` as ``task``: of two, the second joins its server; the first ends when its input does."""
+    inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVES, json.dumps(addresses), str(task)],
+        cwd=ROOT, env=inherited | environ, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_script_that_joins_its_server_ends_with_the_job(is_killed: bool) -> None:
+    with ReservedPorts(2) as reserved:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        with script_of(addresses, 1) as joined, script_of(addresses, 0) as chief:
+            assert chief.stdout is not None
+            assert chief.stdout.readline() == "21\n"
+            if is_killed:
+                chief.kill()
+                last = "task /job:worker/replica:0/task:0 was lost: it died during a session"
+            else:
+                chief.communicate(timeout=SOON_S)
+                last = "the job has ended"
+            errors = joined.communicate(timeout=SOON_S)[1]
+            assert last in errors.splitlines()[-1]
+            assert joined.returncode == 1
+
+
+def test_a_script_that_joins_its_server_may_outlive_jobs() -> None:
+    with ReservedPorts(2) as reserved:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        with script_of(addresses, 1, FLOWRT_EXIT_WITH_JOB="0") as joined:
+            for _ in range(2):
+                with script_of(addresses, 0) as chief:
+                    assert chief.communicate(timeout=SOON_S)[0] == "21\n"
+            assert joined.poll() is None
 
 
 # --- restarts and versions (18)

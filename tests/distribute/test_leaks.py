@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import flowrt as tf
@@ -196,6 +198,31 @@ def check_servers(count: int) -> None:
     gc.collect()
     wait_until(lambda: held_by(os.getpid()).files <= before.files, "descriptors are closed", SOON_S)
     wait_until(lambda: held_by(os.getpid()).threads <= before.threads, "threads have ended", SOON_S)
+
+
+def test_a_failed_step_leaves_its_message_only() -> None:
+    """Not its arrays, which the frames of the error's traceback hold: 14 KB a step."""
+    with cluster(2, 0) as tasks, tf.Graph():
+        fed = tf.placeholder(tf.float32, [4, 4])
+        with tf.device("/job:worker/task:1"):
+            fails = tf.check_numerics(fed, "fed") + 1.0
+        with tf.Session(tasks.target) as session:
+
+            def fail(times: int) -> int:
+                """Bytes that Python holds after ``times`` failed steps."""
+                for _ in range(times):
+                    with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
+                        session.run(fails, {fed: np.full([4, 4], np.nan)}, options=options())
+                gc.collect()
+                return tracemalloc.get_traced_memory()[0]
+
+            fail(20)
+            tracemalloc.start()
+            try:
+                before = fail(20)
+                assert (fail(100) - before) / 100 < 4096
+            finally:
+                tracemalloc.stop()
 
 
 def test_servers_leave_nothing() -> None:

@@ -246,6 +246,8 @@ def test_check_compares_versions_clusters_and_tasks(
         assert "it has another cluster spec" in line(worker(0, [*addresses, "127.0.0.1:1"], "--check"))
         swapped = worker(1, addresses[::-1], "--check", "--bind", "127.0.0.1:0")
         assert "worker/replica:0/task:0; got /job:worker/replica:0/task:1" in line(swapped)
+        moved = worker(0, ["127.0.0.1:1", addresses[1]], "--check", "--bind", addresses[0])
+        assert "the same tasks at other addresses" in line(moved)
         monkeypatch.setattr(check, "PROTOCOL", check.PROTOCOL + 1)
         assert "Install one version everywhere" in line(worker(0, addresses, "--check"))
     finally:

@@ -124,6 +124,21 @@ def test_latest_filename_names_another_state_file(tmp_path):
     assert latest_checkpoint(tmp_path, "best") == str(tmp_path / "m")
 
 
+def test_a_newest_checkpoint_without_its_index_is_a_warning_that_names_the_last_one_there(tmp_path, caplog):
+    for name in ("m-1", "m-2"):
+        write_checkpoint(tmp_path / name, SMALL)
+    update_checkpoint_state(tmp_path, tmp_path / "m-2", [tmp_path / "m-1", tmp_path / "m-2"])
+    assert latest_checkpoint(tmp_path) == str(tmp_path / "m-2")
+    assert not caplog.messages
+    os.remove(tmp_path / "m-2.index.json")
+    assert latest_checkpoint(tmp_path) is None
+    os.remove(tmp_path / "m-1.index.json")
+    assert latest_checkpoint(tmp_path) is None
+    gone = f"{tmp_path / 'm-2'}: the newest checkpoint counts as none, since its index is gone."
+    older = f"To go on from an older one, restore {tmp_path / 'm-1'}"
+    assert caplog.messages == [f"{gone} {older}", f"{gone} There is no older one"]
+
+
 def test_without_a_state_file_or_a_checkpoint_there_is_no_latest(tmp_path):
     assert get_checkpoint_state(tmp_path) is None
     assert latest_checkpoint(tmp_path / "no" / "such") is None

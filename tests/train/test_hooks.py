@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 from flowrt.summary.writer import FileWriterCache
 from flowrt.train import (
     CheckpointSaverHook,
@@ -219,6 +226,39 @@ def test_checkpoints_at_the_beginning_by_steps_and_at_the_end(train_op, tmp_path
     assert (tmp_path / "graph.pbtxt").exists()
     logged = [e.step for e in events(tmp_path) if e.session_log.status == tf.SessionLog.CHECKPOINT]
     assert logged == [0, 2, 4, 5]
+
+
+@contextmanager
+def disk_of(nbytes):
+    """A context in which no file of this process may be larger: that is reported as a full disk is."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_ends_no_training_before_its_last_checkpoint(train_op, tmp_path, caplog):
+    tf.get_variable("large", [1 << 18])
+    saver = CheckpointSaverHook(str(tmp_path), save_steps=2)
+    with SingularMonitoredSession([saver]) as session:
+        with disk_of(1 << 18):
+            for _ in range(4):
+                session.run(train_op)
+        missing = [m for m in caplog.messages if m.startswith("training goes on without")]
+        assert len(missing) == 2
+        assert "without a checkpoint of step 4; the last is of step 0: " in missing[1]
+        assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-0")
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
+
+
+def test_a_last_checkpoint_that_does_not_fit_is_an_error(train_op, tmp_path):
+    tf.get_variable("large", [1 << 18])
+    session = SingularMonitoredSession([CheckpointSaverHook(str(tmp_path), save_steps=10)])
+    session.run(train_op)
+    with disk_of(1 << 18), pytest.raises(ResourceExhaustedError, match="File too large"):
+        session.close()
 
 
 def test_a_listener_can_stop_the_loop(train_op, tmp_path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import flowrt.version
-from flowrt.distribute.connection_manager import fingerprint
+from flowrt.distribute.connection_manager import address_fingerprint, fingerprint
 from flowrt.distribute.resolvers import ResolvedCluster
 from flowrt.distribute.server import task_name
 from flowrt.distribute.wire.messages import PROTOCOL
@@ -38,6 +38,7 @@ class PeerStatus:
     incarnation: int
     version: str
     cluster: str
+    addresses: str
     kind: str
 
 
@@ -91,7 +92,7 @@ def probe(transport: Transport, address: str, timeout_s: float) -> PeerStatus:
     kind = peer.connection.kind
     peer.close("the check is done")
     heard = greeter.heard
-    return PeerStatus(heard.task, heard.incarnation, heard.version, heard.cluster, kind)
+    return PeerStatus(heard.task, heard.incarnation, heard.version, heard.cluster, heard.addresses, kind)
 
 
 def check_cluster(
@@ -105,7 +106,11 @@ def check_cluster(
     """
     own = task_name(cluster.job, cluster.task)
     hello = pb.Hello(
-        protocol=PROTOCOL, version=flowrt.version.VERSION, task=own, cluster=fingerprint(cluster.spec)
+        protocol=PROTOCOL,
+        version=flowrt.version.VERSION,
+        task=own,
+        cluster=fingerprint(cluster.spec),
+        addresses=address_fingerprint(cluster.spec),
     )
 
     def accept(connection: Connection) -> None:
@@ -168,4 +173,8 @@ def _misfit(cluster: ResolvedCluster, task: str, status: PeerStatus) -> OpError 
         return FailedPreconditionError(f"expected {task}; got {status.task or 'a program that is no task'}")
     if status.cluster != fingerprint(cluster.spec):
         return FailedPreconditionError("it has another cluster spec. Start all tasks with the same one")
+    if status.addresses != address_fingerprint(cluster.spec):
+        return FailedPreconditionError(
+            "its cluster spec has the same tasks at other addresses. Start all tasks with the same one"
+        )
     return None

@@ -19,7 +19,6 @@ from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.resolvers.flowrt_variables import CLUSTER, TASK
 from flowrt.distribute.resolvers.source import workers
-from flowrt.distribute.server import EXIT_WITH_JOB
 from flowrt.errors import UnavailableError
 
 LOOPBACK = "127.0.0.1"
@@ -81,7 +80,6 @@ def task_variables(
     return {name: value for name, value in inherited.items() if name not in VARIABLES} | {
         CLUSTER: spec.to_json(),
         TASK: f"{job}:{index}",
-        EXIT_WITH_JOB: "1",
         "RANK": str(rank),
         "LOCAL_RANK": str(local),
         "WORLD_SIZE": str(len(tasks)),

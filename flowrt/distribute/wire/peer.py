@@ -51,6 +51,9 @@ detected the loss.
 """
 
 
+DRAINED = "it was told to drain, and has ended"
+"""The reason for the loss of a peer that said so."""
+
 MAX_REPEATED = 64 << 10
 """Bytes of a request that is kept to be repeated. Larger feeds, constants and graphs are sent once."""
 
@@ -134,6 +137,8 @@ class Peer:
         """Received answers not acknowledged yet."""
         self._settles_now = False
         self._error: OpError | None = None
+        self._farewell = ""
+        """Reason for which the other end will be gone, if it has told it."""
         self.is_lost = False
         """Whether requests fail: set by the first that did, before the reader has reported the loss."""
         self._is_known = False
@@ -315,6 +320,8 @@ class Peer:
     def _asked(self, request_id: int, message: Message) -> None:
         if not self._is_known:
             self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
+        elif type(message.body) is pb.TaskStatus:  # unasked: it drains, and then it ends
+            self._farewell = DRAINED
         elif type(message.body) is pb.ReadClock:
             self.answer(request_id, Message(pb.ClockReading(nanos=time.time_ns())), None)
         else:
@@ -331,7 +338,7 @@ class Peer:
         with self._lock:
             if self._error is not None:
                 return
-            self._error = error = lost(self.name, reason)
+            self._error = error = lost(self.name, self._farewell or reason)
             self.is_lost = True
             waiting, self._waiting = self._waiting, {}
         self._owner.lost(self, error)

@@ -33,6 +33,7 @@ from flowrt.errors import (
     Origin,
     UnavailableError,
     copy_to_raise,
+    without_frames,
 )
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.matching.key import FORMAT
@@ -340,7 +341,7 @@ class Worker:
         return [ev.EndStep(number, step.rendezvous, step.error)]
 
     def _remember(self, number: int, error: OpError | None) -> None:
-        self._over[number] = error
+        self._over[number] = None if error is None else without_frames(error)
         if len(self._over) > MAX_REMEMBERED_STEPS:
             self._over.popitem(last=False)
 

@@ -12,6 +12,7 @@ Rules of this file:
      reply was lost, it is answered from the recorded state.
   2. An update replaces one version: with a ``quorum`` above 1 only gradients computed from that version
      count, one of each worker, and they are applied in the order of the workers. Later ones are dropped.
+     A quorum is all members but the spare ones: as many as it leaves out of all workers.
   3. No step begins while a member's clock is more than ``staleness`` behind that of the step's worker (Ho et
      al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013).
      Quorum and backup workers: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
@@ -20,6 +21,9 @@ Rules of this file:
   5. A replica accepts only states with a higher version, and none of an earlier generation than its own: a
      replaced primary cannot get updates acknowledged.
   6. No wait for a worker with a dead process exceeds `RETURN_S`.
+  7. With spare workers, a straggler (its clock is not the highest) never waits: its gradient joins those
+     that wait for a quorum, or is dropped. So each update is a step of the fastest worker, and a job in which
+     everyone makes n steps makes n updates, however late the last of them are.
 """
 
 from __future__ import annotations
@@ -54,6 +58,11 @@ class Policy(NamedTuple):
     quorum: int = 1
     staleness: int | None = None
     is_replicated: bool = False
+
+    @property
+    def spare(self) -> int:
+        """Number of workers without which there is a quorum."""
+        return self.workers - self.quorum
 
 
 class Role(Enum):
@@ -347,16 +356,21 @@ class ParameterShard:
         self._check_worker(push.worker)
         if push.clock < self.clocks[push.worker]:
             return [Answer(push.request, self.version)]  # an update has it, or it was dropped
-        if self.policy.quorum > 1 and push.tag != self.version:
+        if self.policy.quorum > 1 and (push.tag != self.version or self._is_late(push)):
             self.dropped += 1
             self.clocks[push.worker] = push.clock + 1
             return [Answer(push.request, self.version), *self._admit()]
         self._pending[push.worker] = push
         return self._update_if_complete()
 
+    def _is_late(self, push: GradientPushed) -> bool:
+        """Whether ``push`` is of a step that others have completed without it, and nobody waits for it."""
+        is_awaited = bool(self._pending.keys() - {push.worker})
+        return self.policy.spare > 0 and push.clock < max(self.clocks) and not is_awaited
+
     def _needed(self) -> int:
         """Number of gradients that make an update."""
-        return max(1, min(self.policy.quorum, len(self.members)))
+        return max(1, len(self.members) - self.policy.spare)
 
     def _update_if_complete(self) -> list[Action]:
         if not self._pending or len(self._pending) < self._needed():

@@ -10,6 +10,7 @@ Lines with other keys (TensorFlow writes timestamps) are ignored.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ __all__ = [
     "CheckpointState", "get_checkpoint_state", "latest_checkpoint", "list_variables", "load_checkpoint",
     "load_variable", "update_checkpoint_state",
 ]  # fmt: skip
+
+LOGGER = logging.getLogger(__name__)
 
 LATEST, ALL = "model_checkpoint_path", "all_model_checkpoint_paths"
 
@@ -140,11 +143,25 @@ def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = No
     """The prefix of the directory's newest checkpoint, or None. Raises `DataLossError`.
 
     A checkpoint saved by TensorFlow counts, since restoring it raises an error that says what to do; with
-    None a script would start from scratch.
+    None a script would start from scratch. If the files of the newest one are gone, that is a warning, which
+    names the newest one that is there.
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
-    prefix = None if state is None else state.model_checkpoint_path
-    return prefix if prefix and (checkpoint_exists(prefix) or is_of_tensorflow(prefix)) else None
+    if state is None or not state.model_checkpoint_path:
+        return None
+    if _is_there(state.model_checkpoint_path):
+        return state.model_checkpoint_path
+    older = next(filter(_is_there, reversed(state.all_model_checkpoint_paths)), None)
+    LOGGER.warning(
+        "%s: the newest checkpoint counts as none, since its index is gone. %s",
+        state.model_checkpoint_path,
+        "There is no older one" if older is None else f"To go on from an older one, restore {older}",
+    )
+    return None
+
+
+def _is_there(prefix: str) -> bool:
+    return checkpoint_exists(prefix) or is_of_tensorflow(prefix)
 
 
 def load_checkpoint(ckpt_dir_or_file: PathLike) -> CheckpointReader:

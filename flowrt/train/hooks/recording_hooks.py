@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.executor.ends.config import RunOptions
 from flowrt.profiler.timeline import Timeline
 from flowrt.protos.event_pb2 import SessionLog, Summary
@@ -50,7 +50,8 @@ class CheckpointSaverListener:
 @final
 class CheckpointSaverHook(SessionRunHook):
     """Saves checkpoints to ``checkpoint_dir`` each ``save_secs`` seconds or ``save_steps`` steps, besides one
-    of each session's beginning and one at the end.
+    of each session's beginning and one at the end. One for which there is no space is left out, with an error
+    in the log; only the last one raises it.
 
     ``saver``, or that of ``scaffold``, saves; without either, the one of the collection SAVERS. Raises
     `InvalidArgumentError` for both, and for anything but one interval.
@@ -72,6 +73,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._saver, self._scaffold = saver, scaffold
         self._listeners = list(listeners or ())
         self._timer = SecondOrStepTimer(save_secs, save_steps)
+        self._saved_step: int | None = None
 
     def begin(self) -> None:
         os.makedirs(self._directory, exist_ok=True)
@@ -85,7 +87,7 @@ class CheckpointSaverHook(SessionRunHook):
         write_graph(session.graph, self._directory, "graph.pbtxt")
         self._writer.add_graph(session.graph)
         step = int(session.run(self._step))
-        self._save(session, step)
+        self._save_if_there_is_space(session, step)
         self._timer.update_last_triggered_step(step)
         self._next_step = step + 1
 
@@ -100,7 +102,7 @@ class CheckpointSaverHook(SessionRunHook):
         step = int(run_context.session.run(self._step))  # the run may not have counted
         if self._agreement is not None or self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            if self._save(run_context.session, step):
+            if self._save_if_there_is_space(run_context.session, step):
                 run_context.request_stop()
 
     def _may_be_due(self, results: Any) -> bool:
@@ -113,11 +115,24 @@ class CheckpointSaverHook(SessionRunHook):
 
     def end(self, session: Any) -> None:
         step = int(session.run(self._step))
-        if step != self._timer.last_triggered_step():
+        if step != self._saved_step:
             self._save(session, step)
         for listener in self._listeners:
             listener.end(session, step)
         self._writer.flush()
+
+    def _save_if_there_is_space(self, session: Any, step: int) -> bool:
+        """`_save`. The steps since the last checkpoint are worth more than this one."""
+        try:
+            return self._save(session, step)
+        except ResourceExhaustedError as error:
+            last = (
+                "there is none yet" if self._saved_step is None else f"the last is of step {self._saved_step}"
+            )
+            LOGGER.error(
+                "training goes on without a checkpoint of step %d; %s: %s", step, last, error.message
+            )
+            return False
 
     def _save(self, session: Any, step: int) -> bool:
         """Save a checkpoint. Returns whether a listener requests a stop."""
@@ -125,6 +140,7 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             listener.before_save(session, step)
         self._found_saver().save(session, self._prefix, global_step=step)
+        self._saved_step = step
         log = SessionLog(status=SessionLog.CHECKPOINT, checkpoint_path=self._prefix)
         self._writer.add_session_log(log, step)
         asked = [listener.after_save(session, step) for listener in self._listeners]

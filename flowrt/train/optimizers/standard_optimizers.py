@@ -285,7 +285,11 @@ class FtrlOptimizer(_RuleOptimizer):
 
 class LARSOptimizer(_RuleOptimizer):
     """Momentum with a learning rate per layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times
-    the global rate (You et al. 2017).
+    the global rate, as TensorFlow 1's ``contrib.opt.LARSOptimizer`` has it.
+
+    The rate scales the momentum, ``w -= rate * m`` with ``m = momentum * m + g + weight_decay * w``. In
+    "Large Batch Training of Convolutional Networks" (You et al. 2017) it scales what is added, ``w -= m``
+    with ``m = momentum * m + rate * (g + weight_decay * w)``: the two differ while a layer's rate changes.
 
     Variables with a name that contains an entry of ``skip_list`` get the plain rate and no decay. Sparse
     gradients count as zero elsewhere.

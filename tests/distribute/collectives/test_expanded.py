@@ -98,6 +98,55 @@ def test_the_links_of_the_environment_choose_the_algorithm(
         assert f"AllReduce/_{lowering}/" in " ".join(placed(5, sums, feeds, ranks_a_task=1).nodes)
 
 
+LOWERINGS = ("auto", "native")
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("reduction", ["min", "max"])
+def test_an_order_of_complex_numbers_is_refused_when_it_is_built(lowering: str, reduction: str) -> None:
+    expected = (
+        rf"test_expanded.py:\d+\): reduction {reduction}: expected real numbers, which have an order; got"
+    )
+    for reduce in (collectives.all_reduce, collectives.reduce, collectives.reduce_scatter):
+        with tf.Graph(), pytest.raises(tf.errors.DTypeError, match=expected):
+            reduce([tf.constant([1 + 2j, 3.0]) for _ in range(3)], reduction, lowering=lowering)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_booleans_are_moved(lowering: str) -> None:
+    """Five for three ranks: a rank's parts have different sizes."""
+    given = np.array([[True, False, False, True, True], [False] * 5, [True] * 5])
+    devices = [f"/cpu:{rank}" for rank in range(3)]
+    with tf.Graph(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+        fed = tf.placeholder(tf.bool, [3, 5])
+        values = []
+        for rank, device in enumerate(devices):
+            with tf.device(device):
+                values.append(tf.identity(fed[rank]))
+        found = session.run(
+            {
+                "all_gather": collectives.all_gather(values, lowering=lowering),
+                "gather": [collectives.gather(values, lowering=lowering)],
+                "broadcast": collectives.broadcast(values[0], devices, lowering=lowering),
+                "scatter": collectives.scatter(values[0], devices, lowering=lowering),
+                "all_to_all": collectives.all_to_all(values, lowering=lowering),
+            },
+            {fed: given},
+        )
+    cut = [np.array_split(row, 3) for row in given]
+    expected = {
+        "all_gather": [given.reshape(-1)] * 3,
+        "gather": [given.reshape(-1)],
+        "broadcast": [given[0]] * 3,
+        "scatter": cut[0],
+        "all_to_all": [np.concatenate([row[rank] for row in cut]) for rank in range(3)],
+    }
+    for kind, arrays_of_ranks in expected.items():
+        for one, other in zip(found[kind], arrays_of_ranks, strict=True):
+            assert one.dtype == bool
+            np.testing.assert_array_equal(one, other, kind)
+
+
 def test_links_that_are_none_are_refused_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LINKS_VARIABLE, "fast")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"FLOWRT_LINKS: expected .*got 'fast'"):

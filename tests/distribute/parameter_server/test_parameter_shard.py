@@ -76,6 +76,43 @@ def test_a_late_gradient_is_dropped_by_its_tag_and_never_applied():
     assert push(shard, 5, 1, 1, 1, "d")[0] == ApplyUpdate(["c", "d"])
 
 
+def straggling(policy, steps):
+    """A shard in which all workers but the last have made ``steps`` steps, and the last none."""
+    shard = ParameterShard("s", policy)
+    for clock in range(steps):
+        for worker in range(policy.workers - 1):
+            push(shard, 10 * clock + worker, worker, clock, clock, f"{worker}:{clock}")
+    assert (shard.version, shard.clocks[-1]) == (steps, 0)
+    return shard
+
+
+def test_a_straggler_joins_those_who_wait_for_it_and_else_does_not_wait():
+    shard = straggling(Policy(4, 3), 3)
+    assert push(shard, 100, 3, 0, 3, "nobody waits") == [Answer(100, 3)]
+    assert push(shard, 101, 0, 3, 3, "a") == push(shard, 102, 1, 3, 3, "b") == []
+    assert push(shard, 103, 3, 1, 3, "c")[0] == ApplyUpdate(["a", "b", "c"])
+    assert (shard.dropped, shard.clocks) == (1, [4, 4, 3, 2])
+
+
+def test_what_a_straggler_has_left_when_the_others_are_done_is_no_update():
+    """Worker 0 has made its steps and stays: it evaluates, or waits for the others."""
+    shard = straggling(Policy(3, 2), 5)
+    assert shard.handle(WorkerLeft(1)) == []
+    for clock in range(5):
+        assert push(shard, 100 + clock, 2, clock, 5) == [Answer(100 + clock, 5)]
+    assert (shard.version, shard.dropped, shard.clocks) == (5, 5, [5, 5, 5])
+    assert push(shard, 200, 2, 5, 5, "a step more than theirs")[0] == ApplyUpdate(["a step more than theirs"])
+
+
+def test_the_number_of_spare_workers_stays_when_members_leave():
+    shard = ParameterShard("s", Policy(4, 3))
+    push(shard, 1, 0, 0, 0, "a")
+    assert shard.handle(WorkerLeft(3)) == []
+    assert push(shard, 2, 1, 0, 0, "b")[0] == ApplyUpdate(["a", "b"])
+    assert shard.handle(WorkerLeft(2)) == []
+    assert push(shard, 3, 1, 1, 1, "c")[0] == ApplyUpdate(["c"])
+
+
 def test_a_gradient_from_a_version_that_was_lost_is_dropped_too():
     shard = sync(2)
     assert push(shard, 1, 0, 0, 3, "from the future") == [Answer(1, 0)]
@@ -334,11 +371,11 @@ def test_a_worker_that_there_is_not_is_refused(event):
 
 class Run:
     """Workers that step, fail and try again, in an order that ``seed`` draws; what they know of the shard's
-    answers.
+    answers. Those who have made their steps leave, unless they are in ``stays``.
     """
 
-    def __init__(self, policy, steps, seed):
-        self.shard, self.steps = ParameterShard("s", policy), steps
+    def __init__(self, policy, steps, seed, stays=()):
+        self.shard, self.steps, self.stays = ParameterShard("s", policy), steps, stays
         self.draw = random.Random(seed)
         self.clocks = [0] * policy.workers
         self.doing = [("begin", None)] * policy.workers
@@ -375,7 +412,10 @@ class Run:
             if self.draw.random() < 0.2 and self.clocks[worker] > clock:  # the answer was lost: once more
                 again = self.shard.handle(GradientPushed(-1, worker, clock, tag, (worker, clock, tag)))
                 assert again == [Answer(-1, self.shard.version)]
-        if self.clocks[worker] == self.steps:
+        self.leave_at_the_end(worker)
+
+    def leave_at_the_end(self, worker):
+        if self.clocks[worker] == self.steps and worker not in self.stays:
             self.perform(self.shard.handle(WorkerLeft(worker)))
 
     def perform(self, actions):
@@ -398,8 +438,7 @@ class Run:
         else:
             self.clocks[worker] += 1
             self.doing[worker] = ("begin", None)
-            if self.clocks[worker] == self.steps:
-                self.perform(self.shard.handle(WorkerLeft(worker)))
+            self.leave_at_the_end(worker)
             members = [self.clocks[w] for w in self.shard.members]
             if members and self.shard.policy.staleness is not None:
                 assert max(members) - min(members) <= self.shard.policy.staleness + 1
@@ -431,6 +470,18 @@ def test_every_run_ends_and_uses_each_gradient_once_and_in_time(policy, steps, s
     if policy.quorum in (1, policy.workers):
         assert shard.dropped == 0
     assert sum(shard.staleness.values()) == sum(used.values())
+
+
+spares = st.integers(3, 5).flatmap(
+    lambda workers: st.builds(Policy, st.just(workers), st.integers(2, workers - 1), st.none())
+)
+
+
+@given(spares, st.integers(1, 8), st.integers(0, 2**32), st.sets(st.integers(0, 4)))
+def test_with_spare_workers_a_job_makes_as_many_updates_as_steps(policy, steps, seed, stays):
+    run = Run(policy, steps, seed, stays).go()
+    assert run.clocks == [steps] * policy.workers
+    assert run.shard.version == steps
 
 
 def test_waits_are_fewer_with_more_staleness():

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowrt.errors import InvalidArgumentError
+from flowrt.dtypes import COMPLEX
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.collectives.schedule import offset
 from flowrt.graph.op_def import ShapeContext
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis
@@ -31,13 +32,19 @@ def _common_shape(s: ShapeContext) -> Shape:
 
 
 def _check(s: ShapeContext) -> None:
-    """Raises `InvalidArgumentError` for attributes that make no group."""
+    """Raises `InvalidArgumentError` for attributes that make no group, and `DTypeError` for complex numbers
+    without the order that their reduction needs.
+    """
     size, ranks = s.attrs["group_size"], s.attrs["ranks"]
     if len(set(ranks)) != len(ranks) or not all(0 <= rank < size for rank in ranks) or not ranks:
         raise InvalidArgumentError(f"ranks: expected different ones in [0, {size}); got {list(ranks)}")
-    if s.attrs.get("reduction", "sum") not in REDUCTIONS:
+    if (reduction := s.attrs.get("reduction", "sum")) not in REDUCTIONS:
         expected = ", ".join(REDUCTIONS)
-        raise InvalidArgumentError(f"reduction: expected one of {expected}; got {s.attrs['reduction']!r}")
+        raise InvalidArgumentError(f"reduction: expected one of {expected}; got {reduction!r}")
+    if reduction in ("min", "max") and s.dtypes[0] in COMPLEX:
+        raise DTypeError(
+            f"reduction {reduction}: expected real numbers, which have an order; got {s.dtypes[0].name}"
+        )
     if not 0 <= s.attrs.get("root", 0) < size:
         raise InvalidArgumentError(f"root: expected a rank in [0, {size}); got {s.attrs['root']}")
 

@@ -161,11 +161,17 @@ def _from_one(dims: tuple[int, ...]) -> Callable[[np.random.Generator], list[Sam
     ]
 
 
-def _define(name: str, signature: str, attrs: str, **rules: Any) -> OpDef[list[Tensor]]:
+_MOVED = dtypes.NUMERIC | {dtypes.bool_}
+"""Dtypes of values that collectives move and do not reduce."""
+
+
+def _define(
+    name: str, signature: str, attrs: str, types: frozenset[dtypes.DType] = dtypes.NUMERIC, **rules: Any
+) -> OpDef[list[Tensor]]:
     return define_op(
         name,
         signature,
-        types={"T": dtypes.NUMERIC},
+        types={"T": types},
         attrs=f"{_GROUP}, {attrs}",
         effects=Effects(Effect.STATEFUL),
         **rules,
@@ -200,6 +206,7 @@ broadcast_op = _define(
     "Broadcast",
     "value: M * T, places: N * int32 -> N * T",
     f"{_ROOT}, {_FROM_ROOT}",
+    types=_MOVED,
     shape=from_root,
     kernel=_broadcast,
     vjp=broadcast_vjp,
@@ -211,6 +218,7 @@ all_gather_op = _define(
     "AllGather",
     "values: N * T -> N * T",
     _AXIS,
+    types=_MOVED,
     shape=gathered,
     kernel=_all_gather,
     vjp=all_gather_vjp,
@@ -222,6 +230,7 @@ gather_op = _define(
     "Gather",
     "values: N * T -> T",
     f"{_AXIS}, {_ROOT}",
+    types=_MOVED,
     shape=gathered_at_root,
     kernel=_gather,
     vjp=gather_vjp,
@@ -233,6 +242,7 @@ scatter_op = _define(
     "Scatter",
     "value: M * T, places: N * int32 -> N * T",
     f"{_AXIS}, {_ROOT}, {_FROM_ROOT}",
+    types=_MOVED,
     shape=scattered,
     kernel=_scatter,
     vjp=scatter_vjp,
@@ -255,6 +265,7 @@ all_to_all_op = _define(
     "AllToAll",
     "values: N * T -> N * T",
     _AXIS,
+    types=_MOVED,
     shape=exchanged,
     kernel=_all_to_all,
     vjp=all_to_all_vjp,
