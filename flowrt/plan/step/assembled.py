@@ -260,8 +260,8 @@ def _joined(runs: Sequence[_Run]) -> list[_Run]:
 def _with_ahead(runs: Sequence[_Run]) -> list[_Run]:
     """``runs`` with those ahead of the first action: that which began first in the first turn."""
     actions = [run.place.action for run in runs]
-    first = min(filter(None, actions), key=lambda action: action.micro_batch)
-    begin = len(actions) - 1 - actions[::-1].index(first)
+    first = min(filter(None, actions), key=lambda action: action.micro_batch, default=None)
+    begin = len(actions) - 1 - actions[::-1].index(first)  # the only one of a device that has no action
     return [
         run._replace(place=run.place._replace(is_ahead=True)) if run.place.action and i < begin else run
         for i, run in enumerate(runs)

@@ -290,9 +290,11 @@ class Redistribution:
     ) -> Ref:
         """The part of a coordinate without operations, of which only place and size are known."""
         like = next(iter(refs.values()))
-        spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at))
-        device, origin = self._mesh.device(at, position), self._emit.nodes[like[0]]
+        cut = any(isinstance(placement, Shard) for placement in layout.placements)
+        spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at) if cut else shape)
+        device = self._mesh.device(at, position)
         if (device, spec) not in self._absent:
+            origin = self._emit.nodes[like[0]]
             attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
             self._absent[device, spec] = self._emit.add(
                 "elsewhere", recv_op, [], attrs, device, [spec], origin
