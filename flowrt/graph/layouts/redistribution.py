@@ -191,7 +191,8 @@ def seconds(step: Step, before: Layout, shape: tuple[int, ...], itemsize: int, l
     turns = math.prod(mesh.axes[axis].size for axis in apart if mesh.axes[axis].is_time)
     n = math.prod(mesh.axes[axis].size for axis in step.axes)
     if _is_local(step, mesh):
-        nbytes = n * math.prod(step.apply(before).local_shape(shape, first)) * itemsize
+        parts = step.apply(before) if step.collective == "Slice" else before  # a sum of turns reads all of them
+        nbytes = n * math.prod(parts.local_shape(shape, first)) * itemsize
         return turns * nbytes * LOCAL_S_PER_BYTE
     messages = 1 + (n - 1) * (2 if step.collective == "AllReduce" else 1)
     received = received_bytes(step, before, shape, itemsize) / at_a_position
