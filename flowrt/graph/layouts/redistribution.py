@@ -37,7 +37,7 @@ import numpy as np
 from flowrt.errors import InternalError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Link
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
-from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.layouts.mesh import Mesh
 
 LOCAL_S_PER_BYTE = 1e-13
 """Cost of a step without messages: next to nothing, since its bytes are read by the operation after it."""
@@ -191,7 +191,7 @@ def seconds(step: Step, before: Layout, shape: tuple[int, ...], itemsize: int, l
     turns = math.prod(mesh.axes[axis].size for axis in apart if mesh.axes[axis].is_time)
     n = math.prod(mesh.axes[axis].size for axis in step.axes)
     if _is_local(step, mesh):
-        parts = step.apply(before) if step.collective == "Slice" else before  # a sum of turns reads all of them
+        parts = step.apply(before) if step.collective == "Slice" else before  # a sum of turns reads all
         nbytes = n * math.prod(parts.local_shape(shape, first)) * itemsize
         return turns * nbytes * LOCAL_S_PER_BYTE
     messages = 1 + (n - 1) * (2 if step.collective == "AllReduce" else 1)
