@@ -77,7 +77,7 @@ class Profile(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a device does for one action."""
+    """The part of a program that is for one action."""
 
     entries: Sequence[Entry]
     buffers: Profile
