@@ -76,7 +76,7 @@ class DeviceSpec:
 _values: Any = attrgetter("job", "replica", "task", "device_type", "device_index")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def parse_device(text: str) -> DeviceSpec:
     """Parse a device name. Raises `InvalidArgumentError`, which shows the first part that does not fit."""
     fields: dict[str, Any] = {}
@@ -106,7 +106,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def format_device(spec: DeviceSpec) -> str:
     """The canonical name of ``spec``; open fields are left out."""
     *task, type_, index = ["*" if value is None else value for value in _values(spec)]

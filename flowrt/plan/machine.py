@@ -42,6 +42,7 @@ class ClusterMachine:
         self.cluster, self.devices = cluster, cluster.num_devices
         self.devices_per_host, self.memory = cluster.host.devices, cluster.host.kind.memory
         self.collective = lru_cache(maxsize=None)(self._collective)
+        self.message = lru_cache(maxsize=None)(self._message)
 
     def _collective(self, kind: str, size: int, stride: int, nbytes: float) -> float:
         """Seconds of a collective of ``size`` devices, ``stride`` apart, of ``nbytes`` in all."""
@@ -49,7 +50,7 @@ class ClusterMachine:
         links = ClusterLinks(self.cluster, shape)
         return float(links.meeting(0, Meeting(kind, ("group",), int(nbytes))).max())
 
-    def message(self, stride: int, nbytes: float) -> float:
+    def _message(self, stride: int, nbytes: float) -> float:
         """Seconds of a message to the device that is ``stride`` further."""
         links = ClusterLinks(self.cluster, {"inner": stride})
         return float(links.message(0, Message(1, "", int(nbytes), is_sent=True)).max())

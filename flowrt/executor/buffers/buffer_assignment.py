@@ -43,6 +43,7 @@ from flowrt.executor.program.arguments import Later, Operand, bound_kernel
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, static_shape
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.shapes import is_static
 
 MAX_COPIED_FEED = 65536
@@ -295,6 +296,8 @@ class _Assigner:
         function, arguments = bound_kernel(np, node, [self._operand(r) for r in node.inputs])
         if any(isinstance(a, Later) for a in arguments):
             return False
+        if node.op is reshape and not _is_reshaped_in_place(*arguments):
+            return False
         try:
             array = function(*arguments)
         except Exception as error:
@@ -445,6 +448,15 @@ class _Assigner:
         for root in self._lifetimes.ending_at(position):
             if self._live.pop(root, None) is not None:
                 self._arena.release(root, self._lifetimes.users(root))
+
+
+def _is_reshaped_in_place(array: Any, shape: Any) -> bool:
+    """Whether ``array`` in ``shape`` has the same memory. A copy of a large one would take long."""
+    try:
+        array.reshape(shape, copy=False)
+    except ValueError:
+        return array.size != math.prod(shape) and -1 not in shape  # of which the kernel tells
+    return True
 
 
 def _copied_bytes(node: Node) -> int:

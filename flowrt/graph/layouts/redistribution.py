@@ -29,13 +29,15 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from flowrt.errors import InternalError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Link
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
-from flowrt.graph.layouts.mesh import Coordinate, Mesh
+from flowrt.graph.layouts.mesh import Mesh
 
 LOCAL_S_PER_BYTE = 1e-13
 """Cost of a step without messages: next to nothing, since its bytes are read by the operation after it."""
@@ -185,10 +187,12 @@ def seconds(step: Step, before: Layout, shape: tuple[int, ...], itemsize: int, l
     """
     mesh, first = before.mesh, before.mesh.coordinates[0]
     at_a_position = mesh.num_devices // len(mesh.positions)
-    turns = len([c for c in _distinct(before) if mesh.place(c) == 0 and not any(c[a] for a in step.axes)])
+    apart = _axes_apart(before).difference(step.axes)
+    turns = math.prod(mesh.axes[axis].size for axis in apart if mesh.axes[axis].is_time)
     n = math.prod(mesh.axes[axis].size for axis in step.axes)
     if _is_local(step, mesh):
-        nbytes = n * math.prod(step.apply(before).local_shape(shape, first)) * itemsize
+        parts = step.apply(before) if step.collective == "Slice" else before  # a sum of turns reads all
+        nbytes = n * math.prod(parts.local_shape(shape, first)) * itemsize
         return turns * nbytes * LOCAL_S_PER_BYTE
     messages = 1 + (n - 1) * (2 if step.collective == "AllReduce" else 1)
     received = received_bytes(step, before, shape, itemsize) / at_a_position
@@ -199,19 +203,24 @@ def received_bytes(step: Step, before: Layout, shape: Sequence[int], itemsize: i
     """Bytes that all devices together receive in ``step``, see the table above."""
     if _is_local(step, before.mesh):
         return 0
-    distinct, n, together = _distinct(before), 1, before
     if step is SEND:
-        return sum(math.prod(before.local_shape(shape, c)) for c in distinct) * itemsize
+        return _elements(before, shape, _axes_apart(before)) * itemsize
+    n, together = 1, before
     for axis in step.axes:
         n, together = n * before.mesh.axes[axis].size, together.with_placement(axis, REPLICATED)
-    firsts = [c for c in distinct if not any(c[axis] for axis in step.axes)]
-    whole = sum(math.prod(together.local_shape(shape, c)) for c in firsts)
+    whole = _elements(together, shape, _axes_apart(before).difference(step.axes))
     if step.collective == "AllToAll":
         after = step.apply(before)
-        return (
-            whole - sum(_overlap(before.slices(shape, c), after.slices(shape, c)) for c in distinct)
-        ) * itemsize
+        return (whole - _overlap(before, after, shape, _axes_apart(before))) * itemsize
     return (2 if step.collective == "AllReduce" else 1) * (n - 1) * whole * itemsize
+
+
+def _elements(layout: Layout, shape: Sequence[int], axes: Collection[int]) -> int:
+    """The elements of the parts on all coordinates that differ in ``axes``, among which are those that cut a
+    dimension: of that, all parts together are the whole.
+    """
+    copies = [i for i in axes if not isinstance(layout.placements[i], Shard)]
+    return math.prod(shape) * math.prod(layout.mesh.axes[i].size for i in copies)
 
 
 def _is_local(step: Step, mesh: Mesh) -> bool:
@@ -219,14 +228,39 @@ def _is_local(step: Step, mesh: Mesh) -> bool:
     return step.collective == "Slice" or (step is not SEND and mesh.axes[step.axes[0]].is_time)
 
 
-def _distinct(layout: Layout) -> list[Coordinate]:
-    """The coordinates, where turns that have the same are one: a step is done once for them."""
-    same = [
-        i for i, axis in enumerate(layout.mesh.axes) if axis.is_time and layout.placements[i] == REPLICATED
-    ]
-    return [c for c in layout.mesh.coordinates if not any(c[axis] for axis in same)]
+def _axes_apart(layout: Layout) -> frozenset[int]:
+    """The axes on which coordinates do a step each: turns that have the same do it once."""
+    return frozenset(
+        i
+        for i, axis in enumerate(layout.mesh.axes)
+        if not (axis.is_time and layout.placements[i] == REPLICATED)
+    )
 
 
-def _overlap(a: Sequence[slice], b: Sequence[slice]) -> int:
-    """The number of elements in both."""
-    return math.prod(max(0, min(x.stop, y.stop) - max(x.start, y.start)) for x, y in zip(a, b, strict=True))
+def _overlap(before: Layout, after: Layout, shape: Sequence[int], axes: Collection[int]) -> int:
+    """The elements that are in the parts of both layouts, on all coordinates that differ in ``axes``."""
+    sizes = np.ones([axis.size if i in axes else 1 for i, axis in enumerate(before.mesh.axes)], np.int64)
+    for dim in range(len(shape)):
+        (a, size_a), (b, size_b) = (_cut(layout, shape, dim, axes) for layout in (before, after))
+        ends = np.minimum(a + size_a, b + size_b)
+        sizes = sizes * np.maximum(ends - np.maximum(a, b), 0)
+    return int(sizes.sum())
+
+
+def _cut(layout: Layout, shape: Sequence[int], dim: int, axes: Collection[int]) -> tuple[Any, Any]:
+    """The starts and the sizes of the parts of dimension ``dim``, as `Layout.slices` gives them, in arrays
+    that broadcast to the mesh: at the first index of an axis that is not one of ``axes``.
+    """
+    start, size = np.int64(0), np.int64(shape[dim])
+    for i in layout.axes_of(dim):
+        placement, parts = layout.placements[i], layout.mesh.axes[i].size
+        assert isinstance(placement, Shard)
+        index = np.arange(parts if i in axes else 1, dtype=np.int64)
+        index = index.reshape([-1 if k == i else 1 for k in range(len(layout.mesh.axes))])
+        count = -(-size // placement.unit)
+        least, more = divmod(count, parts)  # as `flowrt.graph.collectives.schedule.offset` has it
+        first, end = (
+            np.minimum((k * least + np.minimum(k, more)) * placement.unit, size) for k in (index, index + 1)
+        )
+        start, size = start + first, end - first
+    return start, size

@@ -12,8 +12,9 @@ them positions of random draws, in pipelines their parts of feeds, and waits for
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -70,8 +71,14 @@ def device_parts(request: StepRequest, links: Links = DEFAULT_LINKS) -> list[Dev
     return parts_of(compile_step(request, options, pipeline=stages_before("lower_layouts")), links)
 
 
-def parts_of(step: Subgraph, links: Links = DEFAULT_LINKS) -> list[DevicePart]:
-    """The same of a global ``step`` with static shapes, in front of the lowering of its layouts."""
+def parts_of(
+    step: Subgraph, links: Links = DEFAULT_LINKS, turns: Collection[int] | None = None
+) -> list[DevicePart]:
+    """The same of a global ``step`` with static shapes, in front of the lowering of its layouts. With
+    ``turns``, of which the first is one, all others are left out.
+
+    Raises `UnimplementedError`, too, if turns are left out and a tensor needs the parts of all of them.
+    """
     options = CompileOptions([HERE], loops=loop_compilers([HERE]), links=links)
     mesh = mesh_of(step)
     if mesh is None:
@@ -80,7 +87,7 @@ def parts_of(step: Subgraph, links: Links = DEFAULT_LINKS) -> list[DevicePart]:
         step = _without_devices(step, mesh)
     mesh = mesh_on(Mesh(mesh.axes, None, mesh.stages), _processes(mesh.num_devices))
     check_state(step)
-    first = _first_coordinates(mesh)
+    first = _first_coordinates(mesh, turns)
     ranks = tuple(mesh.place(first[0], position) for position in mesh.positions)
     own = Own(mesh, GROUP, ranks, first)
     found = lowered(step, _processes(mesh.num_devices), links, own)
@@ -97,10 +104,11 @@ def space_of(mesh: Mesh) -> dict[str, int]:
     return {axis.name: axis.size for axis in mesh.axes if not axis.is_time}
 
 
-def _first_coordinates(mesh: Mesh) -> tuple[Coordinate, ...]:
-    """The coordinates of all turns of the first device of a position."""
-    spaces = [number for number, axis in enumerate(mesh.axes) if not axis.is_time]
-    return tuple(at for at in mesh.coordinates if not any(at[number] for number in spaces))
+def _first_coordinates(mesh: Mesh, turns: Collection[int] | None) -> tuple[Coordinate, ...]:
+    """The coordinates of ``turns``, or of all, of the first device of a position."""
+    spans = [range(axis.size if axis.is_time else 1) for axis in mesh.axes]
+    every = enumerate(itertools.product(*spans))
+    return tuple(at for turn, at in every if turns is None or turn in turns)
 
 
 def _processes(count: int) -> list[DeviceSpec]:

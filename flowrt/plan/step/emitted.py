@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.dtypes import as_dtype
@@ -45,8 +45,9 @@ from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.resources.groups import ranks_of
 from flowrt.graph.shapes import is_static
-from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
+from flowrt.plan.replay.played import ClassProgram, Meeting, Message
 from flowrt.plan.step.device_parts import DevicePart, device_parts, variable_bytes
+from flowrt.plan.step.entries import Awaited, Begun, Computed, Entry, works_of
 
 NodeSeconds: TypeAlias = Callable[[Subgraph, Node], float]
 """The seconds for which a node, of a subgraph, occupies its device."""
@@ -89,7 +90,8 @@ def class_program(part: DevicePart, seconds: NodeSeconds, trainable: frozenset[s
         "activations": part.partition.buffers.memory.nbytes,
         "received": received_bytes(part),
     }
-    return ClassProgram(part.position, _Program(part, seconds).works(), sum(held.values()), held)
+    works = works_of(Entries(part, seconds).of(part.partition.schedule.order))
+    return ClassProgram(part.position, works, sum(held.values()), held)
 
 
 def received_bytes(part: DevicePart) -> int:
@@ -120,32 +122,30 @@ class _Exchange(NamedTuple):
 
 
 @final
-class _Program:
-    """Makes the works of one part."""
+class Entries:
+    """Makes the entries of one part, from its nodes in order."""
 
     def __init__(self, part: DevicePart, seconds: NodeSeconds) -> None:
         self._part, self._seconds, self._mesh = part, seconds, part.mesh
         self._subgraph = part.partition.subgraph
         self._exchanges = _exchanges(part)
-        self._works: list[Work] = []
+        self._entries: list[Entry] = []
         self._segment: list[Node] = []
         self._action: Action | None = None
-        self._last: int | None = None
-        """The number of the last work that computes."""
-        self._awaited: dict[int, None] = {}
-        """The works for which the thread has waited since then."""
-        self._begun: dict[str, int] = {}
-        """The numbers of meetings, by what is equal in all that takes part in them."""
+        self._begun: set[str] = set()
+        """The names of what has begun."""
 
-    def works(self) -> tuple[Work, ...]:
-        for node in self._part.partition.schedule.order:
+    def of(self, nodes: Iterable[Node]) -> list[Entry]:
+        """The entries of ``nodes``, which follow those before."""
+        self._entries = []
+        for node in nodes:
             if node.op in TRAVELS:
                 self._close()
                 self._travel(node)
             elif node.op is not group_agree_op:
                 self._compute(node)
         self._close()
-        return tuple(self._works)
+        return self._entries
 
     # --- computing
 
@@ -162,12 +162,11 @@ class _Program:
         self._segment.append(node)
 
     def _close(self) -> None:
-        """End the segment: a work, if it takes time."""
+        """End the segment: an entry, if it takes time."""
         seconds = math.fsum(self._seconds(self._subgraph, node) for node in self._segment)
         if seconds:
             name = max(self._segment, key=lambda node: self._seconds(self._subgraph, node)).name
-            self._works.append(Work(name, seconds, tuple(self._awaited), action=self._action))
-            self._last, self._awaited = len(self._works) - 1, {}
+            self._entries.append(Computed(name, seconds, self._action))
         self._segment = []
 
     # --- what travels
@@ -195,15 +194,11 @@ class _Program:
                 self._await(node.name)
 
     def _begin(self, key: str, name: str, meets: Meeting | Message) -> None:
-        """Add what ``key`` tells from others, unless it has begun."""
-        if key in self._begun:
-            return
-        self._begun[key] = len(self._works)
-        last = () if self._last is None else (self._last,)
-        self._works.append(Work(name, 0.0, (*last, *self._awaited), meets))
+        self._begun.add(key)
+        self._entries.append(Begun(key, name, meets))
 
     def _await(self, key: str) -> None:
-        self._awaited[self._begun[key]] = None
+        self._entries.append(Awaited(key))
 
     def _message(self, node: Node) -> Message:
         peer = _position(node.attrs["peer"], self._mesh)

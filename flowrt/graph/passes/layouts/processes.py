@@ -17,7 +17,8 @@ from flowrt.graph.resources.groups import ranks_here
 class Own(NamedTuple):
     """The part of this process in ``mesh``: its devices are the ranks of the group ``key``, of which
     ``ranks`` are here. With ``only``, the operations of other coordinates are left out of the step: the part
-    of a rank at one of these is the same, however many others there are. They have all turns of a device.
+    of a rank at one of these is the same, however many others there are. Of a device that takes turns, the
+    first is one of them; a sum over turns is that of those which are there.
     """
 
     mesh: Mesh

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from flowrt.dtypes import DType, as_dtype, int32
+from flowrt.errors import UnimplementedError
 from flowrt.graph.collectives.cost import Link
 from flowrt.graph.construction.constant import const
+from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.layout import Layout, Partial, Shard
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.layouts.redistribution import SEND, Step, plan, received_bytes
@@ -253,13 +256,24 @@ class Redistribution:
         return result
 
     def _groups_along(self, step: Step) -> list[list[Coordinate]]:
-        """The groups of ``step``; of one that exchanges nothing, only what has operations."""
+        """The groups of ``step``; of one that exchanges nothing, only what has operations, as turns of a
+        device do.
+        """
         if step.axes not in self._groups:
             self._groups[step.axes] = _groups(self._mesh, step.axes, self._coordinates)
-        groups = self._groups[step.axes]
-        if step.collective != "Slice" or len(self._coordinates) == self._mesh.size:
+        groups, is_inside = self._groups[step.axes], step.collective == "Slice" or self._is_in_time(step)
+        if not is_inside or len(self._coordinates) == self._mesh.size:
             return groups
         return [[at for at in group if at in self._coordinates] for group in groups]
+
+    def _is_in_time(self, step: Step) -> bool:
+        return self._mesh.axes[step.axes[0]].is_time
+
+    def _check_turns(self, step: Step, refs: Sequence[Ref], origin: Node) -> None:
+        """Raise `UnimplementedError` if the parts of turns are joined, and some turns have no operations."""
+        if isinstance(step.source, Shard) and len(refs) < math.prod(self._mesh.shape[i] for i in step.axes):
+            what = f"expected a step of which no part is joined over its turns; got {origin.name!r}"
+            raise located(origin, UnimplementedError(what))
 
     def _cuts(self, step: Step, layout: Layout, shape: tuple[int, ...]) -> list[_Cut]:
         """The parts of a tensor of ``shape`` in ``layout``, of each of the groups of ``step``: the same for
@@ -276,9 +290,11 @@ class Redistribution:
     ) -> Ref:
         """The part of a coordinate without operations, of which only place and size are known."""
         like = next(iter(refs.values()))
-        spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at))
-        device, origin = self._mesh.device(at, position), self._emit.nodes[like[0]]
+        cut = any(isinstance(placement, Shard) for placement in layout.placements)
+        spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at) if cut else shape)
+        device = self._mesh.device(at, position)
         if (device, spec) not in self._absent:
+            origin = self._emit.nodes[like[0]]
             attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
             self._absent[device, spec] = self._emit.add(
                 "elsewhere", recv_op, [], attrs, device, [spec], origin
@@ -319,7 +335,8 @@ class Redistribution:
                 emit.slice(ref, _inside(inner, outer), origin)
                 for ref, outer, inner in zip(refs, before, after, strict=True)
             ]
-        if self._mesh.axes[step.axes[0]].is_time:
+        if self._is_in_time(step):
+            self._check_turns(step, refs, origin)
             whole = self._joined(refs, step.source, devices[0], origin)
             if not isinstance(step.target, Shard):
                 return [whole] * len(devices)
