@@ -66,6 +66,20 @@ class TestTcp(TransportContract):
         return new_transport(kind="tcp")
 
 
+class TestGrpcWithChecksums(TransportContract):
+    @pytest.fixture
+    def transport(self, monkeypatch: pytest.MonkeyPatch) -> Transport:
+        monkeypatch.setenv("FLOWRT_CHECKSUMS", "on")
+        return new_transport(kind="grpc")
+
+
+class TestTcpWithChecksums(TransportContract):
+    @pytest.fixture
+    def transport(self, monkeypatch: pytest.MonkeyPatch) -> Transport:
+        monkeypatch.setenv("FLOWRT_CHECKSUMS", "on")
+        return new_transport(kind="tcp")
+
+
 class TestGrpcWithTlsAndToken(TransportContract):
     @pytest.fixture
     def transport(self, tls: Security) -> Transport:
@@ -545,7 +559,7 @@ NEXT_VERSION = MAGIC + bytes([VERSION + 1]) + bytes(HEAD_BYTES)
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "the prefix"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", "the prefix"),
         (NEXT_VERSION, f"protocol version {VERSION}; got {VERSION + 1}"),
         (encode(Kind.DATA, b"{}")[0], "expected a handshake"),
         (encode(Kind.HANDSHAKE, b"{")[0], "expected JSON"),

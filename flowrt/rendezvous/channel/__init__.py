@@ -7,6 +7,7 @@ lifeline                     open, lost or closed
 receive_memory               where large arrays arrive
 poller                       polls links that cannot wake a thread
 frame_writer, frame_stream   writes frames from any thread; frames over messages
+checked_frames               checksums of arrays, and frames that come again
 byte_stream                  a socket, plain or TLS
 stream_connection            a connection over a stream of messages
 """
