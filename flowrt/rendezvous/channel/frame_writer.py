@@ -110,7 +110,8 @@ class FrameWriter:
         self._fail()
         self._stream.end()
         self._join(timeout_s)
-        self._in_stream.acquire()
+        with self._in_stream:  # whoever comes later finds that it has failed
+            pass
 
     # --- choice of the writing thread
 
@@ -119,6 +120,8 @@ class FrameWriter:
             frame.buffers += frame.take_pieces()
         try:
             with self._in_stream:
+                if self._has_failed:  # it may be closed by now
+                    raise ConnectionResetError("closed by this task")
                 count = self._stream.write(frame.buffers, frame.descriptors, wait=False)
         except OSError as error:
             self._lose(error)
