@@ -4,6 +4,7 @@ channel                      `Transport`, `Listener`, `Connection`, `Receiver`
 framing                      frames <-> bytes; pure
 security, tls, host_identity tokens and certificates; TLS for sockets; which host this is
 lifeline                     open, lost or closed
+rare_log                     warnings that do not fill the log
 receive_memory               where large arrays arrive
 poller                       polls links that cannot wake a thread
 frame_writer, frame_stream   writes frames from any thread; frames over messages

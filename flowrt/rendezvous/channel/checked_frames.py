@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias, final
 from flowrt.errors import DataLossError
 from flowrt.rendezvous.channel.channel import Bytes, Sent
 from flowrt.rendezvous.channel.framing import JOINED, NO_REST, Buffer, Frame, Kind, encode, encode_checked
+from flowrt.rendezvous.channel.rare_log import RareLog
 
 LOGGER = logging.getLogger(__name__)
 
@@ -52,6 +53,10 @@ class _Kept(NamedTuple):
     sent: Sent
 
 
+class RepeatedDamageError(DataLossError):
+    """A frame was damaged every time: another connection would not mend it."""
+
+
 @final
 class CheckedFrames:
     """Both directions of one connection. ``put(buffers, rest)`` writes or queues a frame; ``where`` names the
@@ -68,7 +73,8 @@ class CheckedFrames:
         self._bytes = 0  # of the frames that were taken since the last acknowledgement
         self._is_waiting = False
         """Whether frames are dropped until the other end goes back."""
-        self._resends = self._damaged = 0
+        self._resends = 0
+        self._damage = RareLog(LOGGER)
 
     def send(self, header: bytes, payload: Sequence[Bytes], sent: Sent) -> None:
         """See `Connection.send`. Small arrays are copied, larger ones kept until acknowledged."""
@@ -86,8 +92,8 @@ class CheckedFrames:
     def take(self, frame: Frame) -> bool:
         """Handle a frame; returns whether it is one for the owner of the connection.
 
-        Raises `DataLossError` for one that was damaged once more after `MAX_RESENDS` requests, and for
-        control frames that do not fit.
+        Raises `RepeatedDamageError` for one that was damaged once more after `MAX_RESENDS` requests, and
+        `DataLossError` for control frames that do not fit.
         """
         match frame.kind:
             case Kind.CHECKED:
@@ -134,17 +140,12 @@ class CheckedFrames:
         nbytes = sum(array.nbytes for array in frame.payload)
         what = f"frame {self._taken}, {len(frame.payload)} arrays of {nbytes} bytes"
         if self._resends == MAX_RESENDS:
-            raise DataLossError(
+            raise RepeatedDamageError(
                 f"{self._where}: expected the checksum of {what}, to match; it did not in "
                 f"{1 + MAX_RESENDS} attempts. The network, or the memory of a host, damages data"
             )
         self._resends += 1
-        self._damaged += 1
-        if not self._damaged & (self._damaged - 1):  # the 1st, 2nd, 4th, 8th: they do not fill the log
-            LOGGER.warning(
-                "%s: %s, was damaged on its way; requested again (damage %d of this connection)",
-                self._where, what, self._damaged,
-            )  # fmt: skip
+        self._damage.warn("%s: %s, was damaged on its way; requested again", self._where, what)
         self._is_waiting = True
         self._say(Kind.RESEND, self._taken)
 
