@@ -88,7 +88,7 @@ class ConnectionManager:
         self._peers: dict[str, Peer] = {}
         """Peers by the tokens assigned to them."""
         self._silent: dict[Connection, float] = {}
-        """When each accepted connection without a frame came."""
+        """Accepted connections without a frame, with the time at which they came."""
         self._strangers, self._exhausted = RareLog(LOGGER), RareLog(LOGGER)
         self._connections: dict[str, Peer] = {}
         """The peer used for requests to each task."""

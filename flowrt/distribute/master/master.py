@@ -103,7 +103,7 @@ class Master:
             return [ev.Answer(peer, request_id, None, error)]
 
     def _check_owner(self, client: str, body: Any) -> None:
-        """A session is its client's: who guesses its name, or plays requests again that were recorded on
+        """A session is its client's: a peer that guesses its name, or repeats requests that were recorded on
         another connection, gets nothing. Raises `PermissionDeniedError`.
         """
         session = self._sessions.get(getattr(body, "session", ""))

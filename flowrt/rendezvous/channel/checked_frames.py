@@ -1,4 +1,4 @@
-"""`CheckedFrames`: frames whose arrays have checksums, and come again if they arrive damaged.
+"""`CheckedFrames`: frames with checksums of their arrays, which come again if they arrive damaged.
 
     this end                                   the other
     CHECKED 0, CHECKED 1, CHECKED 2  ------->  1 does not have its checksum: 1 and 2 are dropped

@@ -110,7 +110,7 @@ class FrameWriter:
         self._fail()
         self._stream.end()
         self._join(timeout_s)
-        with self._in_stream:  # whoever comes later finds that it has failed
+        with self._in_stream:  # a later caller finds that it has failed
             pass
 
     # --- choice of the writing thread
@@ -177,8 +177,8 @@ class FrameWriter:
     def _take(self) -> list[Outgoing]:
         """Frames to write at once; empty if there are none and another thread may write.
 
-        One with descriptors is the last: they then arrive no later than its bytes. So is one whose pieces are
-        not all made.
+        One with descriptors is the last: they then arrive no later than its bytes. So is one with
+        pieces that are not made yet.
         """
         batch: list[Outgoing] = []
         with self._lock:

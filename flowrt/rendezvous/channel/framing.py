@@ -42,8 +42,8 @@ JOINED = 64 << 10
 written by one plain call.
 """
 PIECE = 256 << 10
-"""Bytes of an array whose checksum is taken at a time, just before they are copied to the kernel or gRPC:
-they are read from memory once, and then from the processor's cache.
+"""Bytes of an array for which the checksum is taken at a time, just before they are copied to the kernel or
+gRPC: they are read from memory once, and then from the processor's cache.
 """
 
 _HEAD = struct.Struct("<4sBBHII")
@@ -53,7 +53,7 @@ HEAD_BYTES = _HEAD.size + _CRC.size
 Buffer: TypeAlias = bytes | memoryview
 Allocate: TypeAlias = Callable[[int], Bytes]
 NO_REST: Iterator[Buffer] = iter(())
-"""Of a frame whose pieces are all ready."""
+"""The rest of a frame with all its pieces ready."""
 
 
 class Kind(IntEnum):
