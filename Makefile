@@ -18,7 +18,7 @@ find_python = for name in $(1); do \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly lint types check bench bench-scaling docs protos clean
+.PHONY: help demo test test-nightly fuzz lint types check bench bench-scaling docs protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -34,6 +34,9 @@ test: $(READY)  ## run the tests, except the slow ones
 
 test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, and verify programs
 	@FLOWRT_CHECK=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 1800 --hypothesis-profile nightly
+
+fuzz: $(READY)  ## read 1,000,000 damaged frames, messages, graphs, manifests and schedules, each night (INPUTS=n)
+	@$(PY) -m tests.fuzz --inputs $(or $(INPUTS),1000000)
 
 lint: $(READY)  ## ruff: rules and format
 	@$(PY) -m ruff check --quiet .

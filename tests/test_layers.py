@@ -60,7 +60,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "ray": ("flowrt.distribute.launch.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
-    "zlib_ng": ("flowrt.train.checkpoints.shard_file",),
+    "zlib_ng": ("flowrt.rendezvous.channel.framing", "flowrt.train.checkpoints.shard_file"),
 }
 LATE = set(LIBRARY_WRAPPERS) - {"cupy_backends", "cupyx", "typing_extensions"}
 """Not loaded by `import flowrt`."""

@@ -6,9 +6,12 @@ the same time have two for a while, and each answers on the link of the request.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import logging
+import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +36,15 @@ from flowrt.errors import (
 )
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Transport
+from flowrt.rendezvous.channel.rare_log import RareLog
 
 LOGGER = logging.getLogger(__name__)
 
 REPORT_S = 5.0
 """Interval between reports of awaited tasks."""
 RETRY_S = 0.2
+HELLO_S = 10.0
+"""Time that an accepted connection has until its first frame."""
 
 
 class Handler(Protocol):
@@ -82,6 +88,9 @@ class ConnectionManager:
         self._serial = itertools.count(1)
         self._peers: dict[str, Peer] = {}
         """Peers by the tokens assigned to them."""
+        self._silent: dict[Connection, float] = {}
+        """Accepted connections without a frame, with the time at which they came."""
+        self._strangers, self._exhausted = RareLog(LOGGER), RareLog(LOGGER)
         self._connections: dict[str, Peer] = {}
         """The peer used for requests to each task."""
         self._losses: dict[str, OpError] = {}
@@ -190,7 +199,14 @@ class ConnectionManager:
         if self._closed.is_set():
             connection.close()
             return
-        connection.start(FirstFrame(self, self.groups))
+        with self._lock:
+            self._silent[connection] = time.monotonic()
+        connection.start(FirstFrame(self, self.groups, self._speaks))
+
+    def _speaks(self, connection: Connection) -> None:
+        """The first frame of an accepted connection came, or it is lost."""
+        with self._lock:
+            self._silent.pop(connection, None)
 
     def hello(self) -> Any:
         """See `flowrt.distribute.wire.peer.Owner`."""
@@ -242,12 +258,35 @@ class ConnectionManager:
         if now < self._next_beat:
             return
         self._next_beat = now + self._liveness.heartbeat_s
+        self._close_silent(now)
+        self._check_descriptors()
         self.repeat()
         for peer in list(self._peers.values()):
             if now - peer.heard_at > self._liveness.lost_s:
                 peer.fail(f"no sign of life for {self._liveness.lost_s:g} s")
             else:
                 peer.ask(Message(pb.Heartbeat()), ignore)
+
+    def _close_silent(self, now: float) -> None:
+        with self._lock:
+            late = [each for each, since in self._silent.items() if now - since > HELLO_S]
+        for connection in late:
+            self._strangers.warn("closed %s: it said nothing for %g s", connection.peer, HELLO_S)
+            self._speaks(connection)
+            connection.abort()
+
+    def _check_descriptors(self) -> None:
+        """Say it where this process has no file descriptor left: gRPC then accepts nobody, without a word."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            self._exhausted.warn(
+                "%s has no file descriptor left (limit %d): new connections wait. Raise `ulimit -n`",
+                self._task, limit,
+            )  # fmt: skip
 
     def repeat(self) -> None:
         """Resend requests that have been unanswered for a while."""
@@ -333,16 +372,17 @@ def _fail(dones: Sequence[Done], error: OpError) -> None:
 @final
 class FirstFrame:
     """The `Receiver` of a connection that was accepted, until it has one: a `Peer` of ``owner``, or that of
-    the ``groups``.
+    the ``groups``. ``speaks`` is called when it does, or is lost.
     """
 
-    def __init__(self, owner: Owner, groups: GroupAcceptor) -> None:
-        self._owner, self._groups = owner, groups
+    def __init__(self, owner: Owner, groups: GroupAcceptor, speaks: Callable[[Connection], None]) -> None:
+        self._owner, self._groups, self._speaks = owner, groups, speaks
         self._receiver: Receiver | None = None
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
         """See `flowrt.rendezvous.channel.channel.Receiver`."""
         if self._receiver is None:
+            self._speaks(connection)
             joins = is_joining(header)
             self._receiver = self._groups.receiver(connection) if joins else Peer(connection, self._owner)
         self._receiver.on_frame(connection, header, payload)
@@ -350,6 +390,7 @@ class FirstFrame:
     def on_lost(self, connection: Connection, error: UnavailableError) -> None:
         """See `flowrt.rendezvous.channel.channel.Receiver`."""
         if self._receiver is None:
+            self._speaks(connection)
             connection.close()
         else:
             self._receiver.on_lost(connection, error)

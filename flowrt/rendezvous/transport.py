@@ -13,7 +13,7 @@ from flowrt.rendezvous.channel.framing import Allocate
 from flowrt.rendezvous.channel.receive_memory import ReceiveMemory
 from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.grpc.grpc_channel import GrpcListener, dial
-from flowrt.rendezvous.grpc.offers import Terms
+from flowrt.rendezvous.grpc.offers import CHECKSUMS, Terms
 from flowrt.rendezvous.grpc.upgrade import KINDS, answer_handshake, request_handshake
 from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, open_world
 
@@ -40,13 +40,22 @@ def new_transport(
     ``allocate(nbytes)`` allocates arrays that do not arrive in shared memory, aligned to 64 bytes; it is
     called in reader threads. `ReceiveMemory` is the default.
 
-    Raises `InvalidArgumentError` for another kind, and for "mpi" with certificates: MPI does not encrypt. For
-    "mpi" also the errors of `open_world`.
+    Without TLS, arrays that travel between hosts over "tcp" or "grpc" have checksums, and come again if they
+    arrive damaged (`flowrt.rendezvous.channel.checked_frames`). The variable ``FLOWRT_CHECKSUMS`` sets that
+    "on" or "off" for all links of these kinds; "auto" is the default.
+
+    Raises `InvalidArgumentError` for another kind or value of the variable, and for "mpi" with certificates:
+    MPI does not encrypt. For "mpi" also the errors of `open_world`.
     """
     chosen = kind or os.environ.get("FLOWRT_TRANSPORT") or "auto"
     if chosen not in KINDS:
         raise InvalidArgumentError(
             f"transport: expected {', '.join(KINDS)} as kind or FLOWRT_TRANSPORT; got {chosen!r}"
+        )
+    checksums = os.environ.get("FLOWRT_CHECKSUMS") or "auto"
+    if checksums not in CHECKSUMS:
+        raise InvalidArgumentError(
+            f"transport: expected {', '.join(CHECKSUMS)} as FLOWRT_CHECKSUMS; got {checksums!r}"
         )
     kinds, security = KINDS[chosen], security or Security()
     if "mpi" in kinds and security.uses_tls:
@@ -55,18 +64,24 @@ def new_transport(
             "FLOWRT_TRANSPORT, or remove them if the network is trusted"
         )
     world = open_world() if "mpi" in kinds else None
-    return _GrpcTransport(security, kinds, allocate or ReceiveMemory().allocate, world)
+    return _GrpcTransport(security, kinds, allocate or ReceiveMemory().allocate, world, checksums)
 
 
 @final
 class _GrpcTransport(Transport):
     def __init__(
-        self, security: Security, kinds: tuple[str, ...], allocate: Allocate, world: MpiWorld | None
+        self,
+        security: Security,
+        kinds: tuple[str, ...],
+        allocate: Allocate,
+        world: MpiWorld | None,
+        checksums: str,
     ) -> None:
         self._security = security
         self._kinds = kinds
         self._allocate = allocate
         self._world = world
+        self._checksums = checksums
 
     def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
         terms = self._terms(address)
@@ -100,4 +115,4 @@ class _GrpcTransport(Transport):
 
     def _terms(self, address: str) -> Terms:
         host = address.rpartition(":")[0].strip("[]")
-        return Terms(host, self._kinds, self._security, self._allocate, self._world)
+        return Terms(host, self._kinds, self._security, self._allocate, self._world, self._checksums)

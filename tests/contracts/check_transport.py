@@ -176,6 +176,7 @@ class TransportContract:
         buffers = [random_bytes(size) for size in (*SIZES, 6 << 20)]  # the last is more than a kernel buffers
         expected = [[buffer + np.uint8(change) for buffer in buffers] for change in range(5)]
         pair.accepted.start(inbox)
+        pair.dialled.start(Inbox())
         calls = []
         for _ in expected:
             sent = threading.Event()

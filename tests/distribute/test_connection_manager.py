@@ -5,13 +5,17 @@ Over the simulated network; the work of other threads is done when the test says
 
 from __future__ import annotations
 
+import os
+import resource
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
-from flowrt.distribute.connection_manager import ConnectionManager
+from flowrt.distribute.connection_manager import HELLO_S, ConnectionManager
 from flowrt.distribute.wire.messages import Message
 from flowrt.errors import OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
@@ -249,3 +253,35 @@ def test_a_request_that_waits_for_nobody_ends_with_its_link(here: Node, there: N
     here.do()
     assert [type(error) for error in ends] == [UnavailableError]
     assert here.dials == 1
+
+
+def test_a_connection_that_says_nothing_is_closed_and_logged(
+    network: Network, there: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = network.transport("a stranger").connect(ADDRESSES[THERE], WAIT_S)
+    now = time.monotonic()
+    there.connections.beat(now)
+    assert len(there.connections._silent) == 1
+    there.connections.beat(now + 2 * HELLO_S)
+    assert not there.connections._silent
+    assert "it said nothing for 10 s" in caplog.text
+    assert isinstance(silent, End)
+    assert silent.other.is_cut
+
+
+def test_a_task_without_file_descriptors_says_so(here: Node, caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        here.connections.beat(1e9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+    assert f"{HERE} has no file descriptor left (limit 64)" in caplog.text
+    here.connections.beat(2e9)
+    assert caplog.text.count("no file descriptor") == 1

@@ -196,6 +196,35 @@ def test_a_cluster_that_is_not_complete_has_no_session(master: Conversation) -> 
     assert is_idle(master.master)
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        lambda name, made: pb.ExtendSession(session=name, graph=b"%evil = NoOp()", positions=[0]),
+        lambda name, made: pb.MakeCallable(session=name, targets=["evil"]),
+        lambda name, made: pb.RunStep(session=name, callable=made),
+        lambda name, made: pb.PartialRunSetup(session=name),
+        lambda name, made: pb.PartialRun(session=name),
+        lambda name, made: pb.ReleaseCallable(session=name, callable=made),
+        lambda name, made: pb.ListDevices(session=name),
+        lambda name, made: pb.CloseSession(session=name),
+    ],
+)
+def test_requests_of_another_connection_do_nothing(ready: Conversation, forged: Any) -> None:
+    """They are forged, or were recorded and are played again."""
+    lines = ready.ask(forged(ready.session, ready.callable), ["a", "b"], peer="client#2")
+    assert [line.rpartition(" ")[2] for line in lines] == ["PermissionDeniedError"]
+    assert ready.error is not None
+    assert "from the client that created session" in ready.error.message
+    assert len(ready.run()) == 3, "the session and its callable are as they were"
+
+
+@pytest.mark.parametrize("version", [1, 2, 1 << 30])
+def test_an_extension_that_comes_again_is_refused(ready: Conversation, version: int) -> None:
+    """Such as one that was recorded and comes again after it was done."""
+    body = pb.ExtendSession(session=ready.session, version=version, graph=b"%a = NoOp()", positions=[0])
+    assert ready.ask(body)[0].endswith("AbortedError")
+
+
 def test_a_client_that_goes_before_its_session_is_there_leaves_nothing(master: Conversation) -> None:
     master.ask(pb.CreateSession())
     master.answer(PS, pb.DeviceList())

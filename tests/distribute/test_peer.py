@@ -17,6 +17,7 @@ from flowrt.distribute.wire.peer import MAX_REPEATED, SETTLED_AT_ONCE, Peer, Ten
 from flowrt.distribute.wire.response_cache import MAX_KEPT
 from flowrt.errors import (
     AbortedError,
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     OpError,
@@ -25,6 +26,7 @@ from flowrt.errors import (
 )
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Connection
+from flowrt.rendezvous.channel.checked_frames import RepeatedDamageError
 from tests.distribute.simulated_network import End, Network
 
 HERE, THERE = "/job:a/replica:0/task:0", "/job:a/replica:0/task:1"
@@ -130,9 +132,20 @@ def test_requests_that_are_faster_than_the_answer_to_the_hello_are_done_in_order
     assert [(peer.name, body.step) for peer, _, body in caller.requests] == [(THERE, n) for n in (1, 2, 3)]
 
 
-def test_another_protocol_is_refused_with_both_versions() -> None:
-    with pytest.raises(FailedPreconditionError, match=f"expected protocol {PROTOCOL} .* got 99"):
-        Pair(protocol=99)
+@pytest.mark.parametrize("protocol", [PROTOCOL - 1, PROTOCOL + 1, 99])
+def test_another_protocol_is_refused_with_both_versions(protocol: int) -> None:
+    with pytest.raises(FailedPreconditionError, match=f"expected protocol {PROTOCOL} .* got {protocol} "):
+        Pair(protocol=protocol)
+
+
+def test_a_connection_that_damages_everything_is_data_loss_not_a_lost_task(pair: Pair) -> None:
+    """Who waits for a lost task to come back would wait in vain."""
+    error = UnavailableError("connection: damaged")
+    error.__cause__ = RepeatedDamageError("damaged")
+    pair.peer.on_lost(pair.here, error)
+    (ended,) = pair.caller.losses
+    assert type(ended) is DataLossError
+    assert f"task {THERE} was lost: connection: damaged" in ended.message
 
 
 def test_a_request_has_its_own_answer(pair: Pair) -> None:

@@ -53,6 +53,22 @@ def wire() -> Iterator[Wire]:
     wire.close()
 
 
+def test_who_comes_while_the_writer_is_abandoned_is_told(wire: Wire) -> None:
+    """It has the turn to write, and takes its pieces, when the stream ends."""
+    ended = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        wire.writer.abandon(SOON_S)
+        yield b"late"
+
+    frame = Outgoing([memoryview(b"first")], ended.set, rest=pieces())
+    writing = threading.Thread(target=wire.writer.put, args=(frame,), daemon=True)
+    writing.start()
+    writing.join(SOON_S)
+    assert not writing.is_alive()
+    assert ended.is_set()
+
+
 def fill_socket(wire: Wire) -> bytes:
     """After this the writer's thread waits for the far end."""
     data = bytes(4 << 20)

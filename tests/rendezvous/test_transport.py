@@ -24,9 +24,11 @@ import numpy as np
 import pytest
 
 from flowrt.errors import DataLossError, InvalidArgumentError, UnauthenticatedError, UnavailableError
+from flowrt.rendezvous.channel import lifeline
 from flowrt.rendezvous.channel.byte_stream import TlsStream
 from flowrt.rendezvous.channel.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
 from flowrt.rendezvous.channel.lifeline import CLOSED, DIED
+from flowrt.rendezvous.channel.rare_log import RareLog
 from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.channel.tls import client_context, server_context
 from flowrt.rendezvous.faulty import FaultyTransport
@@ -63,6 +65,20 @@ class TestUnix(TransportContract):
 class TestTcp(TransportContract):
     @pytest.fixture
     def transport(self) -> Transport:
+        return new_transport(kind="tcp")
+
+
+class TestGrpcWithChecksums(TransportContract):
+    @pytest.fixture
+    def transport(self, monkeypatch: pytest.MonkeyPatch) -> Transport:
+        monkeypatch.setenv("FLOWRT_CHECKSUMS", "on")
+        return new_transport(kind="grpc")
+
+
+class TestTcpWithChecksums(TransportContract):
+    @pytest.fixture
+    def transport(self, monkeypatch: pytest.MonkeyPatch) -> Transport:
+        monkeypatch.setenv("FLOWRT_CHECKSUMS", "on")
         return new_transport(kind="tcp")
 
 
@@ -515,8 +531,9 @@ def _tap(far: socket.socket, heard: list[bytes]) -> socket.socket:
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_bytes_that_are_no_frame_lose_their_connection_only(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lifeline, "BROKEN", RareLog(logging.getLogger("flowrt")))  # it counts from one
     accepted: list[Connection] = []
     transport = new_transport(kind=kind)
     listener = transport.listen("127.0.0.1:0", accepted.append)
@@ -532,6 +549,7 @@ def test_bytes_that_are_no_frame_lose_their_connection_only(
     wait_until(lambda: inboxes[0].errors or inboxes[1].errors, "the loss")
     lost, other = inboxes if inboxes[0].errors else inboxes[::-1]
     assert isinstance(lost.errors[0].__cause__, DataLossError)
+    assert "closed, since what came is not valid: frame: expected the prefix" in caplog.text
     second.send(b"still there")
     assert other.wait(2)[-1] == (b"still there", [])
     for connection in (first, second, *accepted):
@@ -545,7 +563,7 @@ NEXT_VERSION = MAGIC + bytes([VERSION + 1]) + bytes(HEAD_BYTES)
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "the prefix"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", "the prefix"),
         (NEXT_VERSION, f"protocol version {VERSION}; got {VERSION + 1}"),
         (encode(Kind.DATA, b"{}")[0], "expected a handshake"),
         (encode(Kind.HANDSHAKE, b"{")[0], "expected JSON"),
@@ -584,3 +602,14 @@ def test_a_process_that_closes_nothing_ends() -> None:
         "connection = transport.connect(listener.address, 10); connection.send(b'x')"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+
+
+def test_a_connection_that_does_not_even_greet_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(grpc_channel._SERVER_OPTIONS) | {"grpc.server_handshake_timeout_ms": 100}
+    monkeypatch.setattr(grpc_channel, "_SERVER_OPTIONS", tuple(options.items()))
+    listener = new_transport().listen("127.0.0.1:0", lambda connection: None)
+    host, port = listener.address.split(":")
+    with socket.create_connection((host, int(port)), SOON_S) as silent:
+        while silent.recv(1 << 16):
+            pass  # its greeting
+    listener.close()

@@ -42,7 +42,14 @@ from flowrt.distribute.master.partial_runs import PartialRuns
 from flowrt.distribute.master.pending_replies import PendingReplies, Round
 from flowrt.distribute.master.registered_steps import RegisteredSteps, result_of
 from flowrt.distribute.wire.messages import Message, decode_status
-from flowrt.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
+from flowrt.errors import (
+    AbortedError,
+    CancelledError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from flowrt.protos import cluster_pb2 as pb
 
 
@@ -90,9 +97,21 @@ class Master:
         if handler is None:
             return [ev.unknown(asked, self.task)]
         try:
+            self._check_owner(peer, message.body)
             return handler(self, peer, request_id, message)
         except OpError as error:
             return [ev.Answer(peer, request_id, None, error)]
+
+    def _check_owner(self, client: str, body: Any) -> None:
+        """A session is its client's: a peer that guesses its name, or repeats requests that were recorded on
+        another connection, gets nothing. Raises `PermissionDeniedError`.
+        """
+        session = self._sessions.get(getattr(body, "session", ""))
+        if session is not None and session.client != client:
+            raise PermissionDeniedError(
+                f"master {self.task}: expected {type(body).__name__} from the client that created session "
+                f"{body.session!r}; got it from another one"
+            )
 
     # --- sessions
 

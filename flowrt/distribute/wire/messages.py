@@ -318,9 +318,9 @@ def decode_status(status: Any) -> OpError:
     return error
 
 
-def lost(task: str, reason: str) -> OpError:
+def lost(task: str, reason: str, kind: type[OpError] = UnavailableError) -> OpError:
     """The error for a lost task: equal on every survivor."""
-    error = UnavailableError(f"task {task} was lost: {reason}")
+    error = kind(f"task {task} was lost: {reason}")
     error.origin = Origin(task, False)
     return error
 

@@ -35,6 +35,7 @@ from flowrt.distribute.wire.messages import (
 from flowrt.distribute.wire.response_cache import ResponseCache, State
 from flowrt.errors import (
     AbortedError,
+    DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -44,6 +45,7 @@ from flowrt.errors import (
 )
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Transport
+from flowrt.rendezvous.channel.checked_frames import RepeatedDamageError
 
 Done: TypeAlias = Callable[[Message | None, OpError | None], object]
 """``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by the thread that
@@ -329,16 +331,17 @@ class Peer:
 
     def on_lost(self, connection: Connection, error: UnavailableError) -> None:
         """See `flowrt.rendezvous.channel.channel.Receiver`."""
-        self.fail(error.message)
+        is_damaged = isinstance(error.__cause__, RepeatedDamageError)
+        self.fail(error.message, DataLossError if is_damaged else UnavailableError)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, kind: type[OpError] = UnavailableError) -> None:
         """The peer is gone: notify the owner, then fail all pending requests. Once. In this order, since a
         failed request may be repeated: by then the owner has dropped the peer.
         """
         with self._lock:
             if self._error is not None:
                 return
-            self._error = error = lost(self.name, self._farewell or reason)
+            self._error = error = lost(self.name, self._farewell or reason, kind)
             self.is_lost = True
             waiting, self._waiting = self._waiting, {}
         self._owner.lost(self, error)

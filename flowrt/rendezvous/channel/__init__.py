@@ -4,9 +4,11 @@ channel                      `Transport`, `Listener`, `Connection`, `Receiver`
 framing                      frames <-> bytes; pure
 security, tls, host_identity tokens and certificates; TLS for sockets; which host this is
 lifeline                     open, lost or closed
+rare_log                     warnings that do not fill the log
 receive_memory               where large arrays arrive
 poller                       polls links that cannot wake a thread
 frame_writer, frame_stream   writes frames from any thread; frames over messages
+checked_frames               checksums of arrays, and frames that come again
 byte_stream                  a socket, plain or TLS
 stream_connection            a connection over a stream of messages
 """

@@ -57,7 +57,8 @@ class Connection(ABC):
         """Send one frame; never waits for the peer.
 
         ``sent`` is called once, in any thread, possibly before `send` returns, when the bytes of ``payload``
-        may be modified again: they are written or copied, or the connection has ended.
+        may be modified again: they are written or copied, or the connection has ended. Where arrays have
+        checksums, the peer has them intact, which shows only after `start`.
 
         Raises `UnavailableError`, and calls nothing, when the connection is lost or closed, and
         `InvalidArgumentError` for a frame over the limits of `flowrt.rendezvous.channel.framing`.

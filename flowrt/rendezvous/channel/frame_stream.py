@@ -11,6 +11,7 @@ below.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections import deque
@@ -51,6 +52,7 @@ class Carrier(Protocol):
 
 class _Outgoing(NamedTuple):
     buffers: list[framing.Buffer]
+    rest: Iterator[framing.Buffer]
     has_sent: bool
     is_last: bool
     """Whether the next frame goes in another message."""
@@ -82,13 +84,20 @@ class FrameStream:
         self, kind: int, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
     ) -> None:
         """Write or queue a frame. ``sent`` is called once, when it is written or the stream has ended."""
-        buffers = framing.encode(kind, header, payload)
+        # The reader of a handshake takes one frame, and so one message, at a time.
+        buffers, is_last = framing.encode(kind, header, payload), kind == framing.Kind.HANDSHAKE
+        self._put(_Outgoing(buffers, framing.NO_REST, sent is not None, is_last), sent)
+
+    def send_pieces(self, buffers: list[framing.Buffer], rest: Iterator[framing.Buffer]) -> None:
+        """Write or queue an encoded frame."""
+        self._put(_Outgoing(buffers, rest, False, False), None)
+
+    def _put(self, frame: _Outgoing, sent: Callable[[], None] | None) -> None:
         with self._lock:
             was_writing, self._is_writing = self._is_writing, True
-            message = None if was_writing or sent is not None else _as_message(buffers)
+            message = None if was_writing or sent is not None else _as_message(frame)
             if message is None:
-                # The reader of a handshake takes one frame, and so one message, at a time.
-                self._queue.append(_Outgoing(buffers, sent is not None, kind == framing.Kind.HANDSHAKE))
+                self._queue.append(frame)
                 if sent is not None:
                     self._unsent.append(sent)
         if message is not None:
@@ -242,7 +251,10 @@ class FrameStream:
             self._told = sum(frame.has_sent for frame in batch)
             if not batch:
                 return
-            messages = framing.pack_messages((b for frame in batch for b in frame.buffers), MESSAGE_BYTES)
+            messages = framing.pack_messages(
+                (piece for frame in batch for piece in itertools.chain(frame.buffers, frame.rest)),
+                MESSAGE_BYTES,
+            )
             self._messages, message = messages, next(messages)
         self._carrier.write(message)
 
@@ -259,10 +271,10 @@ class FrameStream:
         return batch
 
 
-def _as_message(buffers: Sequence[framing.Buffer]) -> bytes | None:
+def _as_message(frame: _Outgoing) -> bytes | None:
     """A frame that already is one message, as nearly all are: packing it takes 8 us."""
-    whole = buffers[0]
-    return whole if len(buffers) == 1 and isinstance(whole, bytes) and len(whole) <= MESSAGE_BYTES else None
+    whole, is_whole = frame.buffers[0], len(frame.buffers) == 1 and frame.rest is framing.NO_REST
+    return whole if is_whole and isinstance(whole, bytes) and len(whole) <= MESSAGE_BYTES else None
 
 
 def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:

@@ -7,25 +7,36 @@ call.
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from flowrt.rendezvous.channel.byte_stream import ByteStream
-from flowrt.rendezvous.channel.framing import Buffer
+from flowrt.rendezvous.channel.framing import NO_REST, Buffer
+
+PIECES_AT_ONCE = 4
+"""Pieces made before they are written: that many are still in the processor's cache."""
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A frame being sent: its pieces, descriptors to pass with it, and a callback for when it is written."""
+    """A frame being sent: its pieces, descriptors to pass with it, and a callback for when it is written.
+    ``rest``: pieces that are made when those before them are written.
+    """
 
     buffers: list[Buffer]
     sent: Callable[[], None] | None = None
     descriptors: Sequence[int] = ()
+    rest: Iterator[Buffer] = NO_REST
+
+    def take_pieces(self) -> list[Buffer]:
+        """The next of ``rest``; empty at the end."""
+        return list(itertools.islice(self.rest, PIECES_AT_ONCE))
 
     def close_descriptors(self) -> None:
         for descriptor in self.descriptors:
@@ -99,13 +110,18 @@ class FrameWriter:
         self._fail()
         self._stream.end()
         self._join(timeout_s)
-        self._in_stream.acquire()
+        with self._in_stream:  # a later caller finds that it has failed
+            pass
 
     # --- choice of the writing thread
 
     def _write_now(self, frame: Outgoing) -> None:
+        if frame.rest is not NO_REST:
+            frame.buffers += frame.take_pieces()
         try:
             with self._in_stream:
+                if self._has_failed:  # it may be closed by now
+                    raise ConnectionResetError("closed by this task")
                 count = self._stream.write(frame.buffers, frame.descriptors, wait=False)
         except OSError as error:
             self._lose(error)
@@ -113,7 +129,7 @@ class FrameWriter:
             frame.end()
             return
         if count:
-            frame.buffers = _drop(frame.buffers, count)
+            frame.buffers = _drop(frame.buffers, count) or frame.take_pieces()
         if not frame.buffers:
             frame.end()
             self._pass_on(None)
@@ -161,13 +177,14 @@ class FrameWriter:
     def _take(self) -> list[Outgoing]:
         """Frames to write at once; empty if there are none and another thread may write.
 
-        One with descriptors is the last: they then arrive no later than its bytes.
+        One with descriptors is the last: they then arrive no later than its bytes. So is one with
+        pieces that are not made yet.
         """
         batch: list[Outgoing] = []
         with self._lock:
             if (more := self._more()) is not None:
                 self._queue.append(more)
-            while self._queue and not (batch and batch[-1].descriptors):
+            while self._queue and not (batch and (batch[-1].descriptors or batch[-1].rest is not NO_REST)):
                 batch.append(self._queue.popleft())
             self._is_writing = bool(batch)
         return batch
@@ -175,7 +192,7 @@ class FrameWriter:
     def _write(self, batch: list[Outgoing]) -> None:
         buffers = [buffer for frame in batch for buffer in frame.buffers]
         descriptors = batch[-1].descriptors
-        while buffers:
+        while buffers or (buffers := batch[-1].take_pieces()):
             if count := self._stream.write(buffers, descriptors, wait=True):
                 descriptors, buffers = (), _drop(buffers, count)
 

@@ -9,6 +9,7 @@ Every connection has one, through which its threads agree on its state.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,10 @@ from typing import final
 
 from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
 from flowrt.rendezvous.channel.channel import Connection, Receiver
+from flowrt.rendezvous.channel.rare_log import RareLog
+
+BROKEN = RareLog(logging.getLogger(__name__))
+"""Connections that ended because their frames were malformed."""
 
 CLOSED = "closed by the peer"
 """Reason of a regular end by the peer."""
@@ -96,6 +101,8 @@ class Lifeline:
         error: Exception | None,
     ) -> None:
         """Reading has ended, by ``error`` or because the peer closed. See `reading`."""
+        if self.wants_frames and error is not None and not isinstance(error, (OSError, UnavailableError)):
+            BROKEN.warn("%s: closed, since what came is not valid: %s", self._what, error)
         if error is None:
             self.lose(CLOSED)
         else:

@@ -7,6 +7,7 @@ from typing import final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
+from flowrt.rendezvous.channel.checked_frames import CHECKED_KINDS, CheckedFrames
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.framing import Frame, Kind
 from flowrt.rendezvous.channel.lifeline import CLOSED, DIED, Lifeline
@@ -14,19 +15,29 @@ from flowrt.rendezvous.channel.lifeline import CLOSED, DIED, Lifeline
 
 @final
 class StreamConnection(Connection):
-    """A connection over a stream after its handshake; frames are read by the stream's own thread."""
+    """A connection over a stream after its handshake; frames are read by the stream's own thread.
+    ``is_checked``: arrays have checksums, at both ends.
+    """
 
     kind = "grpc"
 
-    def __init__(self, stream: FrameStream) -> None:
+    def __init__(self, stream: FrameStream, is_checked: bool) -> None:
         self.peer = stream.peer
         self._stream = stream
-        self._life = Lifeline(f"connection to {self.peer} (grpc)")
+        where = f"connection to {self.peer} (grpc)"
+        self._life = Lifeline(where)
+        self._checked: CheckedFrames | None = None
+        if is_checked:
+            self._checked = CheckedFrames(where, stream.send_pieces)
+            stream.on_end(self._checked.end)
         self._receiver: Receiver
 
     def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
         self._life.check()
-        self._stream.send(Kind.DATA, header, payload, sent)
+        if self._checked is not None:
+            self._checked.send(header, payload, sent)
+        else:
+            self._stream.send(Kind.DATA, header, payload, sent)
 
     def start(self, receiver: Receiver) -> None:
         self._life.start()
@@ -43,11 +54,17 @@ class StreamConnection(Connection):
         self._stream.cancel()
 
     def _on_frame(self, frame: Frame) -> None:
+        is_data = frame.kind == Kind.DATA
         if frame.kind == Kind.GOODBYE:
+            if self._checked is not None:
+                self._checked.check_end()
             self._life.lose(CLOSED)
-        elif frame.kind != Kind.DATA:
+            return
+        if self._checked is not None and frame.kind in CHECKED_KINDS:
+            is_data = self._checked.take(frame)
+        elif not is_data:
             raise UnavailableError(f"expected a kind of frame that grpc has; got {frame.kind}")
-        elif self._life.wants_frames:
+        if is_data and self._life.wants_frames:
             self._receiver.on_frame(self, frame.header, frame.payload)
 
     def _on_end(self, error: Exception | None) -> None:

@@ -23,6 +23,7 @@ from flowrt.rendezvous.channel.channel import Listener
 from flowrt.rendezvous.channel.frame_stream import MESSAGE_BYTES, FrameStream
 from flowrt.rendezvous.channel.framing import Allocate
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, join
+from flowrt.rendezvous.channel.rare_log import RareLog
 from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.channel.tls import server_context, speaks_tls
 from flowrt.rendezvous.grpc.grpc_call import AcceptedCall, DialledCall, Status, load_core
@@ -54,6 +55,8 @@ _OPTIONS = (
 _SERVER_OPTIONS = (
     *_OPTIONS,
     ("grpc.so_reuseport", 0),  # a taken port is an error, not two servers that share its connections
+    ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing; by default 2 min
+    ("grpc.max_connection_idle_ms", 30_000),  # one without a stream; by default for ever
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # else pings each 10 s count as an attack
 )
 _CLIENT_OPTIONS = (
@@ -110,6 +113,7 @@ class GrpcListener(Listener):
         self._core = load_core()
         self._token, self._allocate, self._accept = security.token, allocate, accept
         self._refusals = itertools.count(1)
+        self._broken = RareLog(LOGGER)
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
         self._server = self._core.Server(_SERVER_OPTIONS, False)
         self._asked = self._core.CompletionQueue()
@@ -211,6 +215,7 @@ class GrpcListener(Listener):
         try:
             self._accept(stream)
         except Exception as error:  # noqa: BLE001 (raised in the dialling thread)
+            self._broken.warn("refused %s: %s", stream.peer, error)
             call.refuse(Status("FAILED_PRECONDITION", str(error)))
             call.join(TOLD_S)
         finally:

@@ -28,6 +28,8 @@ from flowrt.rendezvous.mpi.mpi_channel import MpiWorld
 from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
 from flowrt.rendezvous.mpi.mpi_place import MpiAddress, MpiPlace
 
+CHECKSUMS = ("auto", "on", "off")
+"""Whether arrays have checksums: "auto", between hosts and without TLS, which has its own."""
 UPGRADE_S = 1.0
 """Seconds that a peer has to connect to an endpoint; then the next kind is tried."""
 
@@ -35,7 +37,7 @@ UPGRADE_S = 1.0
 @dataclass(frozen=True)
 class Terms:
     """One end's parameters of the handshake. ``host`` is the dialled or listening one; ``mpi`` is set if
-    "mpi" is one of the ``kinds``.
+    "mpi" is one of the ``kinds``; ``checksums`` is one of `CHECKSUMS`.
     """
 
     host: str
@@ -43,6 +45,7 @@ class Terms:
     security: Security
     allocate: Allocate
     mpi: MpiWorld | None
+    checksums: str
 
 
 @final
@@ -51,8 +54,8 @@ class StreamEndpoint:
 
     offer: Mapping[str, Any] = {"kind": "grpc"}
 
-    def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
-        return StreamConnection(stream)
+    def accept(self, stream: FrameStream, terms: Terms, is_checked: bool) -> Connection | None:
+        return StreamConnection(stream, is_checked)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -68,7 +71,7 @@ class SocketEndpoint:
         self._secret = secrets.token_hex()
         self.offer: Mapping[str, Any] = {"kind": kind, "address": address, "secret": self._secret}
 
-    def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
+    def accept(self, stream: FrameStream, terms: Terms, is_checked: bool) -> Connection | None:
         """Accept the peer that shows the secret within `UPGRADE_S`; reject others."""
         end = time.monotonic() + UPGRADE_S
         while (left := end - time.monotonic()) > 0:
@@ -78,7 +81,8 @@ class SocketEndpoint:
             except OSError:
                 return None
             if (sock := self._admit(knocking, terms.security, left)) is not None:
-                return SocketConnection(self._kind, sock, stream, terms.allocate)
+                is_tcp = self._kind == "tcp"
+                return SocketConnection(self._kind, sock, stream, terms.allocate, is_checked and is_tcp)
         return None
 
     def close(self) -> None:
@@ -112,7 +116,7 @@ class MpiEndpoint:
         self._secret = secrets.token_hex()
         self.offer: Mapping[str, Any] = {"kind": "mpi", **place.address._asdict(), "secret": self._secret}
 
-    def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
+    def accept(self, stream: FrameStream, terms: Terms, is_checked: bool) -> Connection | None:
         """Accept the peer if the secret arrives within `UPGRADE_S`."""
         try:
             if not self._place.hears(self._peer, self._secret.encode(), UPGRADE_S):

@@ -1,8 +1,9 @@
 """The handshake of a connection: both ends agree, over the gRPC stream, on the link for frames.
 
     client                                        server
-    {kinds, boot_id, mpi: {world, rank, tag}} ->
-                                             <-   {offers: [{kind, address, secret}, ...]}
+    {kinds, boot_id, mpi: {world, rank, tag},
+     checksums} ->
+                                             <-   {offers: [{kind, address, secret}, ...], is_checked}
     opens the socket of an offer, {use: kind} ->  accepts it, if it shows the secret
                                              <-   {opened: true}, or {opened: false}: the next offer
                                                   "grpc" is an offer without a socket
@@ -60,17 +61,20 @@ def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
     """
     place = None if terms.mpi is None else MpiPlace(terms.mpi)
     mpi = None if place is None else place.address._asdict()
-    _say(stream, kinds=terms.kinds, boot_id=boot_id(), mpi=mpi)
+    _say(stream, kinds=terms.kinds, boot_id=boot_id(), mpi=mpi, checksums=terms.checksums)
     reasons = []
-    for offer in _hear(stream, "offers", list):
+    answer = _hear_all(stream)
+    is_checked = _field(answer, "is_checked", bool)
+    for offer in _field(answer, "offers", list):
         kind = _field(offer, "kind", str)
         try:
             if kind == "grpc":
                 _use(stream, kind, lambda: None)
-                return StreamConnection(stream)
+                return StreamConnection(stream, is_checked)
             if kind == "mpi":
                 return MpiConnection(_knock_at_rank(stream, terms, place, offer), stream)
-            return SocketConnection(kind, _knock(stream, terms, kind, offer), stream, terms.allocate)
+            sock = _knock(stream, terms, kind, offer)
+            return SocketConnection(kind, sock, stream, terms.allocate, is_checked and kind == "tcp")
         except OSError as error:
             reasons.append(f"{kind}: {error}")
     why = "; ".join(reasons) or "the listener offers none of them to this process"
@@ -148,19 +152,29 @@ def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:
     kinds = [kind for kind in terms.kinds if kind in _field(hello, "kinds", list)]
     own = boot_id()
     is_near = own is not None and own == hello.get("boot_id")
+    is_checked = _wants_checksums(terms, _field(hello, "checksums", str), is_near)
     with ExitStack() as opened:
         offers_by_kind = {
             kind: opened.enter_context(closing(offered))
             for kind in kinds
             if (offered := open_endpoint(kind, terms, is_near, hello.get("mpi"))) is not None
         }
-        _say(stream, offers=[offered.offer for offered in offers_by_kind.values()])
+        offers = [offered.offer for offered in offers_by_kind.values()]
+        _say(stream, offers=offers, is_checked=is_checked)
         while True:
             offered = offers_by_kind.get(_hear(stream, "use", str))
-            connection = None if offered is None else offered.accept(stream, terms)
+            connection = None if offered is None else offered.accept(stream, terms, is_checked)
             _say(stream, opened=connection is not None)
             if connection is not None:
                 return connection
+
+
+def _wants_checksums(terms: Terms, asked: str, is_near: bool) -> bool:
+    """Whether arrays get checksums: where one end has them on, else where none has them off, between hosts
+    and without TLS.
+    """
+    both = (terms.checksums, asked)
+    return "on" in both or ("off" not in both and not is_near and not terms.security.uses_tls)
 
 
 # --- both

@@ -14,9 +14,10 @@ from typing import final
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.byte_stream import ByteStream
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
+from flowrt.rendezvous.channel.checked_frames import CHECKED_KINDS, CheckedFrames
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.frame_writer import FrameWriter, Outgoing
-from flowrt.rendezvous.channel.framing import Allocate, Frame, FrameDecoder, Kind, encode
+from flowrt.rendezvous.channel.framing import Allocate, Buffer, Frame, FrameDecoder, Kind, encode
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, DIED, Lifeline, join
 from flowrt.rendezvous.local_links.shared_frames import SharedFrames
 
@@ -26,15 +27,19 @@ READ_BYTES = 64 << 10
 
 @final
 class SocketConnection(Connection):
-    """Kind "unix", with shared memory, or "tcp"."""
+    """Kind "unix", with shared memory, or "tcp"; ``is_checked``: arrays have checksums, at both ends."""
 
-    def __init__(self, kind: str, sock: ByteStream, stream: FrameStream, allocate: Allocate) -> None:
+    def __init__(
+        self, kind: str, sock: ByteStream, stream: FrameStream, allocate: Allocate, is_checked: bool
+    ) -> None:
         self.kind = kind
         self.peer = stream.peer
         self._socket = sock
         self._stream = stream
         self._decoder = FrameDecoder(allocate)
-        self._life = Lifeline(f"connection to {self.peer} ({kind})")
+        where = f"connection to {self.peer} ({kind})"
+        self._life = Lifeline(where)
+        self._checked = CheckedFrames(where, self._put) if is_checked else None
         self._shared = SharedFrames(self._poke) if kind == "unix" else None
         control = _no_control if self._shared is None else self._shared.control
         self._writer = FrameWriter(sock, self.peer, control, lambda error: self._life.lose(str(error), error))
@@ -47,6 +52,9 @@ class SocketConnection(Connection):
         self._life.check()
         if threading.current_thread() is self._reader:
             self._has_answered = True
+        if self._checked is not None:
+            self._checked.send(header, payload, sent)
+            return
         if self._shared is None or not payload:
             frame = Outgoing(encode(Kind.DATA, header, payload), sent)
         else:
@@ -106,6 +114,8 @@ class SocketConnection(Connection):
                 raise UnavailableError(self._why_it_ended())
             for frame in frames:
                 if frame.kind == Kind.GOODBYE:
+                    if self._checked is not None:
+                        self._checked.check_end()
                     return
                 yield frame
 
@@ -118,6 +128,10 @@ class SocketConnection(Connection):
             case Kind.RELEASE | Kind.RETIRE if self._shared is not None:
                 self._shared.handle(frame)
                 return
+            case kind if self._checked is not None and kind in CHECKED_KINDS:
+                if not self._checked.take(frame):
+                    return
+                header, payload = frame.header, frame.payload
             case _:
                 raise UnavailableError(f"expected a kind of frame that {self.kind} has; got {frame.kind}")
         if receiver is not None and self._life.wants_frames:
@@ -135,6 +149,11 @@ class SocketConnection(Connection):
         self._socket.close()
         if self._shared is not None:
             self._shared.close()
+        if self._checked is not None:
+            self._checked.end()
+
+    def _put(self, buffers: list[Buffer], rest: Iterator[Buffer]) -> None:
+        self._writer.put(Outgoing(buffers, rest=rest))
 
     def _poke(self) -> None:
         self._writer.poke()

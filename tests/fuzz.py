@@ -1,0 +1,252 @@
+"""Damaged inputs for everything that reads what another process or a file says.
+
+    python -m tests.fuzz --inputs 1000000 [--seed 7] [--only 123456]
+
+Each input is a good one with a few changes; its number and the seed make it again (``--only``). It must be
+taken or refused by an `OpError`: any other exception has escaped. Memory must be flat from a tenth on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from flowrt.distribute.machines.session_graph import SessionGraph
+from flowrt.distribute.wire.messages import Message, decode, encode, encode_error, lost, read_graph
+from flowrt.errors import OpError
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.pipeline.schedule_file import format_schedule, parse_schedule
+from flowrt.graph.pipeline.schedules import order
+from flowrt.graph.text.graph_text import parse_subgraph
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.protos import graph_pb2
+from flowrt.rendezvous.channel import framing
+from flowrt.tf1.graph_import.import_graph_def import import_graph_def
+from flowrt.train.checkpoints.checkpoint import write_checkpoint
+from flowrt.train.checkpoints.checkpoint_format import decode_manifest
+from tests.train.checkpoint_cases import SMALL
+
+MAX_GROWTH = 32 << 20
+"""Bytes that the process may grow by after a tenth of the inputs: caches fill up, and the heap breaks up."""
+
+TEXT = "%a = Const() {value=f32[3](1.0, 2.0, 3.0)} : f32[3]\n%b = Square(%a) : f32[3]"
+
+
+class Target(NamedTuple):
+    """A reader, good inputs, and how many of 100 inputs it gets."""
+
+    name: str
+    share: int
+    samples: Sequence[bytes]
+    read: Callable[[bytes, Random], object]
+
+
+def damaged(sample: bytes, other: bytes, random: Random) -> bytes:
+    """``sample`` with one to four changes; pieces of ``other`` may come into it."""
+    content = bytearray(sample)
+    for _ in range(random.randint(1, 4)):
+        at, length = random.randint(0, len(content)), random.randint(0, 8)
+        match random.randrange(6):
+            case 0 if content:
+                content[at % len(content)] ^= 1 << random.randrange(8)
+            case 1:
+                content[at : at + length] = random.randbytes(random.randint(0, 8))
+            case 2:
+                del content[at : at + length]
+            case 3:
+                content[at:at] = content[at : at + 8 * length]
+            case 4:
+                start = random.randint(0, len(other))
+                content[at:at] = other[start : start + 8 * length]
+            case _:
+                del content[at:]
+    return bytes(content)
+
+
+# --- the readers
+
+
+def _read_frames(data: bytes, random: Random) -> None:
+    """As it comes, and with checksums that are right."""
+    head = framing.HEAD_BYTES
+    if random.random() < 0.5 and len(data) > head:
+        arrays, header_bytes = struct.unpack_from("<HI", data, 6)
+        rest = data[head : head + 8 * arrays + header_bytes]
+        summed = data[:12] + zlib.crc32(rest).to_bytes(4, "little")
+        data = summed + zlib.crc32(summed).to_bytes(4, "little") + data[head:]
+    decoder = framing.FrameDecoder(_allocate)
+    at = 0
+    while at < len(data):
+        size = random.randint(1, 100)
+        decoder.feed(data[at : at + size])
+        at += size
+
+
+def _allocate(nbytes: int) -> Any:
+    """Arrays of any size that is allowed: pages that nothing touches take no memory."""
+    if nbytes > 1 << 30:
+        raise MemoryError
+    return np.empty(nbytes, np.uint8)
+
+
+def _read_message(data: bytes, random: Random) -> None:
+    payload = [np.zeros(random.choice((0, 8, 20000)), np.uint8) for _ in range(random.randrange(3))]
+    message = decode(data, payload).message
+    if message is not None and type(message.body) in (pb.RegisterGraph, pb.ExtendSession, pb.MakeCallable):
+        read_graph(message)
+
+
+def _read_extension(data: bytes, random: Random) -> None:
+    message = decode(data, []).message
+    if message is not None and type(message.body) is pb.ExtendSession:
+        SessionGraph().extended(message).extended(message)
+
+
+def _read_graph_def(data: bytes, random: Random) -> None:
+    try:
+        message = graph_pb2.GraphDef.FromString(data)
+    except DecodeError:
+        return
+    with Graph():
+        import_graph_def(message, name="")
+
+
+def _read_manifest(data: bytes, random: Random) -> None:
+    """``data`` without its checksum, which comes before it, or with one that is wrong."""
+    crc = zlib.crc32(data) if random.random() < 0.9 else 1
+    data = b'{"crc32": "%08x",' % crc + data
+    decode_manifest(data, "a manifest")
+
+
+def _read_schedule(data: bytes, random: Random) -> None:
+    parse_schedule(data.decode("utf-8", "replace"))
+
+
+def _graph_defs() -> list[bytes]:
+    import flowrt as tf
+
+    found = []
+    with Graph() as graph:
+        x = tf.placeholder(tf.float32, [None, 3])
+        y = tf.reduce_sum(tf.nn.relu(tf.matmul(x, tf.ones([3, 2]))[:, :1]))
+        found.append(graph.as_graph_def().SerializeToString())
+        tf.cond(y > 0, lambda: tf.reshape(y, [1]), lambda: tf.zeros([1]))
+        tf.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)])
+        found.append(graph.as_graph_def(add_shapes=True).SerializeToString())
+    return found
+
+
+def _manifest() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(f"{folder}/p", SMALL, max_shard_bytes=40)
+        body = json.loads(Path(folder, "p.index.json").read_bytes())
+    del body["crc32"]
+    return json.dumps(body)[1:].encode()
+
+
+def _targets() -> list[Target]:
+    graph = parse_subgraph(TEXT)
+    fed = pb.ExtendSession(session="s", version=0, positions=[0, 1])
+    extension = encode(6, Message(fed, (), graph)).header
+    messages = [
+        encode(1, Message(pb.Hello(protocol=1, version="1", task="/job:a/task:0", incarnation=5))),
+        encode(2, Message(pb.RecvTensor(step=9, keys=["a;b;c;d;0:0"]))),
+        encode(3, Message(pb.RunGraph(graph=1, step=2), [np.ones(3), np.arange(20)])),
+        encode(4, Message(pb.Done(), [np.array([b"a", b"bc"], object)]), is_answer=True),
+        encode(5, Message(pb.RegisterGraph(session="s"), [], graph)),
+        encode_error(7, lost("/job:a/task:1", "reset"), ""),
+    ]
+    arrays = [np.arange(100, dtype=np.uint8), np.zeros(0, np.uint8)]
+    pieces = *framing.encode(0, b"header", arrays), *framing.encode_checked(b"header", arrays)[0]
+    schedules = [format_schedule(order(name, 2, 4)).encode() for name in ("gpipe", "1f1b")]
+    return [
+        Target("frames", 30, [b"".join(map(bytes, pieces)), bytes(framing.encode(2, b"")[0])], _read_frames),
+        Target("messages", 30, [message.header for message in messages], _read_message),
+        Target("manifests", 15, [_manifest()], _read_manifest),
+        Target("schedules", 15, schedules, _read_schedule),
+        Target("extensions", 5, [extension], _read_extension),
+        Target("graph_defs", 5, _graph_defs(), _read_graph_def),
+    ]
+
+
+# --- the run
+
+
+class Found(NamedTuple):
+    """``escaped``: (number, target, traceback)."""
+
+    inputs: Counter[str]
+    refused: Counter[str]
+    escaped: list[tuple[int, str, str]]
+    grown: int
+
+
+def run(numbers: range, seed: int) -> Found:
+    """Read the inputs with these ``numbers``."""
+    targets = _targets()
+    turns = [target for target in targets for _ in range(target.share)]
+    inputs, refused, escaped = Counter[str](), Counter[str](), list[tuple[int, str, str]]()
+    warm, before = numbers.start + len(numbers) // 10, 0
+    for number in numbers:
+        if number == warm:
+            before = _memory()
+        target = turns[number % len(turns)]
+        source = random.Random(f"{seed}/{number}")
+        data = damaged(source.choice(target.samples), source.choice(target.samples), source)
+        inputs[target.name] += 1
+        try:
+            target.read(data, source)
+        except OpError:
+            refused[target.name] += 1
+        except Exception:  # noqa: BLE001 (reported)
+            escaped.append((number, target.name, traceback.format_exc()))
+    return Found(inputs, refused, escaped, _memory() - before)
+
+
+def _memory() -> int:
+    """Resident bytes of this process."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--only", type=int)
+    given = parser.parse_args(arguments)
+    numbers = range(given.inputs) if given.only is None else range(given.only, given.only + 1)
+    began = time.monotonic()
+    found = run(numbers, given.seed)
+    for name, count in found.inputs.items():
+        print(f"{name:12} {count:9,} inputs, {found.refused[name]:9,} refused")
+    for number, name, text in found.escaped[:10]:
+        print(f"\n{name}: python -m tests.fuzz --seed {given.seed} --only {number}\n{text}")
+    print(
+        f"seed {given.seed}: {len(numbers):,} inputs in {time.monotonic() - began:.0f} s, "
+        f"{len(found.escaped)} escaped, grown by {found.grown >> 10} KiB"
+    )
+    grows = given.only is None and found.grown > MAX_GROWTH
+    return 1 if found.escaped or grows else 0
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main(sys.argv[1:]))
