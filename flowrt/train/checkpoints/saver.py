@@ -26,6 +26,7 @@ from flowrt.train.checkpoints.durable_files import path_string
 from flowrt.train.checkpoints.stored_tensor import Reshaped, Source, StoredTensor
 from flowrt.train.checkpoints.together import processes_of
 from flowrt.train.checkpoints.variable_pieces import filling, held_pieces, take_part_in_values
+from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
 
 
@@ -185,6 +186,8 @@ class Saver:
         if name not in shapes:
             content = f" It has {first_few(sorted(shapes), 5)}" if shapes else " It is empty"
             message = f"checkpoint {prefix!r} has no tensor {name!r}.{nearest(name, shapes) or content}"
+            if variable in variable.graph.get_collection(OPTIMIZER_VARIABLES):
+                message += ". A checkpoint of another optimizer? Saver(var_list) restores what it lists"
             raise NotFoundError(message, op=variable.op.name, source=variable.op.source)
         shape, expected = list(shapes[name]), variable.shape
         fits = expected.is_compatible_with(shape)

@@ -287,6 +287,7 @@ def test_a_variable_of_each_process_cannot_be_used_in_a_step_of_all(answers: Ans
     for kind, message in answers("outside", 2):
         assert kind == "InvalidArgumentError"
         assert "variable 'step': expected one made in the scope of the strategy" in message
+        assert "Make the model inside strategy.scope()" in message
 
 
 def test_a_mesh_has_equally_many_devices_of_each_worker() -> None:

@@ -28,7 +28,7 @@ from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
-from flowrt.errors import nearest
+from flowrt.errors import DTypeError, nearest
 from flowrt.graph.layouts.attributes import (
     COPY,
     HOST,
@@ -220,9 +220,15 @@ def _check_tensor_axis(axes: Sequence[str], tensor_axis: Any) -> None:
 def _expression(units: str | None) -> re.Pattern[str] | None:
     if units is None:
         return None
+    if not isinstance(units, str):
+        raise misuse(
+            "FullyShardedStrategy: units: expected one regular expression, such as 'l0|l1', that matches how "
+            f"the names of a unit's variables begin; got {units!r}",
+            DTypeError,
+        )
     try:
         return re.compile(units)
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise misuse(
             f"FullyShardedStrategy: units: expected a regular expression; got {units!r}: {error}"
         ) from None
