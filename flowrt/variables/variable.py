@@ -403,9 +403,9 @@ def _at_root() -> Iterator[None]:
 def _shape_of(value: Any) -> TensorShape:
     """The shape of a value to load; unknown if it has none, which is an error later."""
     try:
-        return as_shape(value.shape if hasattr(value, "shape") else np.shape(value))
+        return TensorShape(value.shape if hasattr(value, "shape") else np.shape(value))
     except ValueError:
-        return as_shape(None)
+        return TensorShape(None)
 
 
 def _default_session() -> Any:

@@ -108,13 +108,15 @@ class FullyShardedStrategy(TensorParallelStrategy):
         elif sequence is True:
             raise misuse("FullyShardedStrategy: sequence=True: expected a plan of the layers; got none")
         batch = tuple(axes) if batch is None else batch
-        shared_by = tensor_axis if plan else axes[-1]
         super().__init__(
-            mesh, shared_by, plan, sequence, batch, rules, cluster_resolver, communication_options, policy
-        )
+            mesh, tensor_axis if plan else None, plan, sequence, batch, rules, cluster_resolver,
+            communication_options, policy,
+        )  # fmt: skip
         self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
         self._offload = offload
+        if stage == 0 and units is not None:
+            self._warn("units do nothing at stage 0, at which each device keeps all variables whole")
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
         size = self.mesh.axes[self._axis].size
@@ -178,6 +180,12 @@ def _check_memory(stage: int, regathers: Any, min_bytes: Any, offload: Any) -> N
         raise misuse(f"FullyShardedStrategy: reshard_after_forward: expected a bool; got {regathers!r}{hint}")
     if not isinstance(min_bytes, int) or isinstance(min_bytes, bool) or min_bytes < 0:
         raise misuse(f"FullyShardedStrategy: min_bytes: expected a number of bytes; got {min_bytes!r}")
+    if stage < 3 and not regathers:
+        raise misuse(
+            f"FullyShardedStrategy: reshard_after_forward=False: expected stage 3; got {stage}, at which "
+            "nothing is gathered for the forward pass alone. SHARD_GRAD_OP is stage=3 with it, or stage=2 "
+            "without"
+        )
     is_bytes = isinstance(offload, int) and not isinstance(offload, bool) and offload > 0
     if not is_bytes and offload not in (None, "optimizer", "parameters"):
         raise misuse(
