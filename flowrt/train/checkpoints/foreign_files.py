@@ -75,7 +75,7 @@ def load_safetensors(
     session = _session(session)
     graph_variables = {v.op.name: v for v in session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
     of_optimizers = {v.op.name for v in session.graph.get_collection(OPTIMIZER_VARIABLES)}
-    processes = processes_of(graph_variables.values())
+    processes = processes_of(graph_variables.values(), "load_safetensors")
     fill: Callable[[], None]
 
     def prepare() -> None:

@@ -107,7 +107,7 @@ class Saver:
             step = _step_of(sess, global_step)
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
         targets = self._targets()
-        processes = processes_of(targets.values())
+        processes = processes_of(targets.values(), "save")
         write_pieces(prefix, lambda: held_pieces(sess, targets, processes), processes)
         outdated = self._record(prefix) if write_state else []
 
@@ -124,7 +124,7 @@ class Saver:
     def take_part(self, sess: Any) -> None:
         """Take part in the save of another worker: write, or read, what this one has of the variables."""
         targets = self._targets()
-        processes = processes_of(targets.values())
+        processes = processes_of(targets.values(), "save")
         if processes.count == 1:
             take_part_in_values(sess, targets.values())
             return
@@ -153,7 +153,7 @@ class Saver:
         """
         _check_session(sess, "restore")
         targets = self._targets()
-        processes = processes_of(targets.values())
+        processes = processes_of(targets.values(), "restore")
         fill: Callable[[], None]
 
         def prepare() -> str:
