@@ -167,7 +167,7 @@ def test_an_axis_along_which_nothing_is_divided_is_a_warning(caplog: pytest.LogC
         caplog.clear()
         for _ in range(2):
             layer(strategy)
-        text = "{!r}: no input, variable or relayout is divided along {!r}: its 2 devices compute the same"
+        text = "{!r}: no batch, variable or relayout is divided along {!r}: its 2 devices compute the same"
         assert [record.message for record in caplog.records] == [text.format(strategy, a) for a in idle]
 
 

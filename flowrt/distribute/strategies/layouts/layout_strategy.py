@@ -152,14 +152,15 @@ class LayoutStrategy(Strategy):
             )
 
     def _check_axes(self) -> None:
-        """Say so if nothing in the graph is divided along an axis of the mesh."""
-        of_graph = (op.node.attrs for op in get_default_graph().get_operations())
-        layouts = (attrs[key] for attrs in of_graph for key in (LAYOUT, STORED) if key in attrs)
+        """Say so if neither batches nor what is in the graph are divided along an axis of the mesh."""
+        of_graph = [op.node.attrs for op in get_default_graph().get_operations()]
+        every = (self.extended.attributes_of_input(), *of_graph)
+        layouts = (attrs[key] for attrs in every for key in (LAYOUT, STORED) if key in attrs)
         used = {name for text in set(layouts) for name in re.findall(r"\w+", text)}
         idle = [axis for axis in self.mesh.axes if axis.size > 1 and axis.name not in used]
         for axis in idle:
             self._warn(
-                f"no input, variable or relayout is divided along {axis.name!r}: its {axis.size} "
+                f"no batch, variable or relayout is divided along {axis.name!r}: its {axis.size} "
                 f"{'turns' if axis.is_time else 'devices'} compute the same"
             )
 
