@@ -136,6 +136,17 @@ def test_load_sets_the_value_without_new_operations() -> None:
         assert len(tf.get_default_graph().get_operations()) == size
 
 
+def test_load_of_another_shape_names_the_variable() -> None:
+    w = tf.Variable([1.0, 2.0], name="w")
+    with initialized() as session:
+        for value, shape in (([1.0, 2.0, 3.0], r"\(3,\)"), (np.float32(1), r"\(\)")):
+            with pytest.raises(
+                InvalidArgumentError, match=rf"variable 'w': load: expected .* shape \(2,\); got {shape}"
+            ):
+                w.load(value, session)
+        assert session.run(w).tolist() == [1.0, 2.0]
+
+
 def test_an_uninitialized_variable_is_named() -> None:
     w = tf.Variable(1.0, name="w")
     missing = tf.report_uninitialized_variables()

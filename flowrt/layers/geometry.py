@@ -35,16 +35,16 @@ def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
     return given
 
 
-def count(value: Any, name: str) -> int:
+def count(value: Any, name: str, least: int = 0) -> int:
     """``value``, the number of outputs of a layer: 32, or 32.0 from a division. Raises
-    `InvalidArgumentError`.
+    `InvalidArgumentError` below ``least``.
     """
     try:
         number = int(value)
     except (TypeError, ValueError):
         number = -1
-    if number < 0 or isinstance(value, str) or (isinstance(value, float) and number != value):
-        raise misuse(f"{name}: expected an integer >= 0; got {value!r}")
+    if number < least or isinstance(value, str) or (isinstance(value, float) and number != value):
+        raise misuse(f"{name}: expected an integer >= {least}; got {value!r}")
     return number
 
 

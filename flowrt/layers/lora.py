@@ -42,9 +42,8 @@ class LoraDense(KernelLayer):
     @passing_on(KernelLayer.__init__)
     def __init__(self, units: int, rank: int, alpha: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
-        self.units, self._width = count(units, "LoraDense: units"), count(rank, "LoraDense: rank")
-        if self._width == 0:
-            raise self._error(InvalidArgumentError, f"expected a positive rank; got {rank}")
+        self.units = count(units, "LoraDense: units")
+        self._width = count(rank, "LoraDense: rank", least=1)
         if not _is_finite(alpha):
             raise self._error(InvalidArgumentError, f"alpha: expected a finite number; got {alpha!r}")
         self._scale = float(alpha) / self._width

@@ -285,7 +285,14 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         return self._as_graph_element().eval(session=session)
 
     def load(self, value: Any, session: Any = None) -> None:
-        """Set the value in ``session`` (or the default session), without adding operations."""
+        """Set the value in ``session`` (or the default session), without adding operations. Raises
+        `InvalidArgumentError` for another shape.
+        """
+        found = _shape_of(value)
+        if not self.shape.is_compatible_with(found):
+            raise misuse(
+                f"variable {self.op.name!r}: load: expected a value of shape {self.shape}; got {found}"
+            )
         values = zip(self.copies, self.value_for_copies(value), strict=True)
         (session or _default_session()).assign_variables(dict(values))
 
@@ -391,6 +398,14 @@ def _at_root() -> Iterator[None]:
         return
     with current.root as root, root.device(current.get_device_scope() or None):
         yield
+
+
+def _shape_of(value: Any) -> TensorShape:
+    """The shape of a value to load; unknown if it has none, which is an error later."""
+    try:
+        return TensorShape(value.shape if hasattr(value, "shape") else np.shape(value))
+    except ValueError:
+        return TensorShape(None)
 
 
 def _default_session() -> Any:

@@ -118,7 +118,9 @@ def test_factors_are_in_parts_with_their_kernels(axes: Any) -> None:
 
 def test_mistakes() -> None:
     for rank, alpha, message in [
-        (0, 1.0, "expected a positive rank; got 0"),
+        (0, 1.0, "LoraDense: rank: expected an integer >= 1; got 0"),
+        (-1, 1.0, "LoraDense: rank: expected an integer >= 1; got -1"),
+        (2.5, 1.0, "LoraDense: rank: expected an integer >= 1; got 2.5"),
         (2, float("nan"), "alpha: expected a finite number; got nan"),
         (2, "4", "alpha: expected a finite number; got '4'"),
         (2, None, "alpha: expected a finite number; got None"),

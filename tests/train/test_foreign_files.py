@@ -162,6 +162,19 @@ def test_all_that_does_not_fit_is_named_at_once_and_no_variable_changes(graph: A
     ]
 
 
+def test_a_dict_that_forgets_a_variable(graph: Any, tmp_path: Path) -> None:
+    mapping = dict(BY_NAME)
+    del mapping["layer1/bias"]
+    with tf.Session(graph=graph) as session:
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            load(write(tmp_path / "a", tensors()), mapping, session)
+    _, *lines = str(caught.value).splitlines()
+    assert [line.strip() for line in lines] == [
+        "tensor 'h.1.mlp.bias': no variable gets it",
+        "variables that the mapping does not name: layer1/bias",
+    ]
+
+
 def test_tensors_that_no_variable_needs_are_ignored_on_demand_and_none_keeps_a_value(
     graph: Any, tmp_path: Path
 ) -> None:
@@ -183,7 +196,7 @@ def test_a_perm_must_be_one(graph: Any, tmp_path: Path) -> None:
         load(path, {"layer0/kernel": Transposed("w", (0, 0))}, session)
 
 
-@pytest.mark.parametrize("mapping", [3, [1], [("(", "a")], {"layer0/bias": 3}])
+@pytest.mark.parametrize("mapping", [None, "kernel", 3, [1], [("(", "a")], {"layer0/bias": 3}])
 def test_a_mapping_of_another_kind_is_refused(graph: Any, mapping: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "a", tensors())
     with (

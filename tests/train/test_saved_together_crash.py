@@ -48,7 +48,7 @@ def saves(task: int, addresses: list[str], prefix: str, fail_at: int, fail: Call
     with pytest.MonkeyPatch.context() as patch:
         counted = FileSystem(patch, fail_at, fail)
         try:
-            write_pieces(prefix, lambda: held(task), Together(Own(MESH, "crash", (task,))), 30)
+            write_pieces(prefix, lambda: held(task), Together(Own(MESH, "crash", (task,)), "save"), 30)
             status = ENDED
         except ResourceExhaustedError:
             status = FULL
@@ -157,7 +157,7 @@ def test_a_process_killed_at_any_call_leaves_one_whole_checkpoint(tmp_path, pref
 
 def saves_elsewhere(task: int, addresses: list[str], prefix: str) -> None:
     joined = join(Group("crash", 2, (task,)), addresses, timeout_s=20)
-    name, processes = prefix + "1" * task, Together(Own(MESH, "crash", (task,)))
+    name, processes = prefix + "1" * task, Together(Own(MESH, "crash", (task,)), "save")
     with pytest.raises(OpError, match=r"one prefix in all .* got '.*/model', and '.*/model1'"):
         write_pieces(name, lambda: held(task), processes)
     joined.close()

@@ -144,6 +144,14 @@ def test_another_dtype_a_missing_name_and_a_missing_checkpoint_are_refused(tmp_p
         tf.Variable([1.0], name="weight")
         with pytest.raises(tf.errors.NotFoundError, match=r"no tensor 'weight'\. Nearest: weights"):
             tf.train.Saver().restore(session, prefix)
+    with tf.Graph(), tf.Session() as session:
+        weights = tf.Variable([1.0], name="weights")
+        tf.train.AdamOptimizer().minimize(tf.reduce_sum(weights))
+        with pytest.raises(tf.errors.NotFoundError, match=r"another optimizer\? Saver\(var_list\) restores"):
+            tf.train.Saver().restore(session, prefix)
+        tf.train.Saver([weights]).restore(session, prefix)
+    with tf.Graph(), tf.Session() as session:
+        tf.Variable([1.0], name="weight")
         for path in (None, str(tmp_path / "nothing")):
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"restore: expected .*; got"):
                 tf.train.Saver().restore(session, path)

@@ -24,7 +24,7 @@ def together(*actions: Callable[[], Any]) -> list[Any]:
     with join(Group("pair", 4, (0, 1, 2, 3)), kind="local", timeout_s=20):
 
         def act(task: int) -> Any:
-            processes = Together(Own(MESH, "pair", (2 * task, 2 * task + 1)))
+            processes = Together(Own(MESH, "pair", (2 * task, 2 * task + 1)), "save")
             assert (processes.number, processes.count) == (task, 2)
             try:
                 return processes.all(actions[task])
@@ -70,4 +70,4 @@ def test_a_process_alone_needs_nobody() -> None:
     with pytest.raises(OpError, match="lost"):
         ALONE.all(fails(DataLossError("lost")))
     with Graph().as_default():
-        assert processes_of([Variable([1.0])]) is ALONE
+        assert processes_of([Variable([1.0])], "save") is ALONE

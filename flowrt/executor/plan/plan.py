@@ -39,6 +39,7 @@ from flowrt.executor.program.program import Program, cause
 from flowrt.executor.program.runner import StepControl
 from flowrt.graph.construction.graph_extension import Extension
 from flowrt.graph.evaluate import located
+from flowrt.graph.layouts.attributes import UNIT
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer
@@ -140,7 +141,7 @@ class Plan:
             with self._on_devices(), options.observer.phase("bind"):
                 return self._bind()
         except ResourceExhaustedError as error:
-            raise _without_frames(error) from error.__cause__
+            raise self._out_of_memory(error) from error.__cause__
 
     @functools.cached_property
     def partitions(self) -> dict[str, Partition]:
@@ -210,7 +211,7 @@ class Plan:
             with self._on_devices():
                 return self._run(feeds, control, recorder, rendezvous)
         except ResourceExhaustedError as error:
-            raise _without_frames(error) from error.__cause__
+            raise self._out_of_memory(error) from error.__cause__
 
     @contextlib.contextmanager
     def _on_devices(self) -> Iterator[None]:
@@ -251,7 +252,7 @@ class Plan:
             return self.finish(instance)
         except ResourceExhaustedError as error:
             instance = None  # the error keeps this frame
-            raise _without_frames(error) from error.__cause__
+            raise self._out_of_memory(error) from error.__cause__
 
     def _run(
         self,
@@ -277,7 +278,7 @@ class Plan:
         """
 
         def tell(values: Sequence[Any], error: BaseException | None) -> None:
-            ended(values, _without_frames(error) if isinstance(error, ResourceExhaustedError) else error)
+            ended(values, self._out_of_memory(error) if isinstance(error, ResourceExhaustedError) else error)
 
         instance = self.begin(feeds, rendezvous)
         running = instance.running(self._recorder(None))[0]
@@ -423,6 +424,13 @@ class Plan:
     def subgraphs(self) -> list[Subgraph]:
         """The partitions."""
         return [part.subgraph for part in self.partitions.values()]
+
+    def _out_of_memory(self, error: ResourceExhaustedError) -> ResourceExhaustedError:
+        """``error`` as the script gets it: with what else helps if variables are in parts."""
+        if any(UNIT in node.attrs for subgraph in self.subgraphs for node in subgraph):
+            error.message += "\nVariables are in parts: a higher stage, smaller units, or offload takes less"
+            error.args = (error.message,)
+        return _without_frames(error)
 
     @property
     def programs(self) -> list[Program]:

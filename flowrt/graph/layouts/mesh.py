@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast, final
 from weakref import WeakValueDictionary
 
@@ -69,7 +69,7 @@ class Mesh:
         devices: Iterable[str] | None = None,
         stages: Axis | tuple[str, int] | None = None,
     ) -> Mesh:
-        found = tuple(_checked_axis(axis) for axis in _checked_list(axes, "axes"))
+        found = tuple(_checked_axis(axis) for axis in _checked_list(axes, "axes", _as_pairs(axes)))
         positions = None if stages is None else _checked_axis(stages)
         every = found if positions is None else (positions, *found)
         _check_names([axis.name for axis in every])
@@ -229,10 +229,20 @@ MAX_WITH_TURNS = 1 << 23
 """The coordinates of a position are listed."""
 
 
-def _checked_list(values: Any, what: str) -> Iterable[Any]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidArgumentError(f"mesh: expected a list of {what}; got {values!r}", source=user_line())
+def _checked_list(values: Any, what: str, instead: str = "") -> Iterable[Any]:
+    if instead or isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(
+            f"mesh: expected a list of {what}; got {values!r}{instead}", source=user_line()
+        )
     return values
+
+
+def _as_pairs(axes: Any) -> str:
+    """A hint for a mapping, or one pair alone, that was meant as axes; nothing for others."""
+    if isinstance(axes, Mapping):
+        return f". Write {list(axes.items())!r}"
+    is_pair = isinstance(axes, list | tuple) and len(axes) == 2 and isinstance(axes[0], str)
+    return f". Write {[tuple(axes)]!r}" if is_pair and isinstance(axes[1], int) else ""
 
 
 def _checked_device(name: Any) -> str:

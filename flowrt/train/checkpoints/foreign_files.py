@@ -20,6 +20,7 @@ from flowrt.dtypes import FLOATING, DType
 from flowrt.errors import DataLossError, DTypeError, FailedPreconditionError, NotFoundError, nearest
 from flowrt.graph.construction.graph import default_sessions
 from flowrt.graph.source import misuse
+from flowrt.profiler.text_table import first_few
 from flowrt.train.checkpoints.durable_files import PathLike, path_string, typed_os_errors
 from flowrt.train.checkpoints.pieces import Slices, whole
 from flowrt.train.checkpoints.shard_file import ShardFile
@@ -74,7 +75,7 @@ def load_safetensors(
     session = _session(session)
     graph_variables = {v.op.name: v for v in session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
     of_optimizers = {v.op.name for v in session.graph.get_collection(OPTIMIZER_VARIABLES)}
-    processes = processes_of(graph_variables.values())
+    processes = processes_of(graph_variables.values(), "load_safetensors")
     fill: Callable[[], None]
 
     def prepare() -> None:
@@ -84,7 +85,9 @@ def load_safetensors(
         sources, misfits = _sources(wanted, tensors)
         extra = _left_over(tensors, wanted.values(), ignore)
         if wrong := [*wrong, *misfits, *extra]:
-            raise misuse("\n  ".join([f"load_safetensors: {path}: {len(wrong)} do not fit:", *wrong]))
+            rest = _forgotten(mapping, wanted, graph_variables, of_optimizers) if extra else []
+            first = f"load_safetensors: {path}: {len(wrong)} do not fit:"
+            raise misuse("\n  ".join([first, *wrong, *rest]))
         fill = filling(session, sources)
 
     processes.all(prepare)
@@ -190,14 +193,15 @@ def _wanted_by_name(
 
 def _by_patterns(pairs: Any) -> Callable[[str], Wanted]:
     """The function that pairs of a regular expression and a name stand for."""
+    expected = "load_safetensors: expected a dict, a function or pairs of a regular expression and a name"
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise misuse(f"{expected}; got {pairs!r:.200}", DTypeError)
     try:
         compiled = [(re.compile(pattern), wanted) for pattern, wanted in pairs]
-    except (TypeError, ValueError, re.error) as error:
-        raise misuse(
-            f"load_safetensors: expected a dict, a function or pairs of a regular expression and a name; got "
-            f"{pairs!r:.200}: {error}",
-            DTypeError,
-        ) from None
+    except re.error as error:
+        raise misuse(f"{expected}; got {pairs!r:.200}: {error}", DTypeError) from None
+    except (TypeError, ValueError):
+        raise misuse(f"{expected}; got {pairs!r:.200}", DTypeError) from None
 
     def name_of(name: str) -> Wanted:
         for pattern, wanted in compiled:
@@ -287,6 +291,19 @@ def _left_over(
         for name in tensors
         if name not in used and not any(pattern.fullmatch(name) for pattern in patterns)
     ]
+
+
+def _forgotten(
+    mapping: Any,
+    wanted: Collection[Variable],
+    variables: Mapping[str, Variable],
+    of_optimizers: Collection[str],
+) -> list[str]:
+    """The variables that a dict does not name. They may keep their values, so it is no mistake alone."""
+    if not isinstance(mapping, Mapping):
+        return []
+    names = [n for n, v in variables.items() if v not in wanted and n not in of_optimizers]
+    return [f"variables that the mapping does not name: {first_few(names, 5)}"] if names else []
 
 
 def _patterns(ignore: Any) -> list[re.Pattern[str]]:

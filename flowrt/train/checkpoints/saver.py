@@ -26,6 +26,7 @@ from flowrt.train.checkpoints.durable_files import path_string
 from flowrt.train.checkpoints.stored_tensor import Reshaped, Source, StoredTensor
 from flowrt.train.checkpoints.together import processes_of
 from flowrt.train.checkpoints.variable_pieces import filling, held_pieces, take_part_in_values
+from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
 
 
@@ -106,7 +107,7 @@ class Saver:
             step = _step_of(sess, global_step)
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
         targets = self._targets()
-        processes = processes_of(targets.values())
+        processes = processes_of(targets.values(), "save")
         write_pieces(prefix, lambda: held_pieces(sess, targets, processes), processes)
         outdated = self._record(prefix) if write_state else []
 
@@ -123,7 +124,7 @@ class Saver:
     def take_part(self, sess: Any) -> None:
         """Take part in the save of another worker: write, or read, what this one has of the variables."""
         targets = self._targets()
-        processes = processes_of(targets.values())
+        processes = processes_of(targets.values(), "save")
         if processes.count == 1:
             take_part_in_values(sess, targets.values())
             return
@@ -152,7 +153,7 @@ class Saver:
         """
         _check_session(sess, "restore")
         targets = self._targets()
-        processes = processes_of(targets.values())
+        processes = processes_of(targets.values(), "restore")
         fill: Callable[[], None]
 
         def prepare() -> str:
@@ -185,6 +186,8 @@ class Saver:
         if name not in shapes:
             content = f" It has {first_few(sorted(shapes), 5)}" if shapes else " It is empty"
             message = f"checkpoint {prefix!r} has no tensor {name!r}.{nearest(name, shapes) or content}"
+            if variable in variable.graph.get_collection(OPTIMIZER_VARIABLES):
+                message += ". A checkpoint of another optimizer? Saver(var_list) restores what it lists"
             raise NotFoundError(message, op=variable.op.name, source=variable.op.source)
         shape, expected = list(shapes[name]), variable.shape
         fits = expected.is_compatible_with(shape)

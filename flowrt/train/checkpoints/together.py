@@ -42,15 +42,15 @@ ALONE: Processes = _Alone()
 
 @final
 class Together:
-    """The processes of a mesh, if each runs its own session.
+    """The processes of a mesh, if each runs its own session, in a ``call`` of all: the word for errors.
 
     `all` raises `DeadlineExceededError` if a process does not come within the time that the strategy waits
     for steps, `UnavailableError` if one is lost, and `InvalidArgumentError` if one does something else. Then
     the group of the processes has ended.
     """
 
-    def __init__(self, own: Own) -> None:
-        self._own = own
+    def __init__(self, own: Own, call: str) -> None:
+        self._own, self._call = own, call
         self._firsts = [own.mesh.place(*reader) for reader in own.readers()]
         """The first rank of each process."""
         self.number, self.count = own.task(own.ranks[0]), len(self._firsts)
@@ -63,7 +63,7 @@ class Together:
         except BaseException as error:  # noqa: BLE001 (the others wait for this process)
             own_error = error
             answer = _described(error)
-        texts = exchange(self._own.key, self._own.ranks, json.dumps(answer), "save or restore")
+        texts = exchange(self._own.key, self._own.ranks, json.dumps(answer), self._call)
         if own_error is not None:
             raise own_error
         answers = [json.loads(texts[rank]) for rank in self._firsts]
@@ -81,10 +81,12 @@ def _described(error: BaseException) -> dict[str, str]:
     return {"error": "UnknownError", "message": f"{type(error).__name__}: {error}"}
 
 
-def processes_of(variables: Iterable[Any]) -> Processes:
-    """The processes that have parts of ``variables``. Raises `UnimplementedError` for several meshes."""
+def processes_of(variables: Iterable[Any], call: str) -> Processes:
+    """The processes that have parts of ``variables``, in a ``call``, such as "save". Raises
+    `UnimplementedError` for several meshes.
+    """
     found = {own for v in variables if (own := own_of_variable(v.op.node.attrs)) is not None}
     if len(found) > 1:
         meshes = " and ".join(sorted(str(own.mesh) for own in found))
         raise UnimplementedError(f"a checkpoint needs variables of processes in one mesh; got {meshes}")
-    return Together(found.pop()) if found else ALONE
+    return Together(found.pop(), call) if found else ALONE

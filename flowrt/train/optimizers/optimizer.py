@@ -142,6 +142,7 @@ class Optimizer:
         context, layouts = distribution_context(), layout_strategy()
         if layouts is not None:
             layouts.settle(len(self._slot_names))
+            layouts.check_trained([variable for _, variable in pairs])
         if context is None:
             warn_of_unopened_strategies()
             return self._apply(pairs, global_step, name)

@@ -471,6 +471,12 @@ def test_a_variable_made_outside_the_scope_is_trained_as_it_is(stage: int) -> No
         ({"sequence": True}, InvalidArgumentError, "sequence=True: expected a plan of the layers; got none"),
         ({"axis": []}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got none"),
         ({"units": "("}, InvalidArgumentError, "units: expected a regular expression; got '('"),
+        (
+            {"stage": 2, "reshard_after_forward": False},
+            InvalidArgumentError,
+            "reshard_after_forward=False: expected stage 3; got 2",
+        ),
+        ({"units": ["l0"]}, DTypeError, "units: expected one regular expression, such as 'l0|l1', that "),
         ({"mesh": [("dp", 2)]}, DTypeError, "expected a Mesh; got [('dp', 2)]"),
     ],
 )

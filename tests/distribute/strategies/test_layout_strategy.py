@@ -238,7 +238,7 @@ def test_what_is_no_layout_at_all() -> None:
         variable([None, "tp"], axes=["a", "b"])
     )
     assert "expected a regular expression; got '('" in error_of(lambda s: s.variable_layouts({"(": ["dp"]}))
-    assert "pairs (name, size); got 'dp'" in error_of(lambda s: Mesh({"dp": 2}))
+    assert "a list of axes; got {'dp': 2}. Write [('dp', 2)]" in error_of(lambda s: Mesh({"dp": 2}))
     assert "dimension 0; got 3" in error_of(lambda s: tf.distribute.LayoutStrategy(s.mesh, batch=3))
     assert "axes by logical axis; got ['a']" in error_of(
         lambda s: tf.distribute.LayoutStrategy(s.mesh, rules=["a"])

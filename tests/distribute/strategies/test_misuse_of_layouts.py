@@ -22,6 +22,11 @@ def mesh() -> Any:
     return D.Mesh([("dp", 2), ("tp", 2)])
 
 
+def plan_of(strategy: Any) -> dict[str, Any]:
+    """The plan that a strategy cannot be without."""
+    return {"plan": {"w": "column"}} if strategy is D.TensorParallelStrategy else {}
+
+
 @STRATEGIES
 @pytest.mark.parametrize(
     ("arguments", "text"),
@@ -36,14 +41,14 @@ def mesh() -> Any:
 )
 def test_arguments_that_all_have(strategy: Any, arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"{HERE}: {strategy.__name__}: {text}"):
-        strategy(**{"mesh": mesh(), **arguments})
+        strategy(**{"mesh": mesh(), **plan_of(strategy), **arguments})
 
 
 @STRATEGIES
 def test_a_policy_that_is_about_no_variable(strategy: Any) -> None:
     text = rf"{HERE}: {strategy.__name__}: policy: expected variables of float32, .*; got .* 'w' of float64"
     with tf.Graph().as_default(), pytest.raises(InvalidArgumentError, match=text):
-        with strategy(mesh(), policy=D.Precision("bfloat16")).scope():
+        with strategy(mesh(), policy=D.Precision("bfloat16"), **plan_of(strategy)).scope():
             tf.get_variable("w", [4, 4], tf.float64)
 
 
@@ -51,7 +56,7 @@ def test_a_policy_that_is_about_no_variable(strategy: Any) -> None:
 def test_a_scope_inside_another(strategy: Any) -> None:
     with tf.Graph().as_default(), D.MirroredStrategy(["/cpu:0"]).scope():
         with pytest.raises(FailedPreconditionError, match=rf"{HERE}: {strategy.__name__}\.scope: expected"):
-            strategy(mesh()).scope().__enter__()
+            strategy(mesh(), **plan_of(strategy)).scope().__enter__()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,7 @@ def test_processes(arguments: dict[str, Any], text: str) -> None:
     resolver = D.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=0)
     for strategy in (D.TensorParallelStrategy, D.FullyShardedStrategy):
         with pytest.raises(InvalidArgumentError, match=rf"{strategy.__name__}: .*expected {text}"):
-            strategy(**{"mesh": mesh(), "cluster_resolver": resolver, **arguments})
+            strategy(**{"mesh": mesh(), "cluster_resolver": resolver, **plan_of(strategy), **arguments})
 
 
 @pytest.mark.parametrize("strategy", [D.TensorParallelStrategy, D.FullyShardedStrategy])
@@ -128,3 +133,63 @@ def test_no_hint_names_an_argument_that_the_strategy_does_not_have() -> None:
         DTypeError, match=r"TensorParallelStrategy: .* got 'cpu_offload'\. They are mesh, axis"
     ):
         D.TensorParallelStrategy(mesh(), cpu_offload=True)  # type: ignore[call-arg]
+
+
+# --- what would do nothing
+
+
+def layer(strategy: Any) -> None:
+    with tf.Graph().as_default(), strategy.scope():
+        tf.layers.dense(tf.placeholder(tf.float32, [4, 4]), 4, name="query")
+
+
+@pytest.mark.parametrize("plan", [{}, None])
+def test_a_plan_of_nothing(plan: Any) -> None:
+    text = rf"{HERE}: TensorParallelStrategy: plan: expected styles by names of variables, .*; got none"
+    with pytest.raises(InvalidArgumentError, match=text):
+        D.TensorParallelStrategy(mesh(), plan=plan)
+
+
+def test_rows_of_a_bias() -> None:
+    text = r"plan: expected 'row' for a kernel, .*; got '\.\*query/bias', which matches vectors alone"
+    with pytest.raises(InvalidArgumentError, match=text):
+        layer(D.TensorParallelStrategy(mesh(), plan={".*query/bias": "row"}))
+    layer(D.TensorParallelStrategy(mesh(), plan={"query/(kernel|bias)": "row"}))
+
+
+def test_an_axis_along_which_nothing_is_divided_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for strategy, idle in (
+        (D.TensorParallelStrategy(mesh(), plan={"query/kernel": "row"}), ["dp"]),
+        (D.TensorParallelStrategy(mesh(), plan={"query/kernel": "row"}, batch="dp"), []),
+        (D.FullyShardedStrategy(mesh()), ["tp"]),
+        (D.FullyShardedStrategy(D.Mesh([("dp", 2), ("tp", 1)])), []),
+    ):
+        caplog.clear()
+        for _ in range(2):
+            layer(strategy)
+        text = "{!r}: no batch, variable or relayout is divided along {!r}: its 2 devices compute the same"
+        assert [record.message for record in caplog.records] == [text.format(strategy, a) for a in idle]
+
+
+def test_units_at_stage_0_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for stage in (0, 1, 2, 3):
+        D.FullyShardedStrategy(mesh(), stage=stage, units="block")
+    (record,) = caplog.records
+    assert "units do nothing at stage 0" in record.message
+
+
+def test_a_model_made_outside_the_scope_of_its_optimizer_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strategy = D.FullyShardedStrategy(D.Mesh([("dp", 2)]))
+    with tf.Graph().as_default():
+        w = tf.get_variable("w", [64, 64])
+        with strategy.scope():
+            tf.layers.dense(tf.placeholder(tf.float32, [4, 64]), 64, name="inside")
+            for _ in range(2):
+                tf.train.AdamOptimizer().minimize(tf.reduce_sum(w), var_list=[w])
+    (record,) = caplog.records
+    assert "trains variables made outside it, such as 'w': they have no layouts" in record.message
+    assert record.message.endswith(
+        "Make the model, its placeholders and its optimizer inside strategy.scope()"
+    )

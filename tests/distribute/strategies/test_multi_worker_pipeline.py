@@ -120,5 +120,6 @@ def test_what_processes_do_not_share_is_refused_in_all() -> None:
     for kind, message in outside:
         assert kind == "InvalidArgumentError"
         assert "variable 'step': expected one made in the scope of the strategy" in message
+        assert "Make the model inside strategy.scope()" in message
     for kind, message in differs:
         assert (kind, "same step over one mesh" in message) == ("InvalidArgumentError", True), message

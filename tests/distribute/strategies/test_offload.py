@@ -172,3 +172,12 @@ def test_limits_of_cpus(limits: list[Any]) -> None:
                 device_count={"CPU": 2}, experimental=tf.ConfigProto.Experimental(**experimental)
             )
         )
+
+
+def test_a_device_that_is_full_of_parts() -> None:
+    """The error says what takes less, of what a script may change."""
+    for limit_mb, what in ((1, "memory for the plan of a step"), (2, "memory")):
+        with pytest.raises(ResourceExhaustedError, match=f"of {what}; got") as caught:
+            Run(2, limit_mb)
+        assert str(caught.value).endswith("a higher stage, smaller units, or offload takes less")
+        assert str(caught.value).count("a higher stage") == 1

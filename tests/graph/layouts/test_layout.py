@@ -132,6 +132,8 @@ def test_a_meshs_text_is_read_as_the_mesh(mesh: Mesh, has_devices: bool) -> None
         ([(2, "dp")], None, "got 2"),
         ([2], None, r"pairs \(name, size\); got 2"),
         (3, None, "a list of axes; got 3"),
+        ({"dp": 2}, None, r"a list of axes; got {'dp': 2}\. Write \[\('dp', 2\)\]"),
+        (("dp", 2), None, r"a list of axes; got \('dp', 2\)\. Write \[\('dp', 2\)\]"),
         ([("dp", 2, "no")], None, "True or False as is_time of axis 'dp'; got 'no'"),
         ([("a", 10**6), ("b", 10**6)], None, "at most 65,536 coordinates; got 1,000,000,000,000"),
         (

@@ -28,7 +28,7 @@ from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.dtypes import DType
-from flowrt.errors import nearest
+from flowrt.errors import DTypeError, nearest
 from flowrt.graph.layouts.attributes import (
     COPY,
     HOST,
@@ -108,13 +108,15 @@ class FullyShardedStrategy(TensorParallelStrategy):
         elif sequence is True:
             raise misuse("FullyShardedStrategy: sequence=True: expected a plan of the layers; got none")
         batch = tuple(axes) if batch is None else batch
-        shared_by = tensor_axis if plan else axes[-1]
         super().__init__(
-            mesh, shared_by, plan, sequence, batch, rules, cluster_resolver, communication_options, policy
-        )
+            mesh, tensor_axis if plan else None, plan, sequence, batch, rules, cluster_resolver,
+            communication_options, policy,
+        )  # fmt: skip
         self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
         self._offload = offload
+        if stage == 0 and units is not None:
+            self._warn("units do nothing at stage 0, at which each device keeps all variables whole")
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
         size = self.mesh.axes[self._axis].size
@@ -174,6 +176,12 @@ def _check_memory(stage: int, regathers: Any, min_bytes: Any, offload: Any) -> N
         raise misuse(f"FullyShardedStrategy: reshard_after_forward: expected a bool; got {regathers!r}{hint}")
     if not isinstance(min_bytes, int) or isinstance(min_bytes, bool) or min_bytes < 0:
         raise misuse(f"FullyShardedStrategy: min_bytes: expected a number of bytes; got {min_bytes!r}")
+    if stage < 3 and not regathers:
+        raise misuse(
+            f"FullyShardedStrategy: reshard_after_forward=False: expected stage 3; got {stage}, at which "
+            "nothing is gathered for the forward pass alone. SHARD_GRAD_OP is stage=3 with it, or stage=2 "
+            "without"
+        )
     is_bytes = isinstance(offload, int) and not isinstance(offload, bool) and offload > 0
     if not is_bytes and offload not in (None, "optimizer", "parameters"):
         raise misuse(
@@ -225,9 +233,15 @@ def _are_rows(layouts: NodeLayouts) -> bool:
 def _expression(units: str | None) -> re.Pattern[str] | None:
     if units is None:
         return None
+    if not isinstance(units, str):
+        raise misuse(
+            "FullyShardedStrategy: units: expected one regular expression, such as 'l0|l1', that matches how "
+            f"the names of a unit's variables begin; got {units!r}",
+            DTypeError,
+        )
     try:
         return re.compile(units)
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise misuse(
             f"FullyShardedStrategy: units: expected a regular expression; got {units!r}: {error}"
         ) from None

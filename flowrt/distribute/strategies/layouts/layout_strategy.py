@@ -29,7 +29,7 @@ from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneD
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.layouts.attributes import LAYOUT, MESH, STORED, NodeLayouts, attributes_of
+from flowrt.graph.layouts.attributes import LAYOUT, MESH, STORED, NodeLayouts, attributes_of, layouts_of
 from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
@@ -88,6 +88,7 @@ class LayoutStrategy(Strategy):
             raise misuse(f"{where}: policy: expected a Precision; got {policy!r}", DTypeError)
         super().__init__(self._extended_over(mesh, batch_layout, rules))
         self.mesh, self.policy = mesh, policy
+        self._told: set[str] = set()
         self._patterns: dict[str, Entries] = {}
         self.when_made: Callable[[Sequence[Variable]], None] = lambda variables: None
         """Called with the trainable variables that were made in the scope, when it ends."""
@@ -143,6 +144,35 @@ class LayoutStrategy(Strategy):
         """Raise `InvalidArgumentError` for an expression that matches none of the ``names`` of variables."""
         check_matched("variable_layouts", self._patterns, names)
 
+    def check_trained(self, variables: Sequence[Variable]) -> None:
+        """Say so if an optimizer in the scope trains variables that were made outside it."""
+        others = [variable.op.name for variable in variables if MESH not in variable.op.node.attrs]
+        if others:
+            self._warn(
+                f"an optimizer in its scope trains variables made outside it, such as {others[0]!r}: they "
+                "have no layouts, and every device keeps them whole. Make the model, its placeholders and "
+                "its optimizer inside strategy.scope()"
+            )
+
+    def _check_axes(self) -> None:
+        """Say so if neither batches nor what is in the graph are divided along an axis of the mesh."""
+        of_graph = [op.node.attrs for op in get_default_graph().get_operations()]
+        every = (self.extended.attributes_of_input(), *of_graph)
+        layouts = (attrs[key] for attrs in every for key in (LAYOUT, STORED) if key in attrs)
+        used = {name for text in set(layouts) for name in re.findall(r"\w+", text)}
+        idle = [axis for axis in self.mesh.axes if axis.size > 1 and axis.name not in used]
+        for axis in idle:
+            self._warn(
+                f"no batch, variable or relayout is divided along {axis.name!r}: its {axis.size} "
+                f"{'turns' if axis.is_time else 'devices'} compute the same"
+            )
+
+    def _warn(self, message: str) -> None:
+        """Log ``message`` the first time."""
+        if message not in self._told:
+            self._told.add(message)
+            _log.warning("%r: %s", self, message)
+
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:
         if layout_strategy() is self:
@@ -166,6 +196,7 @@ class LayoutStrategy(Strategy):
             self._check_policy(made)
             self.when_made(made)
             self.settle()
+            self._check_axes()
 
     def _check_policy(self, made: Sequence[Variable]) -> None:
         """Raise `InvalidArgumentError` if variables were made, and the policy is about none of them."""

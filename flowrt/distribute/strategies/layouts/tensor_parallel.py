@@ -132,6 +132,13 @@ class TensorPlan:
         self._styles = _checked(styles, self._where)
         if axis is None and styles:
             raise misuse(f"{where}: plan: expected an axis of {mesh} for it; got None")
+        if axis is not None and not styles:
+            raise misuse(
+                f"{where}: plan: expected styles by names of variables, such as {{'up/kernel': 'column'}}; "
+                "got none. MultiWorkerLayoutStrategy is the same without a plan"
+            )
+        self._ranks: dict[str, int] = {}
+        """The largest rank of the variables with the style of each expression."""
         self._summed: dict[str, str] = {}
         """The attribute of the plan's variables: products that contract what is in parts are added up, those
         of rows in the forward pass and those of columns in the backward pass.
@@ -145,6 +152,9 @@ class TensorPlan:
         style, rank = self._style(variable), variable.shape.ndims
         if style is None or self._axis is None or not rank:
             return None
+        pattern = first_match({each: each for each in self._styles}, variable.op.name)
+        if pattern is not None:
+            self._ranks[pattern] = max(rank, self._ranks.get(pattern, 0))
         return _LAYOUTS[style](rank, self._axis)
 
     def attributes(self, variable: Variable) -> Mapping[str, str]:
@@ -152,8 +162,16 @@ class TensorPlan:
         return {} if self._style(variable) is None else self._summed
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raise `InvalidArgumentError` for an expression that matches none of ``names``."""
+        """Raise `InvalidArgumentError` for an expression that matches none of ``names``, and for rows of what
+        has none.
+        """
         check_matched(self._where, self._styles, names)
+        for pattern, rank in self._ranks.items():
+            if self._styles[pattern] == "row" and rank < 2:
+                raise misuse(
+                    f"{self._where}: expected 'row' for a kernel, of which it divides the rows; got "
+                    f"{pattern!r}, which matches vectors alone. A bias follows the kernel of its layer"
+                )
 
     def _style(self, variable: Variable) -> Style | None:
         name = variable.op.name

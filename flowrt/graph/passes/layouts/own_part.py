@@ -68,7 +68,10 @@ def check_state(subgraph: Subgraph) -> None:
         if node.op.effect is not Effect.HANDLE or MESH in node.attrs or node.op in OF_ITERATORS:
             continue
         if node.op is var_handle_op:
-            what = "expected one made in the scope of the strategy; got one of each process"
+            what = (
+                "expected one made in the scope of the strategy; got one of each process. Make the model "
+                "inside strategy.scope()"
+            )
             raise located(node, InvalidArgumentError(f"variable {node.name!r}: {what}"))
         what = f"expected no state but variables and iterators; got {node.op.name} {node.name!r}"
         raise located(node, UnimplementedError(f"a step of several processes: {what}"))
