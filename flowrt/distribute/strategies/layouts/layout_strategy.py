@@ -29,7 +29,7 @@ from flowrt.distribute.strategies.reduce.cross_device_ops import ReductionToOneD
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.layouts.attributes import LAYOUT, MESH, STORED, NodeLayouts, attributes_of, layouts_of
+from flowrt.graph.layouts.attributes import LAYOUT, MESH, STORED, NodeLayouts, attributes_of
 from flowrt.graph.layouts.layout import Entry, Layout, Shard, layout_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
