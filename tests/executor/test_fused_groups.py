@@ -91,12 +91,6 @@ def bias_and_activation_behind_a_product():
     return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), tf.Variable(values(7, seed=2)))), {"x": x}
 
 
-def bias_and_activation_behind_a_convolution():
-    x, w = tf.placeholder(tf.float32, [2, 5, 5, 3]), tf.Variable(values(3, 3, 3, 4, seed=1))
-    y = tf.nn.conv2d(x, w, [1, 1, 1, 1], "SAME")
-    return tf.nn.relu(tf.nn.bias_add(y, tf.Variable(values(4, seed=2)))), {"images": x}
-
-
 def rows_of_an_embedding():
     ids, table = tf.placeholder(tf.int64, [ROWS]), tf.placeholder(tf.float32, [50, COLUMNS])
     x = logits()
@@ -135,7 +129,6 @@ FEEDS = {
     "row": values(COLUMNS, seed=2),
     "column": values(ROWS, 1, seed=3),
     "table": values(50, COLUMNS, seed=4),
-    "images": values(2, 5, 5, 3),
     "labels": np.array([3, 0, 9, 9, 1, 5]),
     "ids": np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS) - 30,
 }
@@ -145,7 +138,7 @@ FEEDS = {
     "build",
     [
         softmax, log_softmax, sparse_cross_entropy, dense_cross_entropy, layer_norm,
-        bias_and_activation_behind_a_product, bias_and_activation_behind_a_convolution,
+        bias_and_activation_behind_a_product,
         rows_of_an_embedding, rows_of_a_variable, casts, a_sum_of_products_that_share_nothing, broadcasts,
     ],
     ids=lambda build: build.__name__,

@@ -111,6 +111,8 @@ class Updates:
         """Variables not initialized when last checked; once initialized, they stay so."""
         self._variables = [v for update in updates for v in update.variables]
         self._locks = locks_of(self._variables)
+        self._unset = self._variables
+        """All before the first update, none afterwards."""
         written = extents([v.array for v in self._variables])
         written = written[np.argsort(written[:, 0])]
         self._begins, self._ends = written[:, 0].tolist(), written[:, 1].tolist()
@@ -147,8 +149,9 @@ class Updates:
             kept = self._find_late()
             function(*arguments)
             del kept
-            for variable in self._variables:
+            for variable in self._unset:
                 variable.is_initialized = True
+            self._unset = []
         finally:
             for lock in held:
                 lock.release()

@@ -72,7 +72,7 @@ class VariableResource:
 
     def read(self) -> Any:
         """The value, without a copy. Raises `FailedPreconditionError` before the first assignment."""
-        if not self.is_initialized:
+        if not self.whole._has_value:  # in every step: without the call of a property
             raise FailedPreconditionError(
                 f"variable {self.name!r} has no value yet. Run global_variables_initializer(), or"
                 " local_variables_initializer() for a local variable, or restore a checkpoint"
@@ -100,7 +100,7 @@ class VariableResource:
                 xp.copyto(self.array, value)
             else:
                 self.array = xp.array(value, order="C")  # optimizers update it through a flat view
-            self.is_initialized = True
+            self.whole._has_value = True
 
 
 def locks_of(variables: Iterable[VariableResource]) -> list[threading.Lock]:
