@@ -13,14 +13,9 @@ from flowrt.executor.observe.gc_pause import paused_collector
 
 @pytest.fixture(autouse=True)
 def collector():
-    """Enabled, without frozen objects: the workers of pytest freeze what they have collected."""
     gc.enable()
-    is_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
     yield
     gc.enable()
-    if is_frozen:
-        gc.freeze()
 
 
 def test_no_collection_begins_in_the_context_and_later_ones_do():
