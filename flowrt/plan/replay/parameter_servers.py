@@ -167,9 +167,10 @@ class _Worker:
             )
 
     def abandon(self) -> None:
-        """Begin again if all servers have gone on since this worker read."""
+        """Give this step up for the next one if all servers have gone on since this worker read."""
         if self._computing and all(s.shard.version > self._tags[s.number] for s in self._run.servers):
             self._computing = 0
+            self._clock += 1
             self.begin()
 
     def _begun(self, server: _Server, version: int) -> None:
