@@ -402,10 +402,13 @@ def _at_root() -> Iterator[None]:
 
 def _shape_of(value: Any) -> TensorShape:
     """The shape of a value to load; unknown if it has none, which is an error later."""
+    if hasattr(value, "shape"):
+        return TensorShape(value.shape)
     try:
-        return TensorShape(value.shape if hasattr(value, "shape") else np.shape(value))
+        found = np.asarray(value)
     except ValueError:
         return TensorShape(None)
+    return TensorShape(None if found.dtype == object else found.shape)
 
 
 def _default_session() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
@@ -22,17 +23,24 @@ class VariableResource:
     reference variables.
     """
 
-    __slots__ = ("_has_value", "_rows", "array", "begin", "dtype", "lock", "name", "shape", "whole")
+    __slots__ = (
+        "__weakref__", "_has_value", "_rows", "_whole", "array", "begin", "dtype", "lock", "name", "shape",
+    )  # fmt: skip
 
     def __init__(self, name: str, dtype: DType, shape: Shape, whole: VariableResource | None = None) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
-        self.whole, self.begin = self if whole is None else whole, 0
-        """The variable of which these are rows, from ``begin``; itself, unless `rows` made it."""
+        self._whole, self.begin = whole, 0
         self.array: Any = None
         self.lock: threading.Lock = threading.Lock() if whole is None else whole.lock
-        """Of the memory: rows and their whole have one."""
+        """The lock of the memory: rows and their whole have one."""
         self._has_value = False
-        self._rows: dict[tuple[int, int], VariableResource] = {}
+        self._rows: weakref.WeakValueDictionary[tuple[int, int], VariableResource]
+        self._rows = weakref.WeakValueDictionary()  # no cycle: memory is freed when the session forgets it
+
+    @property
+    def whole(self) -> VariableResource:
+        """The variable of which these are rows, from ``begin``; itself, unless `rows` made it."""
+        return self._whole or self
 
     @property
     def is_initialized(self) -> bool:
@@ -72,7 +80,7 @@ class VariableResource:
 
     def read(self) -> Any:
         """The value, without a copy. Raises `FailedPreconditionError` before the first assignment."""
-        if not self.whole._has_value:  # in every step: without the call of a property
+        if not (self._whole or self)._has_value:  # in every step: without the call of a property
             raise FailedPreconditionError(
                 f"variable {self.name!r} has no value yet. Run global_variables_initializer(), or"
                 " local_variables_initializer() for a local variable, or restore a checkpoint"
@@ -100,7 +108,7 @@ class VariableResource:
                 xp.copyto(self.array, value)
             else:
                 self.array = xp.array(value, order="C")  # optimizers update it through a flat view
-            self.whole._has_value = True
+            (self._whole or self)._has_value = True
 
 
 def locks_of(variables: Iterable[VariableResource]) -> list[threading.Lock]:

@@ -171,13 +171,6 @@ def test_an_axis_along_which_nothing_is_divided_is_a_warning(caplog: pytest.LogC
         assert [record.message for record in caplog.records] == [text.format(strategy, a) for a in idle]
 
 
-def test_units_at_stage_0_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    for stage in (0, 1, 2, 3):
-        D.FullyShardedStrategy(mesh(), stage=stage, units="block")
-    (record,) = caplog.records
-    assert "units do nothing at stage 0" in record.message
-
-
 def test_a_model_made_outside_the_scope_of_its_optimizer_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

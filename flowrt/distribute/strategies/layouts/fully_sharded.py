@@ -115,8 +115,6 @@ class FullyShardedStrategy(TensorParallelStrategy):
         self.stage, self._axis, self._min_bytes = stage, mesh.axis(axes[-1]), min_bytes
         self._regathers, self._units = reshard_after_forward, _Units(_expression(units))
         self._offload = offload
-        if stage == 0 and units is not None:
-            self._warn("units do nothing at stage 0, at which each device keeps all variables whole")
 
     def layout_kept(self, variable: Variable, used: Layout) -> Layout:
         size = self.mesh.axes[self._axis].size
