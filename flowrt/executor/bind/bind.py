@@ -138,8 +138,11 @@ class Binder:
         self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
-        plain = KernelBinder(device, self._subgraph, registers, resource, has_loops=False)
-        self._plain_kernels = plain if awaits_loops else None
+        self._plain_kernels = (
+            KernelBinder(device, self._subgraph, registers, resource, has_loops=False)
+            if awaits_loops
+            else None
+        )
         """Kernels of operations until their loops are there."""
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)

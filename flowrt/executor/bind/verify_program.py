@@ -140,8 +140,8 @@ class _Replay:
         instructions = [instruction for segment in segments for instruction in segment.instructions]
         sent = SentKeys()
         self._keys = {key for instruction in instructions for key in _signals(instruction, sent)}
-        self._sent = SentKeys()
         """Keys that one of the streams sends."""
+        self._sent = SentKeys()
 
     def run(self) -> None:
         """Raise unless each instruction finds what its nodes should read, where nobody else writes."""
