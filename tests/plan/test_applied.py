@@ -17,6 +17,7 @@ from flowrt.graph.passes.layouts.lower_layouts import lower_layouts
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
 from flowrt.graph.precision import Precision
 from flowrt.plan.choice import Choice
+from flowrt.plan.in_place import carry_out
 from flowrt.plan.step.applied import applied, devices_of
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
@@ -89,6 +90,17 @@ def written(build: Callable[[], Any], choice: Choice, policy: Precision | None =
         with choice.strategy(names, policy).scope():
             net = build()
         request = request_of(net)
+        return compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
+
+
+def carried_out(build: Callable[[], Any], choice: Choice) -> Subgraph:
+    """The step of a script of which the graph gets the attributes of ``choice`` afterwards."""
+    with tf.Graph().as_default() as graph:
+        with RecordingStrategy().scope():
+            net = build()
+        request = request_of(net)
+        names = [device.to_string() for device in devices_of(choice.devices)]
+        carry_out(graph, Recorded(request), choice.strategy(names), choice)
         return compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
 
 

@@ -12,14 +12,11 @@ import pytest
 import flowrt as tf
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.layouts.attributes import MESH
-from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
 from flowrt.graph.precision import Precision
 from flowrt.plan.auto_strategy import AutoStrategy
 from flowrt.plan.choice import Choice
 from flowrt.plan.in_place import InPlaceStrategy, carry_out
 from flowrt.plan.plan_file import Plan, write_plan
-from flowrt.plan.step.applied import devices_of
-from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from tests.plan import test_applied
 
 CHOICES = [
@@ -99,13 +96,7 @@ def test_every_choice_is_carried_out_on_the_graph(
 @pytest.mark.parametrize("net", ["wide", "clipped"])
 def test_the_graph_is_that_of_a_script_written_for_the_strategy(net: str, choice: Choice) -> None:
     choice, build = test_applied.with_layouts(choice, net), test_applied.ALL[net]
-    with tf.Graph().as_default() as graph:
-        with RecordingStrategy().scope():
-            made = build()
-        request = test_applied.request_of(made)
-        names = [device.to_string() for device in devices_of(choice.devices)]
-        carry_out(graph, Recorded(request), choice.strategy(names), choice)
-        found = compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
+    found = test_applied.carried_out(build, choice)
     expected = test_applied.written(build, choice)
     text_of = test_applied.text_of
     assert text_of(found, choice.devices) == text_of(expected, choice.devices)

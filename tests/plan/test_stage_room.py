@@ -12,14 +12,11 @@ import pytest
 import flowrt as tf
 from flowrt.errors import ResourceExhaustedError
 from flowrt.graph.passes.layouts.stages.assign_stages import stage_of
-from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_before
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import this_host
-from flowrt.plan.in_place import carry_out
 from flowrt.plan.machine import CORE
 from flowrt.plan.plan_file import Plan, read_plan, write_plan
-from flowrt.plan.step.applied import applied, devices_of
-from flowrt.plan.step.recorded import Recorded, RecordingStrategy
+from flowrt.plan.step.applied import applied
 from flowrt.plan.task import Task, costs_of
 from tests.distribute.strategies.nets_with_layouts import Net
 from tests.plan import test_applied
@@ -66,13 +63,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_a_script_written_for_the_strategy_has_the_same_stages(choice: Choice) -> None:
-    with tf.Graph().as_default() as graph:
-        with RecordingStrategy().scope():
-            made = tables()
-        request = test_applied.request_of(made)
-        names = [device.to_string() for device in devices_of(choice.devices)]
-        carry_out(graph, Recorded(request), choice.strategy(names), choice)
-        carried = compile_step(request.request, CompileOptions(()), pipeline=stages_before("lower_layouts"))
+    carried = test_applied.carried_out(tables, choice)
     written = test_applied.written(tables, choice)
     text_of = test_applied.text_of
     assert text_of(carried, choice.devices) == text_of(written, choice.devices)
