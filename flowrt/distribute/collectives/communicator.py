@@ -207,6 +207,11 @@ class Communicator(Closing):
         if self._end(error):
             self._tell_others(error)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was aborted or closed, here or by another rank: no call succeeds any more."""
+        return self._error is not None
+
     @final
     def close(self) -> None:
         """Release its resources, when no call is active. Others may go on until they need it. Idempotent."""

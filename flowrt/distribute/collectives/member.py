@@ -106,8 +106,7 @@ class GroupMember:
 
     def begin(self, edge: str, call: Callable[[Communicator], Any]) -> None:
         """Begin ``call`` on the thread; `wait` has its result."""
-        left = self._started.get(edge)
-        if left is not None and left.error is None:  # one with an error belongs to a failed step
+        if edge in self._started and not self.communicator.has_ended:  # else it is left of a failed step
             raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
         self._started[edge] = self._ask(call)
 
