@@ -38,15 +38,23 @@ from flowrt.graph.text.graph_text import parse_subgraph
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.protos import graph_pb2
 from flowrt.rendezvous.channel import framing
+from flowrt.storage.sstable import read_table, write_table
+from flowrt.storage.tensor_bundle import TensorBundle
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.train.checkpoints.checkpoint import write_checkpoint
 from flowrt.train.checkpoints.checkpoint_format import decode_manifest
+from tests.storage.tables import table_of
 from tests.train.checkpoint_cases import SMALL
 
 MAX_GROWTH = 32 << 20
 """Bytes that the process may grow by after a tenth of the inputs: caches fill up, and the heap breaks up."""
 
 TEXT = "%a = Const() {value=f32[3](1.0, 2.0, 3.0)} : f32[3]\n%b = Square(%a) : f32[3]"
+
+
+BUNDLE = Path(__file__).parent / "storage" / "fixtures" / "all"
+"""A checkpoint that TensorFlow wrote."""
+BUNDLE_DATA, BUNDLE_KEYS = ".data-00000-of-00001", (b"", b"texts", b"by_rows")
 
 
 class Target(NamedTuple):
@@ -139,6 +147,25 @@ def _read_schedule(data: bytes, random: Random) -> None:
     parse_schedule(data.decode("utf-8", "replace"))
 
 
+def _read_table(data: bytes, random: Random) -> None:
+    """``data`` is how a block is compressed, and the block; its checksum is right."""
+    read_table(table_of(data[1:], data[0] if data else 0), "a table")
+
+
+def _read_bundle(data: bytes, random: Random) -> None:
+    """``data`` is the number of a key and its message in a checkpoint: the header's or a tensor's."""
+    table = read_table(BUNDLE.with_suffix(".index").read_bytes(), "a bundle")
+    table[BUNDLE_KEYS[data[0] % 3 if data else 0]] = data[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "m.index").write_bytes(write_table(sorted(table.items())))
+        Path(folder, "m.data-00000-of-00001").write_bytes(BUNDLE.with_suffix(BUNDLE_DATA).read_bytes())
+        bundle = TensorBundle(f"{folder}/m")
+        for name in bundle.entries:
+            with suppress(FileNotFoundError):
+                for piece in bundle.pieces(name):
+                    piece.array()
+
+
 def _graph_defs() -> list[bytes]:
     import flowrt as tf
 
@@ -176,6 +203,9 @@ def _targets() -> list[Target]:
     arrays = [np.arange(100, dtype=np.uint8), np.zeros(0, np.uint8)]
     pieces = *framing.encode(0, b"header", arrays), *framing.encode_checked(b"header", arrays)[0]
     schedules = [format_schedule(order(name, 2, 4)).encode() for name in ("gpipe", "1f1b")]
+    entries = read_table(BUNDLE.with_suffix(".index").read_bytes(), "a bundle")
+    compressed = b"\1\x11\x0c\0\1\5a\x05\x01\x1c" + struct.pack("<II", 0, 1)
+    block = b"\0\1\5aaaaaa\1\1\2bcc" + struct.pack("<II", 0, 1)
     return [
         Target("frames", 30, [b"".join(map(bytes, pieces)), bytes(framing.encode(2, b"")[0])], _read_frames),
         Target("messages", 30, [message.header for message in messages], _read_message),
@@ -183,6 +213,8 @@ def _targets() -> list[Target]:
         Target("schedules", 15, schedules, _read_schedule),
         Target("extensions", 5, [extension], _read_extension),
         Target("graph_defs", 5, _graph_defs(), _read_graph_def),
+        Target("tables", 5, [b"\0" + block, compressed], _read_table),
+        Target("bundles", 2, [bytes([i]) + entries[key] for i, key in enumerate(BUNDLE_KEYS)], _read_bundle),
     ]
 
 

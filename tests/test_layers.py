@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dtypes": ("errors",),
     "loops": ("errors", "dtypes"),
     "device": ("errors", "dtypes", "loops"),
+    "storage": ("errors", "dtypes", "protos"),
     "graph": ("errors", "dtypes", "protos", "loops", "device.spec", "device.device_kinds"),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
     "executor": ("errors", "base.progress", "dtypes", "protos", "loops", "device", "graph", "rendezvous"),
@@ -47,6 +48,7 @@ FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
 
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
 LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
+    "crc32c": ("flowrt.storage.checksums",),
     "cupy": ("flowrt.device.cuda.cuda",),
     "cupy_backends": ("flowrt.device.cuda.cuda",),
     "cupyx": ("flowrt.device.cuda.cuda",),

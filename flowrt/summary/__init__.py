@@ -2,7 +2,7 @@
 
     flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops that return messages
     writer.py                            FileWriter: messages with step and time
-    event_file.py, crc32c.py             the file format
+    event_file.py                        the file format
 
 Importing this package imports protobuf, so `import flowrt` defers it to first use.
 """

@@ -40,7 +40,7 @@ from flowrt.errors import (
     UnknownError,
 )
 from flowrt.protos.event_pb2 import Event
-from flowrt.summary.crc32c import masked_crc32c
+from flowrt.storage.checksums import masked_crc32c
 
 FILE_VERSION = "brain.Event:2"
 WRITE_S = 1.0

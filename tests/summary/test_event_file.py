@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from flowrt import errors
 from flowrt.protos.event_pb2 import Event, Summary
+from flowrt.storage.checksums import masked_crc32c
 from flowrt.summary import event_file
-from flowrt.summary.crc32c import BLOCK, crc32c, masked_crc32c
 from flowrt.summary.event_file import EventFileWriter, encode_record, read_events
 
 # The payload 10 01 is an Event with step 1 and nothing else; the bytes around it are those TensorFlow writes.
@@ -41,48 +41,6 @@ def steps(path: Path) -> list[int]:
     assert first.file_version == "brain.Event:2"
     assert first.wall_time > 0
     return [event.step for event in rest]
-
-
-def bitwise_crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
-    return crc ^ 0xFFFFFFFF
-
-
-# --- checksum -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("data", "crc"),
-    [
-        (b"", 0),
-        (b"123456789", 0xE3069283),
-        (bytes(32), 0x8A9136AA),  # this and the next three: RFC 3720, B.4
-        (b"\xff" * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-        (bytes(reversed(range(32))), 0x113FDB5C),
-    ],
-)
-def test_crc32c_of_known_data(data: bytes, crc: int) -> None:
-    assert crc32c(data) == crc
-
-
-@given(st.binary(max_size=64), st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK]))
-def test_crc32c_is_that_of_the_bitwise_algorithm(data: bytes, padding: int) -> None:
-    data += bytes(i * 37 % 251 for i in range(padding))
-    assert crc32c(data) == bitwise_crc32c(data)
-
-
-def test_crc32c_of_more_than_one_span() -> None:
-    data = bytes(i * i % 253 for i in range(150_001))
-    assert crc32c(data) == bitwise_crc32c(data)
-
-
-def test_the_mask_rotates_and_adds() -> None:
-    assert masked_crc32c(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) % 2**32
 
 
 # --- writing --------------------------------------------------------------------------------------

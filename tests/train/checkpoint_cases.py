@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
+from flowrt.train.checkpoints.shard_reader import ShardReader
 
 SMALL = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -40,7 +40,7 @@ def shard_files(prefix: str) -> list[str]:
 
 def named_files(prefix: str) -> list[str]:
     """The files that the manifest under ``prefix`` stands for."""
-    reader = CheckpointReader(prefix)
+    reader = ShardReader(prefix)
     count = len({piece.shard for entry in reader.tensors.values() for piece in entry.pieces})
     base = f"{os.path.basename(prefix)}.{reader.save_id}"
     shards = [f"{base}-{i:05d}-of-{count:05d}.safetensors" for i in range(count)]

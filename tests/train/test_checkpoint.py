@@ -25,9 +25,10 @@ from flowrt.errors import (
     OpError,
     UnimplementedError,
 )
-from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, write_checkpoint
-from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
+from flowrt.train.checkpoints.checkpoint import write_checkpoint
+from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, read_checkpoint, remove_checkpoint
 from flowrt.train.checkpoints.pieces import plan_shards
+from flowrt.train.checkpoints.shard_reader import ShardReader
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal, files, shard_paths
 
 in_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -87,7 +88,7 @@ def test_what_is_read_is_what_was_written(tmp_path, tensors, limit):
 
 def test_read_arrays_are_the_readers_own(prefix):
     write_checkpoint(prefix, SMALL)
-    reader = CheckpointReader(prefix)
+    reader = ShardReader(prefix)
     reader.get_tensor("w")[...] = 0
     reader.get_tensor("c")[...] = 0
     assert_equal({name: reader.get_tensor(name) for name in SMALL}, SMALL)
@@ -114,7 +115,7 @@ def test_shards_are_filled_in_order_up_to_the_limit():
 
 def test_the_reader_tells_names_shapes_and_dtypes(prefix):
     write_checkpoint(prefix, SMALL, max_shard_bytes=1)
-    reader = CheckpointReader(prefix)
+    reader = ShardReader(prefix)
     assert reader.get_variable_to_shape_map() == {"w": [2, 3], "c": [2], "s": [1, 2], "step": []}
     dtypes = reader.get_variable_to_dtype_map()
     assert [dtypes[name].name for name in SMALL] == ["float32", "complex128", "string", "int64"]
@@ -300,7 +301,7 @@ def test_a_manifest_cannot_point_outside_its_prefix(prefix, save_id):
     write_checkpoint(prefix, SMALL)
     edit_manifest(prefix, lambda m: m.update(save_id=save_id))
     with pytest.raises(DataLossError, match="save_id"):
-        CheckpointReader(prefix)
+        ShardReader(prefix)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_a_shape_that_cannot_be_is_refused_before_it_is_allocated(prefix, shape)
     write_checkpoint(prefix, {"x": np.zeros(2)})
     edit_manifest(prefix, lambda m: m["tensors"]["x"].update(shape=shape))
     with pytest.raises(DataLossError, match=r"index.json.*: expected"):
-        CheckpointReader(prefix)
+        ShardReader(prefix)
 
 
 def test_a_later_version_says_so(prefix):
@@ -362,7 +363,7 @@ def test_any_text_as_manifest_ends_in_data_loss(tmp_path, text):
     for manifest in (text, seal(text)):
         Path(f"{prefix}.index.json").write_bytes(manifest)
         with pytest.raises(DataLossError, match=r"index\.json"):
-            CheckpointReader(prefix)
+            ShardReader(prefix)
 
 
 def read_or_typed_error(prefix: str) -> None:

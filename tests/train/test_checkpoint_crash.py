@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from flowrt.errors import DataLossError, NotFoundError, ResourceExhaustedError
-from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, write_checkpoint
-from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
+from flowrt.train.checkpoints.checkpoint import write_checkpoint
+from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, read_checkpoint, remove_checkpoint
+from flowrt.train.checkpoints.shard_reader import ShardReader
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal, files, named_files, shard_files
 
 
@@ -262,7 +263,7 @@ def test_a_save_in_progress_survives_another_save_and_a_removal(prefix, monkeypa
 
 def test_a_reader_keeps_to_the_checkpoint_it_has_opened(prefix):
     write_checkpoint(prefix, versions(1), max_shard_bytes=16000)
-    reader = CheckpointReader(prefix)
+    reader = ShardReader(prefix)
     reader.get_tensor("t0")
     write_checkpoint(prefix, versions(2), max_shard_bytes=16000)
     assert reader.get_tensor("t1")[0] == 1  # of the shard that it holds open

@@ -16,8 +16,9 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError
 from flowrt.train.checkpoints import shard_file
 from flowrt.train.checkpoints.checkpoint import write_pieces
-from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_checkpoint
+from flowrt.train.checkpoints.open_checkpoint import read_checkpoint
 from flowrt.train.checkpoints.shard_file import BLOCK_BYTES, HeldPiece, ShardFile
+from flowrt.train.checkpoints.shard_reader import ShardReader
 from flowrt.train.checkpoints.together import ALONE
 from tests.train.checkpoint_cases import shard_paths
 from tests.train.test_checkpoint import edit_manifest, seal
@@ -48,9 +49,9 @@ def test_pieces_in_four_files_are_read_as_one_tensor(prefix: str) -> None:
     assert len(shard_paths(prefix)) == 5
     np.testing.assert_array_equal(read_checkpoint(prefix)["w"], W)
     assert read_checkpoint(prefix)["s"] == 3
-    assert CheckpointReader(prefix).get_variable_to_shape_map() == {"w": [5, 8], "s": []}
+    assert ShardReader(prefix).get_variable_to_shape_map() == {"w": [5, 8], "s": []}
     part, out = (slice(2, 5), slice(3, 6)), np.zeros((3, 3), np.float32)
-    stored = CheckpointReader(prefix).stored("w")
+    stored = ShardReader(prefix).stored("w")
     stored.check(part)
     stored.read(part, out)
     np.testing.assert_array_equal(out, W[part])
@@ -59,7 +60,7 @@ def test_pieces_in_four_files_are_read_as_one_tensor(prefix: str) -> None:
 def test_a_part_needs_only_the_files_with_its_elements(prefix: str) -> None:
     save(prefix, *[held("w", W, part) for part in QUARTERS])
     shard_paths(prefix)[3].unlink()
-    stored, out = CheckpointReader(prefix).stored("w"), np.zeros((5, 4), np.float32)
+    stored, out = ShardReader(prefix).stored("w"), np.zeros((5, 4), np.float32)
     left = (slice(0, 5), slice(0, 4))
     stored.check(left)
     stored.read(left, out)
@@ -91,7 +92,7 @@ def test_a_hole_and_an_overlap_are_data_loss(prefix: str) -> None:
     save(prefix, *[held("w", W, part) for part in QUARTERS])
     edit_manifest(prefix, lambda m: m["tensors"]["w"]["pieces"].pop())
     with pytest.raises(DataLossError, match=r"model.index.json: tensor 'w': expected pieces with all"):
-        CheckpointReader(prefix)
+        ShardReader(prefix)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_piece_that_is_no_part_of_its_tensor_is_data_loss(prefix: str, change:
     save(prefix, *[held("w", W, part) for part in QUARTERS])
     edit_manifest(prefix, lambda m: m["tensors"]["w"]["pieces"][3].update(change))
     with pytest.raises(DataLossError, match=r"tensor 'w' piece.*expected"):
-        CheckpointReader(prefix)
+        ShardReader(prefix)
 
 
 def test_pieces_that_would_have_one_name_in_a_file_are_refused(prefix: str) -> None:
@@ -120,7 +121,7 @@ def test_damage_names_the_tensor_the_piece_and_the_file_and_hurts_no_other_rows(
     data[-1] ^= 1
     path.write_bytes(data)
     message = rf"00001-of-00002.safetensors: tensor 'w', piece \[{rows}:{2 * rows}, 0:256\]: expected CRC-32"
-    stored = CheckpointReader(prefix).stored("w")
+    stored = ShardReader(prefix).stored("w")
     for part in ((slice(2 * rows - 1, 2 * rows), slice(255, 256)), (slice(0, 2 * rows), slice(0, 256))):
         with pytest.raises(DataLossError, match=message):
             stored.check(part)
@@ -141,7 +142,7 @@ def test_each_row_is_checked_and_no_other(prefix: str, row: int, monkeypatch: py
     for at in range(begin, begin + 32):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         for other in range(5):
-            part, stored = (slice(other, other + 1), slice(0, 8)), CheckpointReader(prefix).stored("w")
+            part, stored = (slice(other, other + 1), slice(0, 8)), ShardReader(prefix).stored("w")
             with pytest.raises(DataLossError, match="CRC-32") if other == row else nullcontext():
                 stored.check(part)
 
@@ -150,7 +151,7 @@ def test_files_of_many_blocks_have_a_checksum_for_each(prefix: str) -> None:
     w = np.random.default_rng(0).integers(0, 255, 2 * BLOCK_BYTES + 12345, np.uint8)
     save(prefix, HeldPiece.of_array("w", w), HeldPiece.of_array("v", w[:7]), max_shard_bytes=1 << 30)
     (path,) = shard_paths(prefix)
-    data, reader = path.read_bytes(), CheckpointReader(prefix)
+    data, reader = path.read_bytes(), ShardReader(prefix)
     (entry,) = reader._entries
     blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
     assert entry.crc32 == tuple(f"{zlib.crc32(block):08x}" for block in blocks)

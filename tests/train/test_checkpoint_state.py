@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from flowrt.train.checkpoints.checkpoint import remove_checkpoint, write_checkpoint
-from flowrt.train.checkpoints.checkpoint_reader import read_checkpoint
 from flowrt.train.checkpoints.checkpoint_state import (
     CheckpointState,
     format_checkpoint_state,
@@ -21,6 +20,7 @@ from flowrt.train.checkpoints.checkpoint_state import (
     parse_checkpoint_state,
     update_checkpoint_state,
 )
+from flowrt.train.checkpoints.open_checkpoint import read_checkpoint
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal
 
 

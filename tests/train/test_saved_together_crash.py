@@ -21,7 +21,7 @@ from flowrt.errors import OpError, ResourceExhaustedError, UnavailableError
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.passes.layouts.processes import Own
 from flowrt.train.checkpoints.checkpoint import write_checkpoint, write_pieces
-from flowrt.train.checkpoints.checkpoint_reader import read_checkpoint
+from flowrt.train.checkpoints.open_checkpoint import read_checkpoint
 from flowrt.train.checkpoints.shard_file import HeldPiece
 from flowrt.train.checkpoints.together import Together
 from tests.forks import FORKS

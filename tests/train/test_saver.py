@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -155,24 +154,6 @@ def test_another_dtype_a_missing_name_and_a_missing_checkpoint_are_refused(tmp_p
         for path in (None, str(tmp_path / "nothing")):
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"restore: expected .*; got"):
                 tf.train.Saver().restore(session, path)
-
-
-def test_a_checkpoint_of_tensorflow_says_what_to_do(tmp_path: Path) -> None:
-    """However a script comes to it: by the prefix, by a file's name, or by the directory's state."""
-    for ending in ("index", "data-00000-of-00001", "meta"):
-        (tmp_path / f"m-7.{ending}").write_bytes(b"its own")
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "m-7"\nall_model_checkpoint_paths: "m-7"\n')
-    prefix, advice = str(tmp_path / "m-7"), r"TensorFlow's own format, .*numpy\.savez.*load\(value, session\)"
-    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
-    with tf.Graph(), tf.Session() as session:
-        tf.Variable([1.0], name="weights")
-        for path in (prefix, f"{prefix}.index", f"{prefix}.meta", f"{prefix}.data-00000-of-00001"):
-            expected = rf"restore: expected .*flowrt saved; got '{re.escape(path)}': .*{advice}"
-            with pytest.raises(tf.errors.InvalidArgumentError, match=expected):
-                tf.train.Saver().restore(session, path)
-    for path in (prefix, str(tmp_path)):
-        with pytest.raises(tf.errors.NotFoundError, match=advice):
-            tf.train.load_checkpoint(path)
 
 
 def test_where_nothing_can_be_saved(tmp_path: Path) -> None:

@@ -9,6 +9,10 @@ together           processes that save or restore together
 checkpoint         the checkpoint store
 stored_tensor      a tensor in files, read in part
 checkpoint_reader  `CheckpointReader`
+shard_reader       checkpoints of flowrt
+tensorflow_reader  checkpoints of TensorFlow
+tensorflow_writer  and how they are written
+open_checkpoint    which of them there is
 checkpoint_state   the list of a directory's checkpoints
 variable_pieces    variables of a session as pieces
 saver              `Saver`

@@ -47,7 +47,7 @@ from flowrt.train.checkpoints.together import ALONE, Processes
 MAX_SHARD_BYTES = 1 << 30  # a copy over a network that breaks off goes on with the file that it was at
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}  # a file system without: no sweeps there
 
-_FILE_OF_TENSORFLOW = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
+_FILE_OF_A_CHECKPOINT = re.compile(r"\.(index|index\.json|meta|data-\d+-of-\d+)$")
 
 
 # Names
@@ -170,7 +170,7 @@ class _Save:
                 return path, "", len(self._shards)
             assert path is not None
             with typed_os_errors(f"saving checkpoint {path}"):
-                _make_directory(path)
+                make_directory(path)
                 save_id, self._pending = stack.enter_context(_pending_save(path))
             return path, save_id, len(self._shards)
 
@@ -249,7 +249,8 @@ class _Save:
         return shard_path(self.prefix, self._save_id, number, self._count)
 
 
-def _make_directory(prefix: str) -> None:
+def make_directory(prefix: str) -> None:
+    """Make the directory of ``prefix`` if its parent is there. Raises `InvalidArgumentError` otherwise."""
     directory = os.path.dirname(prefix) or "."
     if os.path.isdir(directory):
         return
@@ -344,29 +345,18 @@ def _is_current(prefix: str, save_id: str) -> bool:
 # Reading
 
 
-def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
-    """Whether a save under this prefix was completed; the contents of its files are not checked."""
-    return os.path.isfile(_manifest_path(check_prefix(checkpoint_prefix)))
-
-
-def is_of_tensorflow(prefix: str) -> bool:
-    """Whether TensorFlow has saved a checkpoint under this prefix; flowrt does not read its format."""
-    return os.path.isfile(f"{prefix}.index")
+def is_of_flowrt(prefix: str) -> bool:
+    """Whether flowrt completed a save under this prefix; the contents of its files are not checked."""
+    return os.path.isfile(_manifest_path(prefix))
 
 
 def why_absent(prefix: str) -> str:
     """The reason why there is no checkpoint under ``prefix``, and what to do."""
-    manifest = _manifest_path("")
-    if prefix.endswith(manifest) and checkpoint_exists(prefix.removesuffix(manifest)):
-        return f"remove {manifest!r} from it"
     if os.path.isdir(prefix):
         return "it is a directory. Use latest_checkpoint(directory)"
-    if is_of_tensorflow(_FILE_OF_TENSORFLOW.sub("", prefix)):
-        return (
-            "it is in TensorFlow's own format, which flowrt does not read. Write the values to a file with "
-            "numpy.savez there, and assign each to its variable here with load(value, session)"
-        )
-    return f"there is no {_manifest_path(prefix)}"
+    if file := _FILE_OF_A_CHECKPOINT.search(prefix):
+        return f"remove {file[0]!r} from it"
+    return f"there is no {_manifest_path(prefix)}, nor {prefix}.index"
 
 
 def read_manifest(prefix: str) -> Manifest:

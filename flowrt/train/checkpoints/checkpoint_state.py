@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import final
 
 from flowrt.errors import DataLossError, InvalidArgumentError
-from flowrt.train.checkpoints.checkpoint import checkpoint_exists, is_of_tensorflow
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
 from flowrt.train.checkpoints.durable_files import PathLike, path_string, replace_file, typed_os_errors
+from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, open_checkpoint
 from flowrt.train.checkpoints.stored_arrays import Array
 
 __all__ = [
@@ -142,26 +142,21 @@ def get_checkpoint_state(
 def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = None) -> str | None:
     """The prefix of the directory's newest checkpoint, or None. Raises `DataLossError`.
 
-    A checkpoint saved by TensorFlow counts, since restoring it raises an error that says what to do; with
-    None a script would start from scratch. If the files of the newest one are gone, that is a warning, which
-    names the newest one that is there.
+    One that TensorFlow has saved counts too. If the files of the newest one are gone, that is a warning,
+    which names the newest one that is there.
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     if state is None or not state.model_checkpoint_path:
         return None
-    if _is_there(state.model_checkpoint_path):
+    if checkpoint_exists(state.model_checkpoint_path):
         return state.model_checkpoint_path
-    older = next(filter(_is_there, reversed(state.all_model_checkpoint_paths)), None)
+    older = next(filter(checkpoint_exists, reversed(state.all_model_checkpoint_paths)), None)
     LOGGER.warning(
         "%s: the newest checkpoint counts as none, since its index is gone. %s",
         state.model_checkpoint_path,
         "There is no older one" if older is None else f"To go on from an older one, restore {older}",
     )
     return None
-
-
-def _is_there(prefix: str) -> bool:
-    return checkpoint_exists(prefix) or is_of_tensorflow(prefix)
 
 
 def load_checkpoint(ckpt_dir_or_file: PathLike) -> CheckpointReader:
@@ -171,11 +166,11 @@ def load_checkpoint(ckpt_dir_or_file: PathLike) -> CheckpointReader:
     """
     path = path_string(ckpt_dir_or_file, "ckpt_dir_or_file")
     if not os.path.isdir(path):
-        return CheckpointReader(path)
+        return open_checkpoint(path)
     latest = latest_checkpoint(path)
     if latest is None:
         raise InvalidArgumentError(f"load_checkpoint: expected a directory with a checkpoint; got {path}")
-    return CheckpointReader(latest)
+    return open_checkpoint(latest)
 
 
 def list_variables(ckpt_dir_or_file: PathLike) -> list[tuple[str, list[int]]]:

@@ -25,7 +25,7 @@ from flowrt.train.checkpoints.durable_files import PathLike, path_string, typed_
 from flowrt.train.checkpoints.pieces import Slices, whole
 from flowrt.train.checkpoints.shard_file import ShardFile
 from flowrt.train.checkpoints.stored_arrays import DTYPE_OF_CODE, Array
-from flowrt.train.checkpoints.stored_tensor import Source, StoredPiece, StoredTensor
+from flowrt.train.checkpoints.stored_tensor import ShardPiece, ShardTensor, Source
 from flowrt.train.checkpoints.together import processes_of
 from flowrt.train.checkpoints.variable_pieces import filling
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES
@@ -109,7 +109,7 @@ def _session(session: Any) -> Any:
 # --- the files
 
 
-def _tensors_of(path: str) -> dict[str, StoredTensor | str]:
+def _tensors_of(path: str) -> dict[str, ShardTensor | str]:
     """The tensors by name; the dtype alone, where flowrt has none such."""
     with typed_os_errors(f"load_safetensors: {path}"):
         if not os.path.isdir(path):
@@ -143,14 +143,14 @@ def _weight_map(index: str) -> dict[str, str]:
     return names
 
 
-def _tensor(file: ShardFile, key: str) -> StoredTensor | str:
+def _tensor(file: ShardFile, key: str) -> ShardTensor | str:
     stored = file.find(key)
     if stored is None:
         raise DataLossError(f"{file.path}: expected the tensor {key!r}, which the index lists; it has none")
     if stored.code not in DTYPE_OF_CODE:
         return stored.code
-    piece = StoredPiece(whole(stored.shape), key, file.path, lambda where: file)
-    return StoredTensor(key, DTYPE_OF_CODE[stored.code], stored.shape, [piece])
+    piece = ShardPiece(whole(stored.shape), key, file.path, lambda where: file)
+    return ShardTensor(key, DTYPE_OF_CODE[stored.code], stored.shape, [piece])
 
 
 # --- which variable gets which
@@ -237,7 +237,7 @@ def _name(wanted: str | Transposed) -> str:
 
 
 def _sources(
-    wanted: Mapping[Variable, str | Transposed], tensors: Mapping[str, StoredTensor | str]
+    wanted: Mapping[Variable, str | Transposed], tensors: Mapping[str, ShardTensor | str]
 ) -> tuple[dict[Variable, Source], list[str]]:
     """The source of each variable, and which variables cannot get their tensors."""
     sources: dict[Variable, Source] = {}
@@ -261,7 +261,7 @@ def _widens(stored: DType, wanted: DType) -> bool:
     return stored == wanted or ({stored, wanted} <= FLOATING and np.can_cast(stored.np, wanted.np, "safe"))
 
 
-def _misfit(variable: Variable, tensor: StoredTensor, choice: str | Transposed) -> str | None:
+def _misfit(variable: Variable, tensor: ShardTensor, choice: str | Transposed) -> str | None:
     """The reason why the shapes do not fit, None if they do."""
     shape, rank = variable.shape, len(tensor.shape)
     if isinstance(choice, Transposed) and choice.perm is not None and sorted(choice.perm) != [*range(rank)]:
@@ -276,7 +276,7 @@ def _misfit(variable: Variable, tensor: StoredTensor, choice: str | Transposed) 
     )
 
 
-def _source(tensor: StoredTensor, choice: str | Transposed) -> Source:
+def _source(tensor: ShardTensor, choice: str | Transposed) -> Source:
     if not isinstance(choice, Transposed):
         return tensor
     return _Permuted(tensor, choice.perm or tuple(reversed(range(len(tensor.shape)))))
@@ -321,7 +321,7 @@ def _patterns(ignore: Any) -> list[re.Pattern[str]]:
 class _Permuted:
     """A tensor with its dimensions in another order."""
 
-    def __init__(self, tensor: StoredTensor, perm: tuple[int, ...]) -> None:
+    def __init__(self, tensor: ShardTensor, perm: tuple[int, ...]) -> None:
         self._tensor, self._perm = tensor, perm
         self.shape = tuple(tensor.shape[dim] for dim in perm)
 

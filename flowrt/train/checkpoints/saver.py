@@ -1,9 +1,9 @@
 """`Saver`: variables to checkpoints and back.
 
 The files are those of `flowrt.train.checkpoints.checkpoint`: safetensors shards and a JSON manifest with
-checksums, replaced atomically. Nothing is added to the graph: values are taken from and put into the session
-(`flowrt.train.checkpoints.variable_pieces`), so a Saver works on a finalized graph, and nothing in a
-checkpoint can run.
+checksums, replaced atomically; or TensorFlow's. Nothing is added to the graph: values are taken from and put
+into the session (`flowrt.train.checkpoints.variable_pieces`), so a Saver works on a finalized graph, and
+nothing in a checkpoint can run.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, nearest
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError, nearest
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.source import user_line
 from flowrt.profiler.text_table import first_few
-from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint, why_absent, write_pieces
-from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader, read_one_save
+from flowrt.train.checkpoints.checkpoint import check_prefix, why_absent, write_pieces
+from flowrt.train.checkpoints.checkpoint import remove_checkpoint as remove_pieces
+from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
 from flowrt.train.checkpoints.checkpoint_state import update_checkpoint_state
 from flowrt.train.checkpoints.durable_files import path_string
+from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, read_one_save, remove_checkpoint
 from flowrt.train.checkpoints.stored_tensor import Reshaped, Source, StoredTensor
-from flowrt.train.checkpoints.together import processes_of
-from flowrt.train.checkpoints.variable_pieces import filling, held_pieces, take_part_in_values
+from flowrt.train.checkpoints.tensorflow_writer import write_bundle_files
+from flowrt.train.checkpoints.together import Processes, processes_of
+from flowrt.train.checkpoints.variable_pieces import filling, held_pieces, take_part_in_values, values_of
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
 
@@ -36,7 +39,12 @@ class Saver:
 
     The newest ``max_to_keep`` checkpoints are kept (0 or None: all); of older ones, one per
     ``keep_checkpoint_every_n_hours``. With ``pad_step_number`` steps are written with eight digits.
-    ``reshape`` allows a value of another shape with the same number of elements.
+    ``reshape`` allows a value of another shape with the same number of elements. With ``file_format``
+    "tensorflow" saved checkpoints are TensorFlow's (version 2), for it to read; any is restored.
+
+    >>> saver = tf.train.Saver(file_format="tensorflow")
+    >>> saver.save(session, "model.ckpt", global_step=100)
+    'model.ckpt-100'
     """
 
     def __init__(
@@ -56,7 +64,14 @@ class Saver:
         pad_step_number: bool = False,
         save_relative_paths: bool = False,
         filename: str | None = None,
+        *,
+        file_format: Literal["flowrt", "tensorflow"] = "flowrt",
     ) -> None:
+        if file_format not in ("flowrt", "tensorflow"):
+            raise InvalidArgumentError(
+                f"Saver: expected file_format 'flowrt' or 'tensorflow'; got {file_format!r}"
+            )
+        self._format = file_format
         self._reshape, self._max_to_keep = reshape, max_to_keep or 0
         self._keep_every_s = keep_checkpoint_every_n_hours * 3600
         self._pad, self._allow_empty = pad_step_number, allow_empty
@@ -108,7 +123,7 @@ class Saver:
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
         targets = self._targets()
         processes = processes_of(targets.values(), "save")
-        write_pieces(prefix, lambda: held_pieces(sess, targets, processes), processes)
+        self._write(prefix, sess, targets, processes)
         outdated = self._record(prefix) if write_state else []
 
         def list_checkpoint() -> None:
@@ -120,6 +135,20 @@ class Saver:
 
         processes.all(list_checkpoint)
         return prefix
+
+    def _write(self, prefix: str, sess: Any, targets: Mapping[str, Variable], processes: Processes) -> None:
+        if self._format == "flowrt":
+            write_pieces(prefix, lambda: held_pieces(sess, targets, processes), processes)
+            return
+        if processes.count > 1:
+            raise FailedPreconditionError(
+                "save: expected one process for file_format='tensorflow'; got a mesh of "
+                f"{processes.count}. Leave file_format out: all of them save their parts",
+                source=user_line(),
+            )
+        values = values_of(sess, list(targets.values()))
+        write_bundle_files(check_prefix(prefix), [(name, values[v]) for name, v in targets.items()])
+        remove_pieces(prefix)  # of a checkpoint of flowrt's, which would be read first
 
     def take_part(self, sess: Any) -> None:
         """Take part in the save of another worker: write, or read, what this one has of the variables."""
@@ -196,8 +225,9 @@ class Saver:
             message = f"variable {name!r} has shape {expected}; its saved value has shape {shape}"
             message = f"checkpoint {prefix!r}: {message}"
             raise InvalidArgumentError(message, op=variable.op.name, source=variable.op.source)
-        if types[name] != variable.dtype:
-            message = f"variable {name!r} is {variable.dtype.name}; its saved value is {types[name].name}"
+        if types.get(name) != variable.dtype:
+            saved = types[name].name if name in types else "of a dtype that flowrt does not have"
+            message = f"variable {name!r} is {variable.dtype.name}; its saved value is {saved}"
             raise DTypeError(
                 f"checkpoint {prefix!r}: {message}", op=variable.op.name, source=variable.op.source
             )
@@ -261,13 +291,13 @@ def _existing(save_path: Any) -> str:
         )
     prefix = path_string(save_path, "restore")
     if not checkpoint_exists(prefix):
-        expected = "expected the prefix of a checkpoint that flowrt saved"
+        expected = "expected the prefix of a checkpoint"
         message = f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}"
         raise InvalidArgumentError(message, source=user_line())
     return prefix
 
 
-def _shaped(stored: StoredTensor, variable: Variable) -> Source:
+def _shaped(stored: StoredTensor[Any], variable: Variable) -> Source:
     """``stored``, in the shape of the variable if that is another one."""
     shape = variable.shape
     fits = shape.is_compatible_with(list(stored.shape))

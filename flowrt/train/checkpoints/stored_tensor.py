@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, final
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 
 import numpy as np
 
@@ -28,7 +29,67 @@ class Source(Protocol):
         """Write the elements of ``part`` to ``out``, which has their shape."""
 
 
-class StoredPiece(NamedTuple):
+class Located(Protocol):
+    """A piece of a tensor: where it is in it."""
+
+    @property
+    def slices(self) -> Slices: ...
+
+
+P = TypeVar("P", bound=Located)
+
+
+class StoredTensor(ABC, Generic[P]):
+    """A tensor of ``dtype`` and ``shape``, called ``name``, which is there in ``pieces``.
+
+    `check` raises `NotFoundError` for a missing file, `DataLossError` for a damaged one, and other errors of
+    the file system; all name the tensor, the piece and the file.
+    """
+
+    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[P]) -> None:
+        self.name, self.dtype, self.shape = name, dtype, shape
+        self._pieces = pieces
+
+    @final
+    def check(self, part: Slices) -> None:
+        """See `Source`."""
+        for piece, common in self._within(part):
+            self._check(piece, common)
+
+    @final
+    def read(self, part: Slices, out: Array) -> None:
+        """See `Source`. ``out`` may be of another dtype, to which the elements are cast."""
+        for piece, common in self._within(part):
+            out[inside(common, part)] = self._array(piece)[inside(common, piece.slices)]
+
+    @final
+    def value(self) -> Array:
+        """The whole, as a new array. Raises as `check`."""
+        part = whole(self.shape)
+        self.check(part)
+        out = np.empty(self.shape, self.dtype.np)
+        self.read(part, out)
+        return out
+
+    def _within(self, part: Slices) -> Iterator[tuple[P, Slices]]:
+        """The pieces that have elements of ``part``, with these."""
+        for piece in self._pieces:
+            common = intersect(piece.slices, part)
+            if common is not None:
+                yield piece, common
+
+    # --- implemented by each format
+
+    @abstractmethod
+    def _check(self, piece: P, common: Slices) -> None:
+        """Raise unless the elements ``common`` of ``piece`` can be read."""
+
+    @abstractmethod
+    def _array(self, piece: P) -> Array:
+        """The piece, in the memory of the file."""
+
+
+class ShardPiece(NamedTuple):
     """A piece of a tensor, the ``key`` of a file, which ``open`` opens; its argument names the piece in
     errors.
     """
@@ -40,63 +101,31 @@ class StoredPiece(NamedTuple):
 
 
 @final
-class StoredTensor:
-    """A tensor of ``dtype`` and ``shape``, called ``name``, which is there in ``pieces``.
+class ShardTensor(StoredTensor[ShardPiece]):
+    """A tensor in safetensors files."""
 
-    `check` raises `NotFoundError` for a missing file, `DataLossError` for a damaged one, and other errors of
-    the file system; all name the tensor, the piece and the file.
-    """
+    def _check(self, piece: ShardPiece, common: Slices) -> None:
+        where = self._where(piece)
+        with typed_os_errors(where):
+            file, stored = self._find(piece, where)
+            file.check(*self._range(piece, common, stored), where)
+        if self.dtype is string:
+            self._array(piece)
 
-    def __init__(
-        self, name: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[StoredPiece]
-    ) -> None:
-        self.name, self.dtype, self.shape = name, dtype, shape
-        self._pieces = pieces
-
-    def check(self, part: Slices) -> None:
-        """See `Source`."""
-        for piece, common in self._within(part):
-            where = self._where(piece)
-            with typed_os_errors(where):
-                file, stored = self._find(piece, where)
-                file.check(*self._range(piece, common, stored), where)
-            if self.dtype is string:
-                self._array(piece)
-
-    def read(self, part: Slices, out: Array) -> None:
-        """See `Source`. ``out`` may be of another dtype, to which the elements are cast."""
-        for piece, common in self._within(part):
-            out[inside(common, part)] = self._array(piece)[inside(common, piece.slices)]
-
-    def value(self) -> Array:
-        """The whole, as a new array. Raises as `check`."""
-        part = whole(self.shape)
-        self.check(part)
-        out = np.empty(self.shape, self.dtype.np)
-        self.read(part, out)
-        return out
-
-    def _within(self, part: Slices) -> Iterator[tuple[StoredPiece, Slices]]:
-        """The pieces that have elements of ``part``, with these."""
-        for piece in self._pieces:
-            common = intersect(piece.slices, part)
-            if common is not None:
-                yield piece, common
-
-    def _range(self, piece: StoredPiece, common: Slices, stored: StoredBytes) -> tuple[int, int]:
+    def _range(self, piece: ShardPiece, common: Slices, stored: StoredBytes) -> tuple[int, int]:
         """The bytes of the file with the elements of ``common``, and what is between them."""
         if self.dtype is string:
             return stored.begin, stored.end
         first, end = extent(inside(common, piece.slices), _shape(piece))
         return stored.begin + first * self.dtype.size, stored.begin + end * self.dtype.size
 
-    def _array(self, piece: StoredPiece) -> Array:
+    def _array(self, piece: ShardPiece) -> Array:
         """The piece, in the memory of the file."""
         where = self._where(piece)
         file, stored = self._find(piece, where)
         return from_stored(self.dtype, _shape(piece), file.bytes(stored.begin, stored.end), where)
 
-    def _find(self, piece: StoredPiece, where: str) -> tuple[ShardFile, StoredBytes]:
+    def _find(self, piece: ShardPiece, where: str) -> tuple[ShardFile, StoredBytes]:
         file = piece.open(where)
         found = file.find(piece.key)
         if found is None:
@@ -107,7 +136,7 @@ class StoredTensor:
             raise DataLossError(f"{where}: the manifest says {expected}; the shard has {got}")
         return file, found
 
-    def _where(self, piece: StoredPiece) -> str:
+    def _where(self, piece: ShardPiece) -> str:
         part = "" if _shape(piece) == self.shape else f", piece {format_slices(piece.slices)}"
         return f"{piece.path}: tensor {self.name!r}{part}"
 
@@ -116,7 +145,7 @@ class StoredTensor:
 class Reshaped:
     """A tensor in another ``shape`` of as many elements. Each part needs the whole, in memory."""
 
-    def __init__(self, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+    def __init__(self, tensor: StoredTensor[Any], shape: tuple[int, ...]) -> None:
         self._tensor, self.shape = tensor, shape
 
     def check(self, part: Slices) -> None:
@@ -128,5 +157,5 @@ class Reshaped:
         out[...] = self._tensor.value().reshape(self.shape)[part]
 
 
-def _shape(piece: StoredPiece) -> tuple[int, ...]:
+def _shape(piece: ShardPiece) -> tuple[int, ...]:
     return tuple(s.stop - s.start for s in piece.slices)

@@ -7,7 +7,7 @@ cluster, and what has several copies, is saved and restored by its whole value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ def held_pieces(sess: Any, variables: Mapping[str, Variable], processes: Process
     Raises `FailedPreconditionError` for a variable without a value.
     """
     shards = _shards(sess, variables.values())
-    values = _values(sess, [v for v in variables.values() if v not in shards])
+    values = values_of(sess, [v for v in variables.values() if v not in shards])
     held = list[HeldPiece]()
     in_place = {name: shards[v] for name, v in variables.items() if v in shards}
     mine = _chosen(in_place, variables, processes.number)
@@ -122,7 +122,7 @@ def _shape(variable: Variable) -> tuple[int, ...]:
     return tuple(size or 0 for size in variable.shape.as_list())
 
 
-def _values(sess: Any, variables: list[Variable]) -> dict[Variable, Any]:
+def values_of(sess: Any, variables: Sequence[Variable]) -> dict[Variable, Any]:
     """The value to save for each variable."""
     shared = _shared_values(sess, variables)
     kept = [v for v in variables if v not in shared]
