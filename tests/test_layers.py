@@ -58,6 +58,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "llvmlite": ("flowrt.device.llvm.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
     "mpi4py": ("flowrt.rendezvous.mpi.mpi_channel",),
+    "onnx": ("flowrt.onnx.proto",),
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),

@@ -55,6 +55,7 @@ MAX_LINES = {
     "docs/functions.md": 180,
     "docs/layouts.md": 190,
     "docs/mixed_precision.md": 100,
+    "docs/models.md": 70,
     "docs/other_systems.md": 180,
     "docs/parameter_servers.md": 90,
     "docs/pipelines.md": 400,

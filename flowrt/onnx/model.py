@@ -1,0 +1,232 @@
+"""`OnnxModel`: a model that runs; one graph and session for each signature of its inputs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from flowrt.errors import InvalidArgumentError, nearest
+from flowrt.onnx.importer import check_operations, import_model
+from flowrt.onnx.proto import dtype_of as dtype_of_element
+from flowrt.onnx.proto import read_model
+from flowrt.onnx.surface import tf
+from flowrt.onnx.values import NeedsValueError, Value
+
+MAX_GRAPHS = 8
+MAX_BY_VALUE = 4096
+"""Elements of an input that may be part of a signature."""
+
+
+class _Built(NamedTuple):
+    """A graph for one signature: its session, the tensors to feed in order, and what to fetch by name."""
+
+    session: tf.Session
+    feeds: list[Any]
+    outputs: dict[str, Value]
+
+
+@final
+class OnnxModel:
+    """A model; made by `load`. ``inputs`` and ``outputs`` are names, in order. Not thread-safe."""
+
+    def __init__(self, model: Any) -> None:
+        self.proto = model
+        initialized = {each.name for each in model.graph.initializer}
+        self._types = {each.name: each.type for each in model.graph.input}
+        self.inputs = [each.name for each in model.graph.input if each.name not in initialized]
+        self.outputs = [each.name for each in model.graph.output]
+        self._by_value: set[str] = set()
+        """The inputs that say by their values how to build."""
+        self._graphs: OrderedDict[Any, _Built] = OrderedDict()
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        """The outputs by name: arrays, strings as objects of str, lists for sequences, None for an optional
+        without a value. ``inputs`` are arrays by name, or in order.
+
+        The first run with other shapes builds another graph (0.05 to 0.3 s); the last 8 are kept. Raises
+        `InvalidArgumentError` for inputs that do not fit, and as `import_model` does.
+        """
+        given = self._checked(inputs)
+        built = self._built(given)
+        feeds = dict(zip(built.feeds, _flat(given, self._by_value), strict=True))
+        fetched: list[Any] = []
+        structure = {name: _with_places(value, fetched) for name, value in built.outputs.items()}
+        values = built.session.run(fetched, feeds) if fetched else []
+        return {name: _filled(value, values) for name, value in structure.items()}
+
+    def close(self) -> None:
+        """Release the sessions. Idempotent."""
+        for built in self._graphs.values():
+            built.session.close()
+        self._graphs.clear()
+
+    # --- inputs
+
+    def _checked(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        """The inputs by name, as arrays."""
+        if not isinstance(inputs, Mapping):
+            if len(inputs) > len(self.inputs):
+                raise InvalidArgumentError(
+                    f"the model: expected {len(self.inputs)} inputs; got {len(inputs)}"
+                )
+            inputs = dict(zip(self.inputs, inputs, strict=False))
+        for name in inputs:
+            if name not in self._types:
+                hint = nearest(str(name), self._types)
+                raise InvalidArgumentError(
+                    f"the model: expected inputs of {self.inputs}; got {name!r}.{hint}"
+                )
+        return {name: self._value(name, value, self._types[name]) for name, value in inputs.items()}
+
+    def _value(self, name: str, value: Any, kind: Any) -> Any:
+        if kind.HasField("optional_type"):
+            return None if value is None else self._value(name, value, kind.optional_type.elem_type)
+        if kind.HasField("sequence_type"):
+            return [self._value(name, each, kind.sequence_type.elem_type) for each in value]
+        wanted = dtype_of_element(kind.tensor_type.elem_type)
+        array = np.asarray(value)
+        if wanted.kind == "O":
+            flat = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
+            return np.array([*flat, None], object)[:-1].reshape(array.shape)
+        if array.dtype != wanted:
+            raise InvalidArgumentError(f"input {name!r}: expected {wanted}; got {array.dtype}")
+        if kind.tensor_type.HasField("shape"):
+            dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.tensor_type.shape.dim]
+            fits = len(dims) == array.ndim and all(
+                d in (None, size) for d, size in zip(dims, array.shape, strict=True)
+            )
+            if not fits:
+                raise InvalidArgumentError(f"input {name!r}: expected shape {dims}; got {list(array.shape)}")
+        return array
+
+    # --- graphs
+
+    def _built(self, given: Mapping[str, Any]) -> _Built:
+        while True:
+            key = tuple(_signature(name, value, name in self._by_value) for name, value in given.items())
+            if key in self._graphs:
+                self._graphs.move_to_end(key)
+                return self._graphs[key]
+            graph = tf.Graph()
+            try:
+                with graph.as_default():
+                    values = {n: v if n in self._by_value else _placeholder(v) for n, v in given.items()}
+                    outputs = import_model(self.proto, values)
+            except NeedsValueError as error:
+                self._take_by_value(error, values, given)
+                continue
+            feeds = [
+                each
+                for name, value in values.items()
+                if name not in self._by_value
+                for each in _leaves(value)
+            ]
+            built = _Built(tf.Session(graph=graph), feeds, outputs)
+            self._graphs[key] = built
+            if len(self._graphs) > MAX_GRAPHS:
+                self._graphs.popitem(last=False)[1].session.close()
+            return built
+
+    def _take_by_value(
+        self, error: NeedsValueError, values: Mapping[str, Value], given: Mapping[str, Any]
+    ) -> None:
+        """Make the inputs on which the value depends that building needs part of the signature."""
+        needed = _ancestors(error.tensor)
+        found = {
+            name
+            for name, value in values.items()
+            if name not in self._by_value and any(leaf.op.name in needed for leaf in _leaves(value))
+        }
+        small = {name for name in found if sum(leaf.size for leaf in _leaves(given[name])) <= MAX_BY_VALUE}
+        if not small:
+            raise error
+        self._by_value |= small
+
+
+def load(source: Any) -> OnnxModel:
+    """The model of a file, of bytes or of a ModelProto.
+
+    >>> model = flowrt.onnx.load("classifier.onnx")
+    >>> model.inputs, model.outputs
+    (['image'], ['scores'])
+    >>> scores = model.run({"image": image})["scores"]
+
+    Raises `NotFoundError` for a missing file, `InvalidArgumentError` for anything that is no model, and
+    `UnimplementedError` that names all operations that are missing.
+    """
+    model = read_model(source)
+    check_operations(model)
+    return OnnxModel(model)
+
+
+def _signature(name: str, value: Any, by_value: bool) -> Any:
+    if value is None or isinstance(value, list):
+        return name, None if value is None else tuple(_signature("", each, by_value) for each in value)
+    known = (
+        (tuple(value.reshape(-1).tolist()) if value.dtype.kind == "O" else value.tobytes())
+        if by_value
+        else None
+    )
+    return name, value.dtype.str, value.shape, known
+
+
+def _placeholder(value: Any) -> Value:
+    if isinstance(value, list):
+        return [_placeholder(each) for each in value]
+    return None if value is None else tf.placeholder(tf.as_dtype(value.dtype), value.shape)
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return [leaf for each in value for leaf in _leaves(each)]
+    return [] if value is None else [value]
+
+
+def _flat(given: Mapping[str, Any], by_value: set[str]) -> list[Any]:
+    return [leaf for name, value in given.items() if name not in by_value for leaf in _leaves(value)]
+
+
+def _ancestors(tensor: Any) -> set[str]:
+    """The names of all operations that ``tensor`` depends on."""
+    found: set[str] = set()
+    stack = [tensor.op]
+    while stack:
+        op = stack.pop()
+        if op.name not in found:
+            found.add(op.name)
+            stack += [each.op for each in op.inputs]
+    return found
+
+
+# --- outputs
+
+
+class _Place(int):
+    """The number of a fetched tensor."""
+
+
+def _with_places(value: Value, fetched: list[Any]) -> Value:
+    if isinstance(value, list):
+        return [_with_places(each, fetched) for each in value]
+    if value is None or isinstance(value, np.ndarray | np.generic):
+        return value
+    fetched.append(value)
+    return _Place(len(fetched) - 1)
+
+
+def _filled(value: Value, values: Sequence[Any]) -> Any:
+    if isinstance(value, list):
+        return [_filled(each, values) for each in value]
+    found = values[value] if isinstance(value, _Place) else value
+    if found is None:
+        return None
+    array = np.asarray(found)
+    if array.dtype.kind != "O":
+        return array
+    flat = [
+        each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in array.reshape(-1)
+    ]
+    return np.array([*flat, None], object)[:-1].reshape(array.shape)
