@@ -46,7 +46,9 @@ def texts_of(source: str) -> list[Text]:
 
 def _docstrings(tree: ast.Module) -> Iterator[Text]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, (ast.expr, ast.expr_context)):  # most nodes, with nothing of the below
+            continue
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             words = ast.get_docstring(node)
             if words is not None:
                 is_flag = isinstance(node, ast.FunctionDef) and _is_bool(node.returns)

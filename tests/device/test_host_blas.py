@@ -61,6 +61,18 @@ print(timeout(), os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
     assert run(code).split() == [SPINS, "None"]
 
 
+def test_the_next_session_shortens_those_of_a_library_imported_meanwhile() -> None:
+    pytest.importorskip("scipy.linalg")
+    code = """
+tf.Session().close()
+import scipy.linalg
+tf.Session().close()
+found = threadpoolctl.ThreadpoolController().select(internal_api="openblas").lib_controllers
+print(*[ctypes.CDLL(each.filepath).openblas_thread_timeout() for each in found])
+"""
+    assert run(code).split() == [SPINS] * 2
+
+
 def test_the_users_environment_goes_before() -> None:
     assert run("tf.Session()\nprint(timeout())", **{TIMEOUT: "21"}).split() == ["21"]
 

@@ -8,14 +8,19 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
+from flowrt.executor.observe import gc_pause
 from flowrt.executor.observe.gc_pause import paused_collector
 
 
 @pytest.fixture(autouse=True)
-def collector():
+def collector(monkeypatch):
+    """Enabled, without frozen objects: the workers of pytest freeze what they have collected."""
     gc.enable()
+    gc.unfreeze()
+    monkeypatch.setattr(gc_pause, "_found_frozen", False)
     yield
     gc.enable()
+    gc.freeze()
 
 
 def test_no_collection_begins_in_the_context_and_later_ones_do():
@@ -43,6 +48,18 @@ def test_frozen_objects_stay_frozen():
         with paused_collector():
             pass
         assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+
+
+def test_frozen_objects_are_counted_once(monkeypatch):
+    gc.freeze()
+    try:
+        with paused_collector():
+            pass
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: pytest.fail("a million take 50 ms"))
+        with paused_collector():
+            pass
     finally:
         gc.unfreeze()
 

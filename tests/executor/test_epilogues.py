@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import flowrt as tf
 from flowrt.device.onednn import onednn
@@ -107,13 +107,14 @@ def net(kind: str, attrs: dict[str, Any], arrays: list[Any], steps: list[str]) -
         elif step == "bias":
             y = tf.nn.bias_add(y, offset, data_format=layout)
         elif step == "vector":
-            y = y + (offset if layout == "NHWC" else offset[:, None, None])
+            y = y + (offset if layout == "NHWC" else offset[:, *[None] * (len(y.shape) - 2)])
         elif len(y.shape) == 4:
             statistics = dict(mean=mean, variance=variance, is_training=False, data_format=layout)
             y = tf.nn.fused_batch_norm(y, scale, offset, **statistics)[0]
     return y
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(nets(), st.booleans(), st.booleans())
 def test_random_epilogues(case: Any, is_static: bool, is_fed: bool) -> None:
     """Against the operations one by one in float64."""

@@ -20,7 +20,7 @@ from flowrt.graph.passes.prepare.prune import extract
 from tests.executor.fused_sessions import plans_of, wait_for_loops
 from tests.executor.random_programs import RandomProgram
 
-PROGRAMS, MANY_PROGRAMS = 40, 2000
+PROGRAMS, MANY_PROGRAMS = 20, 2000
 STEPS = 14
 
 

@@ -342,7 +342,7 @@ def test_a_training_step_on_several_streams(spread, net):
         InUse(part).check()
 
 
-@pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 75), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 75), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("count, cpus", [(1, 1), (1, 2), (3, 1), (3, 2)])
 def test_random_programs(spread, count, cpus, seeds):
     used = 0

@@ -207,8 +207,8 @@ def test_gradients_of_random_nests(seed, has_branches):
 
 def test_most_gradients_of_random_nests_are_machine_code():
     """So that the test above is one of that."""
-    whole = [all(are_whole(run(RandomNest(seed, False).build_gradient)[1])) for seed in range(10)]
-    assert sum(whole) >= 7
+    whole = [all(are_whole(run(RandomNest(seed, False).build_gradient)[1])) for seed in range(5)]
+    assert sum(whole) >= 4
 
 
 # --- memory

@@ -326,11 +326,11 @@ def test_random_nests(seed):
 def test_most_random_nests_are_one_call():
     """So that the test above is one of machine code."""
     whole = 0
-    for seed in range(10):
+    for seed in range(5):
         _, segments = run(RandomNest(seed).build)
         controls = list(controls_in(segments))
         whole += len(controls) <= 1
-    assert whole >= 8
+    assert whole >= 4
 
 
 # --- gradients

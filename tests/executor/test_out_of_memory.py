@@ -194,7 +194,7 @@ def deep():
 
 
 def test_allocations_of_all_of_a_step_may_fail(deep):
-    assert all(map(deep.fails_at, range(1, 201, 10)))
+    assert all(map(deep.fails_at, range(1, 201, 20)))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.lower.part_class import names_by_class
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
+from tests.each import daily
 from tests.graph.passes.cases import subgraph_of
 from tests.graph.passes.test_random_graphs import random_graphs
 
@@ -65,7 +67,7 @@ def changes(node: Node, refs: list[Any]) -> Iterator[Node]:
 
 def test_names_alone_keep_no_graphs_apart_and_any_other_change_does() -> None:
     tried = 0
-    for seed, made in enumerate(random_graphs(GRAPHS)):
+    for seed, made in enumerate(random_graphs(range(GRAPHS))):
         step = made.subgraph
         other = renamed(step)
         names = names_by_class(step, other)
@@ -155,8 +157,10 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
 }
 
 
-@pytest.mark.parametrize("jit", ["off", "eager"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "jit"),
+    daily(product(CASES, ["off", "eager"]), lambda case, jit: jit == "off" or case == "fully sharded"),
+)
 def test_a_class_is_analysed_once_with_the_bits_of_many_analyses(
     case: str, jit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def cpus(count, **fields):
     return tf.ConfigProto(device_count={"CPU": count}, **fields)
 
 
-@pytest.mark.parametrize("block", nightly(range(8), 3))
+@pytest.mark.parametrize("block", nightly(range(8), 1))
 def test_seeded_interleavings_give_one_result_and_leave_the_rendezvous_empty(block, monkeypatch):
     checked = []
 

@@ -20,6 +20,7 @@ from flowrt.device.local_devices import DeviceRequest, specs_of
 from flowrt.executor.kernels.backend import PlainBackend
 from flowrt.executor.kernels.device_backends import BACKENDS
 from flowrt.graph.node import Node, Subgraph
+from tests.each import nightly
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -77,7 +78,7 @@ def digits_mlp(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str) -> fl
         return float(module.main(1, 200))
 
 
-@pytest.mark.parametrize("jit", ["off", "eager"])
+@pytest.mark.parametrize("jit", nightly(["eager", "off"], 1))
 def test_a_toy_trains_digits_as_the_cpu_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, computed: list[str], jit: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.executor.test_growth import Growing
 from tests.executor.test_remote_device import config as gpus
 from tests.executor.test_remote_device import plug_in
 
-PROGRAMS, MANY_PROGRAMS = 25, 5000
+PROGRAMS, MANY_PROGRAMS = 10, 5000
 ONCE_WRONG = (32, 266)
 """Seeds of programs that found a step that hung, and a fetch that was verified at another output's place."""
 

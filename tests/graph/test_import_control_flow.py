@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -231,7 +231,6 @@ def test_control_flow_that_does_not_hold_together_is_refused(text: str, message:
         assert not graph.get_operations()
 
 
-@settings(max_examples=2 * settings.default.max_examples)
 @given(st.sampled_from(GRAPHS), st.data())
 def test_a_graph_with_inputs_mixed_up_is_read_or_refused_with_a_typed_error(
     path: Path, data: st.DataObject

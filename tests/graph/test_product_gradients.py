@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -64,6 +64,7 @@ def check(values: list[float], result: Any, groups: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize(("exclusive", "reverse"), [*product([False, True], repeat=2)])
+@settings(max_examples=settings.default.max_examples // 2)
 @given(values=ELEMENTS)
 def test_cumprod(exclusive: bool, reverse: bool, values: list[float]) -> None:
     groups = [factors_of(k, len(values), exclusive, reverse) for k in range(len(values))]

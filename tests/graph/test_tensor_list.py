@@ -203,12 +203,12 @@ def test_elements_go_with_the_last_version_that_has_them() -> None:
 
 def test_a_long_chain_of_versions_is_freed_without_recursion() -> None:
     first = handle = TensorList(FLOATS, [None])
-    for _ in range(200_000):
+    for _ in range(50_000):
         handle = handle.set(0, None)
     del handle
     assert first.get(0) is None
     handle = first
-    for _ in range(200_000):
+    for _ in range(50_000):
         handle = handle.set(0, None)
     del first, handle
 

@@ -109,11 +109,11 @@ def why_no_gpu() -> str | None:
 
 def _reason_against_cuda() -> str | None:
     """Reason why there can be no GPU, as far as it is known without CuPy."""
-    if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed. Install flowrt[cuda12] or flowrt[cuda13], to match your driver's CUDA"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.split(",")[0].strip() in ("", "-1"):
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides all of them"
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed. Install flowrt[cuda12] or flowrt[cuda13], to match your driver's CUDA"
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 import threading
 
 import threadpoolctl
@@ -27,6 +28,9 @@ SPINS = "18"
 _told: set[str] = set()
 """Files of the libraries already configured, or left unchanged."""
 
+_modules_seen = 0
+"""The number of imported modules when libraries were last looked for."""
+
 
 def limit_blas_threads(n_threads: int) -> None:
     """Limit products to this number of threads from now on."""
@@ -38,9 +42,14 @@ def shorten_blas_spins() -> None:
 
     It is not where another thread may be in the middle of a product: ending OpenBLAS's threads would leave it
     waiting. Then nothing changes, and the next call may do it.
+
+    Libraries are looked for again only after imports, which load them: it takes 0.4 ms, longer than all else
+    that opens a session.
     """
-    if TIMEOUT in os.environ or threading.active_count() > 1:
+    global _modules_seen  # noqa: PLW0603 (one per process)
+    if TIMEOUT in os.environ or threading.active_count() > 1 or len(sys.modules) == _modules_seen:
         return
+    _modules_seen = len(sys.modules)
     for library in threadpoolctl.ThreadpoolController().select(internal_api="openblas").lib_controllers:
         if library.filepath not in _told:
             _told.add(library.filepath)

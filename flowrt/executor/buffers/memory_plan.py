@@ -36,7 +36,7 @@ TOLERATED = 1.02
 """Times the lower bound: an arena of at most this size is not planned a second time."""
 
 MAX_BY_SIZE = 2048
-"""Maximum number of blocks placed by size: 0.15 s (with several streams 0.3); quadratic."""
+"""Maximum number of blocks placed by size: 0.1 s (with several streams 0.3); quadratic."""
 
 
 class MemoryPlan(NamedTuple):
@@ -158,25 +158,27 @@ class ArenaPlanner:
     # --- by size
 
     def _offsets_by_size(self) -> dict[_Block, int]:
-        placed: list[tuple[int, int, _Block]] = []
-        """(start, end, block), by start."""
+        placed: list[tuple[int, int, float, float, _Block]] = []
+        """(start, stop, begin, end, block), by start: reading attributes would take as long again."""
         offsets: dict[_Block, int] = {}
         for block in sorted(self._blocks, key=lambda block: -block.size):
             offsets[block] = start = self._lowest(placed, block)
-            insort(placed, (start, start + block.size, block), key=itemgetter(0))
+            insort(placed, (start, start + block.size, block.begin, block.end, block), key=itemgetter(0))
         return offsets
 
-    def _lowest(self, placed: list[tuple[int, int, _Block]], block: _Block) -> int:
+    def _lowest(self, placed: list[tuple[int, int, float, float, _Block]], block: _Block) -> int:
         """The lowest offset at which none of ``placed`` is in the way of ``block``."""
-        lowest, size = 0, block.size
-        for start, stop, other in placed:
-            if other.end < block.begin and self._are_over(other.users, block.writer):
+        lowest, size, begin, end = 0, block.size, block.begin, block.end
+        all_are_over = self._is_over is None
+        for start, stop, other_begin, other_end, other in placed:
+            if other_end < begin and (all_are_over or self._are_over(other.users, block.writer)):
                 continue
-            if block.end < other.begin and self._are_over(block.users, other.writer):
+            if end < other_begin and (all_are_over or self._are_over(block.users, other.writer)):
                 continue
             if start - lowest >= size:
                 break
-            lowest = max(lowest, stop)
+            if stop > lowest:
+                lowest = stop
         return lowest
 
     def _are_over(self, users: Iterable[str], now: str) -> bool:

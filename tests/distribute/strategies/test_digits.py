@@ -17,6 +17,7 @@ from flowrt.distribute.collectives import JoinedGroup
 from tests.distribute.parameter_server.cluster import Together, cluster, run_workers
 from tests.distribute.strategies.cpus import CPUS
 from tests.distribute.strategies.workers_of_one_process import Worker, at_once, joined_workers
+from tests.each import nightly
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 STEPS = 30
@@ -55,7 +56,7 @@ def test_the_weights_are_those_of_one_process(script, expected, strategy: str, r
         np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("workers", nightly([1, 3, 2, 4], 2))
 def test_the_weights_of_every_worker_are_those_of_one_process(script, expected, workers: int) -> None:
     digits = script.load()
 
@@ -69,7 +70,7 @@ def test_the_weights_of_every_worker_are_those_of_one_process(script, expected, 
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("workers", nightly([2, 1, 3, 4], 1))
 def test_the_weights_on_parameter_servers_are_those_of_one_process(workers: int) -> None:
     script = example("digits_ps")
     digits = script.load()

@@ -44,8 +44,8 @@ def on_one_device(net: str) -> tuple[list[float], list[Any]]:
 
 
 def is_for_every_run(net: str, what: str) -> bool:
-    """Each net with uneven parts and with axes of all kinds; two nets on all meshes."""
-    return net in ("mlp", "gpt") or what in ("dp 5, uneven", "dp 2 x 2 turns x tp 2")
+    """Each net with axes of all kinds, two with uneven parts; one net on all meshes."""
+    return net == "gpt" or what == "dp 2 x 2 turns x tp 2" or (net == "cnn" and what == "dp 5, uneven")
 
 
 @pytest.mark.parametrize(("net", "what"), daily(itertools.product(NETS, MESHES), is_for_every_run))
@@ -59,7 +59,7 @@ def test_training_is_that_of_one_device(net: str, what: str) -> None:
         np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
 
 
-@pytest.mark.parametrize("net", daily(zip(NETS), lambda net: net in ("mlp", "cnn", "gpt")))
+@pytest.mark.parametrize("net", daily(zip(NETS), lambda net: net in ("mlp", "cnn")))
 def test_training_in_float32_is_that_of_one_device(net: str, monkeypatch: Any) -> None:
     """Losses of 20 steps are equal to six digits: sums in another order differ in their last bits, and Adam
     with a high rate makes more of it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from typing import Any
@@ -14,6 +15,7 @@ import flowrt as tf
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from tests.distribute.strategies.nets_with_layouts import NETS, Net
 from tests.distribute.strategies.test_fully_sharded import UNITS, on_one_device, trained_under
+from tests.each import daily
 
 LAYERS, WIDTH = 8, 256
 LAYER = WIDTH * WIDTH * 4
@@ -100,9 +102,13 @@ def test_states_on_the_host_cost_each_byte_of_a_parameter_once_in_each_direction
     assert run.received == {"up": LAYERS * LAYER, "down": LAYERS * LAYER}  # of all devices together
 
 
-@pytest.mark.parametrize("offload", ["optimizer", "parameters", 10**4])
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("net", ["gpt", pytest.param("lstm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("net", "size", "offload"),
+    daily(
+        itertools.product(["gpt", "lstm"], [1, 2], ["optimizer", "parameters", 10**4]),
+        lambda net, size, offload: net == "gpt" and size == 1 + (offload != "optimizer"),
+    ),
+)
 def test_training_is_that_of_one_device(net: str, size: int, offload: Any) -> None:
     strategy = tf.distribute.FullyShardedStrategy(mesh(size), units=UNITS, min_bytes=0, offload=offload)
     losses, variables = trained_under(strategy, NETS[net])

@@ -165,10 +165,12 @@ def test_a_schedule_is_read_from_a_file(tmp_path: Path) -> None:
     ("net", "found"),
     [
         ("gpt of many lengths", strategy(2, schedule="zb_h2")),
-        ("gpt of even batches", strategy(2, ("dp", 2))),
-        ("gpt of odd batches", strategy(2)),
+        pytest.param("gpt of even batches", strategy(2, ("dp", 2)), marks=pytest.mark.slow),
+        pytest.param("gpt of odd batches", strategy(2), marks=pytest.mark.slow),
         ("gpt of odd batches", strategy(2, ("dp", 2), m=3, schedule="zb_h1", remat="stage")),
-        ("gpt of odd batches", strategy(2, ("tp", 2), plan=PLAN, sequence=True)),
+        pytest.param(
+            "gpt of odd batches", strategy(2, ("tp", 2), plan=PLAN, sequence=True), marks=pytest.mark.slow
+        ),
         ("gpt, clipped", strategy(2)),
         ("lstm", strategy(2, ("dp", 2), m=3, schedule="zb_h1")),
         ("lstm", strategy(2, m=4, remat="stage")),

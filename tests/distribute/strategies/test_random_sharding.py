@@ -135,7 +135,9 @@ def on_one_device(seed: int) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("first", "end"),
-    daily([(0, 8), (100, 108), *[(n, n + 20) for n in range(200, 320, 20)]], lambda first, _: first == 0),
+    daily(
+        [(0, 4), (4, 8), (100, 108), *[(n, n + 20) for n in range(200, 320, 20)]], lambda first, _: first == 0
+    ),
 )
 def test_results_are_those_of_one_device(first: int, end: int, kind: str) -> None:
     for seed in range(first, end):

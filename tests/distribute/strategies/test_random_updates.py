@@ -51,7 +51,7 @@ def check_values(program: RandomUpdates, found: list[Any]) -> None:
         np.testing.assert_allclose(value, wanted, 1e-8, 1e-9, err_msg=message)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, 200 * SEEDS, SEEDS), 2))
+@pytest.mark.parametrize("first", nightly(range(0, 200 * SEEDS, SEEDS), 1))
 def test_on_several_devices(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By threads, and in every second program interleaved at random; every third is verified."""
     for seed in range(first, first + SEEDS):

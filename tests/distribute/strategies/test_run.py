@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -64,6 +64,7 @@ structures = st.recursive(
 )
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(structures, st.integers(1, 4))
 def test_regroup_is_undone_by_select(structure: Any, count: int) -> None:
     def of(replica: int, value: Any) -> Any:

@@ -17,7 +17,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
 from flowrt.graph.node import Ref
 from flowrt.viz.explain_layouts import explain_layouts
-from tests.each import daily
+from tests.each import daily, nightly
 
 Mesh, Axis = tf.distribute.Mesh, tf.distribute.Axis
 
@@ -202,7 +202,7 @@ def test_a_block_in_parts_of_the_sequence_moves_as_many_bytes_and_two_gathers() 
     assert found.keys() == {"ReduceScatter", "AllGather", "AllReduce"}
 
 
-@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("sequence", nightly([True, False], 1))
 def test_with_cut_words_no_logits_are_gathered(sequence: bool) -> None:
     found = moved(gpt, strategy_on([("tp", 2)], PLAN, sequence=sequence))
     assert found.remarks == ()

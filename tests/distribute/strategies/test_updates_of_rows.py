@@ -24,6 +24,7 @@ from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.resources.variables import VariableResource, locks_of
 from flowrt.viz import explain_layouts
 from tests.distribute.strategies.test_fully_sharded import BEFORE
+from tests.each import nightly
 
 Mesh = tf.distribute.Mesh
 MESH = Mesh([("dp", 2)])
@@ -112,7 +113,7 @@ def on_one_device(program: Callable[[Model], Any]) -> tuple[list[float], list[An
     return results(program)
 
 
-@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", nightly([3, 2, 4], 1))
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_programs_that_read_and_write(

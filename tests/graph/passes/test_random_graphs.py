@@ -19,6 +19,7 @@ from flowrt.graph.passes.placement.place import place
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.order_effects import order_effects
 from flowrt.graph.passes.prepare.verify import verify_subgraph
+from tests.each import nightly
 from tests.graph.passes.cases import op, outcome, snapshot, subgraph_of
 
 GRAPHS = 300
@@ -166,13 +167,13 @@ CALLS: list[Callable[[RandomGraph], Any]] = [
 ]  # fmt: skip
 
 
-def random_graphs(count: int = GRAPHS) -> list[RandomGraph]:
-    return [RandomGraph(seed) for seed in range(count)]
+def random_graphs(seeds: range) -> list[RandomGraph]:
+    return [RandomGraph(seed) for seed in seeds]
 
 
-@pytest.fixture(scope="module")
-def graphs():
-    return random_graphs()
+@pytest.fixture(scope="module", params=nightly([range(100), range(100, GRAPHS)], 1), ids=str)
+def graphs(request):
+    return random_graphs(request.param)
 
 
 @pytest.mark.parametrize("apply", [*OPTIMISATIONS.values(), optimise], ids=lambda f: f.__name__)

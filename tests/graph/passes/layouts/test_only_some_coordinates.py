@@ -108,7 +108,12 @@ def test_the_part_is_that_of_the_whole_step(case: str) -> None:
 @pytest.mark.parametrize(
     ("axes", "options"),
     [
-        ([("pp", 2), ("dp", 2), ("tp", 2)], {"batch": "dp", "plan": nets_in_stages.PLAN}),
+        pytest.param(
+            [("pp", 2), ("dp", 2), ("tp", 2)],
+            {"batch": "dp", "plan": nets_in_stages.PLAN},
+            marks=pytest.mark.slow,
+        ),
+        ([("pp", 2), ("dp", 2)], {"batch": "dp"}),
         ([("pp", 2), ("tp", 2)], {"schedule": "zbv", "plan": nets_in_stages.PLAN, "sequence": True}),
         pytest.param([("pp", 4), ("dp", 2)], {"batch": "dp", "remat": "stage"}, marks=pytest.mark.slow),
     ],

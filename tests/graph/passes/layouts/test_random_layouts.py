@@ -75,7 +75,7 @@ def check(
             np.testing.assert_allclose(many, one, 1e-9, 1e-12, err_msg=what)
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 4))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS, PER_TEST), 2))
 def test_results_are_those_of_one_device(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         check(seed)
@@ -93,7 +93,7 @@ def test_loops_branches_and_draws_too(first: int) -> None:
         check(seed, 8, (*CALLS, *NOISE, *2 * CONTROL_FLOW))
 
 
-@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 2))
+@pytest.mark.parametrize("first", nightly(range(0, GRAPHS // 5, PER_TEST), 1))
 def test_stages_too(first: int) -> None:
     """With one micro-batch: such graphs mix the rows of a batch."""
     for seed in range(first, first + PER_TEST):
