@@ -250,7 +250,7 @@ class Binder:
         else:
             assert place.slot is not None
             builder.cut(self._transfers.key(node), place.slot, receive=node)
-        builder.line(node, (node.attrs["send_device"],), place.text)
+        builder.line(node, [Operand(None, None, node.attrs["send_device"])], [place])
 
     def _bind_action(self, node: Node) -> None:
         reads, writes = self.tensors.inputs(node), self.tensors.create(node)
@@ -268,7 +268,7 @@ class Binder:
             action = self._kernels.copied_read(node, reads, writes)
         else:
             action = self._computing(node, reads, writes)
-        self._builder.emit_line(node, action, reads, ", ".join([place.text for place in writes]))
+        self._builder.emit_line(node, action, reads, writes)
 
     def _computing(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
         """The action of a kernel or loop. What reads registers is compiled now, other than a group: kernels
