@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from flowrt.dtypes import DType
@@ -74,6 +75,9 @@ def _line(code: Any, table: bytes, instruction: int) -> int:
     return line
 
 
+_NAME: Callable[[Ref], str] = itemgetter(0)
+
+
 @final
 class Node:
     """One operation of a graph.
@@ -108,7 +112,7 @@ class Node:
     @property
     def predecessors(self) -> list[str]:
         """The names of the nodes that it reads or waits for."""
-        names = [name for name, _ in self.inputs]
+        names = list(map(_NAME, self.inputs))
         if self.controls:
             names += self.controls
         return names

@@ -408,7 +408,7 @@ def test_bias_and_activation_are_in_place_behind_a_product(eager):
         session.run(y, {x: values(6, 10), w: values(10, 7), b: values(7)})
         (program,) = plans_of(session)[-1].programs
     product, group, *_ = [line for line in program.lines if line.node.op.name in ("MatMul", "_Fused")]
-    assert group.operands[0] == group.result == product.result
+    assert group.operands[0] == group.results[0] == product.results[0]
 
 
 def test_only_loops_that_run_are_compiled(eager):

@@ -13,6 +13,7 @@ import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.errors import InternalError
 from flowrt.executor.bind.bind import Partition
+from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.lower.part_class import names_by_class
@@ -173,6 +174,24 @@ def test_a_class_is_analysed_once_with_the_bits_of_many_analyses(
     alone, analysed = losses(build, count)
     assert analysed == count
     assert shared == alone
+
+
+def test_kernels_are_chosen_once_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", "off")
+    chosen: list[str] = []
+    own = KernelBinder.kernel
+
+    def kernel(self: KernelBinder, node: Node, reads: Any) -> Any:
+        if node.op.name == "TanhGrad":
+            chosen.append(node.name)
+        return own(self, node, reads)
+
+    monkeypatch.setattr(KernelBinder, "kernel", kernel)
+    losses(lambda: build_layouts(8), 8)
+    of_two = len(chosen)
+    chosen.clear()
+    losses(lambda: build_layouts(12), 12)
+    assert 0 < len(chosen) == of_two
 
 
 @pytest.mark.parametrize("lowering", ["auto", "native"])

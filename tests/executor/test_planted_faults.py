@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -399,7 +400,7 @@ def reversed_nest(patch: Patch) -> None:
     right = compiled_body.Lowering.block
 
     def block(self: Any, segments: Any) -> Any:
-        changed = [segment._replace(instructions=segment.instructions[::-1]) for segment in segments]
+        changed = [replace(segment, instructions=segment.instructions[::-1]) for segment in segments]
         return right(self, changed)
 
     patch.setattr(compiled_body.Lowering, "block", block)

@@ -34,6 +34,7 @@ from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Ends, TransferBinder, is_other_type
 from flowrt.executor.bind.bind_values import constant, views
+from flowrt.executor.bind.call_forms import ClassForms
 from flowrt.executor.bind.capture import is_fixed
 from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
@@ -71,6 +72,8 @@ class Partition(NamedTuple):
     """`node_cost` of each node of the schedule's order."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
+    forms: ClassForms | None = None
+    """Of the calls of all parts of the class; None for functions and additions."""
 
     def of_class(self, subgraph: Subgraph, device: Device) -> Partition | None:
         """The same of ``subgraph``, on another ``device``, if the two are of one class: nothing is analysed
@@ -82,7 +85,11 @@ class Partition(NamedTuple):
             return None
         schedule = StreamSchedule(list(subgraph))
         lifetimes, buffers = self.lifetimes.renamed(names, schedule), self.buffers.renamed(names)
-        return Partition(subgraph, device, schedule, lifetimes, buffers, self.costs, self.has_loops)
+        if self.forms is not None:
+            self.forms.is_shared = True
+        return self._replace(
+            subgraph=subgraph, device=device, schedule=schedule, lifetimes=lifetimes, buffers=buffers
+        )
 
 
 def compile_partition(
@@ -96,7 +103,7 @@ def compile_partition(
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
     costs = node_costs(subgraph, schedule.order)
-    return Partition(subgraph, device, schedule, lifetimes, places, costs, has_loops)
+    return Partition(subgraph, device, schedule, lifetimes, places, costs, has_loops, ClassForms())
 
 
 class Outer(NamedTuple):
@@ -129,7 +136,9 @@ class Binder:
         outer: Outer | None = None,
         awaits_loops: bool = False,
     ) -> None:
-        self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops = partition
+        self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops, forms = (
+            partition
+        )
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
@@ -144,6 +153,7 @@ class Binder:
             else None
         )
         """Kernels of operations until their loops are there."""
+        self._forms = forms if forms is not None and forms.is_shared and not awaits_loops else None
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)
         self._builder: InstructionBuilder = self._streams.builders[0]
@@ -157,7 +167,7 @@ class Binder:
         kernels that cannot be bound, and `ResourceExhaustedError`.
         """
         for name in self._subgraph.feeds:  # filled before the program begins
-            self._bind_node(self._subgraph.nodes[name])
+            self._bind_feed(self._subgraph.nodes[name])
         self._streams.fork()
         self._bind_nodes()
         self._streams.join()
@@ -194,14 +204,14 @@ class Binder:
     def _bind_nodes(self) -> None:
         with np.errstate(all="ignore"):  # kernels make the views
             for position, node in enumerate(self._schedule.order):
-                if node.op.name != "_Feed" or (node.name, 0) not in self.tensors:
+                if node.op.name != "_Feed":
                     self._bind_at(position, node)
 
     def _bind_at(self, position: int, node: Node) -> None:
         """Bind ``node``, which is at ``position`` of the order."""
         try:
             builder = self._builder = self._streams.begin(node)
-            self._bind_node(node)
+            self._bind_node(node, position)
             self._free_registers(node, position)
             self._streams.end(node, builder)
         except OpError as error:
@@ -210,7 +220,7 @@ class Binder:
             raise located(node, error) from error
         builder.work(self._costs[position], may_block(node))
 
-    def _bind_node(self, node: Node) -> None:
+    def _bind_node(self, node: Node, position: int) -> None:
         storage = self._storage[node.name]
         if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
             self._bind_known(node, storage)
@@ -221,7 +231,7 @@ class Binder:
         elif node.op.name == "_Recv":
             self._bind_receive(node, self.tensors.create(node)[0])
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
-            self._bind_action(node)
+            self._bind_action(node, position)
 
     def _bind_known(self, node: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
@@ -237,6 +247,10 @@ class Binder:
         for index, operand in enumerate(operands):
             self.tensors.place(node, index, operand)
 
+    def _bind_feed(self, node: Node) -> None:
+        (place,) = self.tensors.create(node)
+        self._feeds[node.name] = self._transfers.feed(node, place)
+
     def _bind_receive(self, node: Node, place: Operand) -> None:
         """Wait for the tensor, and copy it to an asynchronous device."""
         builder, stream = self._builder, self._builder.stream
@@ -250,13 +264,10 @@ class Binder:
         else:
             assert place.slot is not None
             builder.cut(self._transfers.key(node), place.slot, receive=node)
-        builder.line(node, (node.attrs["send_device"],), place.text)
+        builder.line(node, [Operand(None, None, node.attrs["send_device"])], [place])
 
-    def _bind_action(self, node: Node) -> None:
+    def _bind_action(self, node: Node, position: int) -> None:
         reads, writes = self.tensors.inputs(node), self.tensors.create(node)
-        if node.op.name == "_Feed":
-            self._feeds[node.name] = self._transfers.feed(node, writes[0])
-            return
         if node.op.name == "_Send":
             (ref,) = node.inputs
             is_list = self._subgraph.spec(ref).dtype is dtypes.variant
@@ -267,13 +278,17 @@ class Binder:
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         else:
-            action = self._computing(node, reads, writes)
-        self._builder.emit_line(node, action, reads, ", ".join([place.text for place in writes]))
+            action = self._computing(node, reads, writes, position)
+        self._builder.emit_line(node, action, reads, writes)
 
-    def _computing(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
+    def _computing(
+        self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand], position: int
+    ) -> Action:
         """The action of a kernel or loop. What reads registers is compiled now, other than a group: kernels
         may need more registers, of which a program's number is fixed.
         """
+        if self._forms is not None:
+            return self._forms.action(position, self._kernels, node, reads, writes)
         compiled = functools.partial(self._kernels.action, node, reads, writes, self._in_nest)
         loop = None if self._plain_kernels is None else loop_estimate(self._subgraph, node)
         has_registers = "group" not in node.attrs and any(read.slot is not None for read in reads)

@@ -118,7 +118,7 @@ class ControlBinder:
 
     def bind(self) -> BoundControl:
         inputs = [self._first, *self._arguments] if self._node.op.name == "_Loop" else [self._first]
-        self._builder.line(self._node, [o.text for o in inputs], ", ".join(o.text for o in self._outputs))
+        self._builder.line(self._node, inputs, self._outputs)
         return self._bind_loop() if self._node.op.name == "_Loop" else self._bind_branches()
 
     def _bind_branches(self) -> BoundControl:

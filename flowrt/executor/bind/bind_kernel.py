@@ -54,17 +54,17 @@ class KernelBinder:
         code = self._backend.scalar_code(node, reads, arrays) if in_nest and is_buffer else None
         if code is not None:
             return code
-        function, arguments = self._kernel(node, reads)
-        if is_buffer:
-            return self._into_buffers(node, function, arguments, arrays)
-        return self._into_registers(node, function, arguments, [operand.slot for operand in writes])
+        function, arguments = self.kernel(node, reads)
+        compile_ = self._into_buffers if is_buffer else self._into_registers
+        compiled = compile_(node, function, arguments, writes)
+        return compiled or self.call(node, function, arguments, writes)
 
     def copied_read(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
         """A read of a variable that is written before the value's last reader: a copy, made under the lock
         (rule 2 of `flowrt.executor.buffers.buffer_assignment`).
         """
         (target,), lock = writes, reads[0].value.lock
-        read, arguments = self._kernel(node, reads)
+        read, arguments = self.kernel(node, reads)
         make = self._xp.array if target.slot is not None else functools.partial(self._xp.copyto, target.value)
 
         def copy(*arguments: Any) -> Any:
@@ -78,63 +78,89 @@ class KernelBinder:
         """A check that ``variable`` has a value. It never loses it again."""
         return Call(self._device.executor.kernel(node.name, variable.read, 0.0))
 
-    def _kernel(self, node: Node, reads: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
+    def kernel(self, node: Node, reads: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
         """The kernel, with attrs and array module bound, and one argument per input of the signature; one
         that is not known yet is a `Later`.
         """
         convert = self._device.to_host, self._device.to_device
         if "group" in node.attrs:
             kernel = self._backend.group(node) if self._has_loops else PlainGroup(node)
-            return kernel, bound_kernel(self._xp, node, reads, None, *convert)[1]
-        state = self._resource(node) if node.op.state is not None else None
+            return kernel, bound_kernel(self._xp, node, reads, *convert)[1]
         own = self._backend.kernel(self._subgraph, node, self._has_loops)
-        return bound_kernel(self._xp, node, reads, state, *convert, own)
+        return bound_kernel(self._xp, node, reads, *convert, own)
+
+    def compiles(self, node: Node) -> bool:
+        """Whether ``node`` is a group that is bound as a loop."""
+        return self._has_loops and "group" in node.attrs
+
+    def own_arguments(self, node: Node) -> dict[str, Any]:
+        """What the kernel of ``node`` is given besides inputs and attrs: state and scratch memory."""
+        own: dict[str, Any] = {}
+        if node.op.state is not None:
+            own["state"] = self._resource(node)
+        if node.op.takes_workspace and self._backend.workspace is not None:
+            own["workspace"] = self._backend.workspace
+        return own
 
     def _into_buffers(
-        self, node: Node, function: Any, arguments: tuple[Any, ...], arrays: Sequence[Any]
-    ) -> Action:
+        self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
+    ) -> Action | None:
+        """The compiled loop or call that computes ``writes``, if there is one."""
+        arrays = [operand.value for operand in writes]
         if isinstance(function, GroupKernel):
             (inputs,) = arguments
             if isinstance(inputs, Later):
                 return function.bind_late(inputs, self._registers, arrays)
             return function.bind(inputs, arrays)
-        compiled = self._backend.call(node, arguments, arrays) if self._has_loops else None
-        if compiled is not None:
-            return compiled
-        out = tuple(arrays) if len(arrays) != 1 or node.op.outputs[0].is_list else arrays[0]
-        if isinstance(node.op.kernel, Ufunc):
-            arguments = *arguments, out
-        else:
-            function = functools.partial(function, out=out)
-        return self._call(node, function, arguments, ())
+        return self._backend.call(node, arguments, arrays) if self._has_loops else None
 
     def _into_registers(
-        self, node: Node, function: Any, arguments: tuple[Any, ...], slots: Sequence[Any]
-    ) -> Action:
-        if self._has_loops and node.op.effect is Effect.WRITE and node.op.loop is not None:
-            specs = [self._subgraph.spec(ref) for ref in node.inputs]
-            update = self._backend.update(node, arguments, specs, self._registers)
-            if update is not None:
-                return update
+        self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
+    ) -> Action | None:
+        """The compiled update, if ``node`` is one; its other loops are compiled here."""
         if isinstance(function, GroupKernel):
             function.prepare()  # its results will be new memory, which no input shares
+        if not (self._has_loops and node.op.effect is Effect.WRITE and node.op.loop is not None):
+            return None
+        specs = [self._subgraph.spec(ref) for ref in node.inputs]
+        return self._backend.update(node, arguments, specs, self._registers)
+
+    def call(self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]) -> Call:
+        """The call of a kernel of ``node`` on ``arguments``, into buffers or registers ``writes``."""
+        own = self.own_arguments(node)
+        is_buffer = bool(writes) and writes[0].slot is None
+        if is_buffer and isinstance(node.op.kernel, Ufunc):
+            arguments = *arguments, self.out(node, writes)
+        elif is_buffer:
+            own["out"] = self.out(node, writes)
+        if own:
+            function = functools.partial(function, **own)
+        if is_buffer:
+            return self._call(node, function, arguments, ())
         if not self._device.is_asynchronous:
             function = sized_call(node, function, self._device.empty)
-        return self._call(node, function, arguments, slots, allocates=True)
+        return self._call(node, function, arguments, [place.slot for place in writes], allocates=True)
+
+    @staticmethod
+    def out(node: Node, writes: Sequence[Operand]) -> Any:
+        """The array that a kernel of ``node`` fills, or a tuple of them."""
+        if len(writes) == 1 and not node.op.outputs[0].is_list:
+            return writes[0].value
+        return tuple([operand.value for operand in writes])
 
     def _call(
         self,
         node: Node,
         function: Any,
         arguments: tuple[Any, ...],
-        slots: Sequence[int],
+        slots: Sequence[Any],
         allocates: bool = False,
     ) -> Call:
         """``function(*arguments)``, with its results stored in registers ``slots``. Arguments that are not
         known yet are read from registers.
         """
         function = self._backend.launched(self._subgraph, node, function, allocates)
-        if any(isinstance(argument, Later) for argument in arguments):
+        if Later in {type(argument) for argument in arguments}:
             function, arguments = late_call(self._registers, function, arguments), ()
         if not slots:
             return Call(function, arguments)

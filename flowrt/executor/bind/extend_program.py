@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -179,7 +180,10 @@ def extend_program(
         registers = layers[0].tensors.registers
         kept_at = {ref: register(registers, o.slot) for ref, o in bound.kept.items() if o.slot is not None}
         verify_program(layers, fetched, [joint], kept_at)
-    kept = [Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text) for keep in keeps.values()]
+    kept = [
+        Line(keep.node, [keep.source._replace(text=f"copy of {keep.source.text}")], [keep.operand])
+        for keep in keeps.values()
+    ]
     tensors = bound.layers[0].tensors
     feeds = program.feeds
     program = Program(
@@ -376,6 +380,6 @@ def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Seg
     *earlier, last = before
     first, *later = after
     if len(last.instructions) + len(first.instructions) > MAX_BLOCK_LENGTH:
-        return [*earlier, last._replace(key=PAUSE), first, *later]
+        return [*earlier, replace(last, key=PAUSE), first, *later]
     joint = _changed(first, [*last.instructions, *first.instructions])
     return [*earlier, joint, *later]

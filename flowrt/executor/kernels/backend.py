@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flowrt.device.device import Device
+from flowrt.device.workspace import Workspace
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action
@@ -29,6 +30,10 @@ class Backend(Protocol):
 
     compiles_control: bool
     """Whether loops and branches over small tensors become machine code."""
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """The scratch memory of kernels that take one, or None: then they use new memory."""
 
     def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
         """The backend's own kernel for ``node`` of ``subgraph``, with the signature of the operation's; None
@@ -66,6 +71,10 @@ class PlainBackend:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+
+    @property
+    def workspace(self) -> Workspace | None:
+        return None
 
     def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
         return None

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, final
 
 from flowrt.device.device import Device
+from flowrt.device.workspace import Workspace
 from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.buffers.buffer_assignment import stand_ins
 from flowrt.executor.kernels.backend import Backend, PlainBackend
@@ -30,10 +31,11 @@ class HostBackend(PlainBackend):
     compiles_control = True
 
     def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
-        own = host_kernel(subgraph, node, has_loops)
-        if not node.op.takes_workspace:
-            return own
-        return partial(own or node.op.kernel, workspace=self.device.workspace)
+        return host_kernel(subgraph, node, has_loops)
+
+    @property
+    def workspace(self) -> Workspace | None:
+        return self.device.workspace
 
     def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
         return small_call(node, arguments, out)

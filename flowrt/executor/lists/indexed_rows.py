@@ -104,10 +104,11 @@ class ReadRows(IndexedRows):
         node, spec = self._opened.node, self._opened.node.outputs[0]
         operands, text = self._operands(tensors)
         self._like = np.empty(static_shape(spec), spec.dtype.np)
-        tensors.place(node, 0, Operand(self._like, None, text))
+        row = Operand(self._like, None, text)
+        tensors.place(node, 0, row)
         index = self._in_memory(builder, tensors, node.inputs[1])
         step = ReadRow(0, self._like.nbytes, index.dtype.name)
-        builder.emit_line(node, self._access(step, index, self._like), operands[:2], text)
+        builder.emit_line(node, self._access(step, index, self._like), operands[:2], [row])
 
     def open(self, registers: list[Any]) -> None:
         self._value = registers[self.slot]
@@ -129,7 +130,8 @@ class WrittenRows(IndexedRows):
         row = self._prepare(builder, index)
         is_once = node.op.uses_list(ListUse.SET) and writes_once(node)
         step = WriteRow(0, row.nbytes, index.dtype.name, is_once)
-        builder.emit_line(node, self._access(step, index, row), operands, text)
+        written = Operand(None, None, text)
+        builder.emit_line(node, self._access(step, index, row), operands, [written])
 
     def _prepare(self, builder: InstructionBuilder, index: Array) -> Array:
         """Emit what makes the row that is written at ``index``, and return it."""

@@ -96,7 +96,7 @@ class StackedRows(RowList):
         self, builder: InstructionBuilder, access: RowAccess, operands: Sequence[Operand], text: str
     ) -> None:
         self._words = access.table.words
-        builder.emit_line(self._opened.node, access, operands, text)
+        builder.emit_line(self._opened.node, access, operands, [Operand(None, None, text)])
 
 
 class PushedRows(StackedRows):

@@ -79,11 +79,11 @@ class OpenList(NamedTuple):
         tensors.place(node, 0, operands[0])
         if self.is_pushed:
             push = self._push(tensors, operands[1])
-            builder.emit_line(node, Call(push), operands, operands[0].text)
+            builder.emit_line(node, Call(push), operands, operands[:1])
         else:
             popped = tensors.new_register(node, 1)
             assert popped.slot is not None
-            builder.emit_line(node, Call(self._pop(tensors, popped.slot)), operands[:1], popped.text)
+            builder.emit_line(node, Call(self._pop(tensors, popped.slot)), operands[:1], [popped])
 
     def _push(self, tensors: BoundTensors, value: Operand) -> Callable[[], None]:
         registers, slot, source, device = tensors.registers, self.slot, value.slot, tensors.device

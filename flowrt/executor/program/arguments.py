@@ -36,6 +36,10 @@ class Operand(NamedTuple):
     """Register with the elements also as a NumPy array, if they came from the host."""
 
 
+KNOWN = -1
+"""In place of a register: the argument is known."""
+
+
 class _Item(NamedTuple):
     slot: int | None
     value: Any
@@ -77,21 +81,18 @@ def bound_kernel(
     xp: Any,
     node: Node,
     operands: Sequence[Operand],
-    state: Any = None,
     to_host: Convert = np.asarray,
     to_device: Convert = _same,
     kernel: Callable[..., Any] | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The node's kernel with attrs, array module and ``state`` bound, and one argument per input of its
-    signature; one that is not known yet is a `Later`. ``kernel``: the device's own, if it has one.
+    """The node's kernel with attrs and array module bound, and one argument per input of its signature; one
+    that is not known yet is a `Later`. ``kernel``: the device's own, if it has one.
     """
     op = node.op
     arguments = _arguments_of(node, operands, to_host, to_device)
     if isinstance(op.kernel, Ufunc):
         return op.kernel.bind(xp), arguments
     attrs = {key: node.attrs[key] for key in op.kernel_attrs}
-    if op.state is not None:
-        attrs["state"] = state
     return functools.partial(kernel or op.kernel, xp, **attrs), arguments
 
 
@@ -108,7 +109,7 @@ def _arguments_of(
         count = argument.length(node.attrs)
         items = [_argument(argument, o, to_host, to_device) for o in operands[position : position + count]]
         position += count
-        arguments.append(_group(items))
+        arguments.append(as_list(items))
     return tuple(arguments)
 
 
@@ -122,25 +123,30 @@ def _argument(argument: Argument, operand: Operand, to_host: Convert, to_device:
         return Later((_Item(operand.slot, operand.value, to_device),), False)
     if operand.slot is None:
         return operand.value
-    return Later((_Item(operand.slot, None, None),), False)
+    return later_of(operand.slot)
 
 
-def _group(items: list[Any]) -> Any:
-    if not any(isinstance(i, Later) for i in items):
+@functools.lru_cache(maxsize=4096)
+def later_of(slot: int) -> Later:
+    """What is in register ``slot`` when the call is made."""
+    return Later((_Item(slot, None, None),), False)
+
+
+def as_list(items: list[Any]) -> Any:
+    """One argument of ``items``, of which each is known or a `Later` itself."""
+    if Later not in {type(item) for item in items}:
         return tuple(items)
     return Later(tuple([i.items[0] if isinstance(i, Later) else _Item(None, i, None) for i in items]), True)
 
 
 def late_call(registers: list[Any], function: Any, arguments: Sequence[Any]) -> Callable[[], Any]:
     """A call that reads its `Later` arguments when made. Plain registers are read by one ``itemgetter``."""
-    if any(isinstance(a, Later) and a.plain_slot is None for a in arguments):
+    slots: list[Any] = [a.plain_slot if isinstance(a, Later) else KNOWN for a in arguments]
+    if None in slots:
         return lambda: function(*[a.read(registers) if isinstance(a, Later) else a for a in arguments])
-    slots: list[Any] = []
-    for argument in arguments:
-        if isinstance(argument, Later):
-            slots.append(argument.plain_slot)
-        else:  # a known argument becomes a register that never changes
-            slots.append(len(registers))
+    for position, argument in enumerate(arguments):
+        if slots[position] == KNOWN:  # becomes a register that never changes
+            slots[position] = len(registers)
             registers.append(argument)
     if len(slots) == 1:
         slot = slots[0]

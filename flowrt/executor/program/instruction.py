@@ -20,7 +20,7 @@ function and its arguments, `flowrt.executor.lists.compiled_body` into machine c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -197,19 +197,21 @@ class Instruction(NamedTuple):
     action: Action
 
 
-def python_calls(instructions: Sequence[Instruction]) -> Iterator[tuple[BoundCall, Node | None]]:
+def python_calls(instructions: Sequence[Instruction]) -> list[tuple[BoundCall, Node | None]]:
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
     code, which cannot fail.
     """
-    if not any(isinstance(action, MachineCall) for _, action in instructions):
-        yield from [(action.bound(), node) for node, action in instructions]
-        return
+    if MachineCall not in {type(action) for _, action in instructions}:
+        return [(action.bound(), node) for node, action in instructions]
+    calls: list[tuple[BoundCall, Node | None]] = []
     for is_machine_code, run in groupby(instructions, _is_machine_code):
         several = list(run)
         if is_machine_code and len(several) > 1:
-            yield in_sequence([i.action for i in several if isinstance(i.action, MachineCall)]).bound(), None
+            machine_code = [i.action for i in several if isinstance(i.action, MachineCall)]
+            calls.append((in_sequence(machine_code).bound(), None))
         else:
-            yield from [(action.bound(), node) for node, action in several]
+            calls += [(action.bound(), node) for node, action in several]
+    return calls
 
 
 def _is_machine_code(instruction: Instruction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from flowrt.device.device import Device
@@ -39,17 +39,23 @@ class InstructionBuilder:
     def emit(self, node: Node, action: Action) -> None:
         self._instructions.append(Instruction(node, action))
 
+    def extend(self, instructions: Iterable[Instruction]) -> None:
+        """`emit` instructions that are made."""
+        self._instructions += instructions
+
     def emit_call(self, node: Node, function: Callable[..., Any], *arguments: Any) -> None:
         self.emit(node, Call(function, arguments))
 
-    def line(self, node: Node, operands: Sequence[str], result: str) -> None:
-        """Note the text of an instruction."""
-        self.lines.append(Line(node, tuple(operands), result, self.depth))
+    def line(self, node: Node, operands: Sequence[Operand], results: Sequence[Operand]) -> None:
+        """Note the operands of an instruction, for its text."""
+        self.lines.append(Line(node, operands, results, self.depth))
 
-    def emit_line(self, node: Node, action: Action, operands: Sequence[Operand], result: str) -> None:
-        """`emit` an instruction and note its text."""
+    def emit_line(
+        self, node: Node, action: Action, operands: Sequence[Operand], results: Sequence[Operand]
+    ) -> None:
+        """`emit` an instruction and note its operands."""
         self.emit(node, action)
-        self.line(node, [operand.text for operand in operands], result)
+        self.line(node, operands, results)
 
     def use_stream(self, node: Node, stream: int) -> None:
         """Switch an asynchronous device to that stream for the following instructions, from ``node`` on."""

@@ -16,6 +16,7 @@ from flowrt.executor.program.edge_keys import SentKeys
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Program
 from flowrt.executor.program.runner import StepControl, run_inline
+from flowrt.graph.ops.collective.transfer import SENDS
 
 
 def interleaved(programs: Sequence[Program]) -> Program | None:
@@ -45,9 +46,10 @@ def _lay(
     """Iterate like `Program.run`, without computing. ``keys``: of the tensors sent and not yet taken."""
     for segment in program.segments:
         builder.work(0.0, pause=False)
-        for node, action in segment.instructions:
-            builder.emit(node, action)
-            keys.update(sent.of(node))
+        builder.extend(segment.instructions)
+        for node, _ in segment.instructions:
+            if node.op in SENDS:
+                keys.update(sent.of(node))
         key = segment.key
         if key is PAUSE:
             builder.cut(PAUSE, 0)

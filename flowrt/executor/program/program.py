@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple, final
 
@@ -24,6 +25,7 @@ from flowrt.errors import OpError
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.observe.stream_times import watch_program
+from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE, Block, Control
 from flowrt.executor.program.instruction import Instruction, python_calls
 from flowrt.executor.program.updates import join_updates
@@ -40,21 +42,35 @@ MAX_BLOCK_LENGTH = 2000
 """Instructions between two pauses: under a millisecond of small ops."""
 
 
-class Segment(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Segment:
     """A basic block, then a loop or branches, or a wait: for ``key``, with its tensor stored in register
     ``slot``; `PAUSE`; or None at the end. In a loop, where the key differs per iteration, it is a function.
     """
 
-    calls: tuple[BoundCall, ...]
-    """Calls executed without observers."""
     key: str | Callable[[], str] | None
     slot: int
     control: Control | None
     receive: Node | None
     """The receive that waits for ``key``, if any."""
     instructions: tuple[Instruction, ...]
-    nodes: tuple[Node | None, ...]
-    """The node of each call; None for several as one piece of machine code."""
+
+    @cached_property
+    def _printed(self) -> tuple[tuple[BoundCall, ...], tuple[Node | None, ...]]:
+        """`calls` and `nodes`, printed when they are first run: those of interleaved programs never are."""
+        printed = python_calls(self.instructions)
+        return tuple([call for call, _ in printed]), tuple([node for _, node in printed])
+
+    @cached_property
+    def calls(self) -> tuple[BoundCall, ...]:
+        """Calls executed without observers."""
+        return self._printed[0]
+
+    @cached_property
+    def nodes(self) -> tuple[Node | None, ...]:
+        """The node of each call; None for several as one piece of machine code."""
+        return self._printed[1]
 
 
 def segment_of(
@@ -65,18 +81,17 @@ def segment_of(
     receive: Node | None = None,
 ) -> Segment:
     """A segment, with updates and machine code joined."""
-    block = tuple(join_updates(instructions))
-    printed = list(python_calls(block))
-    calls, nodes = tuple([call for call, _ in printed]), tuple([node for _, node in printed])
-    return Segment(calls, key, slot, control, receive, block, nodes)
+    return Segment(key, slot, control, receive, tuple(join_updates(instructions)))
 
 
 class Line(NamedTuple):
-    """One line of a program's text: the node, where its operands are, and in how many functions it is."""
+    """One line of a program's text: the node, where its operands and results are, and in how many functions
+    it is.
+    """
 
     node: Node
-    operands: tuple[str, ...]
-    result: str
+    operands: Sequence[Operand]
+    results: Sequence[Operand]
     depth: int = 0
 
 
@@ -300,7 +315,8 @@ class Program:
 def _format_line(line: Line) -> str:
     node = line.node
     shapes = ", ".join(str(spec) for spec in node.outputs)
-    text = f"  {'    ' * line.depth}{line.result or '-':<8} = {node.op.name}({', '.join(line.operands)})"
+    operands, results = (", ".join(o.text for o in places) for places in (line.operands, line.results))
+    text = f"  {'    ' * line.depth}{results or '-':<8} = {node.op.name}({operands})"
     return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
 
 

@@ -69,7 +69,7 @@ class Update(NamedTuple):
 
 def join_updates(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
     """Adjacent independent updates, and the registers that are freed between them, as one instruction."""
-    if not any(isinstance(action, Update) for _, action in instructions):
+    if Update not in {type(action) for _, action in instructions}:
         return instructions
     found: list[Instruction] = []
     memory = _Written()

@@ -101,7 +101,8 @@ def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:
 
 
 def _has_collectives(subgraph: Subgraph) -> bool:
-    return any(node.op in COLLECTIVES or _owns_collectives(node) for node in subgraph)
+    owners = [node for node in subgraph if node.op.effect is Effect.NESTED]
+    return not COLLECTIVES.isdisjoint({node.op for node in subgraph}) or any(map(_owns_collectives, owners))
 
 
 def _travels(node: Node) -> bool:
@@ -141,13 +142,14 @@ class _Lowering:
 
     def run(self) -> Subgraph:
         for node in self._subgraph:
-            node = self._redirected(node)
+            if self._results or self._ends:
+                node = self._redirected(node)
             if node.op in COLLECTIVES:
                 self._lower(node)
             elif _owns_collectives(node):
                 self._lower_functions(node)
             else:
-                self._add(node)
+                self._made[node.name] = node
         for name in list(self._waiting):
             self._add_wait(name)
         for name in [name for name in self._subgraph.targets if name in self._ends]:

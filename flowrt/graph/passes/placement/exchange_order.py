@@ -11,6 +11,7 @@ this step has sent in earlier collectives.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from functools import reduce
 from operator import or_
 from typing import final
@@ -22,9 +23,11 @@ from flowrt.graph.ops.collective.group_transfer import GROUP_OPS
 
 @final
 class ExchangeOrder:
-    """Dependencies through other devices in ``whole``, all nodes of which have a device."""
+    """Dependencies through other devices in ``whole``, all nodes of which have a device. ``in_groups``: its
+    `names_in_groups`.
+    """
 
-    def __init__(self, whole: Subgraph) -> None:
+    def __init__(self, whole: Subgraph, in_groups: Collection[str]) -> None:
         self._parts = parts_by_name(whole)
         leaving = _leaving(whole) | self._parts.keys()
         self._whole = whole
@@ -39,9 +42,9 @@ class ExchangeOrder:
         started = 0
         for node in whole:
             before = 0
-            for name in self._predecessors(node):
+            for name in self._predecessors(node) if self._parts else node.predecessors:
                 before |= self._until[name]
-            in_group = is_in_group(node)
+            in_group = node.name in in_groups
             if in_group:
                 before |= started
             self._before[node.name] = until = before
@@ -76,11 +79,17 @@ class ExchangeOrder:
         return [part for name in node.predecessors for part in self._parts.get(name, (name,))]
 
 
-def is_in_group(node: Node) -> bool:
-    """Whether ``node``, or one in its functions, exchanges something with ranks in other graphs."""
-    if node.op.effect is Effect.NESTED:
-        return any(is_in_group(inner) for function in owned_subgraphs(node.attrs) for inner in function)
-    return node.op in GROUP_OPS
+def names_in_groups(nodes: Iterable[Node]) -> set[str]:
+    """The nodes that exchange something with ranks in other graphs, or own functions with such nodes."""
+    return {
+        node.name
+        for node in nodes
+        if node.op in GROUP_OPS or (node.op.effect is Effect.NESTED and _owns_groups(node))
+    }
+
+
+def _owns_groups(node: Node) -> bool:
+    return any(map(names_in_groups, owned_subgraphs(node.attrs)))
 
 
 def _leaving(whole: Subgraph) -> set[str]:

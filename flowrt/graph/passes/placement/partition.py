@@ -25,7 +25,7 @@ from flowrt.graph.construction.constant import const_beside
 from flowrt.graph.node import LENT, SITE, Node, Ref, Subgraph, static_shape
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.collective.transfer import contribute_op, recv_op, send_op
-from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, is_in_group
+from flowrt.graph.passes.placement.exchange_order import ExchangeOrder, names_in_groups
 from flowrt.graph.passes.placement.lent_reads import lent_reads
 
 MAX_COPIED_BYTES = 1024
@@ -55,6 +55,9 @@ class Partitioner:
 
     def __init__(self, subgraph: Subgraph, part_of: PartOf = device_of) -> None:
         self.whole, self.part_of = subgraph, part_of
+        parts = {device: part_of(device) for device in {node.device for node in subgraph}}
+        self._part_of = {node.name: parts[node.device] for node in subgraph}
+        self._in_group = names_in_groups(subgraph)
         self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
@@ -70,15 +73,14 @@ class Partitioner:
 
     @cached_property
     def _lent(self) -> frozenset[str]:
-        return lent_reads(self.whole, {node.name: self.part_of(node.device) for node in self.whole})
+        return lent_reads(self.whole, self._part_of)
 
     @cached_property
     def _order(self) -> ExchangeOrder:
-        return ExchangeOrder(self.whole)
+        return ExchangeOrder(self.whole, self._in_group)
 
     def run(self) -> dict[str, Subgraph]:
-        whole = self.whole
-        part = {node.name: self.part_of(node.device) for node in whole}
+        whole, part = self.whole, self._part_of
         names = set(part.values())
         if len(names) == 1:
             return {names.pop(): whole}
@@ -105,10 +107,21 @@ class Partitioner:
         if node.op in COLLECTIVES and self._is_between_parts(node):
             self._add_ranks(node)
             return
+        if self._is_alone(node):
+            self._put(node)
+            return
         inputs, controls = self._bring(node)
         if inputs != node.inputs or controls != node.controls:
             node = node.replace(inputs=inputs, controls=controls)
         self._put(node)
+
+    def _is_alone(self, node: Node) -> bool:
+        """Whether all that ``node`` waits for is in its part, and nothing of it is cut."""
+        part, own = self._part_of, self._part_of[node.name]
+        for name in node.predecessors:
+            if part[name] != own or name in self._cut:
+                return False
+        return node.name not in self._in_group
 
     def _put(self, node: Node) -> None:
         self.parts.setdefault(self.part_of(node.device), {})[node.name] = node
@@ -121,7 +134,7 @@ class Partitioner:
         device = node.device
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = [self._local_control(name, device) for name in node.controls]
-        if is_in_group(node):
+        if node.name in self._in_group:
             controls += self._before(node.name, device)
         return inputs, tuple(dict.fromkeys(controls))
 
@@ -254,9 +267,11 @@ def _sent_at_once(nodes: Mapping[str, Node], sending: Collection[str]) -> dict[s
         for other in behind.get(node.name, ()):
             add(other)
 
-    for node in nodes.values():
-        if node.name not in sending:
+    for name, node in nodes.items():
+        if name in behind and name not in sending:
             add(node)
+        elif name not in sending:
+            ordered[name] = node
     return ordered
 
 

@@ -235,7 +235,7 @@ class _Placer:
         """The devices that can run ``node``."""
         mask = self._all
         for device_type, devices in self._types.items():
-            if not supports(node, device_type):
+            if device_type != "CPU" and not supports(node, device_type):
                 mask &= ~devices
         return mask
 
