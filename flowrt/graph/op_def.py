@@ -348,6 +348,7 @@ class OpDef(Generic[Result_co]):
     waits: bool
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None
     elementwise: bool
+    overwrites: int | None
     commutative: bool
     reduction: str | None
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None

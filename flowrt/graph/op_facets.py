@@ -73,6 +73,10 @@ class Traits(NamedTuple):
 
     elementwise: bool = False
     """Whether output element i depends on the (broadcast) input elements i only."""
+    overwrites: int | None = None
+    """The input that the kernel may find at the place of its output, if it is not elementwise: those may find
+    any of theirs.
+    """
     commutative: bool = False
     reduction: str | None = None
     """The reduction of input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""

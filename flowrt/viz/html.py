@@ -52,6 +52,7 @@ NOTES = {
     "lay_out_factors": "Factors of products in a loop are transposed once, before it.",
     "narrow_products": "Matrix products compute only the block that is read.",
     "read_rows_in_place": "Rows of variables are gathered in place, by the loops that read them.",
+    "accumulate_products": "Matrix products are added to running sums as they are computed.",
     "fuse_epilogues": "Convolutions are computed together with the elementwise operations that follow them.",
     "fuse": "Operations that share a compiled loop are fused.",
     "scheduled": "Each operation is assigned a stream.",

@@ -56,8 +56,8 @@ WITHOUT_SOME_GRADIENT = {
 EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv", "_Contribute"} | {
     "If", "Case", "While", "PartitionedCall", "_Case", "_Loop",
 }  # fmt: skip
-FUSED_OPS = {"_Fused", "_FusedRows", "_FusedConv"}
-"""Groups of other ops: what they compute depends on the group."""
+FUSED_OPS = {"_Fused", "_FusedRows", "_FusedConv", "_MatMulAdd"}
+"""Groups of other ops, which passes make."""
 
 
 def cases() -> list[Any]:

@@ -55,6 +55,9 @@ BACKWARD = 128
 LINEAR, HARD_SWISH, SUM, PRODUCT, DIFFERENCE = 0x26, 0x34, 0x1FFF0, 0x1FFF1, 0x1FFF5
 """Values of dnnl_alg_kind_t: eltwise_linear, eltwise_hardswish, binary_add, binary_mul, binary_sub."""
 
+ACCUMULATION = "sum", (ctypes.c_float(1.0), 0, 0)
+"""The post-op that adds a result to what is in its place: a factor, a zero point, and the dtype as it is."""
+
 GIVEN_STATISTICS, SCALED, SHIFTED = 1, 2, 4
 """Values of dnnl_normalization_flags_t: use_global_stats, use_scale, use_shift."""
 
@@ -317,13 +320,16 @@ def _normalization_flags(is_training: bool) -> int:
     return SCALED | SHIFTED | (0 if is_training else GIVEN_STATISTICS)
 
 
-@_primitive(lambda a, b, c: math.prod(c.shape) * a.shape[-1])
-def matrix_product(a: Layout, b: Layout, c: Layout) -> _Plan:
-    """``c`` = ``a @ b``, of matrices or of batches of them, of one rank, which broadcast."""
+@_primitive(lambda a, b, c, adds=False: math.prod(c.shape) * a.shape[-1])
+def matrix_product(a: Layout, b: Layout, c: Layout, adds: bool = False) -> _Plan:
+    """``c`` = ``a @ b``, of matrices or of batches of them, of one rank, which broadcast; or, if it ``adds``,
+    ``c`` + ``a @ b``.
+    """
+    post_ops = [ACCUMULATION] if adds else []
 
     def describe(given: list[Handle]) -> Handle:
         a, b, c = given
-        return library().primitive_descriptor("matmul", a, b, None, c)
+        return library().primitive_descriptor("matmul", a, b, None, c, post_ops=post_ops)
 
     return describe, (_Operand(SOURCE, a), _Operand(FILTER, b), _Operand(TARGET, c, True))
 

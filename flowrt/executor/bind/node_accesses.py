@@ -248,18 +248,19 @@ def check_dropped(layer: Layer, node: Node) -> None:
 
 def check_inputs(tensors: BoundTensors, node: Node, writes: Sequence[Written]) -> None:
     """Raise if the node would overwrite an input before it has read it: an elementwise one may write each
-    element where it read it.
+    element where it read it, and others may overwrite one input, if they say which.
     """
     places = [tensors.get((node.name, index)) for index in range(len(node.outputs))]
     arrays = [place.value for place in places if place is not None and place.slot is None]
     outputs = {bounds(array): array for array in arrays if getattr(array, "size", 0)}
-    for ref in node.inputs:
+    for number, ref in enumerate(node.inputs):
+        may_overwrite = node.op.elementwise or number == node.op.overwrites
         where = _place(tensors, ref)
         if where is None or is_register(where):
             continue
         for written, *_ in writes:
             is_same = written in outputs and are_same_array(tensors[ref].value, outputs[written])
-            if overlap(where, written) and not (node.op.elementwise and is_same):
+            if overlap(where, written) and not (may_overwrite and is_same):
                 message = f"program: writes over its input {_name(ref)} before it has read it"
                 raise located(node, InternalError(message))
 

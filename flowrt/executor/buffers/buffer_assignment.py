@@ -14,8 +14,9 @@ Rules for correctness:
   2. A variable that is written later in the program, while a reader of the old value is still to come, is
      copied at the read.
   3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
-  4. A kernel may overwrite an input only if its op is elementwise, the input's buffer has exactly the
-     output's shape and dtype, this is its last reader, and no other input is a view of it.
+  4. A kernel may overwrite an input only if its op is elementwise, or says so of this input; the input's
+     buffer has exactly the output's shape and dtype, this is its last reader, and no other input is a view of
+     it.
   5. A feed's buffer is not used earlier in the program: it is filled before the program starts.
 
 A trial run on stand-ins (arrays with the buffers' shapes over pages that are never written) determines
@@ -216,7 +217,7 @@ class _Assigner:
             return Storage.VIEW
         if not self._fits_buffers(node):
             return Storage.REGISTER
-        inherited = self._inheritable(node, position) if node.op.elementwise else []
+        inherited = self._inheritable(node, position)
         for index, spec in enumerate(node.outputs):
             if self._is_written_home(node, index, position):
                 continue
@@ -430,13 +431,14 @@ class _Assigner:
         to add in place.
         """
         lifetimes = self._lifetimes
-        if node.outputs[0].shape == () and not self._is_asynchronous:
+        overwritten = _overwritten(node)
+        if not overwritten or (node.outputs[0].shape == () and not self._is_asynchronous):
             return []
         rearranged = {lifetimes.root(ref) for ref in node.inputs if ref not in self._exact}
         ending = lifetimes.ending_at(position)
         return [
             root
-            for root in dict.fromkeys([lifetimes.root(ref) for ref in node.inputs])
+            for root in dict.fromkeys([lifetimes.root(ref) for ref in overwritten])
             if root in ending
             and root in self._live
             and root not in rearranged
@@ -448,6 +450,14 @@ class _Assigner:
         for root in self._lifetimes.ending_at(position):
             if self._live.pop(root, None) is not None:
                 self._arena.release(root, self._lifetimes.users(root))
+
+
+def _overwritten(node: Node) -> Sequence[Ref]:
+    """The inputs that the kernel may find at the place of its output."""
+    if node.op.overwrites is None:
+        return node.inputs if node.op.elementwise else ()
+    total = node.inputs[node.op.overwrites]
+    return [total] if node.inputs.count(total) == 1 else []
 
 
 def _is_reshaped_in_place(array: Any, shape: Any) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from flowrt.device.host_memory import address_of
 from flowrt.device.onednn.onednn import Unsupported
 from flowrt.device.onednn.onednn_blas import multiply
 from flowrt.device.onednn.primitives import (
@@ -72,6 +73,7 @@ from flowrt.graph.ops.nn.pooling import (
 )
 from flowrt.graph.ops.nn.windows import Axis as WindowAxis
 from flowrt.graph.ops.nn.windows import channels_first
+from flowrt.graph.passes.fusion.accumulated_products import matmul_add_op
 from flowrt.graph.passes.fusion.epilogues import Epilogue, fused_conv_op
 from flowrt.graph.shapes import Shape, is_static
 
@@ -348,12 +350,17 @@ def _delivered(out: Any, results: Sequence[Array]) -> Any:
 # --- products of matrices
 
 
-def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
-    """The product of two factors, each as it is or, by the attributes in their order, transposed."""
-    a, b = [
+def _factors(attrs: Mapping[str, Any], arguments: Any) -> list[Array]:
+    """Two factors, each as it is or, by the attributes in their order, transposed."""
+    return [
         factor.swapaxes(-1, -2) if is_turned else factor
         for factor, is_turned in zip(arguments, attrs.values(), strict=True)
     ]
+
+
+def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
+    """The product of two factors."""
+    a, b = _factors(attrs, arguments)
     (*batch, m, k), (*other, k2, n) = a.shape, b.shape
     if a.dtype != np.float32 or b.dtype != np.float32 or k != k2 or m == 1 or n == 1:
         raise Unsupported("dtype, shape, or a matrix-vector product, which is faster in BLAS")
@@ -368,6 +375,22 @@ def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> A
         multiply(a, b, result)
     else:
         matrix_product(layout_of(a), layout_of(b), layout_of(result))(a, b, result)
+    return result
+
+
+def _added_product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
+    """The product of two factors, added to a matrix, which may be at the place of the result."""
+    total, *factors = arguments
+    a, b = _factors(attrs, factors)
+    (m, k), n = a.shape, b.shape[1]
+    _check(total, a, b)
+    if not MIN_PRODUCT < m * k * n <= MAX_UNPACKED:
+        raise Unsupported("size")
+    result: Array = np.empty((m, n), np.float32) if out is None else out
+    add = matrix_product(layout_of(a), layout_of(b), layout_of(result), True)
+    if address_of(total) != address_of(result):
+        np.copyto(result, total)
+    add(a, b, result)
     return result
 
 
@@ -417,6 +440,7 @@ _COMPUTED: Mapping[OpDef, Callable[..., Any]] = {
     batch_norm_grad_op: _batch_norm_grad,
     matmul_op: partial(_in_float32, _product),
     batch_matmul: partial(_in_float32, _product),
+    matmul_add_op: _added_product,
 }
 
 ONEDNN_KERNELS: Mapping[OpDef, Kernel] = {op: partial(_or_own, compute) for op, compute in _COMPUTED.items()}

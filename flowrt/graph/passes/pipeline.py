@@ -28,6 +28,7 @@ from flowrt.graph.collectives.cost import Links, links_of
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.collective.lower_collectives import lower_collectives
+from flowrt.graph.passes.fusion.accumulated_products import accumulate_products
 from flowrt.graph.passes.fusion.epilogues import fuse_epilogues
 from flowrt.graph.passes.fusion.fuse import fuse
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small
@@ -185,6 +186,7 @@ FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
     "lay_out_factors": lambda part, compiler, each: lay_out_factors(part, compiler),
     "narrow_products": lambda part, compiler, each: narrow_products(part),
     "read_rows_in_place": lambda part, compiler, each: read_rows_in_place(part),
+    "accumulate_products": lambda part, compiler, each: part if each else accumulate_products(part, compiler),
     "fuse_epilogues": lambda part, compiler, each: fuse_epilogues(part, compiler),
     "fuse": lambda part, compiler, each: fuse(part, compiler.supports, each),
 }

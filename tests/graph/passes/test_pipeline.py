@@ -125,7 +125,7 @@ def test_the_pipeline_reads_what_it_writes() -> None:
         " optimise(fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies),"
         " infer_shapes, mixed_precision, lower_layouts, place, lower_collectives, split, partition,"
         " fuse(gather_slices, lay_out_factors, narrow_products, read_rows_in_place,"
-        " fuse_epilogues, fuse)"
+        " accumulate_products, fuse_epilogues, fuse)"
     )
 
 

@@ -23,7 +23,7 @@ class LoopCompiler(NamedTuple):
     ``supports`` says what it can do with one operation, given as a group of its own. A product of small
     matrices is a compiled call up to ``max_product`` multiplications, with a transposed right factor up to
     ``max_transposed_product``. ``has_epilogues()``: whether the device's convolutions can be computed with
-    what follows them.
+    what follows them, and its products with the sum that they are added to.
     """
 
     supports: Callable[[Group], Support]

@@ -1,0 +1,119 @@
+"""Running sums of matrix products: the library that computes a product adds it to the sum.
+
+    s0 = MatMul(a, b)                             s0 = MatMul(a, b)
+    s1 = AddV2(s0, MatMul(c, d))        ->        s1 = _MatMulAdd(s0, c, d)
+    s2 = AddV2(s1, MatMul(e, f))                  s2 = _MatMulAdd(s1, e, f)
+
+The gradient of a weight is such a sum where the weight has several readers, as it has in each turn of a
+pipeline. A product alone is written to memory and read again to be added; here the sum is read and written
+once, in place. A product is added where it was computed, so its factors live no longer than before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flowrt import dtypes
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op
+from flowrt.graph.op_facets import Traits
+from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2
+from flowrt.graph.ops.linalg.matmul import matmul_op
+from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
+from flowrt.graph.shapes import is_static
+
+SUMS = frozenset({add_v1, add_v2})
+
+MIN_SUM = 1 << 14
+"""Elements of the smallest sum: a smaller one is added in the fastest cache."""
+
+
+def _kernel(
+    xp: Any, total: Any, a: Any, b: Any, transpose_a: bool, transpose_b: bool, out: Any = None
+) -> Any:
+    return xp.add(total, matmul_op.kernel(xp, a, b, transpose_a, transpose_b), out=out)
+
+
+matmul_add_op: OpDef[Any] = define_op(
+    "_MatMulAdd",
+    "total: T in FLOATING, a: T, b: T -> sum: T",
+    attrs="transpose_a: bool = False, transpose_b: bool = False",
+    shape=lambda s: [s.shapes[0]],
+    kernel=_kernel,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    cost=lambda inputs, outputs: matmul_op.cost(inputs[1:], outputs) if matmul_op.cost else 0.0,
+    traits=Traits(overwrites=0),
+    doc="The sum of a matrix and the product of two others; made by the fusion pass only.",
+)
+
+
+def accumulate_products(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
+    """``subgraph`` with the above done to it; the same object if there is nothing of the kind."""
+    sums = [node for node in subgraph if node.op in SUMS]
+    if not sums or not compiler.has_epilogues():
+        return subgraph
+    found = _terms(subgraph, sums)
+    if not found:
+        return subgraph
+    place = {name: i for i, name in enumerate(subgraph.nodes)}
+    added = {terms.product: node for node, terms in found.items()}
+    nodes: list[tuple[int, Node]] = []
+    for node in subgraph:
+        if node.name in found:
+            terms = found[node.name]
+            product = subgraph.nodes[terms.product]
+            made = _accumulated(node, subgraph.nodes[terms.total], product)
+            nodes.append((max(place[name] for name in (product.name, *made.predecessors)), made))
+        elif node.name not in added:
+            nodes.append((place[node.name], node))
+    return subgraph.with_nodes([node for _, node in sorted(nodes, key=lambda each: each[0])])
+
+
+class _Terms(NamedTuple):
+    """The names of what is added: the sum so far, and a product that nothing else reads."""
+
+    total: str
+    product: str
+
+
+def _terms(subgraph: Subgraph, sums: Sequence[Node]) -> Mapping[str, _Terms]:
+    """The terms of each sum of products, by its name."""
+    consumers = subgraph.consumers()
+    read = {*[name for name, _ in subgraph.fetches], *subgraph.targets}
+    found: dict[str, _Terms] = {}
+    for node in sums:
+        total, product = terms = [subgraph.nodes[name] for name, _ in node.inputs]
+        if (
+            total is not product
+            and _is_large(node)
+            and product.op is matmul_op
+            and (total.op is matmul_op or total.name in found)
+            and all(term.outputs == node.outputs and term.name not in read for term in terms)
+            and consumers[product.name] == [node.name]
+            and _readers(subgraph, consumers, total) == [node.name]
+        ):
+            found[node.name] = _Terms(total.name, product.name)
+    return found
+
+
+def _is_large(node: Node) -> bool:
+    (spec,) = node.outputs
+    if spec.dtype is not dtypes.float32 or not is_static(spec.shape):
+        return False
+    return len(spec.shape) == 2 and math.prod(spec.shape) >= MIN_SUM
+
+
+def _readers(subgraph: Subgraph, consumers: Mapping[str, Sequence[str]], node: Node) -> list[str]:
+    """The nodes that read the output of ``node``; others may wait for it."""
+    return [name for name in consumers[node.name] if (node.name, 0) in subgraph.nodes[name].inputs]
+
+
+def _accumulated(node: Node, total: Node, product: Node) -> Node:
+    """The sum ``node`` as one operation with its ``product``."""
+    inputs = ((total.name, 0), *product.inputs)
+    controls = tuple(dict.fromkeys((*product.controls, *node.controls)))
+    return product.beside(node.name, matmul_add_op, inputs, controls, product.attrs, node.outputs)
