@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flowrt.errors import InternalError
-from flowrt.graph.collectives.cost import DEFAULT_LINKS
+from flowrt.graph.collectives.cost import DEFAULT_LINKS, Link
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Shard
 from flowrt.graph.layouts.mesh import Axis, Coordinate, Mesh
-from flowrt.graph.layouts.redistribution import SEND, Step, plan, received_bytes
+from flowrt.graph.layouts.redistribution import LOCAL_S_PER_BYTE, SEND, Step, plan, received_bytes, seconds
 
 P, S0, S1, B = Partial(), Shard(0), Shard(1), REPLICATED
 PLACEMENTS: tuple[Placement, ...] = (S0, S1, B, P)
@@ -175,6 +175,21 @@ def test_only_the_innermost_cut_is_undone() -> None:
 def test_what_is_partial_on_turns_is_added_up_before_it_travels() -> None:
     assert names([P, P], [B, B], times=[1]) == ["AllReduce[1]", "AllReduce[0]"]
     assert names([P, P], [S0, B], times=[1]) == ["AllReduce[1]", "ReduceScatter[0]"]
+
+
+@pytest.mark.parametrize("target", [B, S0, S1])
+@pytest.mark.parametrize(("devices", "turns"), [(2, 3), (2, 4), (4, 8)])
+def test_a_large_gradient_is_not_scattered_turn_by_turn(target: Placement, devices: int, turns: int) -> None:
+    """To add up a part of it takes as many bytes as to add up all, since all are read."""
+    mesh, shape, link = mesh_of((devices, turns), [1]), (50_000, 4096), Link(3e-6, 1 / 300e9)
+    source = Layout(mesh, [P, P])
+    assert plan(source, Layout(mesh, [target, B]), shape, 4, link) == (
+        Step((1,), P, B),
+        Step((0,), P, target),
+    )
+    read = turns * math.prod(shape) * 4
+    for made in (B, S0, S1):
+        assert seconds(Step((1,), P, made), source, shape, 4, link) == pytest.approx(read * LOCAL_S_PER_BYTE)
 
 
 def test_equal_layouts_need_nothing() -> None:
