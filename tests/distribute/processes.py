@@ -27,6 +27,7 @@ from flowrt.errors import OpError
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import wait_until
+from tests.distribute.tcp_proxy import TcpProxy
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 30.0
@@ -137,6 +138,20 @@ def cluster(
             here.append(tf.train.Server({"worker": addresses}, "worker", index))
             stack.callback(here[-1].stop)
         yield Cluster(here, processes)
+
+
+@contextmanager
+def cluster_with_proxy(*options: str, **network: float) -> Iterator[tuple[tf.train.Server, Worker, TcpProxy]]:
+    """Task 0 is here; task 1 is a process, with these ``options``, that is reached through the proxy."""
+    with ReservedPorts(3) as reserved, ExitStack() as stack:
+        here, there, listens = (f"127.0.0.1:{port}" for port in reserved.ports)
+        worker = Worker([here, there], 1, ["--bind", listens, *options])
+        worker.start()
+        stack.callback(worker.reap)
+        proxy = stack.enter_context(TcpProxy(there, listens, **network))
+        server = tf.train.Server({"worker": [here, there]}, "worker", 0)
+        stack.callback(server.stop)
+        yield server, worker, proxy
 
 
 class _Client:

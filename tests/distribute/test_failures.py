@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +23,6 @@ import flowrt as tf
 from flowrt.distribute import server
 from flowrt.distribute.cluster.cluster_spec import parse_address
 from flowrt.distribute.launch.check import probe
-from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.master import pending_replies
 from flowrt.distribute.wire import messages
 from flowrt.distribute.wire.messages import Message, encode
@@ -31,8 +30,7 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.framing import MAX_HEADER
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import open_files, random_bytes, wait_until
-from tests.distribute.processes import SOON_S, Worker, cluster, dial_as_client, wait_until_idle
-from tests.distribute.tcp_proxy import TcpProxy
+from tests.distribute.processes import SOON_S, cluster, cluster_with_proxy, dial_as_client, wait_until_idle
 
 NOTICED_S = 2.0  # within which the death of a process of this host is noticed
 COMMITTED = 3
@@ -345,20 +343,6 @@ def test_a_tensor_that_is_cut_off_is_never_seen(monkeypatch: pytest.MonkeyPatch,
 def by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ends are on one host: left alone they would go round the proxy."""
     monkeypatch.setenv("FLOWRT_TRANSPORT", "grpc")
-
-
-@contextmanager
-def cluster_with_proxy(**network: float) -> Iterator[tuple[tf.train.Server, Worker, TcpProxy]]:
-    """Task 0 is here; task 1 is a process that is reached through the proxy."""
-    with ReservedPorts(3) as reserved, ExitStack() as stack:
-        here, there, listens = (f"127.0.0.1:{port}" for port in reserved.ports)
-        worker = Worker([here, there], 1, ["--bind", listens])
-        worker.start()
-        stack.callback(worker.reap)
-        proxy = stack.enter_context(TcpProxy(there, listens, **network))
-        server = tf.train.Server({"worker": [here, there]}, "worker", 0)
-        stack.callback(server.stop)
-        yield server, worker, proxy
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ class FrameStream:
         self._messages: Iterator[bytes] | None = None  # those of a batch that is being written
         self._told = 0  # how many of `_unsent` are of that batch
         self._unsent: deque[Callable[[], None]] = deque()
+        self._moved = self._known_moved = 0  # messages that were written or came
         self._inbox: queue.SimpleQueue[framing.Frame | Exception | None] = queue.SimpleQueue()
         self._reader: tuple[OnFrame, OnEnd] | None = None
         self._last: tuple[Exception | None] | None = None  # why reading has ended
@@ -180,6 +181,11 @@ class FrameStream:
                 f"connection to {self.peer}: expected an answer within {timeout_s:g} s; got none"
             )
 
+    def was_quiet(self) -> bool:
+        """Whether nothing was written, and nothing came, since the last call. One thread's."""
+        known, self._known_moved = self._known_moved, self._moved
+        return known == self._known_moved
+
     # --- for the carrier, which calls from one thread
 
     def attach(self, carrier: Carrier) -> None:
@@ -189,6 +195,7 @@ class FrameStream:
 
     def written(self) -> None:
         """The message is written."""
+        self._moved += 1
         with self._lock:
             if self._messages is None and not self._queue and not self._is_finishing:
                 self._is_writing = False
@@ -197,6 +204,7 @@ class FrameStream:
 
     def received(self, message: bytes) -> None:
         """Handle a requested message."""
+        self._moved += 1
         if self._last is not None:
             return
         try:

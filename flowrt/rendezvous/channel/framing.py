@@ -65,10 +65,10 @@ class Kind(IntEnum):
     RELEASE = 3  # the receiver of shared arrays has done with them
     RETIRE = 4  # the sender of shared arrays has freed segments
     HANDSHAKE = 5
-    CHECKED = 6  # data, with a checksum of the arrays; the rest is `CheckedFrames`' own
+    CHECKED = 6  # data, with a number and a checksum of the arrays; the rest is `CheckedFrames`' own
     ACKNOWLEDGE = 7  # this many CHECKED frames have come
-    RESEND = 8  # the next one was damaged
-    REWIND = 9  # from here on they come again, from this one on
+    RESEND = 8  # the next one was damaged, or did not come
+    PROBE = 9  # this many were sent
 
 
 class Frame(NamedTuple):

@@ -8,6 +8,7 @@ from typing import final
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
 from flowrt.rendezvous.channel.checked_frames import CHECKED_KINDS, CheckedFrames
+from flowrt.rendezvous.channel.frame_probes import MAX_SILENT, PROBES
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.framing import Frame, Kind
 from flowrt.rendezvous.channel.lifeline import CLOSED, DIED, Lifeline
@@ -27,9 +28,11 @@ class StreamConnection(Connection):
         where = f"connection to {self.peer} (grpc)"
         self._life = Lifeline(where)
         self._checked: CheckedFrames | None = None
+        self._silent = 0  # calls of `probe` since something moved
         if is_checked:
             self._checked = CheckedFrames(where, stream.send_pieces)
-            stream.on_end(self._checked.end)
+            PROBES.add(self)
+            stream.on_end(self._end_checked)
         self._receiver: Receiver
 
     def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
@@ -53,19 +56,33 @@ class StreamConnection(Connection):
         self._life.close()
         self._stream.cancel()
 
+    def probe(self) -> None:
+        """See `flowrt.rendezvous.channel.frame_probes.Probed`."""
+        assert self._checked is not None
+        is_silent = self._checked.probe() and self._stream.was_quiet()
+        self._silent = self._silent + 1 if is_silent else 0
+        if self._silent == MAX_SILENT:
+            self._life.lose("what was sent has not arrived: the network damages data, or lost it")
+            self._stream.cancel()
+
     def _on_frame(self, frame: Frame) -> None:
-        is_data = frame.kind == Kind.DATA
+        taken = frame if frame.kind == Kind.DATA else None
         if frame.kind == Kind.GOODBYE:
             if self._checked is not None:
                 self._checked.check_end()
             self._life.lose(CLOSED)
             return
         if self._checked is not None and frame.kind in CHECKED_KINDS:
-            is_data = self._checked.take(frame)
-        elif not is_data:
+            taken = self._checked.take(frame)
+        elif taken is None:
             raise UnavailableError(f"expected a kind of frame that grpc has; got {frame.kind}")
-        if is_data and self._life.wants_frames:
-            self._receiver.on_frame(self, frame.header, frame.payload)
+        if taken is not None and self._life.wants_frames:
+            self._receiver.on_frame(self, taken.header, taken.payload)
+
+    def _end_checked(self) -> None:
+        assert self._checked is not None
+        PROBES.remove(self)
+        self._checked.end()
 
     def _on_end(self, error: Exception | None) -> None:
         # A listener cannot tell from gRPC whether the stream was finished or its other end died: that takes a

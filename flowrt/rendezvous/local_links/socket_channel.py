@@ -129,9 +129,10 @@ class SocketConnection(Connection):
                 self._shared.handle(frame)
                 return
             case kind if self._checked is not None and kind in CHECKED_KINDS:
-                if not self._checked.take(frame):
+                taken = self._checked.take(frame)
+                if taken is None:
                     return
-                header, payload = frame.header, frame.payload
+                header, payload = taken.header, taken.payload
             case _:
                 raise UnavailableError(f"expected a kind of frame that {self.kind} has; got {frame.kind}")
         if receiver is not None and self._life.wants_frames:
