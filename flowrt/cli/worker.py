@@ -187,8 +187,7 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
         log_dir=arguments.log_dir,
         start=False,
     )
-    if arguments.exit_with_job:
-        server.on_job_end = functools.partial(_end_with_job, reasons)
+    server.on_job_end = functools.partial(_end_with_job, reasons) if arguments.exit_with_job else _go_on
     server.on_drain = functools.partial(reasons.put, Reason("it was asked to drain"))
     _end_by_signal(reasons)
     server.start()
@@ -231,6 +230,10 @@ def _end_with_job(reasons: queue.SimpleQueue[Reason], name: str, in_midst: bool)
         reasons.put(Reason(f"{name} was lost during a session. {hint}", exit_codes.PEER_LOST))
     else:
         reasons.put(Reason(f"the job of {name} has ended"))
+
+
+def _go_on(name: str, in_midst: bool) -> None:
+    """For a task that outlives jobs."""
 
 
 def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[Reason]) -> None:
