@@ -17,7 +17,6 @@ import flowrt as tf
 from flowrt.distribute import server
 from flowrt.distribute.client import cluster_runtime
 from flowrt.distribute.wire.messages import Message
-from flowrt.graph.text.graph_text import parse_subgraph
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Sent, Transport
 from flowrt.rendezvous.transport import new_transport
@@ -72,8 +71,9 @@ class Recorder(Transport):
         return self._inner.listen(address, accept)
 
     def connect(self, address: str, timeout_s: float) -> Connection:
-        self.said.append(said := [])
-        return _Recorded(self._inner.connect(address, timeout_s), said)
+        connected = _Recorded(self._inner.connect(address, timeout_s), said := [])
+        self.said.append(said)
+        return connected
 
 
 class _Recorded(Connection):
@@ -162,15 +162,19 @@ def test_frames_that_come_again_change_nothing(recorder: Recorder, between: Any,
     with between() as (tasks, counter):
         worker = tasks.workers[0]
         with tf.Session(tasks.target) as session:
-            counter.commit(session, steps)
+            counter.commit(session, 1)
             (said,) = recorder.said
-            assert len(said) > steps
-            replay(list(said), worker.address)
-            assert session.run(counter.value) == steps
-            session.run(counter.add, options=options())
+            hello, start = said[0], len(said)
+            for _ in range(steps):
+                session.run(counter.add, options=options())
+            recorded = [hello, *said[start:]]
+            assert len(recorded) > steps
+            replay(recorded, worker.address)
             assert session.run(counter.value) == steps + 1
-        replay(list(said), worker.address)
-        assert counter.read(tasks.target) == steps + 1
+            session.run(counter.add, options=options())
+            assert session.run(counter.value) == steps + 2
+        replay(recorded, worker.address)
+        assert counter.read(tasks.target) == steps + 2
         assert not worker.has_ended
 
 
@@ -182,7 +186,7 @@ def test_frames_for_the_life_before_change_nothing_in_the_next(recorder: Recorde
         worker.end(signal.SIGKILL)
         worker.start()
         with tf.Session(tasks.target) as session:
-            session.run(counter.value.assign(50.0))
+            session.run(counter.value.assign(50.0))  # by another connection than the recorded ones
             replay(recorder.said[0], worker.address)
             assert session.run(counter.value) == 50.0
         assert not worker.has_ended
@@ -212,3 +216,70 @@ def test_a_stranger_does_nothing_to_a_session(forged: Any, monkeypatch: pytest.M
         stranger.close("it has asked")
         session.run(counter.add, options=options())
         assert session.run(counter.value) == 4
+
+
+# --- graphs that are none (15)
+
+HERE = b"  @/job:worker/replica:0/task:0/device:CPU:0"
+LINES = (b"%x = Const() {value=f32[2](1.0, 2.0)} : f32[2]", b"%y = Square(%x) : f32[2]", b"%z = AddV2(%x, %y) : f32[2]")
+TEXT = b"\n".join(line + HERE for line in LINES)
+
+
+def refuses(stranger: Any, graph: bytes) -> bool:
+    """Whether it is refused with an error that is no accident."""
+    try:
+        stranger.wait_for(Message(pb.RegisterGraph(session="a stranger's", graph=graph)), SOON_S)
+    except (tf.errors.UnknownError, tf.errors.InternalError, tf.errors.UnavailableError):
+        raise
+    except tf.errors.DeadlineExceededError:
+        raise
+    except tf.errors.OpError:
+        return True
+    return False
+
+
+MALFORMED = {
+    "noise": b"\xff\x00{" * 100,
+    "no device": b"%a = NoOp()",
+    "a device of another task": b"%a = NoOp()  @/job:worker/replica:0/task:7/device:CPU:0",
+    "a cycle": b"%a = Square(%b) : f32[2]\n%b = Square(%a) : f32[2]",
+    "itself": b"%a = Square(%a) : f32[2]",
+    "one name twice": b"%a = NoOp()\n%a = NoOp()",
+    "an input that is not there": b"%a = Square(%nobody) : f32[2]",
+    "an output that is not there": TEXT + b"\n%b = Square(%y:7) : f32[2]",
+    "no such op": b"%a = Evil() : f32[2]",
+    "a negative dimension": b"%a = Placeholder() {dtype=f32} : f32[-7]",
+    "a huge constant": b"%a = Const() {value=f32[99999999999](splat 1.0)} : f32[99999999999]",
+    "a wrong dtype": b"%a = Const() {value=f32[2](1.0, 2.0)} : f32[2]\n%b = MatMul(%a, %a) : i64[2]",
+    "a name of another place": b"%../../etc/passwd = NoOp()",
+    "a function of Python": b"%a = PyFunc() {token=\"os.system\", Tout=[f32]} : f32[2]",
+    "a deep nest": b"%a = Const() {value=" + b"[" * 100_000 + b"} : f32[2]",
+}
+
+
+def resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_malformed_graphs_are_refused_by_a_worker_which_works_on() -> None:
+    with client_and_master() as (tasks, counter), tf.Session(tasks.target) as session:
+        counter.commit(session, 3)
+        worker = tasks.workers[0]
+        stranger = dial_as_client(worker.address)
+        stranger.wait_for(Message(pb.CreateWorkerSession(session="a stranger's")), SOON_S)
+        assert not refuses(stranger, TEXT)
+        taken = [what for what, graph in MALFORMED.items() if not refuses(stranger, graph)]
+        assert not taken
+        random, before, refused = Random(15), 0, 0
+        for number in range(600):
+            if number == 100:
+                before = resident_bytes(worker.pid)
+            refused += refuses(stranger, damaged(TEXT, TEXT, random))
+            if number % 50 == 0:
+                session.run(counter.add, options=options())
+        assert 300 < refused < 600
+        assert resident_bytes(worker.pid) - before < 16 << 20
+        stranger.close("it has said enough")
+        assert session.run(counter.value) == 15
+        wait_until(lambda: worker.status().sessions == 1, "the stranger's session is closed", SOON_S)
