@@ -1,7 +1,7 @@
-"""(19) Wall clocks that jump, stand still or are wrong: deadlines and signs of life go by the monotonic clock.
+"""(19) Wall clocks that jump, stand still or are wrong: deadlines go by the monotonic clock.
 
-The wall clock of a real process is wrong in C as in Python: a library that is preloaded (`wild_clock.c`) says what
-time it is. Compiling it takes a C compiler.
+The wall clock of a real process is wrong in C as in Python: a library that is preloaded (`wild_clock.c`) says
+what time it is. It takes a C compiler.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -65,7 +65,11 @@ def test_the_clock_is_wrong(library: Path) -> None:
 
     def seen(mode: str) -> list[tuple[float, float]]:
         ran = subprocess.run(
-            [sys.executable, "-c", script], env=wild(library, mode), capture_output=True, text=True, check=True
+            [sys.executable, "-c", script],
+            env=wild(library, mode),
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return [(float(wall), float(steady)) for wall, steady in map(str.split, ran.stdout.splitlines())]
 
@@ -75,7 +79,7 @@ def test_the_clock_is_wrong(library: Path) -> None:
     assert max(offsets) - min(offsets) == pytest.approx(2)
     assert len({wall for wall, _ in seen("frozen")}) == 1
     assert seen("ahead")[0][0] - time.time() > 3500
-    assert all(later[1] > earlier[1] for earlier, later in zip(jumps, jumps[1:], strict=False))
+    assert all(later[1] > earlier[1] for earlier, later in pairwise(jumps))
 
 
 @needs_compiler

@@ -1,5 +1,5 @@
-"""Who has the way in to a real worker and does harm there: frames that were recorded and are sent again, requests
-for the session of another, graphs that are none.
+"""Who has the way in to a real worker and does harm there: frames that were recorded and are sent again,
+requests for the session of another, graphs that are none.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -221,7 +221,11 @@ def test_a_stranger_does_nothing_to_a_session(forged: Any, monkeypatch: pytest.M
 # --- graphs that are none (15)
 
 HERE = b"  @/job:worker/replica:0/task:0/device:CPU:0"
-LINES = (b"%x = Const() {value=f32[2](1.0, 2.0)} : f32[2]", b"%y = Square(%x) : f32[2]", b"%z = AddV2(%x, %y) : f32[2]")
+LINES = (
+    b"%x = Const() {value=f32[2](1.0, 2.0)} : f32[2]",
+    b"%y = Square(%x) : f32[2]",
+    b"%z = AddV2(%x, %y) : f32[2]",
+)
 TEXT = b"\n".join(line + HERE for line in LINES)
 
 
@@ -252,7 +256,7 @@ MALFORMED = {
     "a huge constant": b"%a = Const() {value=f32[99999999999](splat 1.0)} : f32[99999999999]",
     "a wrong dtype": b"%a = Const() {value=f32[2](1.0, 2.0)} : f32[2]\n%b = MatMul(%a, %a) : i64[2]",
     "a name of another place": b"%../../etc/passwd = NoOp()",
-    "a function of Python": b"%a = PyFunc() {token=\"os.system\", Tout=[f32]} : f32[2]",
+    "a function of Python": b'%a = PyFunc() {token="os.system", Tout=[f32]} : f32[2]',
     "a deep nest": b"%a = Const() {value=" + b"[" * 100_000 + b"} : f32[2]",
 }
 

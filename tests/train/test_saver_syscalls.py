@@ -1,5 +1,5 @@
-"""Saves of a `Saver` that keeps two checkpoints, at each system call of which the process is killed or the disk
-is full: the directory names one whole checkpoint, the one before or the new one.
+"""A `Saver` that keeps two checkpoints is killed, or the disk is full, at each system call of a save: the
+directory names one whole checkpoint, the one before or the new one.
 
 strace does that to a real process. It needs to be installed, and the right to trace.
 """
@@ -21,7 +21,9 @@ import flowrt as tf
 from tests.contracts.check_transport import wait_until
 from tests.forks import FORKS
 
-CALLS = "openat,write,pwrite64,fsync,fdatasync,rename,renameat2,unlink,unlinkat,flock,mkdir,getdents64,ftruncate"
+CALLS = (
+    "openat,write,pwrite64,fsync,fdatasync,rename,renameat2,unlink,unlinkat,flock,mkdir,getdents64,ftruncate"
+)
 SIZE, DEADLINE_S = 1000, 60.0
 SAVED, FULL = 0, 11
 """Exit statuses of the process: it saved, or raised the error of a full disk."""
@@ -42,9 +44,7 @@ def can_trace() -> None:
 
 
 def save(directory: str, number: int, is_traced: bool) -> None:
-    """What the process does: a checkpoint of ``w``, all of whose elements are ``number``, the third at most of
-    which two stay.
-    """
+    """What the process does: a checkpoint of ``w``, all of whose elements are ``number``. Two stay."""
     with tf.Graph().as_default():
         w = tf.get_variable("w", [SIZE], tf.int64, tf.zeros_initializer())
         saver = tf.train.Saver(max_to_keep=2)
@@ -64,7 +64,7 @@ def save(directory: str, number: int, is_traced: bool) -> None:
 
 
 class Traced(NamedTuple):
-    """``status`` as of `multiprocessing.Process.exitcode`; ``calls`` are what the process made, one a line."""
+    """``status`` as of `multiprocessing.Process.exitcode`; ``calls`` are those of the process, one a line."""
 
     status: int
     calls: list[str]
@@ -118,8 +118,8 @@ def is_committed(calls: list[str]) -> bool:
 
 
 def calls_of_a_save(two: Path, tmp_path: Path) -> list[tuple[str, int]]:
-    """The system calls of the third save, which ends with the removal of the first checkpoint: of each its name,
-    and the how-manieth of that name it is.
+    """The system calls of the third save, which ends with the removal of the first checkpoint: of each its
+    name, and a number among those of that name.
     """
     copied = shutil.copytree(two, tmp_path / "counted")
     status, calls = save_traced(copied, 3, "", tmp_path / "trace")
