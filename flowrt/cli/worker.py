@@ -233,7 +233,7 @@ def _end_with_job(reasons: queue.SimpleQueue[Reason], name: str, in_midst: bool)
 
 
 def _go_on(name: str, in_midst: bool) -> None:
-    """For a task that outlives jobs."""
+    """Ignore the end of a job: the task outlives it."""
 
 
 def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[Reason]) -> None:

@@ -142,7 +142,7 @@ class Peer:
         self.heard_at = time.monotonic()
         self._ids = itertools.count(1)
         self._numbers_from = 0
-        """Where the numbers of the other end's requests begin, if that end dialled."""
+        """First number of the other end's requests, if that end dialled."""
         self._lock = threading.Lock()
         self._waiting: dict[int, _Asked] = {}
         self._settled: list[int] = []
