@@ -32,10 +32,11 @@ test: $(READY)  ## run the tests, except the slow ones
 	@$(PY) -m compileall -q flowrt  # the processes of tests start three times as fast, whatever the environment says
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"  # on 2 cores: a test that waits leaves one idle
 
-test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, and verify programs
+test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, verify programs, and damage inputs
 	@FLOWRT_CHECK=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 1800 --hypothesis-profile nightly
+	@$(PY) -m tests.fuzz --inputs $(or $(INPUTS),1000000)
 
-fuzz: $(READY)  ## read 1,000,000 damaged frames, messages, graphs, manifests and schedules, each night (INPUTS=n)
+fuzz: $(READY)  ## read 1,000,000 damaged frames, messages, graphs, manifests and schedules (INPUTS=n)
 	@$(PY) -m tests.fuzz --inputs $(or $(INPUTS),1000000)
 
 lint: $(READY)  ## ruff: rules and format

@@ -142,20 +142,22 @@ class Strings(_message.Message):
     def __init__(self, value: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "task", "incarnation", "cluster", "addresses")
+    __slots__ = ("protocol", "version", "task", "incarnation", "cluster", "addresses", "numbers_from")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FROM_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     task: str
     incarnation: int
     cluster: str
     addresses: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., task: _Optional[str] = ..., incarnation: _Optional[int] = ..., cluster: _Optional[str] = ..., addresses: _Optional[str] = ...) -> None: ...
+    numbers_from: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., task: _Optional[str] = ..., incarnation: _Optional[int] = ..., cluster: _Optional[str] = ..., addresses: _Optional[str] = ..., numbers_from: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()

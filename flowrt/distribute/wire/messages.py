@@ -38,7 +38,7 @@ from flowrt.graph.ops.state.session_tensors import TensorHandle
 from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Protocol version of the messages. Tasks with different versions do not work together."""
 
 MAX_INLINE_BYTES = 4096

@@ -6,6 +6,9 @@
 The first request of a connection is `Hello`, in both directions: identity, incarnation, protocol version.
 When the connection is lost, all pending requests end with the same error, and the owner is notified.
 
+The end that accepted the connection says, at random, where the numbers of the other one's requests begin. So
+requests that were recorded are refused on any other connection.
+
 An unanswered request is resent periodically under its number, to replace a lost frame. A duplicate is
 executed once (`ResponseCache`).
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +65,10 @@ MAX_REPEATED = 64 << 10
 
 SETTLED_AT_ONCE = 64
 """Number of received answers acknowledged by one message: acknowledging each takes 2 us."""
+
+
+NUMBER_BITS = 32
+"""Requests of a connection have numbers of which the upper bits are the connection's."""
 
 
 class Owner(Protocol):
@@ -133,6 +141,8 @@ class Peer:
         self.incarnation = 0
         self.heard_at = time.monotonic()
         self._ids = itertools.count(1)
+        self._numbers_from = 0
+        """First number of the other end's requests, if that end dialled."""
         self._lock = threading.Lock()
         self._waiting: dict[int, _Asked] = {}
         self._settled: list[int] = []
@@ -217,6 +227,8 @@ class Peer:
         self._early = []
         answer = self.wait_for(Message(self._owner.hello()), timeout_s)
         self._check_hello(answer.body)
+        with self._lock:
+            self._ids = itertools.count(answer.body.numbers_from + 1)
         while (early := self._next_early()) is not None:
             self._asked(*early)
 
@@ -304,6 +316,8 @@ class Peer:
             raise InvalidArgumentError("message: expected a request; got an error")
         elif type(message.body) is pb.Hello:
             self._answer_hello(request_id, message.body)
+        elif self._numbers_from and request_id >> NUMBER_BITS != self._numbers_from >> NUMBER_BITS:
+            self.answer(request_id, None, _of_another_connection(request_id))
         elif self._is_repeated(request_id, message):
             pass
         elif not self._is_early(request_id, message):
@@ -402,7 +416,12 @@ class Peer:
         except OpError as error:
             self.answer(request_id, None, error)
             return
-        self.answer(request_id, Message(self._owner.hello()), None)
+        own = pb.Hello()
+        own.CopyFrom(self._owner.hello())
+        if not self._numbers_from:  # the hello may come again
+            self._numbers_from = secrets.randbits(NUMBER_BITS - 1) + 1 << NUMBER_BITS
+        own.numbers_from = self._numbers_from
+        self.answer(request_id, Message(own), None)
 
     def _check_hello(self, hello: Any) -> None:
         if hello.protocol != PROTOCOL:
@@ -416,6 +435,12 @@ class Peer:
         self.name, self.incarnation = name, hello.incarnation
         self._owner.greeted(self, hello)
         self._is_known = True
+
+
+def _of_another_connection(number: int) -> OpError:
+    return FailedPreconditionError(
+        f"expected a request of this connection; got number {number}, of another one: was it recorded there?"
+    )
 
 
 def dial(transport: Transport, address: str, owner: Owner, timeout_s: float) -> Peer:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 from flowrt.device.device import Device
 from flowrt.device.device_kinds import reasons
 from flowrt.device.spec import parse_device
 from flowrt.distribute.machines.events import Part
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.executor.analysis.cost import may_block, total_cost
 from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.observe.step_stats import StepRecorder
@@ -103,9 +103,21 @@ def _is_known(node: Node) -> bool:
     return all(num_elements(spec.shape) is not None for spec in node.outputs)
 
 
+def _check_devices(part: Subgraph, devices: Collection[str]) -> None:
+    for node in part:
+        if node.device not in devices:
+            here = ", ".join(devices)
+            raise InvalidArgumentError(
+                f"graph: node {node.name!r}: expected a device of this task ({here}); got {node.device!r}"
+            )
+
+
 @final
 class CompiledPart:
-    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object of a stateful node."""
+    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object of a stateful node.
+
+    Raises `InvalidArgumentError` for a node on a device that this task does not have.
+    """
 
     def __init__(
         self,
@@ -114,6 +126,7 @@ class CompiledPart:
         resource: Callable[[Device, Node], Any],
         optimises: bool,
     ) -> None:
+        _check_devices(part, devices)
         self.keys = remote_keys(part)
         """Keys received from other tasks in every step."""
         self._devices, self._resource = devices, resource

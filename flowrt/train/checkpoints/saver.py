@@ -75,8 +75,9 @@ class Saver:
         self._reshape, self._max_to_keep = reshape, max_to_keep or 0
         self._keep_every_s = keep_checkpoint_every_n_hours * 3600
         self._pad, self._allow_empty = pad_step_number, allow_empty
-        self._kept_until = time.time() + self._keep_every_s
+        self._kept_until = time.monotonic() + self._keep_every_s
         self._checkpoints: list[tuple[str, float]] = []
+        """Prefixes, with times of the monotonic clock."""
         self._variables: dict[str, Variable] | None = None
         self._given = var_list
         if not defer_build:
@@ -162,7 +163,7 @@ class Saver:
 
     def _record(self, prefix: str) -> list[str]:
         """Add ``prefix`` to the list of checkpoints. Drops those to remove from the list and returns them."""
-        self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.time())]
+        self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.monotonic())]
         outdated = []
         while self._max_to_keep and len(self._checkpoints) > self._max_to_keep:
             oldest, saved = self._checkpoints.pop(0)
@@ -240,10 +241,11 @@ class Saver:
         return [prefix for prefix, _ in self._checkpoints]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
-        self._checkpoints = [(prefix, time.time()) for prefix in last_checkpoints]
+        self._checkpoints = [(prefix, time.monotonic()) for prefix in last_checkpoints]
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
-        self._checkpoints = list(last_checkpoints_with_time)
+        since = time.monotonic() - time.time()
+        self._checkpoints = [(prefix, saved + since) for prefix, saved in last_checkpoints_with_time]
 
     def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
         """Take over checkpoints of an earlier process, as far as they exist."""
