@@ -2,6 +2,7 @@
 
 main, options            the command line of ``flowrt``; shared options
 machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt env``
+variables                the environment variables that flowrt reads
 selftest                 ``flowrt selftest``
 explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
 plan                     ``flowrt plan``

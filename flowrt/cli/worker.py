@@ -193,7 +193,8 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     _end_by_signal(reasons)
     server.start()
     threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()
-    _say(f"{cluster.job} {cluster.task} listens at {server.address}")
+    metrics = f", metrics at {server.metrics_url}" if server.metrics_url else ""
+    _say(f"{cluster.job} {cluster.task} listens at {server.address}{metrics}")
     reason, status = _first(reasons)
     is_idle = server.drain(patience_s)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; running steps were cancelled")

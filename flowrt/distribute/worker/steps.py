@@ -37,6 +37,7 @@ class Steps:
         observer: Observer,
     ) -> None:
         self._task, self._connections, self._ended, self._observer = task, connections, ended, observer
+        self._counts = observer.counts
         self._progress = StepProgress()
         self._coalesced = CoalescedAnswers()
         self._controls: dict[int, StepControl] = {}
@@ -46,6 +47,7 @@ class Steps:
         rendezvous: RemoteRendezvous
 
         def request(task: str, keys: Sequence[str]) -> None:
+            self._counts.asked(task, len(keys))
             dones = [functools.partial(self._arrived, step, rendezvous, task, key) for key in keys]
             for key in keys:
                 self._note(What.ASKED, step, key, task)
@@ -108,6 +110,7 @@ class Steps:
         if start.trace_level != RunOptions.NO_TRACE:
             self._traces[start.step] = StepTrace()
         self._progress.begin(start.step, control, start.rendezvous)
+        self._counts.step_began(start.step)
         self._observer.note(What.STARTED, start.step)
         return control
 
@@ -129,6 +132,7 @@ class Steps:
 
     def _end(self, ended: StepEnded) -> None:
         self._progress.end(ended.step)
+        self._counts.step_ended(ended.step, ended.error is None)
         trace = self._traces.pop(ended.step, None)
         if trace is not None:
             ended = ended._replace(step_stats=trace.encode())
@@ -141,6 +145,7 @@ class Steps:
 
     def end(self, action: EndStep) -> None:
         """Make the step end with an error."""
+        self._counts.step_failing(action.step)
         control = self._controls.get(action.step)
         if control is not None:
             control.cancel(action.error)
@@ -184,7 +189,9 @@ class Steps:
         message: Message | None,
         error: OpError | None,
     ) -> None:
-        if message is None or len(message.tensors) != 1:
+        is_tensor = message is not None and len(message.tensors) == 1
+        self._counts.answered(task, getattr(message.tensors[0], "nbytes", 0) if is_tensor else 0)
+        if not is_tensor:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
             self.end(EndStep(step, rendezvous, failure))
             return
@@ -225,6 +232,7 @@ class Steps:
         request_id = serve.request_id + i
         try:
             self._note(What.SENT, serve.step, serve.keys[i], peer.name, value)
+            self._counts.sent(peer.name, getattr(value, "nbytes", 0))
             if not self._coalesced.add(peer, request_id, value, serve.rendezvous.delivered):
                 peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
         except OpError as failure:  # it cannot travel
