@@ -189,16 +189,16 @@ class Steps:
         message: Message | None,
         error: OpError | None,
     ) -> None:
-        is_tensor = message is not None and len(message.tensors) == 1
-        self._counts.answered(task, getattr(message.tensors[0], "nbytes", 0) if is_tensor else 0)
-        if not is_tensor:
+        tensor = message.tensors[0] if message is not None and len(message.tensors) == 1 else None
+        self._counts.answered(task, getattr(tensor, "nbytes", 0))
+        if tensor is None:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
             self.end(EndStep(step, rendezvous, failure))
             return
-        self._note(What.ARRIVED, step, key, task, message.tensors[0])
+        self._note(What.ARRIVED, step, key, task, tensor)
         holds_back = self._coalesced.begin()
         try:
-            rendezvous.arrived(key, message.tensors[0])
+            rendezvous.arrived(key, tensor)
         except OpError:  # the step has ended meanwhile
             pass
         finally:

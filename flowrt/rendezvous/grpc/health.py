@@ -94,15 +94,15 @@ class HealthCall:
             self._next(time.time() + LOOK_S)
         self._finish(Status("OK", ""))
 
-    def _status(self, service: str) -> int:
-        if service not in SERVICES:
-            return int(pb.HealthCheckResponse.SERVICE_UNKNOWN)
+    def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
         response = pb.HealthCheckResponse
-        return int(response.SERVING if self._is_serving() else response.NOT_SERVING)
+        if service not in SERVICES:
+            return response.SERVICE_UNKNOWN
+        return response.SERVING if self._is_serving() else response.NOT_SERVING
 
     # --- operations of the core
 
-    def _message_of(self, status: int) -> Any:
+    def _message_of(self, status: pb.HealthCheckResponse.ServingStatus) -> Any:
         message = pb.HealthCheckResponse(status=status).SerializeToString()
         return self._core.SendMessageOperation(message, 0)
 
