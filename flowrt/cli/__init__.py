@@ -8,5 +8,6 @@ explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report`
 plan                     ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
+watching, top, profile   ``flowrt top`` and ``flowrt profile``, and what they share
 run, worker              ``flowrt-run``, ``flowrt-worker``
 """

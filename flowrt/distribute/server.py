@@ -155,8 +155,9 @@ class Server:
         version, new_rendezvous = flowrt.version.VERSION, self._steps.new_rendezvous
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
         self._inspection = Inspection(
-            self.task, self._observer.counts, self._connections, self.devices, self._facts
-        )
+            self.task, self._addresses, self._steps, self._observer.counts, self._connections,
+            self.devices, self._threads, self._facts,
+        )  # fmt: skip
         self._containers = Containers(self._failure_detector.missing)
         self._serial = itertools.count(1)
         self._own: dict[int, Done] = {}  # requests of this task and of sessions in its process, by number
@@ -335,8 +336,13 @@ class Server:
             self._masters.add(token)
             self._failure_detector.serve(task_of(token))
             self._job_end = None
-        is_progress = type(message.body) is pb.GetProgress
-        (self._steps.tell_progress if is_progress else self._dispatch)(token, request_id, message)
+        kind = type(message.body)
+        if kind is pb.GetProgress:
+            self._steps.tell_progress(token, request_id, message)
+        elif kind in (pb.GetMetrics, pb.ProfileSteps):
+            self._inspection.asked(token, request_id, message)
+        else:
+            self._dispatch(token, request_id, message)
 
     def lost(self, token: str, name: str, error: OpError) -> None:
         """See `flowrt.distribute.connection_manager.Handler`."""
@@ -397,7 +403,8 @@ class Server:
             _PERFORM[type(action)](self, action)
 
     def _start_step(self, start: ev.StartStep) -> None:
-        if start.part.is_short and start.trace_level == RunOptions.NO_TRACE:
+        is_traced = start.trace_level != RunOptions.NO_TRACE or self._steps.profiles.is_active
+        if start.part.is_short and not is_traced:
             self._steps.run_async(start)
         else:
             self._work(self._steps.prepare(start))

@@ -8,4 +8,5 @@ metrics          counts of steps and transfers, in families as Prometheus has th
 process_facts    memory, processor time and descriptors of the process
 exposition       Prometheus' text format
 metrics_page     ``GET /metrics``
+cluster_view     rates of all tasks, and stragglers, from two readings of their metrics
 """

@@ -1,8 +1,8 @@
 """`MetricsPage`: ``GET /metrics`` of one task, for Prometheus.
 
-It admits the clients that the task admits: with certificates it speaks TLS and asks for one of the same authority, with a
-token it wants ``Authorization: Bearer``. One request a connection, a few connections at once, and a deadline
-for each: strangers can make it busy, but not the task.
+It admits the clients that the task admits: with certificates it speaks TLS and asks for one of the same
+authority, with a token it wants ``Authorization: Bearer``. One request a connection, a few connections at
+once, and a deadline for each: strangers can make it busy, but not the task.
 
 The request is read here, since of HTTP only its first lines are needed: importing `http.server` takes 70 ms.
 """

@@ -16,6 +16,7 @@ from flowrt.distribute.wire.clock import offset_of
 from flowrt.distribute.wire.coalescing import CoalescedAnswers
 from flowrt.distribute.wire.messages import Message, derived
 from flowrt.distribute.wire.peer import Peer
+from flowrt.distribute.worker.step_profiles import StepProfiles
 from flowrt.distribute.worker.step_progress import StepProgress
 from flowrt.distribute.worker.step_trace import StepTrace
 from flowrt.errors import CancelledError, InternalError, InvalidArgumentError, OpError, UnknownError
@@ -42,6 +43,7 @@ class Steps:
         self._coalesced = CoalescedAnswers()
         self._controls: dict[int, StepControl] = {}
         self._traces: dict[int, StepTrace] = {}
+        self.profiles = StepProfiles()
 
     def new_rendezvous(self, step: int) -> RemoteRendezvous:
         rendezvous: RemoteRendezvous
@@ -85,7 +87,10 @@ class Steps:
 
     def prepare(self, start: StartStep) -> Callable[[], None]:
         """The function that runs the step, which can be ended from now on."""
-        return functools.partial(self._run, start, self.begin(start))
+        control = self.begin(start)
+        if self.profiles.takes(start.step):
+            self._traces.setdefault(start.step, StepTrace(is_for_client=False))
+        return functools.partial(self._run, start, control)
 
     def _run(self, start: StartStep, control: StepControl) -> None:
         trace = self._traces.get(start.step)
@@ -93,7 +98,8 @@ class Steps:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
                 values = start.part.run(start.feeds, control, trace and trace.recorder, start.rendezvous)
-            if trace is not None and (peer := self._connections.find(start.peer)) is not None:
+            is_asked = trace is not None and trace.is_for_client
+            if is_asked and (peer := self._connections.find(start.peer)) is not None:
                 trace.shift_ns = offset_of(peer)
             self.finish(start, values)
         except BaseException as failure:
@@ -108,7 +114,7 @@ class Steps:
         control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None, start.step)
         self._controls[start.step] = control
         if start.trace_level != RunOptions.NO_TRACE:
-            self._traces[start.step] = StepTrace()
+            self._traces[start.step] = StepTrace(is_for_client=True)
         self._progress.begin(start.step, control, start.rendezvous)
         self._counts.step_began(start.step)
         self._observer.note(What.STARTED, start.step)
@@ -135,7 +141,9 @@ class Steps:
         self._counts.step_ended(ended.step, ended.error is None)
         trace = self._traces.pop(ended.step, None)
         if trace is not None:
-            ended = ended._replace(step_stats=trace.encode())
+            self.profiles.ended(ended.step, trace)
+            if trace.is_for_client:
+                ended = ended._replace(step_stats=trace.encode(trace.shift_ns))
         if ended.error is None:
             self._observer.note(What.ENDED, ended.step)
         try:
@@ -153,10 +161,11 @@ class Steps:
         self._observer.aborted(action.step, action.error)
 
     def watch(self, now: float, running: Sequence[tuple[int, RemoteRendezvous]]) -> None:
-        """`end_late`, and report those of ``running`` that have waited too long at ``now`` of the monotonic
-        clock, including the activity of the tasks that they wait for.
+        """`end_late`, end late profiles, and report those of ``running`` that have waited too long at ``now``
+        of the monotonic clock, including the activity of the tasks that they wait for.
         """
         self.end_late(running)
+        self.profiles.expire(now)
         for stall in self._observer.look(now, running):
             for task in sorted({source_task(key) for key in stall.keys[:MAX_REPORTED_KEYS]}):
                 heard = functools.partial(self._observer.heard_progress, stall.step, task)
