@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import socket
 import ssl
@@ -146,6 +147,32 @@ def test_a_counter_says_that_it_is_one() -> None:
     for name, family in FAMILIES.items():
         assert (family.kind is Kind.COUNTER) == name.endswith("_total"), name
         assert "\n" not in family.help
+
+
+DASHBOARD = Path(__file__).parents[2] / "examples" / "observe" / "grafana_dashboard.json"
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    board = json.loads(DASHBOARD.read_text())
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) == 23
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    shown = {name for each in expressions for name in re.findall(r"\b(?:flowrt|process)_\w+", each)}
+    assert {family_of(name) for name in shown} <= set(FAMILIES)
+    for each in expressions:  # a counter is shown by its growth only
+        for name in re.findall(r"(\w+_(?:total|bucket|count|sum))\{", each):
+            assert re.search(rf"(rate|increase)\({name}\{{[^}}]*\}}\[", each), each
+    labels = {"task", "job", "instance", "peer", "device", "outcome", "le"}
+    legends = [target["legendFormat"] for panel in panels for target in panel["targets"]]
+    assert {label for each in legends for label in re.findall(r"\{\{(\w+)\}\}", each)} <= labels
 
 
 # --- a cluster
