@@ -184,7 +184,7 @@ def __dir__() -> list[str]:
 
 __all__ = [_name for _name in __dir__() if not _name.startswith("_")]  # "import *" has lazy names too
 
-if "FLOWRT_LOG" in _os.environ:
+if {"FLOWRT_LOG", "FLOWRT_LOG_FORMAT", "FLOWRT_LOG_DIR"} & _os.environ.keys():
     _importlib.import_module("flowrt.logging")  # which reads it
 if _os.environ.get("FLOWRT_TRACE"):
     _importlib.import_module("flowrt.profiler.always_on").start(_os.environ["FLOWRT_TRACE"])

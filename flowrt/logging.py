@@ -6,7 +6,9 @@ import logging as _logging
 import os as _os
 import sys as _sys
 from collections import Counter as _Counter
+from pathlib import Path as _Path
 
+from flowrt.base import log_records as _log_records
 from flowrt.errors import InvalidArgumentError as _InvalidArgumentError
 from flowrt.tf1.missing_names import missing_from
 
@@ -36,7 +38,7 @@ def set_verbosity(v: int) -> None:
     _logger.setLevel(v)
     if not _logger.handlers and not _logging.getLogger().handlers:
         handler = _logging.StreamHandler()
-        handler.setFormatter(_logging.Formatter("%(levelname)s:flowrt:%(message)s"))
+        handler.setFormatter(_log_records.formatter("%(levelname)s:flowrt:%(message)s", _task()))
         _logger.addHandler(handler)
 
 
@@ -73,14 +75,22 @@ def flush() -> None:
         handler.flush()
 
 
+def _task() -> str:
+    return _os.environ.get("FLOWRT_TASK", "")
+
+
 def _set_from_environment() -> None:
-    """``FLOWRT_LOG=info`` and its like, without a line in the script. Raises `InvalidArgumentError`."""
-    asked = _os.environ.get("FLOWRT_LOG", "")
+    """``FLOWRT_LOG=info`` and its like, without a line in the script. Raises `InvalidArgumentError`, and
+    OSError if the log cannot be opened.
+    """
     levels = {"debug": DEBUG, "info": INFO, "warn": WARN, "warning": WARN, "error": ERROR, "fatal": FATAL}
-    if asked.lower() in levels:
-        set_verbosity(levels[asked.lower()])
-    elif asked:
+    asked, directory = _os.environ.get("FLOWRT_LOG", ""), _os.environ.get(_log_records.DIRECTORY)
+    if asked and asked.lower() not in levels:
         raise _InvalidArgumentError(f"FLOWRT_LOG: expected one of {', '.join(levels)}; got {asked!r}")
+    if asked or directory or _log_records.uses_json():
+        set_verbosity(levels[asked.lower() or "warn"])
+    if directory:
+        _log_records.add_log(_logger, _Path(directory) / _log_records.log_name(_task()), _task())
 
 
 _set_from_environment()

@@ -2,10 +2,12 @@
 
 main, options            the command line of ``flowrt``; shared options
 machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt env``
+variables                the environment variables that flowrt reads
 selftest                 ``flowrt selftest``
 explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
 plan                     ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
+watching, top, profile   ``flowrt top`` and ``flowrt profile``, and what they share
 run, worker              ``flowrt-run``, ``flowrt-worker``
 """

@@ -1,6 +1,7 @@
 """``flowrt env``: the facts about the machine for a bug report, ready to paste.
 
-It shows only the environment variables of `NAMES` and `PREFIXES`, with values that look like secrets masked.
+It shows only the environment variables of `NAMES` and `PREFIXES`, with values that look like secrets masked,
+and names those that look like flowrt's but are not: they are probably misspelled.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from flowrt.cli import machine
 from flowrt.cli.devices import device_row
+from flowrt.cli.variables import unknown_variables
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.profiler.text_table import aligned, gib
 
@@ -48,6 +50,7 @@ def gather() -> dict[str, dict[str, str]]:
         "system": _system(),
         "libraries": machine.library_versions() | machine.cuda_versions(),
         "environment": shown_variables(os.environ),
+        "unknown variables": unknown_variables(os.environ),
         "devices": _devices(),
     }
 

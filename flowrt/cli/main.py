@@ -13,7 +13,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt.cli import certs, debug, devices, env, explain, export, plan, report, selftest, token
+from flowrt.cli import (
+    certs,
+    debug,
+    devices,
+    env,
+    explain,
+    export,
+    plan,
+    profile,
+    report,
+    selftest,
+    token,
+    top,
+)
 from flowrt.cli.options import MISTAKE, CommandParser
 from flowrt.distribute.cluster.exit_codes import INTERRUPTED
 from flowrt.errors import NotFoundError, OpError, nearest
@@ -29,6 +42,8 @@ COMMANDS: dict[str, Any] = {
     "explain": explain,
     "report": report,
     "plan": plan,
+    "top": top,
+    "profile": profile,
 }
 
 FAILURE = 1

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from flowrt.base.log_records import add_log, log_name, name_task, uses_json
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
 from flowrt.distribute.cluster import exit_codes
@@ -66,8 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _drain(arguments)
         cluster = _resolve(arguments)
         print(cluster, flush=True)
-        if arguments.log_dir is not None:
-            _log_to(arguments.log_dir / f"{cluster.job}_{cluster.task}.log")
+        _set_up_logs(f"{cluster.job}:{cluster.task}", arguments.log_dir)
         if arguments.probe:
             return _probe(cluster, arguments)
         return _check(cluster, arguments) if arguments.check else _serve(cluster, arguments)
@@ -193,7 +193,8 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     _end_by_signal(reasons)
     server.start()
     threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()
-    _say(f"{cluster.job} {cluster.task} listens at {server.address}")
+    metrics = f", metrics at {server.metrics_url}" if server.metrics_url else ""
+    _say(f"{cluster.job} {cluster.task} listens at {server.address}{metrics}")
     reason, status = _first(reasons)
     is_idle = server.drain(patience_s)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; running steps were cancelled")
@@ -242,20 +243,19 @@ def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[Reason]) -> None:
     reasons.put(Reason("it was stopped"))
 
 
-def _log_to(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    console = logging.StreamHandler()  # warnings on stderr, as without a log
-    console.setLevel(logging.WARNING)
-    LOGGER.addHandler(handler)
-    LOGGER.addHandler(console)
-    LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
+def _set_up_logs(task: str, log_dir: Path | None) -> None:
+    """Log to ``log_dir``, if given; and with ``FLOWRT_LOG_FORMAT=json`` have the console show JSON only."""
+    if uses_json():
+        LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
+        name_task(LOGGER, task)
+    if log_dir is not None:
+        add_log(LOGGER, log_dir / log_name(task), task)
 
 
 def _say(text: str) -> None:
     LOGGER.info(text)
-    print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+    if not uses_json():
+        print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
 
 
 def _complain(error: Exception, status: int) -> int:

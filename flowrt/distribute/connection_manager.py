@@ -96,6 +96,8 @@ class ConnectionManager:
         self._losses: dict[str, OpError] = {}
         """Errors of the tasks that were peers and are none now."""
         self._dialing = {name: threading.Lock() for name in addresses}
+        self.num_lost = 0
+        """Peers that are gone, since the start."""
         self._closed = threading.Event()
         self._liveness, self._next_beat = liveness(), 0.0
 
@@ -154,6 +156,10 @@ class ConnectionManager:
 
     def find(self, token: str) -> Peer | None:
         return self._peers.get(token)
+
+    @property
+    def num_peers(self) -> int:
+        return len(self._peers)
 
     def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float) -> None:
         try:
@@ -244,6 +250,7 @@ class ConnectionManager:
         """See `flowrt.distribute.wire.peer.Owner`."""
         with self._lock:
             was_known = self._peers.pop(peer.token, None) is not None
+            self.num_lost += was_known
             if self._connections.get(peer.name) is peer:
                 del self._connections[peer.name]
                 self._losses[peer.name] = error

@@ -26,10 +26,12 @@ import flowrt.version
 from flowrt.device.device import Device
 from flowrt.device.interruptible import in_slices
 from flowrt.device.local_devices import local_devices
-from flowrt.distribute.cluster.bind_policy import checked_security
+from flowrt.distribute.cluster.bind_policy import check_bind, checked_security
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.cluster.containers import Containers
 from flowrt.distribute.cluster.graph_limits import check_remote_graph
+from flowrt.distribute.cluster.metrics_address import VARIABLE as METRICS
+from flowrt.distribute.cluster.metrics_address import metrics_address
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s
 from flowrt.distribute.connection_manager import ConnectionManager, ignore, task_of
@@ -41,6 +43,7 @@ from flowrt.distribute.wire.messages import Message, kind_of, lost, read_graph
 from flowrt.distribute.wire.peer import Done, Reply
 from flowrt.distribute.worker import worker as w
 from flowrt.distribute.worker.describe import describe_parts
+from flowrt.distribute.worker.inspection import Inspection, WorkerFacts
 from flowrt.distribute.worker.part import CompiledPart, cut_by_task
 from flowrt.distribute.worker.steps import Steps, as_op_error
 from flowrt.errors import (
@@ -127,6 +130,11 @@ class Server:
         self._addresses = {task_name(j, i): address for j, i, address in self.cluster.tasks()}
         self._bind = bind or self._addresses[self.task]
         security = checked_security(security, self._bind, list(self._addresses.values()), insecure)
+        setting = os.environ.get(METRICS, "")
+        self._metrics_at = metrics_address(setting, self.cluster, job, index, self._bind)
+        if self._metrics_at is not None:
+            check_bind(self._metrics_at, security, insecure)
+        self._security = security
         self._allowed_ops = frozenset(allowed_ops)
         self.incarnation = secrets.randbits(64) | 1
         limit_threads(config := config or ConfigProto())
@@ -146,6 +154,10 @@ class Server:
         described = [_described(device, self.incarnation) for device in self.devices]
         version, new_rendezvous = flowrt.version.VERSION, self._steps.new_rendezvous
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
+        self._inspection = Inspection(
+            self.task, self._addresses, self._steps, self._observer.counts, self._connections,
+            self.devices, self._threads, self._facts,
+        )  # fmt: skip
         self._containers = Containers(self._failure_detector.missing)
         self._serial = itertools.count(1)
         self._own: dict[int, Done] = {}  # requests of this task and of sessions in its process, by number
@@ -182,12 +194,22 @@ class Server:
         if self._listener is not None:
             return
         self._pass_time()  # before the first request: deadlines count from here
-        self._listener = self._transport.listen(self._bind, self._connections.accept)
+        is_serving = None if self._metrics_at is None else self._is_serving
+        self._listener = self._transport.listen(self._bind, self._connections.accept, is_serving)
         if parse_address(self._addresses[self.task]).port == 0:
             self._addresses[self.task] = self._listener.address
         _SERVERS[self.target] = self
         self._connections.groups.register((self._addresses[self.task], self._listener.address))
         self._ticker.start()
+        if self._metrics_at is not None:
+            self._serve_metrics(self._metrics_at)
+
+    def _serve_metrics(self, address: str) -> None:
+        try:
+            self._inspection.serve(address, self._security)
+        except OpError:
+            self.stop()
+            raise
 
     @property
     def address(self) -> str:
@@ -200,6 +222,11 @@ class Server:
     def target(self) -> str:
         """Target for a `Session`."""
         return f"grpc://{self.address}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Address of its metrics (``FLOWRT_METRICS``), None if they are not served."""
+        return self._inspection.url
 
     @property
     def server_def(self) -> dict[str, Any]:
@@ -255,6 +282,12 @@ class Server:
         with self._lock:
             return not self._worker.num_running and not self._steps.num_running
 
+    def _is_serving(self) -> bool:
+        return not self._worker.is_draining and not self._stopped.is_set()
+
+    def _facts(self) -> WorkerFacts:
+        return WorkerFacts(self._worker.num_sessions, self._worker.is_draining)
+
     def _end_steps(self, error: OpError) -> None:
         with self._lock:
             running = self._worker.running()
@@ -271,6 +304,7 @@ class Server:
             self._connections.groups.unregister()
         reason = f"{self.task} was stopped"
         self._end_steps(CancelledError(reason))
+        self._inspection.close()
         self._connections.close(reason)
         if self._listener is not None:  # not earlier: it ends every call, including connections not closed
             self._listener.close()
@@ -302,8 +336,13 @@ class Server:
             self._masters.add(token)
             self._failure_detector.serve(task_of(token))
             self._job_end = None
-        is_progress = type(message.body) is pb.GetProgress
-        (self._steps.tell_progress if is_progress else self._dispatch)(token, request_id, message)
+        kind = type(message.body)
+        if kind is pb.GetProgress:
+            self._steps.tell_progress(token, request_id, message)
+        elif kind in (pb.GetMetrics, pb.ProfileSteps):
+            self._inspection.asked(token, request_id, message)
+        else:
+            self._dispatch(token, request_id, message)
 
     def lost(self, token: str, name: str, error: OpError) -> None:
         """See `flowrt.distribute.connection_manager.Handler`."""
@@ -364,7 +403,8 @@ class Server:
             _PERFORM[type(action)](self, action)
 
     def _start_step(self, start: ev.StartStep) -> None:
-        if start.part.is_short and start.trace_level == RunOptions.NO_TRACE:
+        is_traced = start.trace_level != RunOptions.NO_TRACE or self._steps.profiles.is_active
+        if start.part.is_short and not is_traced:
             self._steps.run_async(start)
         else:
             self._work(self._steps.prepare(start))

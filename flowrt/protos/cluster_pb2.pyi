@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Envelope(_message.Message):
-    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "also", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "get_progress", "progress", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "forget_partial_runs", "take_turn", "end_turn", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version", "partial_run_setup", "partial_run_handle", "partial_run")
+    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "also", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "get_progress", "progress", "get_metrics", "metrics", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "forget_partial_runs", "take_turn", "end_turn", "profile_steps", "step_profiles", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version", "partial_run_setup", "partial_run_handle", "partial_run")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class Envelope(_message.Message):
     CLOCK_READING_FIELD_NUMBER: _ClassVar[int]
     GET_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    GET_METRICS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     CREATE_WORKER_SESSION_FIELD_NUMBER: _ClassVar[int]
     DELETE_WORKER_SESSION_FIELD_NUMBER: _ClassVar[int]
     REGISTER_GRAPH_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +39,8 @@ class Envelope(_message.Message):
     FORGET_PARTIAL_RUNS_FIELD_NUMBER: _ClassVar[int]
     TAKE_TURN_FIELD_NUMBER: _ClassVar[int]
     END_TURN_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_PROFILES_FIELD_NUMBER: _ClassVar[int]
     CREATE_SESSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_HANDLE_FIELD_NUMBER: _ClassVar[int]
     CLOSE_SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +72,8 @@ class Envelope(_message.Message):
     clock_reading: ClockReading
     get_progress: GetProgress
     progress: Progress
+    get_metrics: GetMetrics
+    metrics: Metrics
     create_worker_session: CreateWorkerSession
     delete_worker_session: DeleteWorkerSession
     register_graph: RegisterGraph
@@ -84,6 +90,8 @@ class Envelope(_message.Message):
     forget_partial_runs: ForgetPartialRuns
     take_turn: TakeTurn
     end_turn: EndTurn
+    profile_steps: ProfileSteps
+    step_profiles: StepProfiles
     create_session: CreateSession
     session_handle: SessionHandle
     close_session: CloseSession
@@ -101,7 +109,7 @@ class Envelope(_message.Message):
     partial_run_setup: PartialRunSetup
     partial_run_handle: PartialRunHandle
     partial_run: PartialRun
-    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., also: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., get_progress: _Optional[_Union[GetProgress, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., forget_partial_runs: _Optional[_Union[ForgetPartialRuns, _Mapping]] = ..., take_turn: _Optional[_Union[TakeTurn, _Mapping]] = ..., end_turn: _Optional[_Union[EndTurn, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ..., partial_run_setup: _Optional[_Union[PartialRunSetup, _Mapping]] = ..., partial_run_handle: _Optional[_Union[PartialRunHandle, _Mapping]] = ..., partial_run: _Optional[_Union[PartialRun, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., also: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., get_progress: _Optional[_Union[GetProgress, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., get_metrics: _Optional[_Union[GetMetrics, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., forget_partial_runs: _Optional[_Union[ForgetPartialRuns, _Mapping]] = ..., take_turn: _Optional[_Union[TakeTurn, _Mapping]] = ..., end_turn: _Optional[_Union[EndTurn, _Mapping]] = ..., profile_steps: _Optional[_Union[ProfileSteps, _Mapping]] = ..., step_profiles: _Optional[_Union[StepProfiles, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ..., partial_run_setup: _Optional[_Union[PartialRunSetup, _Mapping]] = ..., partial_run_handle: _Optional[_Union[PartialRunHandle, _Mapping]] = ..., partial_run: _Optional[_Union[PartialRun, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "type", "message", "op", "op_type", "source", "task", "is_derived")
@@ -222,6 +230,64 @@ class Progress(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     text: str
     def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class GetMetrics(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Metrics(_message.Message):
+    __slots__ = ("task", "seconds", "samples", "url", "addresses")
+    class AddressesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    seconds: float
+    samples: _containers.RepeatedCompositeFieldContainer[Sample]
+    url: str
+    addresses: _containers.ScalarMap[str, str]
+    def __init__(self, task: _Optional[str] = ..., seconds: _Optional[float] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., url: _Optional[str] = ..., addresses: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Sample(_message.Message):
+    __slots__ = ("name", "labels", "value")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    labels: _containers.ScalarMap[str, str]
+    value: float
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ...) -> None: ...
+
+class ProfileSteps(_message.Message):
+    __slots__ = ("steps", "timeout_ms")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    timeout_ms: int
+    def __init__(self, steps: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class StepProfiles(_message.Message):
+    __slots__ = ("task", "steps")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, task: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()

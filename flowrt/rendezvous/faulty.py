@@ -95,8 +95,10 @@ class FaultyTransport(Transport):
         self._seeds = random.Random(seed)
         self._describe = describe
 
-    def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
-        return self._inner.listen(address, lambda connection: accept(self._wrap(connection)))
+    def listen(
+        self, address: str, accept: Callable[[Connection], None], is_serving: Callable[[], bool] | None = None
+    ) -> Listener:
+        return self._inner.listen(address, lambda connection: accept(self._wrap(connection)), is_serving)
 
     def connect(self, address: str, timeout_s: float) -> Connection:
         return self._wrap(self._inner.connect(address, timeout_s))

@@ -83,7 +83,9 @@ class _GrpcTransport(Transport):
         self._world = world
         self._checksums = checksums
 
-    def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
+    def listen(
+        self, address: str, accept: Callable[[Connection], None], is_serving: Callable[[], bool] | None = None
+    ) -> Listener:
         terms = self._terms(address)
 
         def accept_stream(stream: FrameStream) -> None:
@@ -96,7 +98,7 @@ class _GrpcTransport(Transport):
                 connection.abort()
                 raise
 
-        return GrpcListener(address, self._security, self._allocate, accept_stream)
+        return GrpcListener(address, self._security, self._allocate, accept_stream, is_serving)
 
     def connect(self, address: str, timeout_s: float) -> Connection:
         terms = self._terms(address)

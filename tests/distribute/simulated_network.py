@@ -135,7 +135,9 @@ class _From(Transport):
     def __init__(self, network: Network, owner: str) -> None:
         self.network, self.owner = network, owner
 
-    def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
+    def listen(
+        self, address: str, accept: Callable[[Connection], None], is_serving: Callable[[], bool] | None = None
+    ) -> Listener:
         self.network.listening[address] = accept
         return _Bound(self.network, address)
 

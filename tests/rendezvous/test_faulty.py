@@ -38,7 +38,9 @@ class RecordingTransport(Transport):
     def __init__(self) -> None:
         self.connections: list[Recorder] = []
 
-    def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
+    def listen(
+        self, address: str, accept: Callable[[Connection], None], is_serving: Callable[[], bool] | None = None
+    ) -> Listener:
         raise NotImplementedError
 
     def connect(self, address: str, timeout_s: float) -> Connection:

@@ -2,6 +2,7 @@
 
 cluster_spec          jobs, tasks, addresses
 bind_policy           addresses where a task may listen and dial
+metrics_address       where a task serves its metrics
 certificates, tokens  a private CA; the shared secret
 timeouts, threads     timeouts between tasks; threads for work that may block
 graph_limits          limits on graphs from other processes

@@ -25,6 +25,7 @@ All take ``lowering``: "auto" (the cost model chooses), the name of an algorithm
     mesh_forming, mesh                          connecting the ranks; a connection between each two
     split                                       groups of some ranks of a group, over its connections
     communicator, communicator_thread           blocking collectives on arrays; their thread
+    call_totals                                 counts of these, for the metrics of the process
     communicator_registry                       communicators by name
     member, group                               interface for operations; `Group` and `join`
     probe                                       ``flowrt-worker --probe``: latency between tasks

@@ -22,6 +22,7 @@ Blocking calls need a dedicated thread: `CommunicatorThread`.
 from __future__ import annotations
 
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from typing import Any, ClassVar, TypeAlias, final
 import numpy as np
 
 from flowrt.base.closing import Closing
+from flowrt.distribute.collectives.call_totals import TOTALS
 from flowrt.distribute.collectives.membership import Call, Membership
 from flowrt.distribute.collectives.reduction import check_reduction
 from flowrt.errors import (
@@ -282,11 +284,13 @@ class Communicator(Closing):
             raise FailedPreconditionError(
                 f"{self}: {call}: expected one call at a time; got it during {self._call}"
             )
+        began = time.perf_counter()
         try:
             self._check()
             self._number += 1
             self._call, self._text = call, call.text(self._number)
             yield
+            TOTALS.add(call, time.perf_counter() - began)
         except OpError as error:
             self.abort(error)
             raise

@@ -6,4 +6,5 @@ parent_watchdog           a program that dies with its parent
 launcher                  ``flowrt-run``
 local_cluster, ray_cluster  tasks of one host; Ray actors
 check, drain              ``flowrt-worker --check`` and ``--drain``
+cluster_watch             an observer of all tasks, for ``flowrt top`` and ``flowrt profile``
 """

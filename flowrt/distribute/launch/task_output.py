@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, final
 
+from flowrt.base.rotating_file import RotatingFile, log_bytes
+
 _logger = logging.getLogger("flowrt")
 
 TAIL_LINES = 20
@@ -28,17 +30,15 @@ class TaskOutput:
 
     def __init__(self, log: Path | None, consoles: Sequence[BinaryIO] = (), prefix: str = "") -> None:
         """``consoles`` are for streams 0 (output) and 1 (errors), or empty; ``prefix`` precedes each line
-        there. Creates the directory of ``log``, a new file; raises OSError.
+        there. ``log`` is a new file, which rotates. Raises OSError, and `InvalidArgumentError` for a wrong
+        ``FLOWRT_LOG_BYTES``.
         """
         self.log = log
         self._consoles: dict[int, BinaryIO] = dict(enumerate(consoles))
         self._prefix = prefix.encode()
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._partial = {0: b"", 1: b""}
-        self._log_file: BinaryIO | None = None
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            self._log_file = log.open("wb", buffering=0)
+        self._log_file = None if log is None else RotatingFile(log, log_bytes(), appends=False)
 
     def write(self, stream: int, data: bytes) -> None:
         """Write ``data`` unchanged to the log; the console gets whole lines."""

@@ -1,5 +1,5 @@
-"""`Observer`: a task's diagnostics of its steps: its last events, written when a step fails, and reports of
-steps that wait too long.
+"""`Observer`: a task's diagnostics of its steps: counts, its last events, written when a step fails, and
+reports of steps that wait too long.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from flowrt.distribute.observe.flight_recorder import FlightRecorder, What, write_record
+from flowrt.distribute.observe.metrics import Counts
 from flowrt.distribute.observe.missing_sender import describe
 from flowrt.distribute.observe.stalls import Stall, StallWatch, report_stall
 from flowrt.distribute.wire.messages import Message
@@ -30,6 +31,7 @@ class Observer:
     def __init__(self, task: str, incarnation: int, log_dir: str | os.PathLike[str] | None = None) -> None:
         self._task, self._incarnation = task, incarnation
         self._log_dir = None if log_dir is None else Path(log_dir)
+        self.counts = Counts()
         self._recorder = FlightRecorder()
         self.note = self._recorder.record
         """``note(what, step, key, peer)``: record an event now."""

@@ -11,6 +11,7 @@ import time
 from typing import Any, NamedTuple, final
 
 from flowrt.distribute.observe.flight_recorder import What
+from flowrt.executor.observe.recent_steps import MAX_SLICES_A_STREAM
 from flowrt.executor.observe.step_stats import StepRecorder, device_stats, set_times
 from flowrt.protos.step_stats_pb2 import StepStats
 from flowrt.rendezvous.matching.key import ParsedKey, parse_key
@@ -29,10 +30,13 @@ class _Moment(NamedTuple):
 
 @final
 class StepTrace:
-    """Thread-safe. ``shift_ns``: offset of the clock of the trace."""
+    """Thread-safe. ``is_for_client``: whether it is a part of the step's answer. ``shift_ns``: offset of the
+    client's clock.
+    """
 
-    def __init__(self) -> None:
-        self.recorder = StepRecorder()
+    def __init__(self, is_for_client: bool) -> None:
+        self.is_for_client = is_for_client
+        self.recorder = StepRecorder(None if is_for_client else MAX_SLICES_A_STREAM)
         self.shift_ns = 0
         self._moments: list[_Moment] = []
 
@@ -40,13 +44,13 @@ class StepTrace:
         """Record that ``what`` (asked, sent or arrived) happened now to the tensor of ``key``."""
         self._moments.append(_Moment(time.time_ns(), what, key, getattr(value, "nbytes", 0)))
 
-    def encode(self) -> bytes:
-        """An encoded ``StepStats``."""
+    def encode(self, shift_ns: int) -> bytes:
+        """An encoded ``StepStats``, by a clock with the offset ``shift_ns``."""
         stats = StepStats()
-        self.recorder.fill(stats, self.shift_ns)
+        self.recorder.fill(stats, shift_ns)
         asked: dict[str, int] = {}
         for moment in list(self._moments):
-            at = moment.at + self.shift_ns
+            at = moment.at + shift_ns
             match moment.what:
                 case What.ASKED:
                     asked[moment.key] = at

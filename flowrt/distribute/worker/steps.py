@@ -16,6 +16,7 @@ from flowrt.distribute.wire.clock import offset_of
 from flowrt.distribute.wire.coalescing import CoalescedAnswers
 from flowrt.distribute.wire.messages import Message, derived
 from flowrt.distribute.wire.peer import Peer
+from flowrt.distribute.worker.step_profiles import StepProfiles
 from flowrt.distribute.worker.step_progress import StepProgress
 from flowrt.distribute.worker.step_trace import StepTrace
 from flowrt.errors import CancelledError, InternalError, InvalidArgumentError, OpError, UnknownError
@@ -37,15 +38,18 @@ class Steps:
         observer: Observer,
     ) -> None:
         self._task, self._connections, self._ended, self._observer = task, connections, ended, observer
+        self._counts = observer.counts
         self._progress = StepProgress()
         self._coalesced = CoalescedAnswers()
         self._controls: dict[int, StepControl] = {}
         self._traces: dict[int, StepTrace] = {}
+        self.profiles = StepProfiles()
 
     def new_rendezvous(self, step: int) -> RemoteRendezvous:
         rendezvous: RemoteRendezvous
 
         def request(task: str, keys: Sequence[str]) -> None:
+            self._counts.asked(task, len(keys))
             dones = [functools.partial(self._arrived, step, rendezvous, task, key) for key in keys]
             for key in keys:
                 self._note(What.ASKED, step, key, task)
@@ -83,7 +87,10 @@ class Steps:
 
     def prepare(self, start: StartStep) -> Callable[[], None]:
         """The function that runs the step, which can be ended from now on."""
-        return functools.partial(self._run, start, self.begin(start))
+        control = self.begin(start)
+        if self.profiles.takes(start.step):
+            self._traces.setdefault(start.step, StepTrace(is_for_client=False))
+        return functools.partial(self._run, start, control)
 
     def _run(self, start: StartStep, control: StepControl) -> None:
         trace = self._traces.get(start.step)
@@ -91,7 +98,8 @@ class Steps:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
                 values = start.part.run(start.feeds, control, trace and trace.recorder, start.rendezvous)
-            if trace is not None and (peer := self._connections.find(start.peer)) is not None:
+            is_asked = trace is not None and trace.is_for_client
+            if is_asked and (peer := self._connections.find(start.peer)) is not None:
                 trace.shift_ns = offset_of(peer)
             self.finish(start, values)
         except BaseException as failure:
@@ -106,8 +114,9 @@ class Steps:
         control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None, start.step)
         self._controls[start.step] = control
         if start.trace_level != RunOptions.NO_TRACE:
-            self._traces[start.step] = StepTrace()
+            self._traces[start.step] = StepTrace(is_for_client=True)
         self._progress.begin(start.step, control, start.rendezvous)
+        self._counts.step_began(start.step)
         self._observer.note(What.STARTED, start.step)
         return control
 
@@ -129,9 +138,12 @@ class Steps:
 
     def _end(self, ended: StepEnded) -> None:
         self._progress.end(ended.step)
+        self._counts.step_ended(ended.step, ended.error is None)
         trace = self._traces.pop(ended.step, None)
         if trace is not None:
-            ended = ended._replace(step_stats=trace.encode())
+            self.profiles.ended(ended.step, trace)
+            if trace.is_for_client:
+                ended = ended._replace(step_stats=trace.encode(trace.shift_ns))
         if ended.error is None:
             self._observer.note(What.ENDED, ended.step)
         try:
@@ -141,6 +153,7 @@ class Steps:
 
     def end(self, action: EndStep) -> None:
         """Make the step end with an error."""
+        self._counts.step_failing(action.step)
         control = self._controls.get(action.step)
         if control is not None:
             control.cancel(action.error)
@@ -148,10 +161,11 @@ class Steps:
         self._observer.aborted(action.step, action.error)
 
     def watch(self, now: float, running: Sequence[tuple[int, RemoteRendezvous]]) -> None:
-        """`end_late`, and report those of ``running`` that have waited too long at ``now`` of the monotonic
-        clock, including the activity of the tasks that they wait for.
+        """`end_late`, end late profiles, and report those of ``running`` that have waited too long at ``now``
+        of the monotonic clock, including the activity of the tasks that they wait for.
         """
         self.end_late(running)
+        self.profiles.expire(now)
         for stall in self._observer.look(now, running):
             for task in sorted({source_task(key) for key in stall.keys[:MAX_REPORTED_KEYS]}):
                 heard = functools.partial(self._observer.heard_progress, stall.step, task)
@@ -184,14 +198,16 @@ class Steps:
         message: Message | None,
         error: OpError | None,
     ) -> None:
-        if message is None or len(message.tensors) != 1:
+        tensor = message.tensors[0] if message is not None and len(message.tensors) == 1 else None
+        self._counts.answered(task, getattr(tensor, "nbytes", 0))
+        if tensor is None:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
             self.end(EndStep(step, rendezvous, failure))
             return
-        self._note(What.ARRIVED, step, key, task, message.tensors[0])
+        self._note(What.ARRIVED, step, key, task, tensor)
         holds_back = self._coalesced.begin()
         try:
-            rendezvous.arrived(key, message.tensors[0])
+            rendezvous.arrived(key, tensor)
         except OpError:  # the step has ended meanwhile
             pass
         finally:
@@ -225,6 +241,7 @@ class Steps:
         request_id = serve.request_id + i
         try:
             self._note(What.SENT, serve.step, serve.keys[i], peer.name, value)
+            self._counts.sent(peer.name, getattr(value, "nbytes", 0))
             if not self._coalesced.add(peer, request_id, value, serve.rendezvous.delivered):
                 peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
         except OpError as failure:  # it cannot travel

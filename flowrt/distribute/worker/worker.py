@@ -135,6 +135,10 @@ class Worker:
     def num_running(self) -> int:
         return sum(step.owner is not None for step in self._steps.values())
 
+    @property
+    def num_sessions(self) -> int:
+        return len(self._sessions)
+
     def serves(self, peer: str) -> bool:
         """Whether a session of ``peer`` is open."""
         return any(peer in session.peers for session in self._sessions.values())

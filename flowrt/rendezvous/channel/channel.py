@@ -94,10 +94,13 @@ class Transport(ABC):
     """Makes connections."""
 
     @abstractmethod
-    def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
+    def listen(
+        self, address: str, accept: Callable[[Connection], None], is_serving: Callable[[], bool] | None = None
+    ) -> Listener:
         """Accept connections at ``address``, a ``host:port``; port 0 selects a free one.
 
-        ``accept`` is called with each, in a separate thread; it must `start` it or keep it.
+        ``accept`` is called with each, in a separate thread; it must `start` it or keep it. ``is_serving``:
+        whether the task takes work now, for gRPC's health checks; they are not answered without it.
 
         Raises `AlreadyExistsError` if the port is taken, `UnavailableError` if the address cannot be bound.
         """

@@ -28,6 +28,7 @@ from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.channel.tls import server_context, speaks_tls
 from flowrt.rendezvous.grpc.grpc_call import AcceptedCall, DialledCall, Status, load_core
 from flowrt.rendezvous.grpc.grpc_errors import as_op_error, hangs_up
+from flowrt.rendezvous.grpc.health import CHECK, MAX_CALLS, WATCH, HealthCall, IsServing
 
 LOGGER = logging.getLogger(__name__)
 
@@ -100,13 +101,19 @@ def _explain(address: str, security: Security, status: Status) -> OpError:
 @final
 class GrpcListener(Listener):
     """Accepts streams. ``accept`` is called with each, in a separate thread; its errors are sent to the peer.
+    With ``is_serving``, calls for its health are answered too.
 
     Raises `AlreadyExistsError` if the port is taken, `UnavailableError` if the address cannot be bound,
     `InvalidArgumentError` for invalid certificates.
     """
 
     def __init__(
-        self, address: str, security: Security, allocate: Allocate, accept: Callable[[FrameStream], None]
+        self,
+        address: str,
+        security: Security,
+        allocate: Allocate,
+        accept: Callable[[FrameStream], None],
+        is_serving: IsServing | None = None,
     ) -> None:
         if not re.fullmatch(r".+:\d+", address):
             raise UnavailableError(f"listen {address}: expected host:port; port 0 selects a free one")
@@ -115,6 +122,7 @@ class GrpcListener(Listener):
         self._refusals = itertools.count(1)
         self._broken = RareLog(LOGGER)
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
+        self._is_serving, self._health_places = is_serving, threading.BoundedSemaphore(MAX_CALLS)
         self._server = self._core.Server(_SERVER_OPTIONS, False)
         self._asked = self._core.CompletionQueue()
         self._server.register_completion_queue(self._asked)
@@ -178,11 +186,15 @@ class GrpcListener(Listener):
 
     def _take(self, event: Any, events: Any) -> None:
         peer = unquote(event.call.peer().decode()).partition(":")[2]  # without "ipv4:"
+        method = event.call_details.method.decode("utf-8", "replace")
+        refusal = self._refusal(event, method, peer)
+        if refusal is None and self._is_serving is not None and method != METHOD:
+            HealthCall(method, event, events, self._is_serving, self._health_places.release)
+            return
         stream = FrameStream(peer, self._allocate)
         names = (self._core.auth_context(event.call) or {}).get(b"x509_subject_alternative_name", ())
         stream.certificate_names = tuple(name.decode("utf-8", "replace") for name in names)
         call = AcceptedCall(stream, event, events)
-        refusal = self._refusal(event, peer)
         if refusal is not None:
             call.refuse(refusal)
             return
@@ -193,16 +205,19 @@ class GrpcListener(Listener):
             self._accepting.add(thread)
             thread.start()
 
-    def _refusal(self, event: Any, peer: str) -> Status | None:
-        if event.call_details.method != METHOD.encode():
+    def _refusal(self, event: Any, method: str, peer: str) -> Status | None:
+        """Reason to refuse the call. Without one it has a place, to be released at its end."""
+        is_health = self._is_serving is not None and method in (CHECK, WATCH)
+        if method != METHOD and not is_health:
             return Status("UNIMPLEMENTED", "expected a method that flowrt has")
         if not self._admits(dict(event.invocation_metadata)):
             count = next(self._refusals)
             if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: guessing attempts do not fill the log
                 LOGGER.warning("rejected %s: missing or wrong token (attempt %d)", peer, count)
             return Status("UNAUTHENTICATED", "expected the cluster's token; got none or a wrong one")
-        if not self._places.acquire(blocking=False):
-            return Status("RESOURCE_EXHAUSTED", f"expected at most {MAX_STREAMS} streams at once")
+        places, most = (self._health_places, MAX_CALLS) if is_health else (self._places, MAX_STREAMS)
+        if not places.acquire(blocking=False):
+            return Status("RESOURCE_EXHAUSTED", f"expected at most {most} streams at once")
         return None
 
     def _admits(self, metadata: dict[str, Any]) -> bool:

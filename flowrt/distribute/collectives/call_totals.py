@@ -1,0 +1,41 @@
+"""Totals of the native collectives of this process, for its metrics."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import NamedTuple, final
+
+import numpy as np
+
+from flowrt.distribute.collectives.membership import Call
+
+
+class Totals(NamedTuple):
+    """``seconds`` include the wait for other ranks, ``nbytes`` are those of the arrays of this process."""
+
+    calls: int
+    seconds: float
+    nbytes: int
+
+
+@final
+class CallTotals:
+    """Thread-safe; `add` takes about 1 us."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals = Totals(0, 0.0, 0)
+
+    def add(self, call: Call, seconds: float) -> None:
+        """One ``call`` of one rank has succeeded."""
+        nbytes = math.prod(call.shape) * np.dtype(call.dtype).itemsize if call.dtype else 0
+        with self._lock:
+            calls, before_s, before = self._totals
+            self._totals = Totals(calls + 1, before_s + seconds, before + nbytes)
+
+    def read(self) -> Totals:
+        return self._totals
+
+
+TOTALS = CallTotals()
