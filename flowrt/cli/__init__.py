@@ -7,5 +7,5 @@ explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report`
 plan                     ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
-run, worker              ``flowrt-run``, ``flowrt-worker``
+run, elastic, worker     ``flowrt-run``, also for a range of workers; ``flowrt-worker``
 """

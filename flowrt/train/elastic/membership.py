@@ -102,14 +102,16 @@ class CoordinatedMembership(Membership):
     def describe(self, epoch: Epoch, environ: MutableMapping[str, str]) -> None:
         places = [parse_address(address) for address in epoch.addresses]
         spec = workers((place.host, place.port) for place in places)
-        environ.update({
-            CLUSTER: spec.to_json(),
-            TASK: f"{WORKER}:{epoch.rank}",
-            EPOCH: str(epoch.number),
-            "RANK": str(epoch.rank),
-            "WORLD_SIZE": str(len(places)),
-            "MASTER_ADDR": places[0].host,
-        })
+        environ.update(
+            {
+                CLUSTER: spec.to_json(),
+                TASK: f"{WORKER}:{epoch.rank}",
+                EPOCH: str(epoch.number),
+                "RANK": str(epoch.rank),
+                "WORLD_SIZE": str(len(places)),
+                "MASTER_ADDR": places[0].host,
+            }
+        )
 
     def close(self) -> None:
         self._client.close()

@@ -151,9 +151,7 @@ def test_too_few_workers_fail_after_a_time() -> None:
     outcome(machine, *came(1, 2, 3), Lost(2, "killed"), Lost(3, "killed"), Ready(1, 1, 3, "x"))
     assert outcome(machine, Ticked(TIMEOUT_S - 1)) == []
     (end,) = outcome(machine, Ticked(TIMEOUT_S))
-    assert end == End(
-        (1,), "expected at least 2 workers within 60 s; got 1; worker 2 was lost: killed"
-    )
+    assert end == End((1,), "expected at least 2 workers within 60 s; got 1; worker 2 was lost: killed")
 
 
 def test_who_does_not_end_its_epoch_in_time_is_left_behind() -> None:
@@ -171,9 +169,7 @@ def test_a_group_that_never_commits_ends_the_job() -> None:
         actions = outcome(machine, Ready(1, epoch, NO_COMMIT, "a link"), Ready(2, epoch, NO_COMMIT, "x"))
         assert actions[-1] == Form((1, 2), epoch + 1, NO_COMMIT)
     actions = outcome(machine, Ready(1, 3, NO_COMMIT, "a link"), Ready(2, 3, NO_COMMIT, "x"))
-    assert actions[-1] == End(
-        (1, 2), "3 epochs of the same workers without a commit: worker 1: a link"
-    )
+    assert actions[-1] == End((1, 2), "3 epochs of the same workers without a commit: worker 1: a link")
 
 
 def test_messages_of_an_earlier_epoch_are_ignored() -> None:
@@ -195,8 +191,8 @@ class Worker:
 
 
 class Simulation:
-    """A coordinator and members that train: in each step all of an epoch commit, or are one commit apart when it
-    ends.
+    """A coordinator and members that train: in each step all of an epoch commit, or are one commit apart when
+    it ends.
     """
 
     def __init__(self, seed: int) -> None:
