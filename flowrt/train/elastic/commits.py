@@ -27,7 +27,7 @@ from flowrt.train.checkpoints.checkpoint_state import (
 )
 from flowrt.train.checkpoints.pieces import Slices
 from flowrt.train.checkpoints.stored_arrays import from_stored, to_stored
-from flowrt.train.checkpoints.variable_pieces import filling, variable_values
+from flowrt.train.checkpoints.variable_pieces import filling, values_of
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
 
 
@@ -55,7 +55,7 @@ def commit_of(session: Any, step: Variable) -> Commit:
                 "in parts. Let an elastic job with layouts go on from checkpoints: session(commit_every=0)",
                 op=variable.op.name,
             )
-    values = {v.op.name: np.asarray(value) for v, value in variable_values(session, variables).items()}
+    values = {v.op.name: np.asarray(value) for v, value in values_of(session, variables).items()}
     return Commit(int(values[step.op.name]), values)
 
 
