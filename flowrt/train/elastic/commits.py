@@ -19,10 +19,10 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.passes.layouts.processes import own_of_variable
 from flowrt.train.checkpoints.checkpoint import write_checkpoint
-from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
 from flowrt.train.checkpoints.checkpoint_state import (
     get_checkpoint_state,
     latest_checkpoint,
+    load_variable,
     update_checkpoint_state,
 )
 from flowrt.train.checkpoints.pieces import Slices
@@ -140,9 +140,7 @@ def _bytes_of(name: str, value: Any) -> Any:
 def checkpointed_step(directory: str) -> int:
     """The global step of the newest checkpoint of ``directory``; `NO_COMMIT` if there is none."""
     prefix = latest_checkpoint(directory)
-    if prefix is None:
-        return NO_COMMIT
-    return int(CheckpointReader(prefix).get_tensor(GraphKeys.GLOBAL_STEP))
+    return NO_COMMIT if prefix is None else int(load_variable(prefix, GraphKeys.GLOBAL_STEP))
 
 
 def save_commit(commit: Commit, directory: str) -> None:
