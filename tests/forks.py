@@ -47,6 +47,19 @@ class ForkedScript:
         """All that it prints until it ends. A hang meets pytest's timeout."""
         return self.stdout.read()
 
+    def status(self) -> int:
+        """Its exit status, negative for a signal, once it has ended. A hang meets pytest's timeout."""
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
     def __enter__(self) -> Self:
         return self
 

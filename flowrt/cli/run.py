@@ -8,17 +8,20 @@ flowrt-run runs on each, and each host has ``--nproc`` workers.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from flowrt.cli.elastic import Range, elastic_host, hosts_of, positive_range
 from flowrt.cli.machine import cores
-from flowrt.cli.options import new_parser, not_negative, positive, spellings
+from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, shortened
 from flowrt.distribute.cluster.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
+from flowrt.distribute.launch.elastic_supervision import ElasticSupervisor
 from flowrt.distribute.launch.launcher import Failure, Launcher, Task
 from flowrt.distribute.launch.local_cluster import (
     THREADS,
@@ -28,7 +31,9 @@ from flowrt.distribute.launch.local_cluster import (
     task_variables,
     threads_each,
 )
-from flowrt.distribute.resolvers import ALONE, resolve
+from flowrt.distribute.launch.supervision import Supervisor
+from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
+from flowrt.distribute.resolvers.source import WORKER
 from flowrt.errors import InvalidArgumentError, UnavailableError
 
 COMMAND = "flowrt-run"
@@ -58,11 +63,25 @@ def new_run_parser() -> argparse.ArgumentParser:
     parser = new_parser(COMMAND, DESCRIPTION)
     add = parser.add_argument
     add("--standalone", action="store_true", help="ignore the environment and use this host only")
-    add("--nproc", type=positive, default=1, metavar="N", help="workers on each host (default: 1)")
-    add("--nnodes", type=positive, metavar="N", help="fail unless the environment describes N hosts")
+    one = Range(1, 1)
+    add(
+        "--nproc", type=positive_range, default=one, metavar="N|MIN:MAX", help="workers per host (default: 1)"
+    )
+    add(
+        "--nnodes", type=positive_range, metavar="N|MIN:MAX",
+        help="fail unless the environment describes N hosts; with a range here or of workers, the job goes "
+        "on with those that are there",
+    )  # fmt: skip
+    add(
+        "--spares",
+        type=not_negative,
+        default=0,
+        metavar="N",
+        help="workers per host that take lost ones' places",
+    )
     add(
         *spellings("--max-restarts"), type=not_negative, default=0, metavar="N", dest="max_restarts",
-        help="restart all workers up to N times after a failure (default: 0)",
+        help="restart all workers up to N times after a failure, or with a range each alone (default: 0)",
     )  # fmt: skip
     add(
         *spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir",
@@ -79,22 +98,45 @@ def _run(arguments: argparse.Namespace) -> int:
     if not Path(arguments.script).is_file():
         raise InvalidArgumentError(f"expected a Python file; got {arguments.script!r}")
     nodes = ALONE if arguments.standalone else resolve(os.environ)
-    if arguments.nnodes not in (None, len(nodes.spec)):
+    nnodes: Range | None = arguments.nnodes
+    is_elastic = (
+        arguments.nproc.may_change or arguments.spares > 0 or (nnodes is not None and nnodes.may_change)
+    )
+    if not is_elastic and nnodes is not None and nnodes.most != len(nodes.spec):
         raise UnavailableError(
-            f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. See"
+            f"expected {nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. See"
             " docs/cluster.md for how hosts are described"
         )
     _make_log_dir(arguments.log_dir)
+    if len(nodes.spec) > 1:
+        _say(str(nodes))
+    return (_run_elastic if is_elastic else _run_fixed)(arguments, nodes)
+
+
+def _run_fixed(arguments: argparse.Namespace, nodes: ResolvedCluster) -> int:
+    """A job that has all its workers, or ends."""
+    count = arguments.nproc.most
     with ExitStack() as stack:
         if len(nodes.spec) == 1:
-            ports = stack.enter_context(ReservedPorts(arguments.nproc + 1)).ports
+            ports = stack.enter_context(ReservedPorts(count + 1)).ports
             spec, master_port, here = local_cluster(ports[1:]), ports[0], 0
         else:
-            _say(str(nodes))
-            spec, master_port = expand_nodes(nodes.spec, arguments.nproc)
+            spec, master_port = expand_nodes(nodes.spec, count)
             here = [task[:2] for task in nodes.spec.tasks()].index((nodes.job, nodes.task))
         tasks = _tasks(arguments, spec, master_port, here)
-        return Launcher(tasks, arguments.max_restarts, arguments.log_dir, _report, _note).run()
+        supervisor = Supervisor(len(tasks), arguments.max_restarts)
+        return Launcher(tasks, supervisor, arguments.log_dir, _report, _note).run()
+
+
+def _run_elastic(arguments: argparse.Namespace, nodes: ResolvedCluster) -> int:
+    """A job that goes on with the workers that are there."""
+    nnodes = hosts_of(nodes, arguments.nnodes)
+    new_task = functools.partial(_task, arguments, arguments.nproc.most + arguments.spares)
+    with ExitStack() as stack:
+        host = elastic_host(stack, nodes, nnodes, arguments.nproc, arguments.spares, new_task, _say)
+        supervisor = ElasticSupervisor(len(host.tasks), arguments.max_restarts)
+        status = Launcher(host.tasks, supervisor, arguments.log_dir, _report, _note).run()
+        return host.final_status(status)
 
 
 def _make_log_dir(path: Path | None) -> None:
@@ -113,19 +155,25 @@ def _make_log_dir(path: Path | None) -> None:
 
 def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, here: int) -> list[Task]:
     """The tasks of host number ``here``."""
-    count = arguments.nproc
+    count = arguments.nproc.most
+    tasks = []
+    for local, (_, index, _) in enumerate(list(spec.tasks())[here * count : (here + 1) * count]):
+        variables = task_variables(os.environ, spec, master_port, here, local, count)
+        tasks.append(_task(arguments, count, index, variables))
+    threads = tasks[0].environ[THREADS]
+    _say(f"{spec}, {count} of them here with {threads} thread{'s' if threads != '1' else ''} each")
+    return tasks
+
+
+def _task(arguments: argparse.Namespace, count: int, index: int, variables: Mapping[str, str]) -> Task:
+    """Worker ``index``, one of ``count`` on this host."""
     tee = arguments.tee or ("all" if arguments.log_dir is None else "0")
     threads = os.environ.get(THREADS) or str(threads_each(cores()[1], count))
     command = [sys.executable, arguments.script, *arguments.arguments]
-    tasks = []
-    for local, (job, index, _) in enumerate(list(spec.tasks())[here * count : (here + 1) * count]):
-        environ = task_variables(os.environ, spec, master_port, here, local, count) | {THREADS: threads}
-        shown = tee == "all" or (tee == "0" and index == 0)
-        tasks.append(
-            Task(f"{job} {index}", command, environ, shown, f"[{job} {index}] " if tee == "all" else "")
-        )
-    _say(f"{spec}, {count} of them here with {threads} thread{'s' if threads != '1' else ''} each")
-    return tasks
+    name = f"{WORKER} {index}"
+    shown = tee == "all" or (tee == "0" and index == 0)
+    prefix = f"[{name}] " if tee == "all" else ""
+    return Task(name, command, {**variables, THREADS: threads}, shown, prefix)
 
 
 def _report(failure: Failure) -> None:

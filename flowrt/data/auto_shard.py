@@ -50,16 +50,16 @@ def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node |
                 f"AutoShardPolicy.FILE: expected a dataset of at least {count} files, one per worker; "
                 "got fewer. Use AutoShardPolicy.DATA"
             )
-    if not _is_random(node):
+    if not is_random(node):
         return None
     return divide_batches(_at_records(node, count, index), count)
 
 
-def _is_random(node: Node) -> bool:
-    """Whether the order of ``node`` differs between processes."""
+def is_random(node: Node) -> bool:
+    """Whether the order of ``node`` differs between processes, and from one start to the next."""
     if isinstance(node, Shuffle) and any(part is FRESH_SEED for part in node.seed):
         return True
-    return any(_is_random(child) for child in _inputs(node))
+    return any(is_random(child) for child in _inputs(node))
 
 
 def _inputs(node: Node) -> list[Node]:
@@ -122,7 +122,7 @@ def _has_files(node: Node) -> bool:
 
 def _at_records(node: Node, count: int, index: int) -> Node:
     """Every ``count``-th record of ``node``, starting at ``index``, taken below any random transformation."""
-    if _is_random(node):
+    if is_random(node):
         return _with_inputs(node, lambda below: _at_records(below, count, index))
     return Shard(node, count, index)
 

@@ -20,6 +20,7 @@ it, and a *worker* for the masters of all tasks. ``Session("grpc://host:port").r
     observe                            flight records, stalls
     launch                             ``flowrt-run``, ``flowrt-worker --check``, ``--drain``
     collectives                        collectives between devices, tasks and sessions
+    elastic                            groups of workers that change
     parameter_server, strategies       logic of parameter servers; training on replicas (a front end)
 
 Invariants:

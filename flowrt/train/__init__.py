@@ -5,6 +5,7 @@
     coordination   threads with a common stop, queue runners
     hooks          callbacks around the steps of a monitored session
     sessions       sessions that start ready and recover if a task is lost
+    elastic        training that goes on when workers leave or come
 
 Queue-based input, `Supervisor` and `SyncReplicasOptimizer` are in `flowrt.tf1.training`.
 """
@@ -62,9 +63,15 @@ _OLDER = {
 """Names that only older programs use, by module in `flowrt.tf1.training`, which builds on this package."""
 
 
+_ELASTIC = {"ElasticJob": "elastic_job", "run_elastic": "elastic_run"}
+"""Names by module in `flowrt.train.elastic`, which builds on strategies: loaded on first use."""
+
+
 def __getattr__(name: str) -> Any:
     if name == "experimental":
         return importlib.import_module("flowrt.train.optimizers.experimental")
+    if name in _ELASTIC:
+        return getattr(importlib.import_module(f"flowrt.train.elastic.{_ELASTIC[name]}"), name)
     for module, names in _OLDER.items():
         if name in names.split():
             return getattr(importlib.import_module(f"flowrt.tf1.training.{module}"), name)
@@ -72,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "experimental", *" ".join(_OLDER.values()).split()})
+    return sorted({*globals(), *_ELASTIC, "experimental", *" ".join(_OLDER.values()).split()})

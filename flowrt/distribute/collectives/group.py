@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import final
+from weakref import WeakSet
 
 from flowrt.base.closing import Closing
 from flowrt.distribute.collectives.communicator_registry import (
@@ -24,6 +25,9 @@ from flowrt.graph.resources.groups import add_member, remove_member
 from flowrt.graph.source import misuse
 from flowrt.rendezvous.channel.channel import Transport
 from flowrt.rendezvous.transport import new_transport
+
+_joined: WeakSet[JoinedGroup] = WeakSet()
+"""The groups of this process, open or closed."""
 
 _WITHOUT_LINKS = ("local", "mpi")
 """Communicators that have no connections of ours below them."""
@@ -110,6 +114,13 @@ def join(
             member.close()
         raise errors[0]
     joined = JoinedGroup(group, members)
+    _joined.add(joined)
     for rank, member in zip(group.ranks, members, strict=True):
         add_member(group.key, rank, member)
     return joined
+
+
+def leave_groups() -> None:
+    """Close all groups that this process has joined."""
+    for joined in list(_joined):
+        joined.close()

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias, final
 
 import flowrt.version
+from flowrt.distribute.collectives.interruption import watch_mesh
 from flowrt.distribute.collectives.membership import Membership, missing
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.wire.messages import decode_status, encode_status
@@ -61,6 +62,7 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
     mesh = Mesh(membership)
     end = time.monotonic() + membership.timeout_s
     try:
+        watch_mesh(mesh)
         with _acceptor(mesh, transport).admitting(mesh):
             for rank in range(membership.rank):
                 _join(mesh, rank, transport, end)
@@ -301,10 +303,10 @@ def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
     """Dial ``rank``, which may not be there yet, until it admits this one."""
     why = ""
     while True:
+        mesh.check_forming()
         try:
             connection = _dial(mesh, rank, transport, end)
         except (UnavailableError, queue.Empty) as error:
-            mesh.check_forming()
             if isinstance(error, OpError) and (not why or time.monotonic() < end):
                 why = f": {error.message}"  # not that the last attempt was cut short
             if time.monotonic() + RETRY_S > end:

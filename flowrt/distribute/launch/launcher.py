@@ -23,6 +23,7 @@ from typing import IO, final
 
 from flowrt.distribute.cluster.exit_codes import PEER_LOST, STEP_ABORTED
 from flowrt.distribute.launch import parent_watchdog, supervision
+from flowrt.distribute.launch.elastic_supervision import ElasticSupervisor
 from flowrt.distribute.launch.task_output import TaskOutput, follows_another, last_error
 
 GRACE_S = 5.0
@@ -114,7 +115,7 @@ class _Child:
 
 @final
 class Launcher:
-    """Runs ``tasks`` until all have succeeded, one has failed for the last time, or the user stops it.
+    """Runs ``tasks`` until ``supervisor`` says that the job is finished.
 
     ``report`` is called with the cause of each failed attempt, before the next; ``note`` with the names of
     those that have succeeded while others, the second names, are still running. Logs are
@@ -124,13 +125,13 @@ class Launcher:
     def __init__(
         self,
         tasks: Sequence[Task],
-        max_restarts: int,
+        supervisor: supervision.Supervisor | ElasticSupervisor,
         log_dir: Path | None,
         report: Callable[[Failure], None],
         note: Callable[[Sequence[str], Sequence[str]], None],
     ) -> None:
         self._tasks, self._log_dir, self._report, self._note = tasks, log_dir, report, note
-        self._supervisor = supervision.Supervisor(len(tasks), max_restarts)
+        self._supervisor = supervisor
         self._children: dict[int, _Child] = {}
         self._ended: dict[int, TaskOutput] = {}
         self._selector = selectors.DefaultSelector()
@@ -160,6 +161,8 @@ class Launcher:
         match action:
             case supervision.Start(attempt):
                 self._start(attempt)
+            case supervision.Restart(rank, attempt):
+                self._start_task(rank, attempt)
             case supervision.Terminate(ranks):
                 self._timers.append((time.monotonic() + GRACE_S, supervision.GraceOver()))
                 self._signal(ranks, signal.SIGTERM)
@@ -177,15 +180,18 @@ class Launcher:
     def _start(self, attempt: int) -> None:
         self._ended.clear()
         self._timers.clear()
-        for rank, task in enumerate(self._tasks):
-            log = None
-            if self._log_dir is not None:
-                log = self._log_dir / f"attempt_{attempt}" / f"{task.name.replace(' ', '_')}.log"
-            restarts = {"RESTART_COUNT": str(attempt), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
-            child = self._children[rank] = _Child(task, {**task.environ, **restarts}, log)
-            for stream, pipe in enumerate(child.pipes):
-                os.set_blocking(pipe.fileno(), False)
-                self._selector.register(pipe, selectors.EVENT_READ, (child, stream))
+        for rank in range(len(self._tasks)):
+            self._start_task(rank, attempt)
+
+    def _start_task(self, rank: int, attempt: int) -> None:
+        task, log = self._tasks[rank], None
+        if self._log_dir is not None:
+            log = self._log_dir / f"attempt_{attempt}" / f"{task.name.replace(' ', '_')}.log"
+        restarts = {"RESTART_COUNT": str(attempt), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        child = self._children[rank] = _Child(task, {**task.environ, **restarts}, log)
+        for stream, pipe in enumerate(child.pipes):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, (child, stream))
 
     def _wait(self, signals: socket.socket) -> Iterator[supervision.Event]:
         """Read output until an event for `Supervisor` happens."""

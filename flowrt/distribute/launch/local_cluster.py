@@ -16,8 +16,9 @@ from typing import final
 
 from flowrt.base.closing import Closing
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
+from flowrt.distribute.elastic.coordinator_client import ElasticPlace, format_place
 from flowrt.distribute.resolvers import VARIABLES
-from flowrt.distribute.resolvers.flowrt_variables import CLUSTER, TASK
+from flowrt.distribute.resolvers.flowrt_variables import CLUSTER, ELASTIC, TASK
 from flowrt.distribute.resolvers.source import workers
 from flowrt.errors import UnavailableError
 
@@ -87,6 +88,20 @@ def task_variables(
         "MASTER_ADDR": parse_address(tasks[0][2]).host,
         "MASTER_PORT": str(master_port),
         "PYTHONUNBUFFERED": inherited.get("PYTHONUNBUFFERED", "1"),  # logs that are not late
+    }
+
+
+def elastic_variables(
+    inherited: Mapping[str, str], place: ElasticPlace, local: int, per_node: int
+) -> dict[str, str]:
+    """The environment of worker number ``local`` of this host in an elastic job. Which rank it has is said in
+    each membership epoch.
+    """
+    return {name: value for name, value in inherited.items() if name not in VARIABLES} | {
+        ELASTIC: format_place(place),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "PYTHONUNBUFFERED": inherited.get("PYTHONUNBUFFERED", "1"),
     }
 
 

@@ -50,6 +50,13 @@ class Start(NamedTuple):
     attempt: int
 
 
+class Restart(NamedTuple):
+    """Start this process alone, again: its ``attempt`` counts from 0."""
+
+    rank: int
+    attempt: int
+
+
 class Terminate(NamedTuple):
     """Ask these to end, and send `GraceOver` when they have had their time."""
 
@@ -89,7 +96,7 @@ class Finish(NamedTuple):
 
 
 Event: TypeAlias = Exited | Interrupted | GraceOver | CauseOver | Lingered
-Action: TypeAlias = Start | Terminate | Kill | AwaitCause | AwaitEnds | Note | Report | Finish
+Action: TypeAlias = Start | Restart | Terminate | Kill | AwaitCause | AwaitEnds | Note | Report | Finish
 
 
 class State(enum.Enum):

@@ -14,7 +14,11 @@ from flowrt.distribute.resolvers.source import Declaration, Environ, number
 from flowrt.errors import InvalidArgumentError
 
 CLUSTER, TASK = "FLOWRT_CLUSTER", "FLOWRT_TASK"
-VARIABLES = (CLUSTER, TASK)
+ELASTIC, EPOCH = "FLOWRT_ELASTIC", "FLOWRT_EPOCH"
+"""In an elastic job: the process's place in it, and the number of the membership epoch whose cluster the
+other variables describe (`flowrt.distribute.elastic`).
+"""
+VARIABLES = (CLUSTER, TASK, ELASTIC, EPOCH)
 
 _TF_CONFIG = re.compile(r'\s*\{\s*"(cluster|task)"\s*:\s*\{')
 """Start of a text that belongs in TF_CONFIG: the cluster is nested in it, next to the task."""
@@ -38,6 +42,13 @@ def from_variables(environ: Environ) -> tuple[Declaration, ...]:
         Declaration(CLUSTER, spec=read_cluster(CLUSTER, text) if text else None),
         Declaration(TASK, job=job or None, task=number({TASK: index}, TASK) if index or job else None),
     )
+
+
+def number_of_epoch(environ: Environ) -> int:
+    """The number of the membership epoch; 0 where the cluster does not change. Raises
+    `InvalidArgumentError`.
+    """
+    return number(environ, EPOCH) if environ.get(EPOCH) else 0
 
 
 def read_cluster(source: str, value: str) -> ClusterSpec:

@@ -49,6 +49,11 @@ def resolve(
     are command-line flags, which take precedence. Raises `InvalidArgumentError` for invalid or missing
     values, and for contradicting sources, naming both.
     """
+    if environ.get(flowrt_variables.ELASTIC) and not environ.get(flowrt_variables.CLUSTER):
+        raise InvalidArgumentError(
+            "cluster: expected the script of an elastic job to train in train.run_elastic(), which "
+            "forms its groups; got none yet. Or start flowrt-run with fixed numbers of workers"
+        )
     declared = [*flowrt_variables.from_flags(cluster, job, task)]
     declared += [each for read in DECLARED for each in read(environ)]
     launches = [each for read in LAUNCHED if (each := read(environ)) is not None and each.size > 1]
@@ -59,7 +64,8 @@ def resolve(
             raise _conflict("cluster", (source, str(spec)), (launch.source, f"{launch.size} processes"))
         if said is None and launch.spec is not None and _hosts(launch.spec) != _hosts(spec):
             raise _conflict("cluster", (source, spec), (launch.source, launch.spec))
-    return _own_task(source, spec, declared, launches)
+    epoch = flowrt_variables.number_of_epoch(environ)
+    return _own_task(source, spec, declared, launches, epoch)
 
 
 def _hosts(spec: ClusterSpec) -> list[int]:
@@ -84,7 +90,7 @@ def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:
 
 
 def _own_task(
-    source: str, spec: ClusterSpec, declared: Sequence[Declaration], launches: Sequence[Launch]
+    source: str, spec: ClusterSpec, declared: Sequence[Declaration], launches: Sequence[Launch], epoch: int
 ) -> ResolvedCluster:
     """This process's task. In a cluster of several jobs, a launcher's numbers count only without other
     information: the cluster description may list the jobs in another order.
@@ -105,7 +111,7 @@ def _own_task(
         spec.task_address(job, task)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{source} has {spec}: {error}") from None
-    return ResolvedCluster(spec, job, task, source)
+    return ResolvedCluster(spec, job, task, source, epoch)
 
 
 def _agreed(what: str, said: Iterable[Said[T | None]]) -> Said[T] | None:

@@ -54,12 +54,15 @@ class Launch:
 @final
 @dataclass(frozen=True, slots=True)
 class ResolvedCluster:
-    """The cluster, this process's task in it, and the sources. Prints as one line for the user."""
+    """The cluster, this process's task in it, and the sources. Prints as one line for the user. ``epoch`` is
+    the number of the membership epoch of an elastic job: another epoch has another cluster.
+    """
 
     spec: ClusterSpec
     job: str
     task: int
     source: str
+    epoch: int = 0
 
     @property
     def address(self) -> str:

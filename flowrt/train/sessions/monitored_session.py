@@ -283,6 +283,8 @@ def MonitoredTrainingSession(
     max_wait_secs: float = MAX_WAIT_S,
     save_checkpoint_steps: Any = USE_DEFAULT,
     summary_dir: str | None = None,
+    *,
+    restore_fn: Callable[[Session], object] | None = None,
 ) -> MonitoredSession:
     """A `MonitoredSession` for training: the chief restores or initializes, saves checkpoints to
     ``checkpoint_dir`` (each 600 s) and summaries to ``summary_dir`` (each 100 steps; by default to
@@ -291,6 +293,7 @@ def MonitoredTrainingSession(
     0 or None disables an interval. If only one of ``..._secs`` and ``..._steps`` is given, the other is off.
     Under a strategy with one graph per worker, pass all workers the same arguments, with one
     ``checkpoint_dir``: each restores or initializes its own variables, and the strategy determines the chief.
+    ``restore_fn(session)`` sets all variables in place of the newest checkpoint.
     """
     scaffold, strategy = scaffold or Scaffold(), strategy_of_workers()
     own_hooks = check_hooks(hooks)
@@ -299,7 +302,7 @@ def MonitoredTrainingSession(
     if strategy is None and not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, own_hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
-    chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+    chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore_fn=restore_fn)
     summaries = _interval(save_summaries_steps, save_summaries_secs, (100, None))
     summary_dir = summary_dir or checkpoint_dir
     if strategy is not None and not strategy.extended.should_checkpoint:

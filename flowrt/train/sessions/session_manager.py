@@ -231,7 +231,7 @@ class SessionCreator(Protocol):
 @final
 class ChiefSessionCreator:
     """Restores the newest checkpoint of ``checkpoint_dir`` (or that at ``checkpoint_filename_with_path``),
-    else initializes with ``scaffold``.
+    else initializes with ``scaffold``. ``restore_fn(session)`` sets all variables in place of a checkpoint.
     """
 
     def __init__(
@@ -241,24 +241,33 @@ class ChiefSessionCreator:
         config: ConfigProto | None = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
+        *,
+        restore_fn: Callable[[Session], object] | None = None,
     ) -> None:
         self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
         self._checkpoint_dir, self._checkpoint_path = checkpoint_dir, checkpoint_filename_with_path
+        self._restore_fn = restore_fn
         self._manager: SessionManager | None = None
 
     def create_session(self) -> Session:
         """Raises as `SessionManager.prepare_session`."""
         self._manager = self._manager or _manager_of(self._scaffold)
-        return self._manager.prepare_session(
+        session = self._manager.prepare_session(
             self._master,
             saver=self._scaffold.saver,
-            checkpoint_dir=self._checkpoint_dir,
+            checkpoint_dir=None if self._restore_fn else self._checkpoint_dir,
             checkpoint_filename_with_path=self._checkpoint_path,
             config=self._config,
             init_op=self._scaffold.init_op,
             init_feed_dict=self._scaffold.init_feed_dict,
             init_fn=self._scaffold.init_fn,
         )
+        if self._restore_fn is not None:
+            self._restore_fn(session)
+            state = get_checkpoint_state(self._checkpoint_dir) if self._checkpoint_dir else None
+            if state is not None:
+                self._scaffold.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+        return session
 
 
 @final

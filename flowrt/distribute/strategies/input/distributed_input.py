@@ -65,18 +65,23 @@ class InputContext:
 @final
 class InputOptions:
     """Options for distributing a dataset. ``auto_shard_policy``: division between workers. Unless
-    ``experimental_fetch_to_device`` is False, parts are prefetched to their replicas' devices.
+    ``experimental_fetch_to_device`` is False, parts are prefetched to their replicas' devices. With
+    ``experimental_uneven_shares``, of batches that the replicas do not divide the last ones get fewer rows:
+    the loss must be a sum over rows, divided by the global batch size, since a mean in each replica would
+    give the rows different weights.
     """
 
     def __init__(
         self,
         auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO,
         experimental_fetch_to_device: bool | None = None,
+        experimental_uneven_shares: bool = False,
     ) -> None:
         if not isinstance(auto_shard_policy, AutoShardPolicy):
             raise DTypeError(f"InputOptions: expected an AutoShardPolicy; got {auto_shard_policy!r}")
         self.auto_shard_policy = auto_shard_policy
         self.experimental_fetch_to_device = experimental_fetch_to_device in (None, True)
+        self.experimental_uneven_shares = experimental_uneven_shares
 
 
 @final
@@ -216,7 +221,8 @@ def distribute_dataset(extended: Any, dataset: Any, options: InputOptions) -> Di
         raise DTypeError(f"distribute_dataset: expected a flowrt.data.Dataset; got {dataset!r}")
     context: InputContext = extended.input_context
     replicas, local = extended.num_replicas_in_sync, len(extended.worker_devices)
-    share, fetches = share_of(dataset.node, replicas), options.experimental_fetch_to_device
+    share = share_of(dataset.node, replicas, options.experimental_uneven_shares)
+    fetches = options.experimental_fetch_to_device
     if context.num_input_pipelines == 1:
         node = SplitBatch(dataset.node, local, 0, local, share)
         return DistributedDataset(extended, node, votes=False, fetches=fetches)

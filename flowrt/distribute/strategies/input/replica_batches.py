@@ -151,11 +151,11 @@ def _empty(leaf: TensorSpec) -> Array:
 # --- the share of a replica
 
 
-def share_of(node: Node, replicas: int) -> int | None:
-    """The rows of a replica's share of the batches of ``node``; None if unknown in advance.
+def share_of(node: Node, replicas: int, may_be_uneven: bool) -> int | None:
+    """The rows of a replica's share of the batches of ``node``; None if unknown in advance, or uneven.
 
-    Raises `InvalidArgumentError` for elements that are not batches, and for a batch size not divisible by
-    ``replicas``.
+    Raises `InvalidArgumentError` for elements that are not batches, and, unless shares ``may_be_uneven``, for
+    a batch size not divisible by ``replicas``.
     """
     for path, leaf in zip(leaf_paths(node.spec), flatten(node.spec), strict=True):
         if leaf.shape == ():
@@ -164,7 +164,7 @@ def share_of(node: Node, replicas: int) -> int | None:
                 "scalar. Call dataset.batch(global batch size) first"
             )
     size = batch_size(node)
-    if size is None:
+    if size is None or (size % replicas and may_be_uneven):
         return None
     if size % replicas:
         raise InvalidArgumentError(

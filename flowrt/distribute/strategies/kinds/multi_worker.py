@@ -16,7 +16,8 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ from flowrt.version import VERSION
 TEXT_BYTES = 256
 """Size of a worker's announcement."""
 
-_numbers = itertools.count()
-"""Numbers of the strategies of this process: all workers create them in one order."""
+_numbers: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
+"""Numbers of the strategies of this process, by membership epoch: all workers create them in one order."""
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -75,7 +76,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         )
         addresses, rank = workers_of(cluster, "MultiWorkerMirroredStrategy")
         options = communication_options or CommunicationOptions()
-        group = Group(f"workers {next(_numbers)}", len(addresses), (rank,))
+        group = Group(new_key("workers", cluster), len(addresses), (rank,))
         joined = _join(group, addresses, options)
         try:
             _check_alike(joined)
@@ -136,6 +137,12 @@ class MultiWorkerExtended(MirroredExtended):
 
         changed = {**arguments, "initial_value": from_chief}
         return distributed_variable(self.strategy, self.worker_devices, next_creator, **changed)
+
+
+def new_key(what: str, cluster: ResolvedCluster) -> str:
+    """The key of a new group of all workers; theirs are equal, also if some have been in other epochs."""
+    epoch = f"_of_epoch_{cluster.epoch}" if cluster.epoch else ""
+    return f"{what}{next(_numbers[cluster.epoch])}{epoch}"
 
 
 def resolved(resolver: Any, strategy: str) -> ResolvedCluster:

@@ -8,7 +8,6 @@ order; what differs is found before a step runs first.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import secrets
 import weakref
@@ -24,7 +23,7 @@ from flowrt.distribute.collectives.group import Group, JoinedGroup, join
 from flowrt.distribute.collectives.member import GroupMember
 from flowrt.distribute.resolvers import resolve
 from flowrt.distribute.strategies.core.strategy import Strategy
-from flowrt.distribute.strategies.kinds.multi_worker import resolved, workers_of
+from flowrt.distribute.strategies.kinds.multi_worker import new_key, resolved, workers_of
 from flowrt.distribute.strategies.kinds.one_process import default_devices
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy, check_mesh
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
@@ -39,9 +38,6 @@ from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.distribution_context import unopened_strategies
 from flowrt.variables.variable import Variable
-
-_numbers = itertools.count()
-"""Numbers of the strategies of this process: all workers create them in one order."""
 
 _MAX_SEED = 2**31 - 1
 
@@ -86,7 +82,7 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         self._worker, self._is_alone = worker, len(addresses) == 1
         self._seed = secrets.randbelow(_MAX_SEED)
         if not self._is_alone:
-            key = f"layouts{next(_numbers)}"
+            key = new_key("layouts", cluster)
             mesh = mesh_of_workers(mesh, key, len(addresses), where)
             joined = _join(mesh, key, addresses, worker, communication_options or CommunicationOptions())
             self._leave = weakref.finalize(self, joined.close)

@@ -1,0 +1,228 @@
+"""`CoordinatorServer`: listens for the members of an elastic job, and performs what `Coordinator` decides.
+
+Frames arrive in threads of connections, time passes in a thread of its own; all of them decide and send under
+one lock, so that members get messages in the order of the decisions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
+
+from flowrt.base.closing import Closing
+from flowrt.distribute.cluster.timeouts import connect_timeout_s, liveness
+from flowrt.distribute.elastic import coordinator as c
+from flowrt.distribute.elastic.elastic_messages import (
+    Beat,
+    Change,
+    Done,
+    Epoch,
+    HasLeft,
+    Join,
+    Message,
+    Over,
+    ReadyForNext,
+    decode_message,
+    encode_message,
+)
+from flowrt.errors import DataLossError, UnavailableError
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Transport
+from flowrt.version import VERSION
+
+TICK_S = 0.1
+LAST_CALL_S = 5.0
+"""How long a first group that is large enough waits for more members, since the last one came."""
+
+
+@dataclass
+class _Connected:
+    """A connection, and who has joined over it."""
+
+    connection: Connection
+    heard: float
+    joined: Join | None = None
+
+
+@final
+class CoordinatorServer(Closing):
+    """Coordinates a job of ``least`` to ``most`` workers at ``address``, over ``transport``. ``note(text)``
+    is called with a line for each change. Raises as `Transport.listen`.
+    """
+
+    def __init__(
+        self, address: str, transport: Transport, least: int, most: int, note: Callable[[str], object]
+    ) -> None:
+        self._beats = liveness()
+        self._note = note
+        self._machine = c.Coordinator(least, most, LAST_CALL_S, connect_timeout_s())
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._connected: dict[int, _Connected] = {}
+        self._closed = threading.Event()
+        self._over = threading.Event()
+        self.why_failed: str | None = None
+        """The reason, once the job is over and has failed."""
+        self._decide(c.Ticked(time.monotonic()))
+        self._listener = transport.listen(address, self._accept)
+        self.address = self._listener.address
+        self._ticker = threading.Thread(target=self._tick, name="flowrt elastic ticks", daemon=True)
+        self._ticker.start()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def wait_until_over(self, timeout_s: float) -> bool:
+        """Whether the job is over, ``timeout_s`` seconds from now at the latest."""
+        return self._over.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the job for all members, whose connections are lost. Idempotent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._ticker.join()
+        with self._lock:
+            connections = [each.connection for each in self._connected.values()]
+        for connection in connections:
+            connection.close()
+        self._listener.close()
+
+    # --- connections
+
+    def _accept(self, connection: Connection) -> None:
+        with self._lock:
+            number = next(self._numbers)
+            self._connected[number] = _Connected(connection, time.monotonic())
+        connection.start(_MemberReceiver(self, number))
+
+    def take(self, number: int, message: Message) -> None:
+        """A message of a member. Raises `DataLossError`, which ends the connection, for one out of place."""
+        with self._lock:
+            found = self._connected.get(number)
+            if found is None:
+                return
+            found.heard = time.monotonic()
+            if isinstance(message, Join):
+                self._join(number, found, message)
+            elif found.joined is None:
+                raise DataLossError(f"elastic job: expected Join first; got {message}")
+            else:
+                event = _event(number, message)
+                if event is not None:
+                    self._decide(event)
+
+    def _join(self, number: int, found: _Connected, join: Join) -> None:
+        if found.joined is not None:
+            raise DataLossError(f"elastic job: expected one Join of {join.name}; got two")
+        found.joined = join
+        if join.version != VERSION:
+            why = f"expected flowrt {VERSION}, which the coordinator has; got {join.version}"
+            self._send(number, Over(why))
+        else:
+            self._decide(c.Joined(number, join.name, join.host))
+
+    def lose(self, number: int, why: str) -> None:
+        """A connection has ended."""
+        with self._lock:
+            if self._connected.pop(number, None) is not None:
+                self._decide(c.Lost(number, why))
+
+    def _send(self, number: int, message: Message) -> None:
+        found = self._connected.get(number)
+        if found is not None:
+            with suppress(UnavailableError):  # its loss is reported to the receiver
+                found.connection.send(encode_message(message))
+
+    # --- decisions
+
+    def _decide(self, event: c.Event) -> None:
+        for action in self._machine.handle(event):
+            match action:
+                case c.Form():
+                    self._form(action)
+                case c.Announce(members, why, at_once):
+                    self._note(
+                        f"{why}; {'the group ends' if at_once else 'a new group after the next commit'}"
+                    )
+                    for number in members:
+                        self._send(number, Change(why, at_once))
+                case c.Refuse(members, why):
+                    self._refuse(members, why)
+                case c.End(members, why):
+                    for number in members:
+                        self._send(number, Over(why or ""))
+                    self.why_failed = why
+                    self._over.set()
+
+    def _form(self, form: c.Form) -> None:
+        joined = [found.joined for number in form.members if (found := self._connected.get(number))]
+        names = [each.name for each in joined if each is not None]
+        addresses = [each.address for each in joined if each is not None]
+        self._note(
+            f"epoch {form.epoch}: {len(form.members)} workers, from commit {form.commit}: {', '.join(names)}"
+        )
+        for rank, number in enumerate(form.members):
+            self._send(number, Epoch(form.epoch, rank, names, addresses, form.commit))
+
+    def _refuse(self, members: tuple[int, ...], why: str) -> None:
+        self._note(f"refused: {why}")
+        for number in members:
+            self._send(number, Over(why))
+            found = self._connected.pop(number, None)
+            if found is not None:
+                found.connection.close()
+
+    # --- time
+
+    def _tick(self) -> None:
+        next_beat = time.monotonic()
+        while not self._closed.wait(TICK_S):
+            now = time.monotonic()
+            is_beat = now >= next_beat
+            next_beat = now + self._beats.heartbeat_s if is_beat else next_beat
+            with self._lock:
+                silent = [n for n, found in self._connected.items() if now - found.heard > self._beats.lost_s]
+                for number in [*self._connected] if is_beat else ():
+                    self._send(number, Beat())
+                self._decide(c.Ticked(now))
+            for number in silent:
+                with self._lock:
+                    found = self._connected.get(number)
+                if found is not None:
+                    self.lose(number, f"it was silent for {self._beats.lost_s:g} s")
+                    found.connection.abort()
+
+
+@final
+class _MemberReceiver:
+    """Receives the frames of a member."""
+
+    def __init__(self, server: CoordinatorServer, number: int) -> None:
+        self._server, self._number = server, number
+
+    def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
+        self._server.take(self._number, decode_message(header))
+
+    def on_lost(self, connection: Connection, error: UnavailableError) -> None:
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
+        self._server.lose(self._number, error.message)
+
+
+def _event(number: int, message: Message) -> c.Event | None:
+    match message:
+        case ReadyForNext(epoch, commit, reason):
+            return c.Ready(number, epoch, commit, reason)
+        case Done(epoch, commit):
+            return c.Finished(number, epoch, commit)
+        case HasLeft():
+            return c.Left(number)
+        case Beat():
+            return None
+    raise DataLossError(f"elastic job: expected a message of a member; got {message}")

@@ -1,0 +1,68 @@
+"""`CommitHook`: commits the state after steps of a monitored session, and ends an epoch that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from flowrt.errors import FailedPreconditionError
+from flowrt.train.coordination.coordinator import Coordinator
+from flowrt.train.elastic.commits import Commit, commit_of
+from flowrt.train.hooks.basic_session_run_hooks import required_global_step
+from flowrt.train.hooks.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+
+class EpochOverError(Exception):
+    """Leaves the training loop: the group changes. No error of the script."""
+
+
+@final
+class CommitHook(SessionRunHook):
+    """Commits when ``every`` steps have passed since the last commit: calls ``committed(commit)``. 0: never,
+    a checkpoint counts instead.
+
+    ``begin_step`` is the step at which the session must begin. ``over()`` is the reason why the epoch is over
+    after this commit, if it is: then `EpochOverError` is raised, at a step that is committed.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        begin_step: int,
+        committed: Callable[[Commit], object],
+        over: Callable[[], str | None],
+    ) -> None:
+        self._every, self._begin_step = every, begin_step
+        self._committed, self._over = committed, over
+
+    def begin(self) -> None:
+        self._step = required_global_step(self)
+
+    def after_create_session(self, session: Any, coord: Coordinator) -> None:
+        self._last = int(session.run(self._step))
+        if self._last != self._begin_step:
+            raise FailedPreconditionError(
+                f"elastic job: expected a session that begins at step {self._begin_step}, as in all workers; "
+                f"got step {self._last}. Is checkpoint_dir the same directory in all of them?"
+            )
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        if int(run_values.results) + 1 < self._last + max(1, self._every):
+            return
+        step = int(run_context.session.run(self._step))  # the run may not have counted
+        if step < self._last + max(1, self._every):
+            return
+        if self._every:
+            self._committed(commit_of(run_context.session, self._step))
+        self._last = step
+        why = self._over()
+        if why is not None:
+            raise EpochOverError(why)

@@ -1,0 +1,320 @@
+"""`Coordinator`: changes one by one, then thousands of random ones, with a model of honest members."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from flowrt.distribute.elastic.coordinator import (
+    NO_COMMIT,
+    Action,
+    Announce,
+    Coordinator,
+    End,
+    Event,
+    Finished,
+    Form,
+    Joined,
+    Left,
+    Lost,
+    Ready,
+    Refuse,
+    Ticked,
+)
+from tests.each import nightly
+
+LAST_CALL_S, TIMEOUT_S = 5.0, 60.0
+
+
+def coordinator(least: int, most: int) -> Coordinator:
+    return Coordinator(least, most, LAST_CALL_S, TIMEOUT_S)
+
+
+def came(*members: int, host: str = "a") -> list[Event]:
+    return [Joined(member, f"worker {member}", host) for member in members]
+
+
+def outcome(machine: Coordinator, *events: Event) -> list[Action]:
+    actions: list[Action] = []
+    for event in events:
+        actions += machine.handle(event)
+        machine.check()
+    return actions
+
+
+def test_all_that_may_come_form_a_group() -> None:
+    assert outcome(coordinator(2, 3), *came(1, 2, 3)) == [Form((1, 2, 3), 1, NO_COMMIT)]
+
+
+def test_a_group_that_is_large_enough_forms_after_a_last_call() -> None:
+    machine = coordinator(2, 4)
+    assert outcome(machine, *came(1, 2), Ticked(LAST_CALL_S - 1)) == []
+    assert outcome(machine, *came(3), Ticked(2 * LAST_CALL_S - 2)) == []
+    assert outcome(machine, Ticked(2 * LAST_CALL_S)) == [Form((1, 2, 3), 1, NO_COMMIT)]
+
+
+def test_survivors_form_a_group_that_begins_with_the_highest_commit() -> None:
+    machine = coordinator(2, 4)
+    outcome(machine, *came(1, 2, 3, 4))
+    assert outcome(machine, Lost(2, "killed")) == [
+        Announce((1, 3, 4), "worker 2 was lost: killed", at_once=True)
+    ]
+    assert outcome(machine, Ready(1, 1, 9, "x"), Ready(4, 1, 10, "x")) == []
+    assert outcome(machine, Ready(3, 1, 10, "x")) == [Form((3, 4, 1), 2, 10)]
+
+
+def test_a_member_that_failed_on_its_own_ends_the_epoch_of_all() -> None:
+    """The link between two members broke: both live, and both can reach the coordinator."""
+    machine = coordinator(1, 3)
+    outcome(machine, *came(1, 2, 3))
+    assert outcome(machine, Ready(2, 1, 4, "a link")) == [Announce((1, 3), "worker 2: a link", at_once=True)]
+
+
+def test_who_comes_is_taken_in_at_the_next_commit() -> None:
+    machine = coordinator(1, 3)
+    outcome(machine, *came(1, 2), Ticked(LAST_CALL_S))
+    assert outcome(machine, *came(3)) == [Announce((1, 2), "worker 3 came", at_once=False)]
+    assert outcome(machine, Ready(2, 1, 7, "c")) == [Announce((1,), "worker 2: c", at_once=True)]
+    assert outcome(machine, Ready(1, 1, 7, "c")) == [Form((1, 2, 3), 2, 7)]
+
+
+def test_a_spare_takes_the_place_of_a_lost_member_in_the_same_change() -> None:
+    machine = coordinator(2, 2)
+    outcome(machine, *came(1, 2))
+    assert outcome(machine, *came(3)) == []
+    outcome(machine, Lost(1, "killed"))
+    assert outcome(machine, Ready(2, 1, 5, "x")) == [Form((2, 3), 2, 5)]
+
+
+def test_who_leaves_in_order_is_no_failure_of_its_host() -> None:
+    machine = coordinator(1, 4)
+    outcome(machine, *came(1, host="a"), *came(2, 3, host="b"), Ticked(LAST_CALL_S))
+    for number in range(4, 10):
+        outcome(machine, *came(number, host="a"), Left(number))
+    assert not any(isinstance(action, Refuse) for action in outcome(machine, *came(10, host="a")))
+
+
+def test_a_host_that_fails_three_times_is_left_out_if_the_others_are_enough() -> None:
+    machine = coordinator(2, 4)
+    outcome(machine, *came(1, 2, host="good"), *came(3, 4, host="bad"))
+    for epoch, (lost, new) in enumerate([(3, 5), (5, 6)], 1):
+        outcome(machine, Lost(lost, "killed"), *came(new, host="bad"))
+        ready = [Ready(each, epoch, epoch, "x") for each in (1, 2, 4)]
+        assert outcome(machine, *ready) == [Form((1, 2, 4, new), epoch + 1, epoch)]
+    why = "host bad is left out, since workers failed there in 3 epochs"
+    assert outcome(machine, Lost(6, "killed"))[-1] == Refuse((4,), why)
+    assert outcome(machine, *came(9, host="bad")) == [Refuse((9,), why)]
+    assert outcome(machine, Ready(1, 3, 5, "x"), Ready(2, 3, 5, "x")) == [Form((1, 2), 4, 5)]
+
+
+def test_workers_of_a_host_that_fail_together_are_one_failure() -> None:
+    machine = coordinator(1, 4)
+    outcome(machine, *came(1, host="good"), *came(2, 3, 4, host="bad"))
+    outcome(machine, *[Lost(number, "killed") for number in (2, 3, 4)])
+    assert outcome(machine, Ready(1, 1, 0, "x"), *came(5, host="bad"))[0] == Form((1,), 2, 0)
+
+
+def test_the_only_host_is_never_left_out() -> None:
+    machine = coordinator(1, 2)
+    outcome(machine, *came(1, 2))
+    for epoch in range(1, 10):
+        outcome(machine, Lost(epoch + 1, "killed"), *came(epoch + 2))
+        assert outcome(machine, Ready(1, epoch, epoch, "x")) == [Form((1, epoch + 2), epoch + 1, epoch)]
+
+
+def test_the_job_ends_when_all_are_done() -> None:
+    machine = coordinator(1, 2)
+    outcome(machine, *came(1, 2, 3))
+    assert outcome(machine, Finished(1, 1, 9)) == []
+    assert outcome(machine, Finished(2, 1, 9)) == [End((1, 2, 3), None)]
+    assert outcome(machine, *came(4)) == []
+
+
+def test_who_was_done_helps_the_others_again() -> None:
+    """A member is lost in the last step, which another has not done."""
+    machine = coordinator(1, 3)
+    outcome(machine, *came(1, 2, 3), Finished(1, 1, 9))
+    assert outcome(machine, Lost(2, "killed")) == [Announce((3,), "worker 2 was lost: killed", at_once=True)]
+    assert outcome(machine, Ready(3, 1, 8, "x")) == [Form((1, 3), 2, 9)]
+
+
+def test_the_loss_of_a_member_when_all_others_are_done_ends_the_job() -> None:
+    machine = coordinator(1, 2)
+    outcome(machine, *came(1, 2), Finished(1, 1, 9))
+    assert outcome(machine, Lost(2, "killed")) == [End((1,), None)]
+
+
+def test_too_few_workers_fail_after_a_time() -> None:
+    machine = coordinator(2, 3)
+    outcome(machine, *came(1, 2, 3), Lost(2, "killed"), Lost(3, "killed"), Ready(1, 1, 3, "x"))
+    assert outcome(machine, Ticked(TIMEOUT_S - 1)) == []
+    (end,) = outcome(machine, Ticked(TIMEOUT_S))
+    assert end == End((1,), "expected at least 2 workers within 60 s; got 1; worker 2 was lost: killed")
+
+
+def test_who_does_not_end_its_epoch_in_time_is_left_behind() -> None:
+    machine = coordinator(1, 3)
+    outcome(machine, *came(1, 2, 3), Lost(2, "killed"), Ready(1, 1, 3, "x"))
+    refused, formed = outcome(machine, Ticked(TIMEOUT_S))
+    assert refused == Refuse((3,), "it did not end its epoch within 60 s")
+    assert formed == Form((1,), 2, 3)
+
+
+def test_a_group_that_never_commits_ends_the_job() -> None:
+    machine = coordinator(2, 2)
+    outcome(machine, *came(1, 2))
+    for epoch in (1, 2):
+        actions = outcome(machine, Ready(1, epoch, NO_COMMIT, "a link"), Ready(2, epoch, NO_COMMIT, "x"))
+        assert actions[-1] == Form((1, 2), epoch + 1, NO_COMMIT)
+    actions = outcome(machine, Ready(1, 3, NO_COMMIT, "a link"), Ready(2, 3, NO_COMMIT, "x"))
+    assert actions[-1] == End((1, 2), "3 epochs of the same workers without a commit: worker 1: a link")
+
+
+def test_messages_of_an_earlier_epoch_are_ignored() -> None:
+    machine = coordinator(1, 2)
+    outcome(machine, *came(1, 2), Lost(2, "killed"), Ready(1, 1, 3, "x"))
+    assert outcome(machine, Ready(1, 1, 3, "x"), Finished(1, 1, 3), Ready(7, 2, 1, "?")) == []
+
+
+# --- random changes
+
+
+@dataclass
+class Worker:
+    """What an honest member knows: the epoch that it trains in, and its commit."""
+
+    epoch: int = 0
+    commit: int = NO_COMMIT
+    is_told: bool = False
+
+
+class Simulation:
+    """A coordinator and members that train: in each step all of an epoch commit, or are one commit apart when
+    it ends.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.most = self.random.randint(1, 6)
+        self.least = self.random.randint(1, self.most)
+        self.machine = coordinator(self.least, self.most)
+        self.workers: dict[int, Worker] = {}
+        self.number = 0
+        self.now = 0.0
+        self.epoch = 0
+        self.committed = NO_COMMIT
+        """The highest commit that any group has begun with."""
+        self.has_ended = False
+
+    def send(self, event: Event) -> None:
+        for action in self.machine.handle(event):
+            self.machine.check()
+            self.take(action)
+
+    def take(self, action: Action) -> None:
+        match action:
+            case Form(members, epoch, commit):
+                assert epoch == self.epoch + 1
+                assert self.least <= len(members) <= self.most
+                assert len(set(members)) == len(members)
+                commits = [self.workers[each].commit for each in members]
+                assert commits[0] == commit == max(commits)
+                assert all(self.workers[each].epoch == 0 for each in members), "a member that still trains"
+                living = [w.commit for w in self.workers.values()]
+                assert commit == max(living), "the newest state was left behind"
+                self.epoch, self.committed = epoch, commit
+                for each in members:
+                    self.workers[each] = Worker(epoch, commit)
+            case Announce(members, _, at_once):
+                for each in members:
+                    self.workers[each].is_told = True
+                    if at_once and self.random.random() < 0.5:
+                        self.react(each)
+            case Refuse(members, _):
+                for each in members:
+                    self.workers.pop(each, None)
+            case End():
+                self.has_ended = True
+
+    def react(self, number: int) -> None:
+        worker = self.workers[number]
+        if worker.epoch:
+            epoch, worker.epoch, worker.is_told = worker.epoch, 0, False
+            self.later.append(Ready(number, epoch, worker.commit, "x"))
+
+    def act(self) -> None:
+        """One random event, or a step of the group."""
+        self.later: list[Event] = []
+        kind = self.random.choice(["come", "lose", "leave", "step", "step", "react", "react", "tick"])
+        training = [n for n, w in self.workers.items() if w.epoch == self.epoch and w.epoch]
+        if kind == "come" and len(self.workers) < self.most + 2:
+            self.number += 1
+            self.workers[self.number] = Worker()
+            self.send(Joined(self.number, f"worker {self.number}", self.random.choice("ab")))
+        elif kind in ("lose", "leave") and self.workers and self.random.random() < 0.3:
+            number = self.random.choice([*self.workers])
+            del self.workers[number]
+            self.send(Lost(number, "killed") if kind == "lose" else Left(number))
+        elif kind == "step" and training and not any(self.workers[n].is_told for n in training):
+            step = max(self.workers[n].commit for n in training) + 1
+            apart = self.random.random() < 0.2  # the step fails in some of them
+            for number in training:
+                if not apart or self.random.random() < 0.5:
+                    self.workers[number].commit = step
+            if apart:
+                for number in training:
+                    self.react(number)
+        elif kind == "react":
+            for number in training:
+                if self.workers[number].is_told:
+                    self.react(number)
+        elif kind == "tick":
+            self.now += self.random.random()
+            self.send(Ticked(self.now))
+        self.flush()
+
+    def flush(self) -> None:
+        while self.later:
+            events, self.later = self.later, []
+            for event in events:
+                if event.member in self.workers:
+                    self.send(event)
+
+    def settle(self) -> None:
+        """After the last change, everybody reacts and time passes: a group trains, or the job has ended."""
+        self.later = []
+        for number in [*self.workers]:
+            if self.workers[number].is_told:
+                self.react(number)
+        self.flush()
+        for _ in range(100):
+            self.now += 1.0
+            self.send(Ticked(self.now))
+            self.flush()
+        if not self.has_ended:
+            training = [n for n, w in self.workers.items() if w.epoch]
+            assert training or not self.number, "nobody trains"
+            assert len(training) >= self.least or not self.number
+
+
+def run_simulation(seed: int) -> None:
+    simulation = Simulation(seed)
+    for _ in range(150):
+        if simulation.has_ended:
+            return
+        simulation.act()
+    simulation.settle()
+
+
+CHUNK = 250
+
+
+@pytest.mark.parametrize("first", nightly(range(0, 5000, CHUNK), 1))
+def test_random_changes_keep_the_rules(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        try:
+            run_simulation(seed)
+        except AssertionError as error:
+            raise AssertionError(f"run_simulation({seed}): {error}") from error

@@ -1,0 +1,259 @@
+"""Elastic jobs of real processes: `elastic_script.py` in each of them, the coordinator in the test."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrt.distribute.elastic import coordinator_server
+from flowrt.distribute.elastic.coordinator_client import ElasticPlace, format_place
+from flowrt.distribute.elastic.coordinator_server import CoordinatorServer
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.rendezvous.transport import new_transport
+from tests.forks import ForkedScript
+
+SCRIPT = Path(__file__).with_name("elastic_script.py")
+STEPS, RECORDS, BATCH = 20, 60, 12
+SOON_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def a_short_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_server, "LAST_CALL_S", 0.5)
+
+
+class Job:
+    """A coordinator, and workers that tests start, hurt and wait for."""
+
+    def __init__(self, stack: ExitStack, least: int, most: int, places: int, directory: Path | None) -> None:
+        self._stack, self._directory = stack, directory
+        self._ports = stack.enter_context(ReservedPorts(places + 1)).ports
+        self.notes: list[str] = []
+        self._noted = threading.Condition()
+        address = f"127.0.0.1:{self._ports[0]}"
+        self.coordinator = CoordinatorServer(address, new_transport(), least, most, self._note)
+        stack.callback(self.coordinator.close)
+
+    def _note(self, text: str) -> None:
+        with self._noted:
+            self.notes.append(text)
+            self._noted.notify_all()
+
+    def start(self, number: int, host: str = "here", **events: Any) -> ForkedScript:
+        """Worker ``number``. ``events`` are those of `elastic_script`."""
+        name = f"worker {number}"
+        place = ElasticPlace(self.coordinator.address, name, host, f"127.0.0.1:{self._ports[1 + number]}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FLOWRT_ELASTIC", format_place(place))
+            patch.setenv("EVENTS", json.dumps({name: events}))
+            arguments = [str(STEPS), *([str(self._directory)] if self._directory else [])]
+            return self._stack.enter_context(ForkedScript(SCRIPT, *arguments))
+
+    def wait_for(self, pattern: str) -> str:
+        """The first note that has ``pattern``, once there is one."""
+
+        def found() -> list[str]:
+            return [note for note in self.notes if re.search(pattern, note)]
+
+        with self._noted:
+            assert self._noted.wait_for(found, SOON_S), f"no note {pattern!r}; got {self.notes}"
+            return found()[0]
+
+
+@contextmanager
+def job(least: int, most: int, places: int | None = None, directory: Path | None = None) -> Iterator[Job]:
+    with ExitStack() as stack:
+        yield Job(stack, least, most, places or most, directory)
+
+
+def printed(process: ForkedScript) -> list[Any]:
+    """The lines of a worker that has ended: one for each of its epochs, and the result if it has one."""
+    return [json.loads(line) for line in process.printed().splitlines()]
+
+
+def epochs_of(lines: list[Any]) -> list[Any]:
+    """What a worker said of its epochs: its name, the epoch, its rank, the size, the first step of each."""
+    return [line for line in lines if isinstance(line[0], str)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Any:
+    """The result of one worker that has no cluster."""
+    with ForkedScript(SCRIPT, str(STEPS)) as process:
+        return printed(process)[-1]
+
+
+def check_result(lines: list[Any], undisturbed: Any) -> None:
+    """That the job has the weights of the undisturbed run, and that each record counted once an epoch."""
+    weights, seen, total = lines[-1]
+    np.testing.assert_allclose(weights, undisturbed[0], rtol=1e-9)
+    assert seen == [STEPS * BATCH / RECORDS] * RECORDS
+    assert total == [STEPS * BATCH]
+
+
+def test_three_go_on_when_one_of_four_is_killed(undisturbed: Any) -> None:
+    with job(2, 4) as elastic:
+        others = [elastic.start(number) for number in (0, 2, 3)]
+        elastic.start(1, kill=7)
+        found = [printed(process) for process in others]
+    for lines in found:
+        check_result(lines, undisturbed)
+        first, second = epochs_of(lines)
+        assert first[1:2] + first[3:] == [1, 4, 0]
+        assert second[1] == 2
+        assert second[3] == 3
+        assert second[4] in (6, 7)
+    assert {epochs_of(lines)[1][2] for lines in found} == {0, 1, 2}
+    assert "worker 1 was lost" in elastic.wait_for("was lost")
+
+
+def test_who_comes_is_taken_in_and_has_the_state(undisturbed: Any) -> None:
+    with job(1, 3) as elastic:
+        pause = {"pause_s": 0.1}
+        first = [elastic.start(number, **pause) for number in (0, 1)]
+        elastic.wait_for("epoch 1: 2 workers")
+        late = elastic.start(2)
+        found = [printed(process) for process in (*first, late)]
+    for lines in found:
+        check_result(lines, undisturbed)
+    ((_, epoch, rank, size, step),) = epochs_of(found[2])
+    assert (epoch, rank, size) == (2, 2, 3)
+    assert step > 0
+
+
+def test_the_first_one_may_be_the_one_that_is_killed(undisturbed: Any) -> None:
+    with job(1, 2) as elastic:
+        workers = {f"worker {number}": elastic.start(number, pause_s=0.1) for number in (0, 1)}
+        formed = elastic.wait_for("epoch 1: 2 workers")
+        first = re.findall(r"worker \d", formed)[0]
+        elastic.wait_for("epoch 1")
+        time.sleep(0.5)
+        workers.pop(first).kill()
+        (other,) = workers.values()
+        check_result(printed(other), undisturbed)
+
+
+def test_a_spare_takes_the_place_of_a_lost_one(undisturbed: Any) -> None:
+    with job(2, 2, places=3) as elastic:
+        first = [elastic.start(0), elastic.start(1, kill=5)]
+        elastic.wait_for("epoch 1: 2 workers")
+        spare = elastic.start(2)
+        for process in (first[0], spare):
+            lines = printed(process)
+            check_result(lines, undisturbed)
+            assert epochs_of(lines)[-1][1:4:2] == [2, 2]
+
+
+def test_a_spare_that_was_not_needed_ends_with_the_job() -> None:
+    with job(1, 1, places=2) as elastic:
+        workers = [elastic.start(0, pause_s=0.05)]
+        elastic.wait_for("epoch 1: 1 workers")
+        spare = elastic.start(1)
+        assert len(printed(workers[0])) == 2
+        assert printed(spare) == []
+        assert spare.status() == 0
+
+
+def test_commits_may_be_rare(undisturbed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERY", "6")
+    with job(1, 2) as elastic:
+        process = elastic.start(0)
+        elastic.start(1, kill=11)
+        lines = printed(process)
+    check_result(lines, undisturbed)
+    assert [line[-1] for line in epochs_of(lines)] == [0, 6]
+
+
+def test_who_is_told_to_end_leaves_after_a_commit_and_is_no_failure(undisturbed: Any) -> None:
+    with job(1, 3) as elastic:
+        others = [elastic.start(number) for number in (0, 1)]
+        leaver = elastic.start(2, terminate=8)
+        for process in others:
+            lines = printed(process)
+            check_result(lines, undisturbed)
+            assert epochs_of(lines)[-1][3] == 2
+        assert leaver.status() == 0
+        assert elastic.wait_for("worker 2 has left")
+
+
+def test_who_stopped_is_left_behind_and_disturbs_nobody_when_it_wakes(
+    undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_HEARTBEAT", "0.2")
+    monkeypatch.setenv("FLOWRT_LOST_AFTER", "1")
+    with job(1, 3) as elastic:
+        others = [elastic.start(number, pause_s=0.05) for number in (0, 1)]
+        stopped = elastic.start(2, stop=6)
+        elastic.wait_for("worker 2 was lost: it was silent for 1 s")
+        elastic.wait_for("epoch 2: 2 workers")
+        stopped.send_signal(signal.SIGCONT)
+        for process in others:
+            check_result(printed(process), undisturbed)
+        assert len(printed(stopped)) == 1
+        assert stopped.status() == 1
+
+
+def test_a_mistake_of_the_script_is_raised_in_the_worker_that_made_it(undisturbed: Any) -> None:
+    with job(1, 2) as elastic:
+        process = elastic.start(0)
+        other = elastic.start(1, **{"raise": 4})
+        check_result(printed(process), undisturbed)
+        assert len(printed(other)) == 1
+        assert other.status() == 1
+
+
+def test_too_few_workers_end_the_job_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "1")
+    with job(2, 2) as elastic:
+        process = elastic.start(0)
+        elastic.start(1, kill=4)
+        assert len(printed(process)) == 1
+        assert process.status() == 1
+        assert elastic.coordinator.is_over
+        why = elastic.coordinator.why_failed
+        assert why is not None
+        assert why.startswith("expected at least 2 workers within 1 s; got 1; worker 1 was lost: ")
+
+
+def test_the_loss_of_the_coordinator_ends_its_workers() -> None:
+    with job(1, 1) as elastic:
+        process = elastic.start(0, pause_s=0.1)
+        elastic.wait_for("epoch 1")
+        elastic.coordinator.close()
+        assert len(printed(process)) <= 1
+        assert process.status() == 1
+
+
+def test_when_all_are_killed_the_checkpoint_counts(undisturbed: Any, tmp_path: Path) -> None:
+    with job(2, 2, directory=tmp_path) as elastic:
+        for process in [elastic.start(number, kill=13) for number in (0, 1)]:
+            assert len(printed(process)) == 1
+        for process in [elastic.start(number) for number in (0, 1)]:
+            lines = printed(process)
+            check_result(lines, undisturbed)
+            assert epochs_of(lines)[0][4] in (10, 11)
+
+
+def test_a_job_that_is_told_to_end_leaves_a_checkpoint_of_its_last_commit(
+    undisturbed: Any, tmp_path: Path
+) -> None:
+    """As before a requeue. Then it goes on with another number of workers."""
+    with job(2, 2, directory=tmp_path) as elastic:
+        for process in [elastic.start(number, terminate=8) for number in (0, 1)]:
+            assert len(printed(process)) == 1
+            assert process.status() == 0
+    with job(3, 3, directory=tmp_path) as elastic:
+        for process in [elastic.start(number) for number in (0, 1, 2)]:
+            lines = printed(process)
+            check_result(lines, undisturbed)
+            assert epochs_of(lines)[0][3:] in ([3, 8], [3, 9])
