@@ -9,6 +9,5 @@ plan                     ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
 watching, top, profile   ``flowrt top`` and ``flowrt profile``, and what they share
-run, worker              ``flowrt-run``, ``flowrt-worker``
 run, elastic, worker     ``flowrt-run``, also for a range of workers; ``flowrt-worker``
 """

@@ -98,9 +98,9 @@ class Steps:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
                 values = start.part.run(start.feeds, control, trace and trace.recorder, start.rendezvous)
-            is_asked = trace is not None and trace.is_for_client
-            if is_asked and (peer := self._connections.find(start.peer)) is not None:
-                trace.shift_ns = offset_of(peer)
+            if trace is not None and trace.is_for_client:
+                peer = self._connections.find(start.peer)
+                trace.shift_ns = trace.shift_ns if peer is None else offset_of(peer)
             self.finish(start, values)
         except BaseException as failure:
             self.fail(start, control, failure)

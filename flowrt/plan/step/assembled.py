@@ -288,7 +288,13 @@ def _profile(changes: Iterable[int]) -> Profile:
 
 def _changes(part: DevicePart) -> Iterator[tuple[list[int], list[int]]]:
     """The changes of live bytes at each node: of buffers in the arena, and of new memory."""
-    subgraph, _, schedule, lifetimes, places, _, _ = part.partition
+    lowered = part.partition
+    subgraph, schedule, lifetimes, places = (
+        lowered.subgraph,
+        lowered.schedule,
+        lowered.lifetimes,
+        lowered.buffers,
+    )
     memory = places.memory
     buffers: dict[str, list[Ref]] = {}
     for ref in memory.sizes:

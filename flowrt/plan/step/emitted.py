@@ -96,7 +96,13 @@ def class_program(part: DevicePart, seconds: NodeSeconds, trainable: frozenset[s
 
 def received_bytes(part: DevicePart) -> int:
     """The most bytes of tensors that are new memory in each step, such as what is received, at a time."""
-    subgraph, _, schedule, lifetimes, places, _, _ = part.partition
+    lowered = part.partition
+    subgraph, schedule, lifetimes, places = (
+        lowered.subgraph,
+        lowered.schedule,
+        lowered.lifetimes,
+        lowered.buffers,
+    )
     live = most = 0
     sizes: dict[Ref, int] = {}
     for position, node in enumerate(schedule.order):
