@@ -44,6 +44,7 @@ ROOT = Path(__file__).parents[1]
 
 LONGEST = (
     "tests/test_examples_of_text.py",
+    "tests/distribute/strategies/test_pipeline.py",
     "tests/test_examples.py",
     "tests/distribute/test_failures.py",
     "tests/distribute/strategies/test_multi_worker.py",
