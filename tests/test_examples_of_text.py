@@ -53,9 +53,10 @@ def test_gpt_layouts_has_the_losses_of_one_device(arguments: tuple[str, ...], tm
 
 @pytest.mark.parametrize(
     "arguments",
-    nightly([("--schedule", "zbv"), ("--dp", "2", "--tp", "2", "--remat", "--schedule", "gpipe")], 1),
+    nightly([("--schedule", "zbv"), ("--dp", "2", "--tp", "2", "--remat", "--schedule", "gpipe")], 0),
 )
 def test_gpt_pipeline_has_the_losses_of_one_device(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """The suite has the run of two processes, below."""
     printed = run_example("gpt_pipeline.py", *arguments, "--steps", "11", folder=tmp_path)
     assert number_after("Send:", printed) > 0
     assert number_after("step  10: loss", printed) < 0.65 * number_after("step   0: loss", printed)

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from flowrt.distribute.worker.gang_turns import GangTurns, Turn
+from tests.each import nightly
 
 
 def turn(step: int, session: str, devices: str = "ab", peer: str = "master#1") -> Turn:
@@ -72,7 +73,7 @@ def test_turns_end_with_the_master_that_asked_for_them() -> None:
     assert steps(turns.end(3)) == []
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", nightly(range(50), 15))
 def test_whatever_happens_turns_are_exclusive_and_all_come(seed: int) -> None:
     """While a session's next step waits for a device, others begin at most a few steps there."""
     rng, turns = random.Random(seed), GangTurns()

@@ -16,6 +16,7 @@ import pytest
 
 from flowrt.loops.loop_math import expand_functions
 from flowrt.loops.loop_program import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Store
+from tests.each import nightly
 from tests.loops.loop_reference import FUNCTIONS_OF_FLOAT64, evaluate_loops
 
 Array = np.ndarray[Any, Any]
@@ -155,7 +156,7 @@ def test_float32_of_all_exponents_against_float64(name):
     assert ulp_errors(evaluate(name, x), exact).max() <= ULP[name]
 
 
-@pytest.mark.parametrize("count", [200_000, pytest.param(900_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", nightly([60_000, 900_000], 1))
 @pytest.mark.parametrize("name", UNARY)
 def test_float32_where_it_matters_against_float64(name, count):
     rng = np.random.default_rng(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from flowrt.plan.step.applied import applied, devices_of
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, of_net
+from tests.each import daily
 
 CHOICES = [
     Choice(),
@@ -112,8 +114,12 @@ def text_of(step: Subgraph, count: int) -> Counter[Any]:
     return Counter((node.op.name, node.device, node.outputs, len(node.inputs)) for node in computing)
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
-@pytest.mark.parametrize("net", ALL)
+def is_for_every_run(net: str, choice: Choice) -> bool:
+    """Each choice with the wide net, tensor parallelism and stages with another one each."""
+    return net == "wide" or (net, choice.pp, choice.tp) in {("mlp", 1, 2), ("gpt", 2, 2), ("clipped", 2, 1)}
+
+
+@pytest.mark.parametrize(("net", "choice"), daily(product(ALL, CHOICES), is_for_every_run), ids=str)
 def test_it_is_the_step_of_a_script_written_for_the_strategy(net: str, choice: Choice) -> None:
     choice = with_layouts(choice, net)
     found = applied(recorded(ALL[net]), choice)
@@ -121,7 +127,9 @@ def test_it_is_the_step_of_a_script_written_for_the_strategy(net: str, choice: C
     assert text_of(found, choice.devices) == text_of(expected, choice.devices)
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize(
+    "choice", daily(zip(CHOICES), lambda choice: choice.sharding == 3 or choice.pp > 1), ids=str
+)
 def test_it_is_that_step_in_16_bits(choice: Choice) -> None:
     policy = Precision("bfloat16")
     choice = with_layouts(choice, "wide")

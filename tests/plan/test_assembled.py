@@ -90,10 +90,12 @@ def without_counts(work: Work) -> Work:
 
 CASES = [
     ("gpt", Choice(pp=2, micro_batches=8)),
-    ("gpt", Choice(pp=4, dp=2, micro_batches=12, schedule="gpipe", remat=True)),
+    pytest.param(
+        "gpt", Choice(pp=4, dp=2, micro_batches=12, schedule="gpipe", remat=True), marks=pytest.mark.slow
+    ),
     ("gpt", Choice(pp=2, micro_batches=8, schedule="interleaved", chunks=2)),
-    ("gpt", Choice(pp=4, dp=2, micro_batches=8, schedule="zb_h1")),
-    ("gpt", Choice(dp=2, micro_batches=6)),
+    pytest.param("gpt", Choice(pp=4, dp=2, micro_batches=8, schedule="zb_h1"), marks=pytest.mark.slow),
+    pytest.param("gpt", Choice(dp=2, micro_batches=6), marks=pytest.mark.slow),
     ("gpt", Choice(dp=2, micro_batches=6, sharding=1)),
     ("gpt", Choice(dp=2, micro_batches=6, sharding=3)),
     ("mlp", Choice(pp=3, micro_batches=4)),

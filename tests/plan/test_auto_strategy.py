@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flowrt.plan.auto_strategy import AutoStrategy
 from flowrt.plan.choice import Choice
 from flowrt.plan.in_place import InPlaceStrategy, carry_out
 from flowrt.plan.plan_file import Plan, write_plan
+from tests.each import daily
 from tests.plan import test_applied
 
 CHOICES = [
@@ -92,8 +94,14 @@ def test_every_choice_is_carried_out_on_the_graph(
     np.testing.assert_allclose(losses(in_scope(strategy), choice.devices), expected, 1e-4)
 
 
-@pytest.mark.parametrize("choice", test_applied.CHOICES, ids=str)
-@pytest.mark.parametrize("net", ["wide", "clipped"])
+@pytest.mark.parametrize(
+    ("net", "choice"),
+    daily(
+        product(["wide", "clipped"], test_applied.CHOICES),
+        lambda net, choice: (net == "wide") == (choice.pp == 1),
+    ),
+    ids=str,
+)
 def test_the_graph_is_that_of_a_script_written_for_the_strategy(net: str, choice: Choice) -> None:
     choice, build = test_applied.with_layouts(choice, net), test_applied.ALL[net]
     found = test_applied.carried_out(build, choice)

@@ -18,6 +18,7 @@ from flowrt.plan.layouts.cost_network import (
     rest_of,
     with_price,
 )
+from tests.each import nightly
 
 
 def random_network(seed: int, most_choices: int = 4, count: int = 6) -> CostNetwork:
@@ -40,7 +41,7 @@ def all_choices(network: CostNetwork) -> list[tuple[int, ...]]:
     return list(itertools.product(*[range(len(costs)) for costs in network.own]))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", nightly(range(200), 20))
 def test_elimination_finds_the_least(seed: int) -> None:
     network = random_network(seed)
     least = min(map(network.cost, all_choices(network)))
@@ -51,7 +52,7 @@ def test_elimination_finds_the_least(seed: int) -> None:
     assert network.cost(beam(network, 10**6)) == pytest.approx(least)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", nightly(range(60), 20))
 def test_highs_finds_the_least_within_a_limit(seed: int) -> None:
     pytest.importorskip("highspy")
     network, rng = random_network(seed), np.random.default_rng(seed)

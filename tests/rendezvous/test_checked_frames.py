@@ -23,6 +23,7 @@ from flowrt.rendezvous.grpc import upgrade
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import CONNECT_S, Inbox, random_bytes, wait_until
 from tests.distribute.tcp_proxy import TcpProxy, between_hosts
+from tests.each import nightly
 
 
 class Ends:
@@ -59,7 +60,7 @@ class Ends:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.1])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", nightly(range(20), 8))
 def test_frames_keep_their_order_whatever_is_damaged_or_lost(seed: int, loss: float) -> None:
     """Each at most as often as it is requested again."""
     random, damages = Random(seed), Counter[bytes]()

@@ -171,8 +171,15 @@ def losses(build: Callable[[], Any], precision: str, steps: int) -> list[float]:
             return found
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-@pytest.mark.parametrize(("build", "steps"), [(mlp, 100), (cnn, 40)])
+@pytest.mark.parametrize(
+    ("build", "steps", "precision"),
+    [
+        (mlp, 100, "bfloat16"),
+        (cnn, 40, "float16"),
+        pytest.param(mlp, 100, "float16", marks=pytest.mark.slow),
+        pytest.param(cnn, 40, "bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_digits_train_as_in_float32(build: Callable[[], Any], steps: int, precision: str) -> None:
     expected, found = losses(build, "float32", steps), losses(build, precision, steps)
     assert found != expected

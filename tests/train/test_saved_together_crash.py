@@ -24,6 +24,7 @@ from flowrt.train.checkpoints.checkpoint import write_checkpoint, write_pieces
 from flowrt.train.checkpoints.open_checkpoint import read_checkpoint
 from flowrt.train.checkpoints.shard_file import HeldPiece
 from flowrt.train.checkpoints.together import Together
+from tests.each import nightly
 from tests.forks import FORKS
 from tests.train.checkpoint_cases import files, named_files, shard_files
 from tests.train.test_checkpoint_crash import FileSystem, disk_full, kill
@@ -113,7 +114,7 @@ def test_each_process_writes_its_own_files_and_the_first_one_the_manifest(prefix
     assert files(prefix) == named_files(prefix)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", nightly([1, 0], 1))
 def test_an_error_at_any_call_is_an_error_in_both_and_leaves_one_whole_checkpoint(tmp_path, prefix, victim):
     old = new = 0
     for call in range(1, calls_of_a_save(tmp_path)[victim] + 1):
@@ -135,7 +136,7 @@ def test_an_error_at_any_call_is_an_error_in_both_and_leaves_one_whole_checkpoin
     assert new >= (3, 0)[victim]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", nightly([0, 1], 1))
 def test_a_process_killed_at_any_call_leaves_one_whole_checkpoint(tmp_path, prefix, victim):
     left = 0
     for call in range(1, calls_of_a_save(tmp_path)[victim] + 1):

@@ -20,6 +20,7 @@ from flowrt.graph.passes.layouts.lower_copies import lower_copies
 from flowrt.graph.passes.layouts.variable_shards import shards_of
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.prune import extract
+from tests.each import nightly
 
 CPUS = 6
 CONFIG = tf.ConfigProto(device_count={"CPU": CPUS})
@@ -63,7 +64,7 @@ def drawn(rng: random.Random, rank: int) -> tuple[Any, list[Any]]:
     return over, [tuple(names) or None for names in entries]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", nightly(range(40), 10))
 def test_any_layout_is_copied_to_any_other(seed: int) -> None:
     """Of even, uneven and empty parts; scalars, too."""
     rng = random.Random(seed)

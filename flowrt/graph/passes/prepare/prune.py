@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -49,9 +49,9 @@ def extract(
     cycle.
     """
     fed = {tensor.ref: feed_node(tensor, shape) for tensor, shape in feeds.items()}
-    # list(): one step under the interpreter lock, while other threads may add operations
-    nodes = {name: operation.node for name, operation in list(graph.operations.items())}
-    return extract_nodes(nodes, [t.ref for t in fetches], [op.name for op in targets], fed, done)
+    operations = graph.operations
+    wanted, names = [t.ref for t in fetches], [op.name for op in targets]
+    return _extract(operations, lambda name: operations[name].node, wanted, names, fed, done)
 
 
 def extract_nodes(
@@ -62,6 +62,20 @@ def extract_nodes(
     done: Collection[str] = (),
 ) -> Subgraph:
     """`extract` of a graph as data: ``nodes`` in order of creation, ``fed`` each fed tensor's `feed_node`."""
+    return _extract(nodes, nodes.__getitem__, fetches, targets, fed, done)
+
+
+def _extract(
+    names: Iterable[str],
+    node_of: Callable[[str], Node],
+    fetches: Sequence[Ref],
+    targets: Sequence[str],
+    fed: Mapping[Ref, Node],
+    done: Collection[str],
+) -> Subgraph:
+    """``names`` of all nodes, in order of creation. Only the nodes needed are looked at: a graph may have
+    many more.
+    """
     renamed = {ref: (node.name, 0) for ref, node in fed.items() if node.name != ref[0]}
     found: dict[str, Node] = {node.name: node for node in fed.values()}
     stack = [name for name, index in fetches if (name, index) not in fed] + list(targets)
@@ -69,7 +83,7 @@ def extract_nodes(
         name = stack.pop()
         if name in found:
             continue
-        node = nodes[name]
+        node = node_of(name)
         if node.op.name == "Placeholder":
             message = f"expected a value in feed_dict for this placeholder of {node.outputs[0]}; got none"
             raise located(node, InvalidArgumentError(message))
@@ -82,8 +96,9 @@ def extract_nodes(
             if producer not in found:
                 stack.append(producer)
         stack += node.controls
-    ordered = {name: found[name] for name in nodes if name in found}
-    aliases = {node.name: node for node in fed.values() if node.name not in nodes}
+    # list(): one step under the interpreter lock, while other threads may add operations
+    ordered = {name: found[name] for name in list(names) if name in found}
+    aliases = {node.name: node for node in fed.values() if node.name not in ordered}
     return Subgraph(
         sort_topologically(aliases | ordered),
         tuple(node.name for node in fed.values()),

@@ -19,6 +19,7 @@ from flowrt.graph.passes.layouts.stages.cut_stages import (
     _Kept,
     cut_stages,
 )
+from tests.each import nightly
 
 
 def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> float:
@@ -27,7 +28,7 @@ def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> flo
     return max(costs[a:b].sum() + (arriving[a] if a else 0.0) for a, b in zip(starts, ends, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", nightly(range(40), 10))
 def test_cuts_are_the_best_of_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, count = int(rng.integers(3, 10)), int(rng.integers(1, 4))
@@ -43,7 +44,7 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
         assert longest(found, costs, arriving) == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", nightly(range(60), 10))
 def test_cuts_within_memory_are_the_best_of_all_that_fit(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, count = int(rng.integers(3, 10)), int(rng.integers(1, 4))
