@@ -81,7 +81,7 @@ class _FunctionCut(Partitioner):
     """Partitions one function. The parameters ``replicated`` are available on each device that reads them."""
 
     def __init__(self, function: Subgraph, replicated: Collection[str], part_of: PartOf) -> None:
-        super().__init__(function, part_of)
+        super().__init__(function, part_of, replicated)
         self._replicated = frozenset(replicated)
 
     def cut(self) -> None:
