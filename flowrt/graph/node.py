@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from flowrt.dtypes import DType
@@ -184,7 +184,7 @@ class Subgraph:
     def mapped(self, change: Callable[[Node], Node]) -> Subgraph:
         """A copy with each node changed, in order; the same object if none is."""
         nodes = [change(node) for node in self]
-        if all(new is old for new, old in zip(nodes, self, strict=True)):
+        if all(map(is_, nodes, self)):
             return self
         return self.with_nodes(nodes)
 

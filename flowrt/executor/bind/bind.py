@@ -156,6 +156,7 @@ class Binder:
         self._forms = forms if forms is not None and forms.is_shared and not awaits_loops else None
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)
+        self._is_on_one_stream = self._schedule.count == 1
         self._builder: InstructionBuilder = self._streams.builders[0]
         """Instruction builder of the node being bound."""
         self._feeds: dict[str, Feed] = {}
@@ -210,10 +211,12 @@ class Binder:
     def _bind_at(self, position: int, node: Node) -> None:
         """Bind ``node``, which is at ``position`` of the order."""
         try:
-            builder = self._builder = self._streams.begin(node)
+            builder = self._builder if self._is_on_one_stream else self._streams.begin(node)
+            self._builder = builder
             self._bind_node(node, position)
             self._free_registers(node, position)
-            self._streams.end(node, builder)
+            if not self._is_on_one_stream:
+                self._streams.end(node, builder)
         except OpError as error:
             raise located(node, error) from error.__cause__
         except Exception as error:
@@ -277,18 +280,16 @@ class Binder:
             action = self._transfers.contribute(node, reads[0])
         elif node.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
+        elif self._forms is not None:
+            action = self._forms.action(position, self._kernels, node, reads, writes)
         else:
-            action = self._computing(node, reads, writes, position)
+            action = self._computing(node, reads, writes)
         self._builder.emit_line(node, action, reads, writes)
 
-    def _computing(
-        self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand], position: int
-    ) -> Action:
+    def _computing(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
         """The action of a kernel or loop. What reads registers is compiled now, other than a group: kernels
         may need more registers, of which a program's number is fixed.
         """
-        if self._forms is not None:
-            return self._forms.action(position, self._kernels, node, reads, writes)
         compiled = functools.partial(self._kernels.action, node, reads, writes, self._in_nest)
         loop = None if self._plain_kernels is None else loop_estimate(self._subgraph, node)
         has_registers = "group" not in node.attrs and any(read.slot is not None for read in reads)

@@ -61,9 +61,7 @@ class BoundStreams:
         return self._device.streams[1:count] if self._device.is_asynchronous and count > 1 else ()
 
     def begin(self, node: Node) -> InstructionBuilder:
-        """The instruction builder for ``node``, after its waits."""
-        if self._schedule.count == 1:
-            return self.builders[0]
+        """The instruction builder for ``node``, one of several streams', after its waits."""
         stream = self._schedule.stream_of(node.name)
         builder = self.builders[0 if self._device.is_asynchronous else stream]
         builder.use_stream(node, stream)
@@ -83,9 +81,7 @@ class BoundStreams:
         return self._device.is_asynchronous and is_on_side and node.op.effect is Effect.NESTED
 
     def end(self, node: Node, builder: InstructionBuilder) -> None:
-        """Tell the streams that wait for ``node`` that it is done."""
-        if self._schedule.count == 1:
-            return
+        """Tell the other streams that wait for ``node`` that it is done."""
         readers = self._awaited.get(node.name, ())
         if self._is_moved(node):
             own = self._device.streams[self._schedule.stream_of(node.name)]

@@ -25,11 +25,11 @@ Pick: TypeAlias = "int | tuple[int, ...]"
 
 class CallForm(NamedTuple):
     """Calls of ``function`` with the arguments ``picks``: by number among the node's operands and, behind
-    them, the values that the host ``has_read``.
+    them, the values that the host ``has_read``. None: all of these, in order.
     """
 
     function: Any
-    picks: tuple[Pick, ...]
+    picks: tuple[Pick, ...] | None
     has_read: tuple[Any, ...]
     is_plain: bool
     """Whether all arguments are known, results are in buffers, and no state or workspace is needed."""
@@ -41,14 +41,18 @@ class CallForm(NamedTuple):
         """The call of ``node``, which has its operands there."""
         if not self.is_plain:
             values = [read.value if read.slot is None else later_of(read.slot) for read in reads]
-            return kernels.call(node, self.function, self._arguments([*values, *self.has_read]), writes)
-        arguments = self._arguments([*[read.value for read in reads], *self.has_read])
+            return kernels.call(node, self.function, self._arguments((*values, *self.has_read)), writes)
+        arguments: tuple[Any, ...] = (*[read.value for read in reads], *self.has_read)
+        if self.picks is not None:
+            arguments = self._arguments(arguments)
         out = kernels.out(node, writes)
         if self.is_ufunc:
             return Call(self.function, (*arguments, out))
         return Call(partial(self.function, out=out), arguments)
 
-    def _arguments(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _arguments(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.picks is None:
+            return values
         return tuple([
             values[pick] if isinstance(pick, int) else as_list([values[i] for i in pick])
             for pick in self.picks
@@ -82,7 +86,8 @@ def form_of(
     is_known = not any(isinstance(bound, Later) for bound in arguments)
     is_plain = is_buffer and is_known and not kernels.own_arguments(node)
     is_ufunc = isinstance(node.op.kernel, Ufunc)
-    return CallForm(function, tuple(picks), tuple(has_read), is_plain, is_ufunc)
+    are_all = picks == [*range(len(reads) + len(has_read))]
+    return CallForm(function, None if are_all else tuple(picks), tuple(has_read), is_plain, is_ufunc)
 
 
 @final

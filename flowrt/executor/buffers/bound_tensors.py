@@ -109,7 +109,7 @@ class BoundTensors:
         return self._operands.get(ref)
 
     def inputs(self, node: Node) -> list[Operand]:
-        return [self._operands[ref] for ref in node.inputs]
+        return list(map(self._operands.__getitem__, node.inputs))
 
     def outputs(self, node: Node) -> list[Operand]:
         return [self._operands[node.name, index] for index in range(len(node.outputs))]
@@ -138,12 +138,11 @@ class BoundTensors:
 
     def create(self, node: Node) -> list[Operand]:
         """New places for the outputs of ``node``, as assigned: buffers or registers."""
-        return [
-            self._new_buffer(node, index)
-            if self._places.storage_of((node.name, index)) is Storage.BUFFER
-            else self.new_register(node, index)
-            for index in range(len(node.outputs))
-        ]
+        created: list[Operand] = []
+        for index in range(len(node.outputs)):
+            is_buffer = self._places.storage_of((node.name, index)) is Storage.BUFFER
+            created.append(self._new_buffer(node, index) if is_buffer else self.new_register(node, index))
+        return created
 
     def new_slot(self) -> int:
         """A register of no tensor."""
@@ -178,12 +177,11 @@ class BoundTensors:
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
-        return [
-            slot
-            for root in self._lifetimes.read_last_at(position)
-            if root in self._large_slots and self._lifetimes.are_done(root, node.name)
-            for slot in self._large_slots.pop(root)
-        ]
+        slots: list[int] = []
+        for root in self._lifetimes.read_last_at(position) if self._large_slots else ():
+            if root in self._large_slots and self._lifetimes.are_done(root, node.name):
+                slots += self._large_slots.pop(root)
+        return slots
 
 
 def owner_of(node: Node) -> Owner:

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import final
 
@@ -57,21 +57,15 @@ class Lifetimes:
 
     def renamed(self, names: Mapping[str, str], schedule: StreamSchedule) -> Lifetimes:
         """The same of another part of its class, on one stream. ``names``: the other's, by the ones here."""
-
-        def renamed(ref: Ref) -> Ref:
-            return names[ref[0]], ref[1]
-
-        def all_renamed(refs: Iterable[Ref]) -> list[Ref]:
-            return [(names[name], index) for name, index in refs]
-
+        refs = {(name, index): (names[name], index) for name, index in {*self._roots, *self._last}}
         other = copy(self)
         other._schedule = schedule
-        other._roots = {renamed(ref): renamed(root) for ref, root in self._roots.items()}
-        other._last = {renamed(root): last for root, last in self._last.items()}
-        other._sent, other._kept = set(all_renamed(self._sent)), set(all_renamed(self._kept))
-        other._writes = {renamed(root): writes for root, writes in self._writes.items()}
-        other._read_last = {last: all_renamed(roots) for last, roots in self._read_last.items()}
-        other._ending = {last: all_renamed(roots) for last, roots in self._ending.items()}
+        other._roots = {refs[ref]: refs[root] for ref, root in self._roots.items()}
+        other._last = {refs[root]: last for root, last in self._last.items()}
+        other._sent, other._kept = {*map(refs.__getitem__, self._sent)}, {*map(refs.__getitem__, self._kept)}
+        other._writes = {refs[root]: writes for root, writes in self._writes.items()}
+        other._read_last = {last: list(map(refs.__getitem__, r)) for last, r in self._read_last.items()}
+        other._ending = {last: list(map(refs.__getitem__, r)) for last, r in self._ending.items()}
         return other
 
     def _note(self, node: Node, position: int) -> None:

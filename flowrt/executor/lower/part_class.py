@@ -12,6 +12,7 @@ are operands on the device. Everything else is compared: operations, attributes,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ _NAMES: Mapping[Any, frozenset[str]] = {
 _OF_HANDLE = frozenset(("shared_name", "container"))
 _OF_CONSTANT = frozenset(("value",))
 _NONE: frozenset[str] = frozenset()
+_NAME = itemgetter(0)
 
 
 def names_by_class(first: Subgraph, other: Subgraph) -> dict[str, str] | None:
@@ -48,7 +50,7 @@ def names_by_class(first: Subgraph, other: Subgraph) -> dict[str, str] | None:
             return None
         if node.attrs is not its.attrs and not _are_equal(node.attrs, its.attrs, _ignored(node)):
             return None
-        if unequal and _looks_at(node, unequal):
+        if unequal and not unequal.isdisjoint(map(_NAME, node.inputs)) and _looks_at(node, unequal):
             return None
         if node.op.name == "Const" and not _is_same(node.attrs["value"], its.attrs["value"]):
             unequal.add(node.name)
@@ -68,7 +70,7 @@ def _reads_alike(node: Node, its: Node, names: Mapping[str, str]) -> bool:
     for (name, index), ref in zip(node.inputs, its.inputs, strict=True):
         if (names[name], index) != ref:
             return False
-    return {names[name] for name in node.controls} == {*its.controls}
+    return {*map(names.__getitem__, node.controls)} == {*its.controls}
 
 
 def varies(node: Node) -> bool:
@@ -83,9 +85,12 @@ def _ignored(node: Node) -> frozenset[str]:
 
 
 def _are_equal(attrs: Mapping[str, Any], its: Mapping[str, Any], ignored: frozenset[str]) -> bool:
-    return attrs.keys() == its.keys() and all(
-        key in ignored or _is_same(value, its[key]) for key, value in attrs.items()
-    )
+    if attrs.keys() != its.keys():
+        return False
+    for key, value in attrs.items():
+        if value is not its[key] and key not in ignored and not _is_same(value, its[key]):
+            return False
+    return True
 
 
 def _is_same(value: Any, other: Any) -> bool:
@@ -101,11 +106,11 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _looks_at(node: Node, constants: set[str]) -> bool:
-    """Whether the values of ``constants`` may decide how ``node`` is bound: if it reads one on the host, or
-    passes it on as it is.
+    """Whether the values of ``constants``, which ``node`` reads, may decide how it is bound: if it reads one
+    on the host, or passes it on as it is.
     """
     read = [name in constants for name, _ in node.inputs]
     op = node.op
-    if not any(read) or (op is slice_op and not read[0] and not read[2]):  # a view, wherever it begins
+    if op is slice_op and not read[0] and not read[2]:  # a view, wherever it begins
         return False
     return op.alias or op.effect is Effect.NESTED or any(argument.on_host for argument in op.inputs)

@@ -54,8 +54,8 @@ class InstructionBuilder:
         self, node: Node, action: Action, operands: Sequence[Operand], results: Sequence[Operand]
     ) -> None:
         """`emit` an instruction and note its operands."""
-        self.emit(node, action)
-        self.line(node, operands, results)
+        self._instructions.append(Instruction(node, action))
+        self.lines.append(Line(node, operands, results, self.depth))
 
     def use_stream(self, node: Node, stream: int) -> None:
         """Switch an asynchronous device to that stream for the following instructions, from ``node`` on."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flowrt.dtypes import INEXACT
@@ -54,6 +55,7 @@ def rule_of(
     return ShardingRule(rule.factors, dims, rule.outputs)
 
 
+@lru_cache(maxsize=1024)
 def is_view(op: OpDef) -> bool:
     """Whether the output has the elements of input 0, in their order, in another shape."""
     return op.loop is not None and op.loop.pattern is LoopPattern.RESHAPE

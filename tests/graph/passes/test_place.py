@@ -6,6 +6,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+import flowrt.device.local_devices  # noqa: F401 (it registers the kinds of devices)
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import constant, placeholder

@@ -115,8 +115,7 @@ def _travels(node: Node) -> bool:
 
 
 def _owns_collectives(node: Node) -> bool:
-    if node.op.effect is not Effect.NESTED:
-        return False
+    """Whether a function of ``node``, which owns some, has collectives."""
     return any(map(_has_collectives, owned_subgraphs(node.attrs)))
 
 
@@ -146,7 +145,7 @@ class _Lowering:
                 node = self._redirected(node)
             if node.op in COLLECTIVES:
                 self._lower(node)
-            elif _owns_collectives(node):
+            elif node.op.effect is Effect.NESTED and _owns_collectives(node):
                 self._lower_functions(node)
             else:
                 self._made[node.name] = node

@@ -406,11 +406,12 @@ class _Lowering:
         computed = self._computed(node, outputs)
         plain = node.replace(attrs=_without_layout(node))
         are_whole = all(layout.is_replicated for layout in computed)
+        devices = self._devices_of(node)
         for name, coordinates in self._name_parts(node, [*inputs, *outputs]).items():
             at = coordinates[0]
             specs = node.outputs if are_whole else _locals(node.outputs, computed, at)
             given = tuple([each[at] for each in refs])
-            local = Local(name, given, self._controls(node, coordinates), self._device(node, at), specs)
+            local = Local(name, given, self._controls(node, coordinates), devices[at], specs)
             self._emit_at(plain, inputs, computed, local, at)
         if value is not None and value.is_on_host:
             self._put_output(node, 0, computed[0], self._brought(node))
@@ -421,10 +422,17 @@ class _Lowering:
         """The parts of ``ref`` where they are computed."""
         return {at: (name, ref[1]) for at, name in self._names[ref[0]].items()}
 
+    def _devices_of(self, node: Node) -> Mapping[Coordinate, str]:
+        """The device on which ``node`` runs for each coordinate."""
+        position = self._layouts.position(node.name)
+        devices = self._devices[position]
+        if node.name not in self._on_host:
+            return devices
+        return {at: self._mesh.host(at, position) for at in devices}
+
     def _device(self, node: Node, at: Coordinate) -> str:
         """The device on which ``node`` runs for the coordinate ``at``."""
-        position = self._layouts.position(node.name)
-        return self._mesh.host(at, position) if node.name in self._on_host else self._devices[position][at]
+        return self._devices_of(node)[at]
 
     def _home(self, node: Node, at: Coordinate) -> str:
         """The device of ``at`` at the position of ``node``."""

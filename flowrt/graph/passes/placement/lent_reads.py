@@ -64,7 +64,7 @@ def _writes_after(whole: Subgraph, reads: Mapping[str, object]) -> dict[str, lis
     for node in whole:
         if node.name in reads:
             readers[_variable(node.inputs[0], whole)].append(node.name)
-        for handle, writes in touches(node):
+        for handle, writes in touches(node) if node.op.effect in (Effect.WRITE, Effect.NESTED) else ():
             for name in readers[_variable(handle, whole)] if writes else ():
                 found[name].append(node.name)
     return found

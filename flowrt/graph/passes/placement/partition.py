@@ -53,8 +53,13 @@ def partition(subgraph: Subgraph, part_of: PartOf = device_of) -> dict[str, Subg
 class Partitioner:
     """Cuts ``whole`` into ``parts``, the nodes of each part by name."""
 
-    def __init__(self, subgraph: Subgraph, part_of: PartOf = device_of) -> None:
+    def __init__(
+        self, subgraph: Subgraph, part_of: PartOf = device_of, everywhere: Collection[str] = ()
+    ) -> None:
+        """``everywhere``: nodes that are in each part with a reader."""
         self.whole, self.part_of = subgraph, part_of
+        self._spread = set(everywhere)
+        """Nodes that are in several parts: those, and collectives that are cut."""
         parts = {device: part_of(device) for device in {node.device for node in subgraph}}
         self._part_of = {node.name: parts[node.device] for node in subgraph}
         self._in_group = names_in_groups(subgraph)
@@ -116,10 +121,10 @@ class Partitioner:
         self._put(node)
 
     def _is_alone(self, node: Node) -> bool:
-        """Whether all that ``node`` waits for is in its part, and nothing of it is cut."""
+        """Whether all that ``node`` waits for is in its part, and in no other."""
         part, own = self._part_of, self._part_of[node.name]
         for name in node.predecessors:
-            if part[name] != own or name in self._cut:
+            if part[name] != own or name in self._spread:
                 return False
         return node.name not in self._in_group
 
@@ -213,6 +218,7 @@ class Partitioner:
         given = dict(zip(node.attrs["ranks"], node.inputs, strict=True))
         devices = tuple([self.whole.nodes[given[rank][0]].device for rank in range(len(given))])
         self._cut[node.name] = _Ranks(node, devices, {})
+        self._spread.add(node.name)
         value = self.whole.spec(node.inputs[0])
         joint = {"reduction": node.attrs["reduction"], "shape": static_shape(value), "T": value.dtype}
         for rank, device in enumerate(devices):

@@ -28,7 +28,7 @@ _THERE = ("_Feed", "Const", "NoOp")
 
 def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
     """``subgraph``, placed, with each function in a single part: on one device, or in one task."""
-    if not any(node.op.effect is Effect.NESTED for node in subgraph):
+    if Effect.NESTED not in {node.op.effect for node in subgraph}:
         return subgraph
     nodes: list[Node] = []
     replaced: dict[Ref, Ref] = {}
@@ -81,7 +81,7 @@ class _FunctionCut(Partitioner):
     """Partitions one function. The parameters ``replicated`` are available on each device that reads them."""
 
     def __init__(self, function: Subgraph, replicated: Collection[str], part_of: PartOf) -> None:
-        super().__init__(function, part_of)
+        super().__init__(function, part_of, replicated)
         self._replicated = frozenset(replicated)
 
     def cut(self) -> None:

@@ -202,7 +202,7 @@ def prune(subgraph: Subgraph) -> Subgraph:
             needed.update(node.controls)
     if len(needed) == len(subgraph):
         return subgraph
-    return subgraph.with_nodes(node for node in subgraph if node.name in needed)
+    return subgraph.with_nodes([node for node in subgraph if node.name in needed])
 
 
 def redirect(
