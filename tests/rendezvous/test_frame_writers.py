@@ -116,9 +116,24 @@ def test_a_poke_sends_what_the_connection_has_to_say(wire: Wire) -> None:
     wire.more.append(Outgoing([b"more"]))
     wire.writer.poke()
     assert wire.read(4) == b"more"
-    wire.more.append(Outgoing([b"and more"]))
-    wire.writer.put(Outgoing([b"frame"]))  # whoever writes takes it along, without a poke
-    assert wire.read(13) == b"frameand more"
+
+
+def test_a_frame_takes_along_what_the_connection_has_to_say(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one write, in the caller's thread."""
+    writes: list[int] = []
+    write = wire.stream.write
+
+    def count(buffers: list[bytes], descriptors: list[int], *, wait: bool) -> int:
+        writes.append(threading.get_ident())
+        return write(buffers, descriptors, wait=wait)
+
+    monkeypatch.setattr(wire.stream, "write", count)
+    wire.more.append(Outgoing([b"more, and a "]))
+    wire.writer.put(Outgoing([b"frame"]))
+    assert wire.read(17) == b"more, and a frame"
+    assert writes == [threading.get_ident()]
 
 
 def test_descriptors_arrive_once_and_no_later_than_their_frame(wire: Wire) -> None:

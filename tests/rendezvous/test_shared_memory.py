@@ -19,7 +19,7 @@ from flowrt.errors import DataLossError, InvalidArgumentError
 from flowrt.rendezvous.channel.channel import Bytes
 from flowrt.rendezvous.channel.framing import Frame, FrameDecoder, Kind, encode
 from flowrt.rendezvous.local_links import shared_memory
-from flowrt.rendezvous.local_links.shared_frames import SharedFrames
+from flowrt.rendezvous.local_links.shared_frames import LARGE, MAX_WAITING, SharedFrames
 from flowrt.rendezvous.local_links.shared_memory import SHARED, SegmentMap, SegmentPool
 
 
@@ -125,12 +125,30 @@ def test_a_segment_is_used_anew_when_its_array_is_dead() -> None:
         del came
         assert receiver.control(sender) == []
         del view
-        assert receiver.pokes == value + 1
         assert [frame.kind for frame in receiver.control(sender)] == [Kind.RELEASE]
     assert mapped() == before + 2  # one, at both ends
     sender.frames.close()
     receiver.frames.close()
     assert mapped() == before
+
+
+def test_few_small_segments_wait_for_the_next_frame() -> None:
+    sender, receiver = End(), End()
+    came = sender.send(receiver, b"", [filled(SHARED, i) for i in range(2 * MAX_WAITING)])
+    for count in range(1, 2 * MAX_WAITING + 1):
+        came.pop()
+        assert receiver.pokes == max(0, count - MAX_WAITING + 1)
+    (frame,) = receiver.control(sender)
+    assert len(frame.header) == 8 * 2 * MAX_WAITING
+
+
+def test_a_large_segment_does_not_wait() -> None:
+    sender, receiver = End(), End()
+    came = sender.send(receiver, b"", [filled(LARGE + 1, 1), filled(LARGE, 2)])
+    came.pop()
+    assert receiver.pokes == 0
+    came.pop()
+    assert receiver.pokes == 1
 
 
 def test_free_segments_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +204,7 @@ def test_a_segment_that_could_be_cut_short_is_refused() -> None:
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, SHARED)
     with pytest.raises(DataLossError, match="sealed"):
-        SegmentMap(lambda segment: None).add(1, descriptor, SHARED)
+        SegmentMap(lambda segment, capacity: None).add(1, descriptor, SHARED)
     with pytest.raises(OSError, match="Bad file"):
         fcntl.fcntl(descriptor, fcntl.F_GETFD)  # it was closed all the same
 
@@ -195,7 +213,7 @@ def test_a_segment_smaller_than_said_is_refused() -> None:
     place = SegmentPool().place(filled(SHARED, 1))
     assert place.descriptor is not None
     with pytest.raises(DataLossError):
-        SegmentMap(lambda segment: None).add(1, place.descriptor, 2 * SHARED)
+        SegmentMap(lambda segment, capacity: None).add(1, place.descriptor, 2 * SHARED)
 
 
 @pytest.mark.parametrize(

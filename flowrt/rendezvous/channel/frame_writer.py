@@ -1,8 +1,8 @@
 """`FrameWriter`: frames from any thread to one byte stream, in order, without waiting for the peer.
 
-A sending thread that finds no writer writes itself, as much as the kernel accepts: that saves 30 us for a
-thread switch. The rest, and frames queued meanwhile, are written by the writer's own thread, all with one
-call.
+A sending thread that finds no writer writes itself, as much as the kernel accepts, behind a control frame of
+the connection if there is one: that saves 30 us for a thread switch. The rest, and frames queued meanwhile,
+are written by the writer's own thread, all with one call.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class FrameWriter:
                 self._queue.append(frame)
             elif not is_over:
                 self._is_writing = True
+                if (more := self._more()) is not None:
+                    frame.buffers = [*more.buffers, *frame.buffers]
         if is_over:
             frame.end()
         elif not is_queued:

@@ -18,6 +18,13 @@ from flowrt.rendezvous.channel.frame_writer import Outgoing
 from flowrt.rendezvous.channel.framing import Frame, Kind, check_bytes, encode
 from flowrt.rendezvous.local_links.shared_memory import SHARED, Placement, SegmentMap, SegmentPool
 
+MAX_WAITING = 4
+"""Segments released that wait for the next frame to the peer. To tell of each wakes a thread here and one at
+the peer; to send along with a frame wakes none.
+"""
+LARGE = 256 << 10
+"""Bytes of a segment of which the peer is told at once: it would make another one."""
+
 _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<QQQ?")
 """Segment, 0 for an array in the frame itself; its bytes; bytes of the segment; whether that is new."""
@@ -25,8 +32,8 @@ _ENTRY = struct.Struct("<QQQ?")
 
 @final
 class SharedFrames:
-    """Both directions of one connection. ``poke`` is called when `control` has something to send, in any
-    thread, also by a finalizer.
+    """Both directions of one connection. ``poke`` is called when `control` has something to send that does
+    not wait for the next frame, in any thread, also by a finalizer.
     """
 
     def __init__(self, poke: Callable[[], None]) -> None:
@@ -98,9 +105,10 @@ class SharedFrames:
         except ResourceExhaustedError:
             return None
 
-    def _release(self, segment: int) -> None:
+    def _release(self, segment: int, capacity: int) -> None:
         self._released.append(segment)
-        self._poke()
+        if capacity > LARGE or len(self._released) >= MAX_WAITING:
+            self._poke()
 
     def _decode(self, frame: Frame, descriptors: deque[int]) -> tuple[bytes, list[Bytes]]:
         (count,) = _COUNT.unpack_from(frame.header)

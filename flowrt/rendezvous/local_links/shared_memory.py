@@ -165,9 +165,11 @@ class SegmentPool:
 
 @final
 class SegmentMap:
-    """The receiver's segments of the peer. One thread calls; any may call ``released``, also a finalizer."""
+    """The receiver's segments of the peer. One thread calls; any may call ``released``, with a segment and
+    its capacity, also a finalizer.
+    """
 
-    def __init__(self, released: Callable[[int], None]) -> None:
+    def __init__(self, released: Callable[[int, int], None]) -> None:
         self._released = released
         self._mappings: dict[int, Mapping] = {}
 
@@ -186,7 +188,8 @@ class SegmentMap:
         mapping = self._mappings.get(segment)
         if mapping is None or mapping.capacity < nbytes:
             raise DataLossError(f"shared memory: expected a segment of {nbytes} bytes; got number {segment}")
-        return mapping.array(nbytes, lambda: self._released(segment))
+        capacity = mapping.capacity
+        return mapping.array(nbytes, lambda: self._released(segment, capacity))
 
     def drop(self, segments: Iterable[int]) -> None:
         """The sender uses ``segments`` no more."""
