@@ -222,6 +222,8 @@ class _Lowering:
         self._moves_in_functions: list[Move] = []
         self._once: set[str] = set()
         """The nodes that all turns share."""
+        self._summed: set[str] = set()
+        """Those of them that are made of all turns, such as gradients."""
 
     def of_step(self) -> Lowered:
         """The subgraph as a step; fetches are assembled on the device of the first coordinate, or, if each
@@ -321,10 +323,13 @@ class _Lowering:
         same = self._same_turns(layouts)
         if not is_stateful(node):
             same &= self._shared
-        if node.op.effect is Effect.PURE:  # it waits for those of its turn: a constant for what was folded
-            same &= self._shared_by(node.controls)
-        if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
+        times = self._same_turns(())
+        is_summed = same == times and self._is_of_all_turns(node)
+        if node.op.effect is Effect.PURE and not is_summed:
+            same &= self._shared_by(node.controls)  # it waits for those of its turn: for what was folded
+        if same == times:
             self._once.add(node.name)
+            self._summed |= {node.name} if is_summed else set()
         suffixes = self._suffixes(same)
         names = {at: node.name + suffixes[at] for at in self._coordinates}
         self._names[node.name] = names
@@ -360,11 +365,43 @@ class _Lowering:
             and all(of[at] == of[*at[:number], 0, *at[number + 1 :]] for of in found for at in of)
         )
 
+    def _is_of_all_turns(self, node: Node) -> bool:
+        """Whether ``node``, which all turns share, reads what they add up or join."""
+        outputs = self._layouts.outputs
+        return any(
+            ref[0] in self._summed
+            or (ref in outputs and self._same_turns([outputs[ref]]) != self._same_turns(()))
+            for ref in node.inputs
+        )
+
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:
         """The names that the node of ``coordinates``, which share it, waits for."""
-        if not node.controls:
-            return ()
-        return tuple(dict.fromkeys(self._names[c][at] for c in node.controls for at in coordinates))
+        found: dict[str, None] = {}
+        for control in node.controls:
+            waiting = self._waiting(node, control, coordinates)
+            found |= dict.fromkeys(self._names[control][at] for at in waiting)
+        return tuple(found)
+
+    def _waiting(self, node: Node, control: str, coordinates: Sequence[Coordinate]) -> Sequence[Coordinate]:
+        """Those of ``coordinates``, which share ``node``, that wait for ``control``.
+
+        To wait for what has no effect only spreads work, such as gathers and reductions of units, and turns
+        are one after the other: so what all turns share waits for the first of them, unless it is made of
+        all, and only the last turn waits for what is made of all.
+        """
+        if self._subgraph.nodes[control].op.effect is not Effect.PURE:
+            return coordinates
+        if control in self._summed and node.name not in self._once:
+            turn = self._turn(self._coordinates[-1])
+        elif control not in self._once and node.name in self._once and node.name not in self._summed:
+            turn = self._turn(self._first)
+        else:
+            return coordinates
+        return [at for at in coordinates if self._turn(at) == turn]
+
+    def _turn(self, at: Coordinate) -> Coordinate:
+        """The place of ``at`` in time."""
+        return tuple(i for i, axis in zip(at, self._mesh.axes, strict=True) if axis.is_time)
 
     # --- tensors
 
