@@ -222,8 +222,6 @@ class _Lowering:
         self._moves_in_functions: list[Move] = []
         self._once: set[str] = set()
         """The nodes that all turns share."""
-        self._summed: set[str] = set()
-        """Those of them that are made of all turns, such as gradients."""
 
     def of_step(self) -> Lowered:
         """The subgraph as a step; fetches are assembled on the device of the first coordinate, or, if each
@@ -323,13 +321,10 @@ class _Lowering:
         same = self._same_turns(layouts)
         if not is_stateful(node):
             same &= self._shared
-        times = self._same_turns(())
-        is_summed = same == times and self._is_of_all_turns(node)
-        if node.op.effect is Effect.PURE and not is_summed:
+        if node.op.effect is Effect.PURE and not _is_reduction(node):
             same &= self._shared_by(node.controls)  # it waits for those of its turn: for what was folded
-        if same == times:
+        if same == self._same_turns(()):
             self._once.add(node.name)
-            self._summed |= {node.name} if is_summed else set()
         suffixes = self._suffixes(same)
         names = {at: node.name + suffixes[at] for at in self._coordinates}
         self._names[node.name] = names
@@ -365,15 +360,6 @@ class _Lowering:
             and all(of[at] == of[*at[:number], 0, *at[number + 1 :]] for of in found for at in of)
         )
 
-    def _is_of_all_turns(self, node: Node) -> bool:
-        """Whether ``node``, which all turns share, reads what they add up or join."""
-        outputs = self._layouts.outputs
-        return any(
-            ref[0] in self._summed
-            or (ref in outputs and self._same_turns([outputs[ref]]) != self._same_turns(()))
-            for ref in node.inputs
-        )
-
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:
         """The names that the node of ``coordinates``, which share it, waits for."""
         found: dict[str, None] = {}
@@ -385,15 +371,15 @@ class _Lowering:
     def _waiting(self, node: Node, control: str, coordinates: Sequence[Coordinate]) -> Sequence[Coordinate]:
         """Those of ``coordinates``, which share ``node``, that wait for ``control``.
 
-        To wait for what has no effect only spreads work, such as gathers and reductions of units, and turns
-        are one after the other: so what all turns share waits for the first of them, unless it is made of
-        all, and only the last turn waits for what is made of all.
+        Reads and reductions of a unit wait for others, and are waited for, so that few units are whole at a
+        time. Turns are one after the other: of those that share a read, it waits for the first, and only the
+        last waits for the reduction of what all of them have made.
         """
-        if self._subgraph.nodes[control].op.effect is not Effect.PURE:
-            return coordinates
-        if control in self._summed and node.name not in self._once:
+        before = self._subgraph.nodes[control]
+        is_read = UNIT in node.attrs and not _is_reduction(node) and before.op.effect is Effect.PURE
+        if _is_reduction(before) and control in self._once and node.name not in self._once:
             turn = self._turn(self._coordinates[-1])
-        elif control not in self._once and node.name in self._once and node.name not in self._summed:
+        elif is_read and node.name in self._once and control not in self._once:
             turn = self._turn(self._first)
         else:
             return coordinates
@@ -704,6 +690,11 @@ def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSp
     sizes = layout.local_shape([d or 0 for d in spec.shape], coordinate)
     known = [None if d is None else n for d, n in zip(spec.shape, sizes, strict=True)]
     return TensorSpec(spec.dtype, tuple(known))
+
+
+def _is_reduction(node: Node) -> bool:
+    """Whether ``node`` brings a gradient to the parts of its variable."""
+    return node.op is relayout_op and UNIT in node.attrs
 
 
 def _without_layout(node: Node) -> dict[str, Any]:
