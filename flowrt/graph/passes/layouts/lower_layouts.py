@@ -369,7 +369,7 @@ class _Lowering:
         return tuple(found)
 
     def _waiting(self, node: Node, control: str, coordinates: Sequence[Coordinate]) -> Sequence[Coordinate]:
-        """Those of ``coordinates``, which share ``node``, that wait for ``control``.
+        """The coordinates that wait for ``control``, of ``coordinates``, which share ``node``.
 
         Reads and reductions of a unit wait for others, and are waited for, so that few units are whole at a
         time. Turns are one after the other: of those that share a read, it waits for the first, and only the
