@@ -1,9 +1,14 @@
 """Predicted and measured steps of this host: ``python -m benchmarks.predicted``, or with some names only.
 
 For each of `CASES`, a strategy over processes: the host is measured by as many processes, the step is emitted
-without them, its programs are run alone, and played together; then the processes train. So both are of the
-same minute. What was found is kept in ``--out``, and cases can be run in turns; the table has all that are
-there.
+without them, its programs are run alone, and played together; then the processes train, and the programs are
+run alone once more. What was found is kept in ``--out``, and cases can be run in turns; the table has all
+that are there.
+
+A core of a machine that others use may take half as long again for the same work a minute later, in its own
+processor time. So the *drift* of a run is by how much the programs took longer before the training than
+behind it, or the other way round. Of several runs of a case the one with the least drift counts, with what it
+predicted and measured: figures of different runs are never put together.
 
     python -m benchmarks.predicted gpt_dp_2 gpt_tp_2        # these two again
     python -m benchmarks.predicted --show                   # the table of all that are there
@@ -38,8 +43,8 @@ from flowrt.plan.step.device_parts import space_of
 
 WARM_STEPS, STEPS = 16, 26
 """All processes have to make the same steps; flowrt's loops are compiled within the first 2 s."""
-TIMES = ("predicted", "first", "measured", "median", "cpu")
-"""Figures of a case that are seconds."""
+STEADY = 0.10
+"""A larger drift tells that a run says little: it is in the table, and does not count for the targets."""
 MEDIAN_ERROR, WORST_ERROR, SPEARMAN, CHOSEN = 0.10, 0.25, 0.8, 0.10
 """Targets. The last: by how much the choice may take longer than the best."""
 MEASURE_S = 6.0
@@ -170,20 +175,18 @@ def table_lines(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Markdown, and the figures beside their targets. Predictions are held against low times: operations are
     measured at their best, and others may use the machine; the median shows how much they do.
     """
-    yield "| case | predicted | measured, low | median | error | CPU of rank 0: predicted, measured |"
-    yield "|---|---|---|---|---|---|"
-    errors = {}
+    yield "| case | predicted | measured, low | median | error | CPU of rank 0: predicted, measured | drift |"
+    yield "|---|---|---|---|---|---|---|"
     for name, row in found.items():
-        errors[name] = row["predicted"] / row["measured"] - 1
         yield (
             f"| {name} | {row['predicted'] * 1e3:.1f} ms | {row['measured'] * 1e3:.1f} ms "
-            f"| {row['median'] * 1e3:.1f} ms | {errors[name]:+.0%} "
-            f"| {row['first'] * 1e3:.1f}, {row['cpu'] * 1e3:.1f} ms |"
+            f"| {row['median'] * 1e3:.1f} ms | {row['predicted'] / row['measured'] - 1:+.0%} "
+            f"| {row['first'] * 1e3:.1f}, {row['cpu'] * 1e3:.1f} ms | {row['drift']:.0%} |"
         )
-    if not found:
-        return
+    steady = {name: row for name, row in found.items() if row["drift"] <= STEADY}
     yield ""
-    for name, value, bound in bars(found):
+    yield f"{len(steady)} of {len(found)} cases have a drift of at most {STEADY:.0%}"
+    for name, value, bound in bars(steady) if steady else ():
         is_held = value >= bound if name == "Spearman's correlation" else value <= bound
         yield f"{name}: {value:.3f} (target {bound}): {'holds' if is_held else 'does not hold'}"
 
@@ -212,27 +215,35 @@ def _chosen_over_best(rows: Sequence[Mapping[str, float]]) -> float:
 
 
 def run(name: str, out: Path) -> None:
-    """Predict and measure a case, and keep what was found: of each figure the lowest of all times that the
-    case was run, since others on the machine only make it longer.
-    """
+    """Predict and measure a case, and keep what was found, unless an earlier run has a smaller drift."""
     case = CASES[name]
     speed = measure_host(case.processes)
-    found = predicted_s(name, speed)
+    before = predicted_s(name, speed)
     measured = outcome_of_first(__file__, "train", name, case.processes).figures
+    row = row_of(before, measured, predicted_s(name, speed))
+    keep({**row, "cores": speed.cores, "exchanges": speed.exchanges, "load": os.getloadavg()[0]}, name, out)
+    predicted, found = row["predicted"] * 1e3, row["measured"] * 1e3
+    print(
+        f"{name}: predicted {predicted:.1f} ms, measured {found:.1f} ms, drift {row['drift']:.0%}", flush=True
+    )
+
+
+def row_of(
+    before: Mapping[str, float], measured: Mapping[str, float], after: Mapping[str, float]
+) -> dict[str, float]:
+    """The figures of a run: predictions are means of those from before and behind the training."""
+    low, high = sorted((before["first"], after["first"]))
+    means = {key: (before[key] + after[key]) / 2 for key in before}
+    times = {"measured": measured["low"], "median": measured["step"], "cpu": measured["cpu"]}
+    return {**means, **times, "drift": high / low - 1}
+
+
+def keep(row: Mapping[str, Any], name: str, out: Path) -> None:
+    """Write ``row`` to a file in ``out``, unless what is there has a smaller drift."""
     out.mkdir(parents=True, exist_ok=True)
-    row: dict[str, Any] = {
-        **found, "measured": measured["low"], "median": measured["step"], "cpu": measured["cpu"],
-        "cores": speed.cores, "exchanges": speed.exchanges, "load": os.getloadavg()[0],
-    }  # fmt: skip
     path = out / f"{name}.json"
-    if path.exists():
-        before = json.loads(path.read_text())
-        row |= {
-            key: min(before[key], row[key]) for key in ("predicted", "first", "measured", "median", "cpu")
-        }
-    path.write_text(json.dumps(row, indent=1))
-    predicted, low = row["predicted"] * 1e3, row["measured"] * 1e3
-    print(f"{name}: predicted {predicted:.1f} ms, measured {low:.1f} ms", flush=True)
+    if not path.exists() or row["drift"] < json.loads(path.read_text())["drift"]:
+        path.write_text(json.dumps(row, indent=1))
 
 
 def main() -> int:

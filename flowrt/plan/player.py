@@ -9,6 +9,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from flowrt.errors import UnimplementedError
+from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.graph.collectives.cost import Link, Links
 from flowrt.graph.passes.layouts.stages.order_actions import turns_in_order
 from flowrt.graph.pipeline.schedules import order
@@ -54,6 +55,7 @@ class Player:
         links = ClusterLinks(self._cluster, shape)
         return programs, play(programs, shape, links, None if is_even else slowness, is_detailed=is_detailed)
 
+    @paused_collector()
     def _programs(self, choice: Choice) -> tuple[dict[str, int], tuple[ClassProgram, ...]]:
         """The sizes of the axes of a position, and the class programs."""
         step, links = applied(self._recorded, choice), self._links()

@@ -10,6 +10,7 @@ from typing import NamedTuple, final
 
 from flowrt.dtypes import FLOATING
 from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.cluster.host_speed import measure_host
@@ -66,17 +67,20 @@ class Task:
             self._player = Player(recorded, cluster, measured.costs, measured.speed)
 
     @cache  # noqa: B019 (there is one in a program)
+    @paused_collector()
     def model(self, stages: int) -> Model:
         """The model in ``stages``."""
         return model_of(self.recorded, stages, took_by(self._costs))
 
     @cache  # noqa: B019
+    @paused_collector()
     def cut_to_fit(self, choice: Choice) -> Model:
         """The model in the stages of ``choice``, which fit in its memory. Raises as `cut_stages`."""
         room = room_of(self.recorded, choice)
         return model_of(self.recorded, choice.stages, took_by(self._costs), room)
 
     @cache  # noqa: B019
+    @paused_collector()
     def shared(self) -> dict[int, Shared]:
         """The ways to share layers, by the number of devices of a host that share them: all at which that
         takes less than if each computed all, or the one that is given.

@@ -13,6 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import UnimplementedError
+from flowrt.graph.collectives.cost import DEFAULT_LINKS, Link, Links
 from flowrt.graph.passes.layouts.stages.order_actions import turns_in_order
 from flowrt.graph.pipeline.schedules import order
 from flowrt.plan.choice import Choice
@@ -23,13 +24,15 @@ from flowrt.plan.step.applied import applied
 from flowrt.plan.step.assembled import assembled, few_turns
 from flowrt.plan.step.costs import Costs, Rates
 from flowrt.plan.step.device_parts import DevicePart, parts_of
-from flowrt.plan.step.emitted import class_program
+from flowrt.plan.step.emitted import THERE, class_program
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 from tests.distribute.strategies import nets_in_stages
 
 COSTS = Costs(Rates({"float32": 1e12, "float64": 5e11}, 1e11, 1e-6))
 DEVICE = DeviceKind("device", {"float32": 1e9}, 1 << 30, 1e9, {"float32": 1.0})
+FAST = Links(Link(0.0, 1e-12), Link(0.0, 1e-12))
+"""Links for which no collectives are joined: each gradient is transferred as soon as it is there."""
 GAPS = 1.07
 """An arena is at most this much larger than what lives in it."""
 
@@ -58,11 +61,13 @@ def mlp() -> Recorded:
 NETS = {"gpt": gpt, "mlp": mlp}
 
 
-def both(recorded: Recorded, choice: Choice) -> tuple[list[DevicePart], list[DevicePart]]:
+def both(
+    recorded: Recorded, choice: Choice, links: Links = DEFAULT_LINKS
+) -> tuple[list[DevicePart], list[DevicePart]]:
     """The parts with all turns, and with few."""
     step, turns = applied(recorded, choice), few_turns(choice.micro_batches)
     assert turns is not None
-    return parts_of(step), parts_of(step, turns=turns)
+    return parts_of(step, links), parts_of(step, links, turns)
 
 
 def programs_of(parts: list[DevicePart], choice: Choice) -> tuple[ClassProgram, ...]:
@@ -108,7 +113,27 @@ CASES = [
 
 @pytest.mark.parametrize(("net", "choice"), CASES, ids=str)
 def test_programs_are_those_of_the_whole_step(net: str, choice: Choice) -> None:
-    whole, few = both(NETS[net](), choice)
+    check_equal(*both(NETS[net](), choice), choice)
+
+
+@pytest.mark.parametrize("sharding", range(4))
+def test_turns_are_one_after_the_other(sharding: int) -> None:
+    """What a turn keeps is free before the next one begins, also if gradients and variables in parts are
+    transferred one by one.
+    """
+    choice = Choice(dp=2, micro_batches=6, sharding=sharding)
+    (part,), few = both(gpt(), choice, FAST)
+    storage = part.partition.buffers.storage
+    computed = [node for node in part.partition.schedule.order if storage.get(node.name) not in THERE]
+    actions = [part.actions.get(node.name) for node in computed]
+    turns = [action.micro_batch for action in actions if action is not None]
+    assert turns == sorted(turns)
+    assert set(turns) == set(range(6))
+    check_equal([part], few, choice)
+
+
+def check_equal(whole: list[DevicePart], few: list[DevicePart], choice: Choice) -> None:
+    """The programs made of ``few`` turns are those of the ``whole`` step, and need as many bytes."""
     for part, less, found in zip(whole, few, programs_of(few, choice), strict=True):
         expected = class_program(part, COSTS, frozenset())
         assert list(map(without_counts, found.works)) == list(map(without_counts, expected.works))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowrt.graph.pipeline.schedules import order
+from flowrt.graph.pipeline.times import Times
 from flowrt.plan.cluster.host_speed import measure_host
 from flowrt.plan.replay.host import Exchange, HostSpeed, play_on_host
 from flowrt.plan.replay.played import ClassProgram, Meeting, Message, Work
 from flowrt.plan.replay.replay import play
+from flowrt.plan.replay.schedule_programs import programs_of_schedule
 from tests.plan.programs import KINDS, ConstantLinks, random_programs
 
 meshes = st.sampled_from([{}, {"dp": 2}, {"dp": 3, "tp": 2}])
@@ -53,6 +57,66 @@ def test_an_exchange_takes_a_core_of_each_process_after_its_latency() -> None:
     assert played.makespan == pytest.approx(1 + 0.5 + 2 * 2 + (4 - 0.5 - 2))
     on_four = play_on_host([_program(0, works)], {"dp": 2}, _speed(4.0, speed.exchanges["message"]))
     assert on_four.makespan == pytest.approx(1 + 4)
+
+
+@pytest.mark.parametrize(("slice_s", "error"), [(1e-4, 0.001), (1e-3, 0.01), (3e-3, 0.02), (10e-3, 0.04)])
+@pytest.mark.parametrize(("positions", "cores"), [(2, 1), (4, 2), (4, 3), (6, 2)])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb_h1"])
+def test_even_shares_stand_for_slices(
+    name: str, positions: int, cores: int, slice_s: float, error: float
+) -> None:
+    """Processes that wait for each other's messages, with more of them than cores, and 4 to 8 ms of computing
+    between two messages.
+    """
+    programs = programs_of_schedule(order(name, positions, 8), Times(f=4e-3, i=4e-3, w=4e-3))
+    played = play_on_host(programs, {}, _speed(float(cores))).makespan
+    assert played == pytest.approx(in_slices(programs, cores, slice_s), rel=error)
+
+
+def in_slices(programs: Sequence[ClassProgram], cores: int, slice_s: float) -> float:
+    """The seconds of ``programs`` of processes that have a core for ``slice_s`` at a time, in turns."""
+    count = len(programs)
+    place, left, now = [0] * count, [0.0] * count, 0.0
+    sent, waiting, ready = set[str](), set(range(count)), deque[int]()
+    running: dict[int, float] = {}
+    """What is left of the slices of the processes that have a core."""
+
+    def computes(process: int) -> bool:
+        """Whether the process computes once it has sent and received what it can."""
+        works = programs[process].works
+        while place[process] < len(works):
+            work = works[place[process]]
+            if work.meets is None:
+                left[process] = left[process] or work.seconds
+                return True
+            assert isinstance(work.meets, Message)
+            if not work.meets.is_sent and work.meets.tag not in sent:
+                return False
+            if work.meets.is_sent:
+                sent.add(work.meets.tag)
+            place[process] += 1
+        return False
+
+    while True:
+        for _ in range(count):  # as one may wait for another
+            woken = [process for process in sorted(waiting) if computes(process)]
+            waiting.difference_update(woken)
+            ready.extend(woken)
+        while ready and len(running) < cores:
+            running[ready.popleft()] = slice_s
+        if not running:
+            return now
+        passed = min(min(left[process], rest) for process, rest in running.items())
+        now += passed
+        for process in list(running):
+            left[process] = left[process] - passed if left[process] - passed > 1e-12 else 0.0
+            running[process] -= passed
+            place[process] += not left[process]
+            goes_on = computes(process)
+            if not goes_on or running[process] <= 1e-12:
+                del running[process]
+                ready.extend([process] if goes_on else [])
+                waiting |= set() if goes_on else {process}
 
 
 @given(meshes, st.integers(1, 3), st.integers(1, 25), st.integers(0, 1 << 32))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
-from benchmarks.predicted import CASES, bars, spearman, table_lines
+from benchmarks.predicted import CASES, bars, keep, row_of, spearman, table_lines
 
 
 def test_the_order_of_predictions_counts_for_spearman() -> None:
@@ -12,14 +16,36 @@ def test_the_order_of_predictions_counts_for_spearman() -> None:
     assert spearman([3.0, 2.0, 1.0], [10.0, 11.0, 12.0]) == pytest.approx(-1)
 
 
+def rows_of(predicted: Sequence[float], drift: Sequence[float]) -> dict[str, dict[str, float]]:
+    same = {"measured": 1.0, "median": 1.2, "first": 0.9, "cpu": 0.9}
+    rows = [{"predicted": a, "drift": b, **same} for a, b in zip(predicted, drift, strict=True)]
+    return dict(zip(CASES, rows, strict=False))
+
+
 def test_the_table_tells_the_median_and_the_worst_error() -> None:
-    rows = {
-        name: {"predicted": predicted, "measured": 1.0, "median": 1.2, "first": 0.9, "cpu": 0.9}
-        for name, predicted in zip(CASES, (1.05, 0.8, 1.0), strict=False)
-    }
-    text = "\n".join(table_lines(rows))
+    text = "\n".join(table_lines(rows_of((1.05, 0.8, 1.0), (0.0, 0.0, 0.0))))
     assert "median error: 0.050 (target 0.1): holds" in text
     assert "worst error: 0.200 (target 0.25): holds" in text
+
+
+def test_a_run_on_a_machine_that_changed_does_not_count() -> None:
+    text = "\n".join(table_lines(rows_of((1.05, 0.5), (0.02, 0.6))))
+    assert "| 50% |" not in text
+    assert "-50% | 900.0, 900.0 ms | 60% |" in text
+    assert "1 of 2 cases have a drift of at most 10%" in text
+    assert "worst error: 0.050" in text
+    assert "0 of 1 cases" in "\n".join(table_lines(rows_of((1.0,), (0.6,))))
+
+
+def test_of_several_runs_the_steadiest_is_kept(tmp_path: Path) -> None:
+    """Whole: what one run predicted is not held against what another measured."""
+    for before, after, low in ((1.0, 1.5, 9.0), (2.0, 2.2, 4.0), (1.0, 1.3, 2.0)):
+        predicted = [{"predicted": 3 * first, "first": first} for first in (before, after)]
+        keep(row_of(predicted[0], {"low": low, "step": 5.0, "cpu": 6.0}, predicted[1]), "case", tmp_path)
+    row = json.loads((tmp_path / "case.json").read_text())
+    assert row == pytest.approx(
+        {"predicted": 6.3, "first": 2.1, "measured": 4.0, "median": 5.0, "cpu": 6.0, "drift": 0.1}
+    )
 
 
 def test_the_choice_is_held_against_the_best_of_its_net() -> None:

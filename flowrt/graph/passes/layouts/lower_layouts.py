@@ -321,9 +321,9 @@ class _Lowering:
         same = self._same_turns(layouts)
         if not is_stateful(node):
             same &= self._shared
-        if node.op.effect is Effect.PURE:  # it waits for those of its turn: a constant for what was folded
-            same &= self._shared_by(node.controls)
-        if all(number in same for number, axis in enumerate(self._mesh.axes) if axis.is_time):
+        if node.op.effect is Effect.PURE and not _is_reduction(node):
+            same &= self._shared_by(node.controls)  # it waits for those of its turn: for what was folded
+        if same == self._same_turns(()):
             self._once.add(node.name)
         suffixes = self._suffixes(same)
         names = {at: node.name + suffixes[at] for at in self._coordinates}
@@ -362,9 +362,32 @@ class _Lowering:
 
     def _controls(self, node: Node, coordinates: Sequence[Coordinate]) -> tuple[str, ...]:
         """The names that the node of ``coordinates``, which share it, waits for."""
-        if not node.controls:
-            return ()
-        return tuple(dict.fromkeys(self._names[c][at] for c in node.controls for at in coordinates))
+        found: dict[str, None] = {}
+        for control in node.controls:
+            waiting = self._waiting(node, control, coordinates)
+            found |= dict.fromkeys(self._names[control][at] for at in waiting)
+        return tuple(found)
+
+    def _waiting(self, node: Node, control: str, coordinates: Sequence[Coordinate]) -> Sequence[Coordinate]:
+        """The coordinates that wait for ``control``, of ``coordinates``, which share ``node``.
+
+        Reads and reductions of a unit wait for others, and are waited for, so that few units are whole at a
+        time. Turns are one after the other: of those that share a read, it waits for the first, and only the
+        last waits for the reduction of what all of them have made.
+        """
+        before = self._subgraph.nodes[control]
+        is_read = UNIT in node.attrs and not _is_reduction(node) and before.op.effect is Effect.PURE
+        if _is_reduction(before) and control in self._once and node.name not in self._once:
+            turn = self._turn(self._coordinates[-1])
+        elif is_read and node.name in self._once and control not in self._once:
+            turn = self._turn(self._first)
+        else:
+            return coordinates
+        return [at for at in coordinates if self._turn(at) == turn]
+
+    def _turn(self, at: Coordinate) -> Coordinate:
+        """The place of ``at`` in time."""
+        return tuple(i for i, axis in zip(at, self._mesh.axes, strict=True) if axis.is_time)
 
     # --- tensors
 
@@ -675,6 +698,11 @@ def _local(spec: TensorSpec, layout: Layout, coordinate: Coordinate) -> TensorSp
     sizes = layout.local_shape([d or 0 for d in spec.shape], coordinate)
     known = [None if d is None else n for d, n in zip(spec.shape, sizes, strict=True)]
     return TensorSpec(spec.dtype, tuple(known))
+
+
+def _is_reduction(node: Node) -> bool:
+    """Whether ``node`` brings a gradient to the parts of its variable."""
+    return node.op is relayout_op and UNIT in node.attrs
 
 
 def _without_layout(node: Node) -> dict[str, Any]:

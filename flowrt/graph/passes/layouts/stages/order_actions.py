@@ -10,9 +10,9 @@ is gradient accumulation.
     what is ahead        of feeds alone, for what all turns need, as the number of words that count in a loss
 
 Nodes are sorted by the start of their action in a replay of the schedule. For passes that reorder a step
-(several streams, compiled loops), the first nodes of an action also wait for the last ones of the action
-before, through a NoOp on each device. Sends never block and receives are by key, so a step that can be sorted
-cannot deadlock.
+(several streams, early starts of collectives, compiled loops), the first nodes of an action also wait for the
+last ones of the action before, through a NoOp on each device. Constants are there, and do not wait: so equal
+ones are merged. Sends never block and receives are by key, so a step that can be sorted cannot deadlock.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
@@ -133,7 +134,8 @@ def order_actions(
     step: Subgraph, actions: Actions, positions: Mapping[str, int], schedule: Schedule
 ) -> Subgraph:
     """``step``, of operations on devices at ``positions``, in the order of ``schedule``. Turns without stages
-    are in order as far as none needs a later one.
+    of which one needs a later one, as for statistics of a whole batch, do not wait for each other, and are in
+    order as far as they can be.
 
     Raises `InvalidArgumentError` if a pipeline has no such order, as of statistics of a whole batch: the
     error names the actions that wait for each other.
@@ -198,10 +200,14 @@ class _Ordering:
         self._action = {name: action for name, action in found.items() if action is not None}
 
     def ordered(self) -> Subgraph:
-        is_strict = self._schedule.name != TURNS
-        return self._step.replace(
-            nodes=self._sorted(self._with_barriers() if is_strict else self._step.nodes)
-        )
+        nodes: Mapping[str, Node] = self._with_barriers()
+        ordered = self._sorted(nodes)
+        if len(ordered) < len(nodes) and self._schedule.name == TURNS:
+            nodes = self._step.nodes
+            ordered = self._sorted(nodes)
+        if len(ordered) < len(nodes):
+            raise self._cycle(nodes, ordered)
+        return self._step.replace(nodes=ordered)
 
     # --- barriers
 
@@ -209,7 +215,7 @@ class _Ordering:
         nodes = dict(self._step.nodes)
         on_devices: dict[str, dict[Action, list[str]]] = defaultdict(lambda: defaultdict(list))
         for node in self._step:
-            if node.name in self._action and node.op not in COLLECTIVES:
+            if node.name in self._action and node.op is not const and node.op not in COLLECTIVES:
                 on_devices[node.device][self._action[node.name]].append(node.name)
         consumers = self._step.consumers()
         for device, by_action in on_devices.items():
@@ -230,11 +236,9 @@ class _Ordering:
     # --- order
 
     def _sorted(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
+        """``nodes`` in order; those on a cycle, and behind it, are left out."""
         when = self._times(nodes)
-        ordered = in_order(nodes, {name: (when[name], place) for place, name in enumerate(nodes)})
-        if len(ordered) < len(nodes):
-            raise self._cycle(nodes, ordered)
-        return ordered
+        return in_order(nodes, {name: (when[name], place) for place, name in enumerate(nodes)})
 
     def _times(self, nodes: Mapping[str, Node]) -> dict[str, int]:
         """The time at which each node is due: without an action, as soon as its inputs are there."""
