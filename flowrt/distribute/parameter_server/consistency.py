@@ -83,4 +83,4 @@ def policy_of(mode: Mode, workers: int, is_replicated: bool) -> Policy:
                 raise InvalidArgumentError(
                     f"Backup: expected 0 to {workers - 1} of {workers} workers; got {spare}"
                 )
-            return Policy(workers, workers - spare, None, is_replicated)
+            return Policy(workers, workers - spare, None, is_replicated, is_backup=spare > 0)

@@ -10,7 +10,7 @@ steps that it has completed.
 Rules of this file:
   1. A gradient is identified by its worker and clock, and is used once: if it is pushed again because the
      reply was lost, it is answered from the recorded state.
-  2. An update replaces one version: with a ``quorum`` above 1 only gradients computed from that version
+  2. An update replaces one version: with a ``quorum`` above 1, or backups, only gradients of that version
      count, one of each worker, and they are applied in the order of the workers. Later ones are dropped.
      A quorum is all members but the spare ones: as many as it leaves out of all workers.
   3. No step begins while a member's clock is more than ``staleness`` behind that of the step's worker (Ho et
@@ -51,18 +51,25 @@ RETURN_S = 3.0
 
 class Policy(NamedTuple):
     """``workers`` is their number; ``quorum`` of them make an update; ``staleness`` is how many clocks a step
-    may be ahead of the slowest member's, None for no limit.
+    may be ahead of the slowest member's, None for no limit. ``is_backup``: the other workers' gradients are
+    dropped, also where the quorum is 1.
     """
 
     workers: int
     quorum: int = 1
     staleness: int | None = None
     is_replicated: bool = False
+    is_backup: bool = False
 
     @property
     def spare(self) -> int:
         """Number of workers without which there is a quorum."""
         return self.workers - self.quorum
+
+    @property
+    def drops_late(self) -> bool:
+        """Whether gradients count only for the version that they were computed from."""
+        return self.quorum > 1 or self.is_backup
 
 
 class Role(Enum):
@@ -356,7 +363,7 @@ class ParameterShard:
         self._check_worker(push.worker)
         if push.clock < self.clocks[push.worker]:
             return [Answer(push.request, self.version)]  # an update has it, or it was dropped
-        if self.policy.quorum > 1 and (push.tag != self.version or self._is_late(push)):
+        if self.policy.drops_late and (push.tag != self.version or self._is_late(push)):
             self.dropped += 1
             self.clocks[push.worker] = push.clock + 1
             return [Answer(push.request, self.version), *self._admit()]

@@ -24,7 +24,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import DataLossError
@@ -49,10 +48,17 @@ Put: TypeAlias = Callable[[list[Buffer], Iterator[Buffer]], None]
 
 
 class _Kept(NamedTuple):
-    """A frame that may have to be sent again."""
+    """A frame that may have to be sent again: its bytes, or what they are made of."""
 
-    encode: Callable[[], Encoded]
+    buffers: list[Buffer] | None
+    header: bytes
+    payload: Sequence[Bytes]
     sent: Sent
+
+    def encode(self) -> Encoded:
+        if self.buffers is None:
+            return encode_checked(self.header, self.payload)
+        return list(self.buffers), NO_REST
 
 
 class RepeatedDamageError(DataLossError):
@@ -87,11 +93,11 @@ class CheckedFrames:
             is_late = self._has_ended
             if not is_late:
                 numbered = _NUMBER.pack(self._acknowledged + len(self._kept)) + header
-                frame = encode_checked(numbered, payload)
-                is_copied = frame[1] is NO_REST
-                again = partial(_same, frame[0]) if is_copied else partial(encode_checked, numbered, payload)
-                self._kept.append(_Kept(again, None if is_copied else sent))
-                self._put(*frame)
+                buffers, rest = encode_checked(numbered, payload)
+                is_copied = rest is NO_REST
+                kept = _Kept(buffers, b"", (), None) if is_copied else _Kept(None, numbered, payload, sent)
+                self._kept.append(kept)
+                self._put(list(buffers), rest)
         if (is_late or is_copied) and sent is not None:
             sent()
 
@@ -153,10 +159,12 @@ class CheckedFrames:
         self._is_waiting = False
         self._taken += 1
         self._resends = 0
-        self._bytes += len(frame.header) + sum(array.nbytes for array in frame.payload)
+        self._bytes += len(frame.header)
+        for array in frame.payload:
+            self._bytes += array.nbytes
         if self._bytes > JOINED or self._taken - self._told >= MAX_UNACKNOWLEDGED:
             self._acknowledge()
-        return frame._replace(header=frame.header[_NUMBER.size :])
+        return Frame(frame.kind, frame.header[_NUMBER.size :], frame.payload)
 
     def _acknowledge(self) -> None:
         self._told, self._bytes = self._taken, 0
@@ -220,10 +228,6 @@ def _number(frame: Frame) -> int:
 def _damage_of(frame: Frame) -> str:
     nbytes = sum(array.nbytes for array in frame.payload)
     return f"{len(frame.payload)} arrays of {nbytes} bytes came damaged"
-
-
-def _same(buffers: list[Buffer]) -> Encoded:
-    return list(buffers), NO_REST
 
 
 def _call_sent(kept: Sequence[_Kept] | deque[_Kept]) -> None:

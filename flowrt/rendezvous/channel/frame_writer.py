@@ -19,14 +19,11 @@ from typing import final
 from flowrt.rendezvous.channel.byte_stream import ByteStream
 from flowrt.rendezvous.channel.framing import NO_REST, Buffer
 
-PIECES_AT_ONCE = 4
-"""Pieces made before they are written: that many are still in the processor's cache."""
-
 
 @dataclass(slots=True)
 class Outgoing:
     """A frame being sent: its pieces, descriptors to pass with it, and a callback for when it is written.
-    ``rest``: pieces that are made when those before them are written.
+    ``rest``: pieces that are requested when those before them are written.
     """
 
     buffers: list[Buffer]
@@ -35,8 +32,8 @@ class Outgoing:
     rest: Iterator[Buffer] = NO_REST
 
     def take_pieces(self) -> list[Buffer]:
-        """The next of ``rest``; empty at the end."""
-        return list(itertools.islice(self.rest, PIECES_AT_ONCE))
+        """The next one of ``rest``; empty at the end."""
+        return list(itertools.islice(self.rest, 1))
 
     def close_descriptors(self) -> None:
         for descriptor in self.descriptors:

@@ -42,8 +42,8 @@ JOINED = 64 << 10
 written by one plain call.
 """
 PIECE = 256 << 10
-"""Bytes of an array for which the checksum is taken at a time, just before they are copied to the kernel or
-gRPC: they are read from memory once, and then from the processor's cache.
+"""Bytes of an array for which the checksum is taken at a time, just after the kernel or gRPC has copied them:
+then they are still in the processor's cache, where 64 MiB take 1 ms instead of 11.
 """
 
 _HEAD = struct.Struct("<4sBBHII")
@@ -102,19 +102,24 @@ def encode_checked(header: bytes, payload: Sequence[Bytes]) -> tuple[list[Buffer
     """
     prefix = _encode_prefix(Kind.CHECKED, header, [array.nbytes for array in payload])
     views = [_view(array) for array in payload if array.nbytes]
-    if sum(view.nbytes for view in views) > JOINED:
+    if views and sum(view.nbytes for view in views) > JOINED:
         return [prefix], _checked(views)
-    return [b"".join([prefix, *_checked(views)]) if payload else prefix], NO_REST
+    if not payload:
+        return [prefix], NO_REST
+    data = b"".join(views)
+    return [b"".join([prefix, data, _CRC.pack(crc32(data))])], NO_REST
 
 
 def _checked(views: Sequence[memoryview]) -> Iterator[Buffer]:
-    """``views`` in pieces, and their checksum."""
+    """``views`` in pieces, and their checksum. It takes a piece when the next one is requested: the piece has
+    been copied by then.
+    """
     crc = 0
     for view in views:
         for at in range(0, view.nbytes, PIECE):
             piece = view[at : at + PIECE]
-            crc = crc32(piece, crc)
             yield piece
+            crc = crc32(piece, crc)
     yield _CRC.pack(crc)
 
 
@@ -200,7 +205,7 @@ class FrameDecoder:
                 frames.append(frame)
                 view = view[HEAD_BYTES + len(frame.header) :]
                 continue
-            count = min(len(view), len(self.room))
+            count = min(len(view), len(self.room), PIECE)
             self.room[:count] = view[:count]
             frames += self.written(count)
             view = view[count:]

@@ -17,7 +17,16 @@ from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
 from flowrt.rendezvous.channel.checked_frames import CHECKED_KINDS, CheckedFrames
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.frame_writer import FrameWriter, Outgoing
-from flowrt.rendezvous.channel.framing import Allocate, Buffer, Frame, FrameDecoder, Kind, encode
+from flowrt.rendezvous.channel.framing import (
+    MAX_ARRAY,
+    PIECE,
+    Allocate,
+    Buffer,
+    Frame,
+    FrameDecoder,
+    Kind,
+    encode,
+)
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, DIED, Lifeline, join
 from flowrt.rendezvous.local_links.shared_frames import SharedFrames
 
@@ -43,6 +52,7 @@ class SocketConnection(Connection):
         self._shared = SharedFrames(self._poke) if kind == "unix" else None
         control = _no_control if self._shared is None else self._shared.control
         self._writer = FrameWriter(sock, self.peer, control, lambda error: self._life.lose(str(error), error))
+        self._read_bytes = PIECE if is_checked else MAX_ARRAY
         self._reader: threading.Thread | None = None
         self._has_answered = False
         """Whether the reader has written itself since it last read."""
@@ -105,7 +115,7 @@ class SocketConnection(Connection):
             room = self._decoder.room
             is_due, self._has_answered = self._has_answered, False
             if len(room) >= READ_BYTES:
-                count = self._socket.read(room)
+                count = self._socket.read(room[: self._read_bytes])
                 frames = self._decoder.written(count) if count else []
             else:
                 count = self._socket.read(buffer, is_due=is_due)

@@ -29,7 +29,8 @@ from flowrt.graph.resources.parameter_shard import Policy
         ("async", Async(), Policy(4, 1, None)),
         (("ssp", 0), StaleSynchronous(0), Policy(4, 4, None)),
         (("ssp", 3), StaleSynchronous(3), Policy(4, 1, 3)),
-        (["backup", 1], Backup(1), Policy(4, 3, None)),
+        (["backup", 1], Backup(1), Policy(4, 3, None, is_backup=True)),
+        (("backup", 3), Backup(3), Policy(4, 1, None, is_backup=True)),
         (Backup(0), Backup(0), Policy(4, 4, None)),
     ],
 )

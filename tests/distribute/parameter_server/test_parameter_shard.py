@@ -94,6 +94,16 @@ def test_a_straggler_joins_those_who_wait_for_it_and_else_does_not_wait():
     assert (shard.dropped, shard.clocks) == (1, [4, 4, 3, 2])
 
 
+def test_all_but_one_may_be_backups():
+    """The fastest makes each update, alone: it is no asynchronous job, where all gradients count."""
+    shard = ParameterShard("s", Policy(3, 1, is_backup=True))
+    assert push(shard, 1, 2, 0, 0, "first")[0] == ApplyUpdate(["first"])
+    assert push(shard, 2, 0, 0, 0, "late") == [Answer(2, 1)]
+    assert push(shard, 3, 0, 1, 1, "second")[0] == ApplyUpdate(["second"])
+    assert push(shard, 4, 1, 0, 0, "later") == [Answer(4, 2)]
+    assert (shard.version, shard.dropped, shard.clocks) == (2, 2, [2, 1, 1])
+
+
 def test_what_a_straggler_has_left_when_the_others_are_done_is_no_update():
     """Worker 0 has made its steps and stays: it evaluates, or waits for the others."""
     shard = straggling(Policy(3, 2), 5)
@@ -446,14 +456,18 @@ class Run:
 
 policies = st.integers(1, 4).flatmap(
     lambda workers: st.builds(
-        Policy, st.just(workers), st.integers(1, workers), st.one_of(st.none(), st.integers(0, 3))
-    )
+        Policy,
+        st.just(workers),
+        st.integers(1, workers),
+        st.one_of(st.none(), st.integers(0, 3)),
+        is_backup=st.booleans(),
+    )  # fmt: skip
 )
 
 
 @given(policies, st.integers(1, 8), st.integers(0, 2**32))
 def test_every_run_ends_and_uses_each_gradient_once_and_in_time(policy, steps, seed):
-    if policy.quorum > 1:
+    if policy.drops_late:
         policy = policy._replace(staleness=None)
     run = Run(policy, steps, seed).go()
     shard = run.shard
@@ -465,15 +479,17 @@ def test_every_run_ends_and_uses_each_gradient_once_and_in_time(policy, steps, s
     for version, gradients in run.updates:
         workers = [worker for worker, _, _ in gradients]
         assert workers == sorted(set(workers))
-        if policy.quorum > 1:
+        if policy.drops_late:
             assert all(tag == version for _, _, tag in gradients)
-    if policy.quorum in (1, policy.workers):
+    if policy.quorum == policy.workers or not policy.drops_late:
         assert shard.dropped == 0
     assert sum(shard.staleness.values()) == sum(used.values())
 
 
 spares = st.integers(3, 5).flatmap(
-    lambda workers: st.builds(Policy, st.just(workers), st.integers(2, workers - 1), st.none())
+    lambda workers: st.builds(
+        Policy, st.just(workers), st.integers(1, workers - 1), st.none(), is_backup=st.just(True)
+    )
 )
 
 

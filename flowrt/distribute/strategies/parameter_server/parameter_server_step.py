@@ -141,6 +141,7 @@ class StepBuilder:
         policy = self._servers.policy
         name = self._graph.unique_name(f"shard_{server}", mark_as_used=False)
         kind = f"{policy.workers} workers, quorum {policy.quorum}, staleness {policy.staleness}"
+        kind += ", backup" if policy.is_backup else ""
 
         def handle(device: str) -> Tensor:
             with self._graph.control_dependencies(None), placed_on(device):
@@ -149,6 +150,7 @@ class StepBuilder:
                     quorum=policy.quorum,
                     staleness=ops.UNBOUNDED if policy.staleness is None else policy.staleness,
                     is_replicated=policy.is_replicated,
+                    is_backup=policy.is_backup,
                     timeout_s=self._servers.timeout_s,
                     tasks=self._servers.tasks,
                     shared_name=f"{name} ({kind})",  # shards are separate per mode
@@ -192,7 +194,7 @@ class StepBuilder:
         """The version that each shard's gradient is of. Gradients that count only in one version are of the
         oldest that they were computed from.
         """
-        if self._servers.policy.quorum == 1 or len(begun) == 1:
+        if not self._servers.policy.drops_late or len(begun) == 1:
             return begun
         with placed_on(self._servers.worker_device):
             return [reduce_min(stack(begun))] * len(begun)
