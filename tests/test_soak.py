@@ -1,4 +1,4 @@
-"""The machinery of the soak: what a fault did is told apart from one that did nothing, and a wrong result is found."""
+"""The machinery of the soak: a fault that did nothing is told from one that did, a wrong result is found."""
 
 from __future__ import annotations
 
@@ -80,8 +80,14 @@ def line() -> Iterator[tuple[Network, socket.socket, socket.socket]]:
     """A network of two tasks, and the ends of a connection to the first one."""
     with ReservedPorts(4) as reserved:
         at = [f"127.0.0.1:{port}" for port in reserved.ports]
-        with socket.create_server(("127.0.0.1", reserved.ports[2])) as server, Network(at[:2], at[2:]) as network:
-            with socket.create_connection(("127.0.0.1", reserved.ports[0])) as here, server.accept()[0] as there:
+        with (
+            socket.create_server(("127.0.0.1", reserved.ports[2])) as server,
+            Network(at[:2], at[2:]) as network,
+        ):
+            with (
+                socket.create_connection(("127.0.0.1", reserved.ports[0])) as here,
+                server.accept()[0] as there,
+            ):
                 yield network, here, there
 
 
@@ -115,7 +121,9 @@ def test_a_delay_is_told(line: Any) -> None:
     assert network.delay(0, 0.0) == 0
 
 
-def test_a_flip_or_a_delay_of_nothing_is_missed(line: Any, tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flip_or_a_delay_of_nothing_is_missed(
+    line: Any, tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(faults, "FLIP_S", 0.1)
     monkeypatch.setattr(faults.time, "sleep", lambda seconds: None)
     for fault in (faults.flip, faults.delay):

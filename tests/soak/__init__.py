@@ -1,4 +1,4 @@
-"""A soak: a job of eight tasks is disturbed at random for hours, and its result must be that of an undisturbed run.
+"""A soak: eight tasks are disturbed at random for hours. The result must be that of an undisturbed run.
 
     make soak MINUTES=120            python -m tests.soak --minutes 120 [--seed 7] [--out runs/soak]
 

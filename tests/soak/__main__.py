@@ -67,7 +67,9 @@ class Progress:
             raise SystemExit(f"the job hangs: it is at step {step} since {STALL_S:g} s")
 
 
-def disturb(tasks: Tasks, network: Network, seconds: float, seed: int, log: Log, progress: Progress) -> Counter[str]:
+def disturb(
+    tasks: Tasks, network: Network, seconds: float, seed: int, log: Log, progress: Progress
+) -> Counter[str]:
     """Do harm for so long. How often each fault did something, and, as ``missed``, nothing."""
     source, done, end = Random(seed), Counter[str](), time.monotonic() + seconds
     while time.monotonic() < end:
@@ -144,7 +146,10 @@ def soak(minutes: float, seed: int, out: Path) -> int:
         raise SoakError(f"expected faults that do something; got {dict(done)}")
     unused = [fault.__name__ for fault in FAULTS if not done[fault.__name__]]
     log.say("result", same=not wrong, wrong=wrong, unused=unused)
-    print(f"seed {seed}: {steps:,} steps, {done.total() - done['missed']} faults, " + ("equal" if not wrong else f"NOT EQUAL: {wrong}"))
+    print(
+        f"seed {seed}: {steps:,} steps, {done.total() - done['missed']} faults, "
+        + ("equal" if not wrong else f"NOT EQUAL: {wrong}")
+    )
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""Faults, and whether they did anything: `Missed` where they did not, `SoakError` where they cannot have worked."""
+"""Faults, and whether they did anything: `Missed` where they did not, `SoakError` where they went wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SoakError(Exception):
     """The machinery of the soak, not the job, did something wrong."""
 
 
-class Missed(Exception):  # noqa: N818 (it is no error)
+class Missed(Exception):
     """A fault did nothing: it found no process, or no bytes."""
 
 
@@ -149,4 +149,6 @@ def draw(random: Random) -> Fault:
 def still_stopped(tasks: Tasks) -> list[str]:
     """Tasks that a fault has left stopped."""
     running = [(n, p.pid) for n, p in enumerate(tasks.processes) if p.poll() is None]
-    return [tasks.name(number) for number, pid in running if os.path.exists(f"/proc/{pid}") and _state(pid) == "T"]
+    return [
+        tasks.name(number) for number, pid in running if os.path.exists(f"/proc/{pid}") and _state(pid) == "T"
+    ]

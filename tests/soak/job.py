@@ -1,5 +1,5 @@
-"""The job: eight tasks train on digits. Each computes the gradient of its part of a batch and counts the steps that
-it took part in; the weights, their momentum and the global step are on different tasks.
+"""The job: eight tasks train on digits. Each computes the gradient of its part of a batch and counts its
+steps; the weights, their momentum and the global step are on different tasks.
 
     python -m tests.soak.job chief CLUSTER BIND DIRECTORY      trains until DIRECTORY/stop exists
     python -m tests.soak.job reference DIRECTORY STEPS         all tasks in one process, STEPS steps
@@ -83,7 +83,8 @@ def train(target: str, directory: Path, hooks: Sequence[Any], save_steps: int | 
     op = build()
     with tf.train.MonitoredTrainingSession(
         target, checkpoint_dir=str(directory), save_checkpoint_steps=save_steps, save_checkpoint_secs=None,
-        save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None, hooks=hooks, config=config,
+        save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None, hooks=hooks,
+        config=config,
     ) as session:  # fmt: skip
         while not session.should_stop() and not (directory / STOP).exists():
             session.run(op)

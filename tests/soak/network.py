@@ -1,4 +1,4 @@
-"""`Network`: a proxy before each task, all of which one thread serves. It delays bytes, and flips one bit of them.
+"""`Network`: a proxy before each task, all served by one thread. It delays bytes, and flips a bit of them.
 
 It counts what it did: a delay that held nothing back, or a flip that met no bytes, did nothing.
 """
@@ -71,8 +71,8 @@ class Network:
         return delayed
 
     def flip(self, task: int, random: Random | None) -> list[Flip]:
-        """Flip one bit in the next large piece to or from the task, or, without ``random``, none any more. The
-        flips since the last call.
+        """Flip one bit in the next large piece to or from the task or, without ``random``, none any more.
+        The flips since the last call.
         """
         way = self._ways[task]
         way.flip, flipped = random, way.flipped
@@ -97,7 +97,7 @@ class Network:
             copy.cancel()
         await asyncio.gather(*self._copies, return_exceptions=True)
 
-    def _joiner(self, number: int):  # noqa: ANN202
+    def _joiner(self, number: int):
         target, way = parse_address(self._pairs[number][1]), self._ways[number]
 
         async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -64,7 +64,15 @@ class Tasks:
         if number == 0:
             command = ["tests.soak.job", "chief", cluster, self._inner[0], str(self._directory)]
         else:
-            command = ["flowrt.cli.worker", "--cluster", cluster, "--job", "worker", "--task", str(number - 1)]
+            command = [
+                "flowrt.cli.worker",
+                "--cluster",
+                cluster,
+                "--job",
+                "worker",
+                "--task",
+                str(number - 1),
+            ]
             command += ["--bind", self._inner[number]]
         environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         environ |= {
