@@ -1,5 +1,5 @@
 """How soon a cluster names a task that died: ``python -m benchmarks.detection``. Three of four workers have a
-step that needs the last one; that is killed and, in another run, stopped. Prints when each survivor's step failed,
+step that needs the last one; that is killed or, in another run, stopped. Prints when the survivors failed,
 and how long 16 workers take to start.
 
 ``python -m benchmarks.detection survivor INDEX ADDRESSES...`` is a worker.
