@@ -29,6 +29,8 @@ MEAN_PAUSE_S = 6.0
 STALL_S = 180.0
 """A job that has made no step for so long, with time to recover between faults, hangs."""
 START_S = 120.0
+LONG_MINUTES = 15.0
+"""A soak as long as that has had faults of all kinds."""
 
 
 @final
@@ -145,6 +147,8 @@ def soak(minutes: float, seed: int, out: Path) -> int:
     if done.total() - done["missed"] == 0 or done["missed"] > done.total() / 2:
         raise SoakError(f"expected faults that do something; got {dict(done)}")
     unused = [fault.__name__ for fault in FAULTS if not done[fault.__name__]]
+    if unused and minutes >= LONG_MINUTES:
+        raise SoakError(f"expected faults of all kinds; got no {', '.join(unused)}")
     log.say("result", same=not wrong, wrong=wrong, unused=unused)
     print(
         f"seed {seed}: {steps:,} steps, {done.total() - done['missed']} faults, "
