@@ -25,6 +25,9 @@ COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="the wrong clock is in C: no compiler (cc)")
 
 READERS = {
+    "cli/top.py": "what is shown at a time, for people",
+    "distribute/observe/process_facts.py": "when the process started, as Prometheus wants it",
+    "rendezvous/grpc/health.py": "gRPC takes deadlines of the wall clock, and makes them monotonic at once",
     "distribute/observe/flight_recorder.py": "events for people, and for comparison with other hosts",
     "distribute/wire/clock.py": "how far another task's wall clock is ahead",
     "distribute/wire/peer.py": "the same",
