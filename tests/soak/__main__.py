@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -35,16 +36,18 @@ LONG_MINUTES = 15.0
 
 @final
 class Log:
-    """Events in ``path``, one a line, and on the console."""
+    """Events in ``path``, one a line, and on the console. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._began, self._file = time.monotonic(), path.open("w", buffering=1)
+        self._lock = threading.Lock()
 
     def say(self, event: str, **facts: Any) -> None:
         said = " ".join(f"{name}={value!r}" for name, value in facts.items())
         line = f"{time.monotonic() - self._began:8.1f} {event:8} {said}"
-        print(line, flush=True)
-        self._file.write(line + "\n")
+        with self._lock:
+            print(line, flush=True)
+            self._file.write(line + "\n")
 
 
 @final
