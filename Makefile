@@ -18,7 +18,7 @@ find_python = for name in $(1); do \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly fuzz lint types check bench bench-scaling docs protos clean
+.PHONY: help demo test test-nightly fuzz soak lint types check bench bench-scaling docs protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -38,6 +38,9 @@ test-nightly: $(READY)  ## run all tests, including the slow ones, with many fre
 
 fuzz: $(READY)  ## read 1,000,000 damaged frames, messages, graphs, manifests and schedules (INPUTS=n)
 	@$(PY) -m tests.fuzz --inputs $(or $(INPUTS),1000000)
+
+soak: $(READY)  ## disturb a job of eight tasks for 2 hours, and compare its result (MINUTES=n, SEED=n)
+	@$(PY) -m tests.soak --minutes $(or $(MINUTES),120) $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)  ## ruff: rules and format
 	@$(PY) -m ruff check --quiet .

@@ -261,7 +261,10 @@ class ConnectionManager:
     # --- time
 
     def beat(self, now: float) -> None:
-        """Send heartbeats to silent peers, and give up those that did not answer."""
+        """Give up peers that are silent, and from time to time send all heartbeats, which have answers."""
+        for peer in list(self._peers.values()):
+            if now - peer.heard_at > self._liveness.lost_s:
+                peer.fail(f"no sign of life for {self._liveness.lost_s:g} s")
         if now < self._next_beat:
             return
         self._next_beat = now + self._liveness.heartbeat_s
@@ -269,10 +272,7 @@ class ConnectionManager:
         self._check_descriptors()
         self.repeat()
         for peer in list(self._peers.values()):
-            if now - peer.heard_at > self._liveness.lost_s:
-                peer.fail(f"no sign of life for {self._liveness.lost_s:g} s")
-            else:
-                peer.ask(Message(pb.Heartbeat()), ignore)
+            peer.ask(Message(pb.Heartbeat()), ignore)
 
     def _close_silent(self, now: float) -> None:
         with self._lock:

@@ -36,7 +36,7 @@ from flowrt.distribute.launch.drain import Operator
 from flowrt.distribute.master.pending_replies import GRACE_S, LATE_S
 from flowrt.distribute.wire import messages
 from flowrt.distribute.wire.messages import Message
-from flowrt.distribute.wire.peer import MAX_REPEATED, dial
+from flowrt.distribute.wire.peer import MAX_REPEATED, NUMBER_BITS, dial
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -442,7 +442,8 @@ def _text(end: End, frame: Frame | None) -> str:
     if frame is None:
         return f"loses its connection to {end.peer}"
     envelope = pb.Envelope.FromString(frame.header)
-    number = f"{envelope.request_id}{' answer' if envelope.is_answer else ''}"
+    in_connection = envelope.request_id % (1 << NUMBER_BITS)  # the rest is random
+    number = f"{in_connection}{' answer' if envelope.is_answer else ''}"
     return f"<- {end.peer:<9} {number:>10} {_kind(frame)}"
 
 

@@ -148,6 +148,18 @@ def test_a_connection_that_damages_everything_is_data_loss_not_a_lost_task(pair:
     assert f"task {THERE} was lost: connection: damaged" in ended.message
 
 
+def test_a_request_of_another_connection_is_refused(pair: Pair) -> None:
+    """It was recorded there, and is sent again here after the hello that was recorded, too."""
+    pair.ask(Message(pb.GetStatus()))
+    (recorded,) = [end.inbox[0] for end in pair.network.ends if end.inbox]
+    pair.deliver()
+    assert len(pair.called.requests) == 1
+    other = Pair()
+    other.peer.connection.send(recorded.header)
+    other.deliver()
+    assert not other.called.requests
+
+
 def test_a_request_has_its_own_answer(pair: Pair) -> None:
     for step in (1, 2):
         pair.ask(Message(pb.RunGraph(step=step)))

@@ -27,13 +27,6 @@ def test_what_must_hold_holds(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(500, 5500, 500))
-def test_what_must_hold_holds_in_thousands(first: int) -> None:
-    for seed in range(first, first + 500):
-        check(seed)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
 def test_what_must_hold_holds_in_schedules_that_nobody_has_seen(part: int) -> None:
     """10,000 fresh seeds a night."""

@@ -65,8 +65,8 @@ class HealthCall:
             self._release()
 
     def _serve(self) -> None:
-        end = time.time() + REQUEST_S
-        while _READ in self._under_way and self._next(end):
+        end = time.monotonic() + REQUEST_S
+        while _READ in self._under_way and self._next(max(0.0, end - time.monotonic())):
             pass
         if _READ in self._under_way or self._message is None:
             self._finish(Status("INVALID_ARGUMENT", "expected a HealthCheckRequest"))
@@ -91,7 +91,7 @@ class HealthCall:
             if status != told and _WRITE not in self._under_way:
                 told = status
                 self._begin(_WRITE, self._message_of(status))
-            self._next(time.time() + LOOK_S)
+            self._next(LOOK_S)
         self._finish(Status("OK", ""))
 
     def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
@@ -114,9 +114,11 @@ class HealthCall:
         self._under_way.add(tag)
         self._call.start_server_batch(operations, tag)
 
-    def _next(self, end: float | None) -> bool:
-        """Wait for the core to have done something, until ``end``, since the epoch. False if it has not."""
-        event = self._events.poll(end)
+    def _next(self, seconds: float | None) -> bool:
+        """Wait so long for the core to have done something. False if it has not."""
+        event = self._events.poll(
+            None if seconds is None else time.time() + seconds
+        )  # gRPC's kind of deadline
         if event.tag is None:
             return False
         self._under_way.discard(event.tag)
