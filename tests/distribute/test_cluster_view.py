@@ -243,7 +243,7 @@ def test_a_stopped_task_delays_top_by_its_patience_only(
     assert said.splitlines()[3].split()[-2:] == ["no", "answer"]
 
 
-def test_observers_are_no_peers_of_the_job() -> None:
+def test_watchers_are_no_peers_of_the_job() -> None:
     """They leave no connection between tasks: a task that ends then is nobody's loss."""
     with cluster(2, 0) as tasks:
         assert main(["top", tasks.target, "--once", "--interval", "0.1"]) == 0

@@ -1,10 +1,10 @@
-"""`Inspection`: what a task tells observers of the cluster: its metrics, and profiles of its next steps.
+"""`Inspection`: what a task tells watchers of the cluster: its metrics, and profiles of its next steps.
 
     GET /metrics          --> text for Prometheus
     GetMetrics            --> Metrics            ``flowrt top``
     ProfileSteps(n)       --> StepProfiles       ``flowrt profile``, when n steps have ended
 
-An observer is a client without a session. It asks each task itself, so tasks connect to no other for it.
+A watcher is a client without a session. It asks each task itself, so tasks connect to no other for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkerFacts(NamedTuple):
 
 @final
 class Inspection:
-    """The observers' view of ``task``, with its ``steps`` and ``devices``, in a cluster of ``addresses``.
+    """The watchers' view of ``task``, with its ``steps`` and ``devices``, in a cluster of ``addresses``.
     ``facts()`` is the state of its worker.
     """
 
@@ -102,7 +102,7 @@ class Inspection:
             yield Sample("flowrt_device_memory_limit_bytes", stats.bytes_limit or 0, label)
         yield from process_samples()
 
-    # --- requests of observers
+    # --- requests of watchers
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
         """Answer the peer ``token``: to `GetMetrics` now, to `ProfileSteps` when the steps have ended."""
