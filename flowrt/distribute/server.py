@@ -207,6 +207,8 @@ class Server:
     def _serve_metrics(self, address: str) -> None:
         try:
             self._inspection.serve(address, self._security)
+            if os.environ.get(METRICS):  # they are slower then, so not unasked
+                self._inspection.watch_local_steps()
         except OpError:
             self.stop()
             raise

@@ -27,9 +27,11 @@ from flowrt.distribute.observe.metrics_page import MetricsPage
 from flowrt.distribute.observe.process_facts import process_samples
 from flowrt.distribute.wire.clock import offset_of
 from flowrt.distribute.wire.messages import Message
+from flowrt.distribute.worker.local_steps import LocalSteps
 from flowrt.distribute.worker.step_profiles import TracedStep
 from flowrt.distribute.worker.steps import Steps
 from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.executor.observe.step_watch import step_watch, watch_steps
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.security import Security
 
@@ -64,6 +66,7 @@ class Inspection:
         self._devices, self._threads, self._facts = devices, threads, facts
         self._began = time.monotonic()
         self._page: MetricsPage | None = None
+        self._local_steps: LocalSteps | None = None
 
     @property
     def url(self) -> str | None:
@@ -74,8 +77,15 @@ class Inspection:
         """Serve the metrics by HTTP, until `close`. Raises as `MetricsPage`."""
         self._page = MetricsPage(address, security, self.text)
 
+    def watch_local_steps(self) -> None:
+        """Count and profile the steps of the process's own sessions, too, until `close`."""
+        self._local_steps = LocalSteps(self._task, self._counts, self._steps.profiles)
+        watch_steps(self._local_steps)
+
     def close(self) -> None:
         """Idempotent."""
+        if self._local_steps is not None and step_watch() is self._local_steps:
+            watch_steps(None)
         if self._page is not None:
             self._page.close()
 
