@@ -247,6 +247,15 @@ def test_a_stopped_task_delays_top_by_its_patience_only(
     assert said.splitlines()[3].split()[-2:] == ["no", "answer"]
 
 
+def test_top_ends_when_the_cluster_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = tf.train.Server.create_local_server()
+    monkeypatch.setattr(top.time, "sleep", lambda seconds: server.stop())
+    line = told(capsys, 4, "top", server.target)
+    assert line.startswith("flowrt top: no task answers any more. ")
+
+
 def test_watchers_are_no_peers_of_the_job() -> None:
     """They leave no connection between tasks: a task that ends then is nobody's loss."""
     with cluster(2, 0) as tasks:

@@ -10,7 +10,7 @@ import atexit
 import os
 from pathlib import Path
 
-from flowrt.distribute.cluster.metrics_address import OFF, VARIABLE
+from flowrt.distribute.cluster.metrics_address import is_asked_for
 from flowrt.distribute.resolvers import ResolvedCluster
 from flowrt.distribute.server import Server, server_as, task_name
 from flowrt.executor.ends.config import ConfigProto
@@ -26,7 +26,7 @@ def group_transport(cluster: ResolvedCluster) -> Transport | None:
     """The transport by which this worker of ``cluster`` joins groups; None for the default. If metrics are
     asked for it starts the worker's server, unless there is one. Raises as `Server`.
     """
-    if os.environ.get(VARIABLE, OFF) in ("", OFF):
+    if not is_asked_for():
         return None
     if (
         cluster.address not in _servers
