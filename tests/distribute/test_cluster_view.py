@@ -20,8 +20,12 @@ import pytest
 import flowrt as tf
 from flowrt.cli import top
 from flowrt.cli.main import main
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.observe.cluster_view import Reading, TaskView, view
-from flowrt.distribute.resolvers import VARIABLES
+from flowrt.distribute.resolvers import VARIABLES, ResolvedCluster
+from flowrt.distribute.server import server_as
+from flowrt.distribute.strategies.kinds.watched_worker import group_transport
 from flowrt.distribute.worker.step_profiles import MAX_PROFILES, StepProfiles, TracedStep
 from flowrt.distribute.worker.step_trace import StepTrace
 from flowrt.errors import ResourceExhaustedError
@@ -300,8 +304,8 @@ def test_workers_with_sessions_of_their_own_are_watched_if_metrics_are_asked_for
     )
     try:
         assert job.stdout
-        cluster_line = job.stdout.readline().removeprefix("[worker 0] ")
-        target = "grpc://" + json.loads(cluster_line)["worker"][0]
+        described = job.stdout.readline().partition("] ")[2]  # of the first worker that is ready
+        target = "grpc://" + json.loads(described)["worker"][0]
         assert main(["top", target, "--once", "--json", "--interval", "1"]) == 0
         found = {each["task"]: each for each in json.loads(capsys.readouterr().out)["tasks"]}
         assert main(["profile", target, "--steps", "3", "--out", str(out)]) == 0
@@ -318,6 +322,25 @@ def test_workers_with_sessions_of_their_own_are_watched_if_metrics_are_asked_for
     events = json.loads(out.read_text())["traceEvents"]
     names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert {f"/job:worker/replica:0/task:{index}" for index in range(2)} <= names
+
+
+def test_a_worker_of_another_membership_gets_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReservedPorts(3) as reserved:
+        first, *others = (f"127.0.0.1:{port}" for port in reserved.ports)
+        memberships = [
+            ResolvedCluster(ClusterSpec({"worker": [first, other]}), "worker", 0, "a test")
+            for other in others
+        ]
+        assert group_transport(memberships[0]) is None
+        monkeypatch.setenv("FLOWRT_METRICS", "0")
+        for membership in memberships:
+            assert group_transport(membership) is not None
+            server = server_as(membership.spec, "/job:worker/replica:0/task:0")
+            assert server is not None
+            assert group_transport(membership) is not None
+            assert server_as(membership.spec, server.task) is server
+        assert server_as(memberships[0].spec, server.task) is None
+        server.stop()
 
 
 def test_local_steps_are_not_slowed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,9 @@ def group_transport(cluster: ResolvedCluster) -> Transport | None:
     """
     if not is_asked_for():
         return None
-    if (
-        cluster.address not in _servers
-        and server_as(cluster.spec, task_name(cluster.job, cluster.task)) is None
-    ):
+    if server_as(cluster.spec, task_name(cluster.job, cluster.task)) is None:
+        if (earlier := _servers.pop(cluster.address, None)) is not None:  # of an elastic job's last epoch
+            earlier.stop()
         config = ConfigProto(device_count={"GPU": 0})  # its sessions have the GPUs
         server = _servers[cluster.address] = Server(cluster.spec, cluster.job, cluster.task, config=config)
         atexit.register(server.stop)
