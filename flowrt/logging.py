@@ -38,7 +38,9 @@ def set_verbosity(v: int) -> None:
     _logger.setLevel(v)
     if not _logger.handlers and not _logging.getLogger().handlers:
         handler = _logging.StreamHandler()
-        handler.setFormatter(_log_records.formatter("%(levelname)s:flowrt:%(message)s", _task()))
+        handler.setFormatter(
+            _log_records.formatter("%(levelname)s:flowrt:%(message)s", _log_records.own_task())
+        )
         _logger.addHandler(handler)
 
 
@@ -75,10 +77,6 @@ def flush() -> None:
         handler.flush()
 
 
-def _task() -> str:
-    return _os.environ.get("FLOWRT_TASK", "")
-
-
 def _set_from_environment() -> None:
     """``FLOWRT_LOG=info`` and its like, without a line in the script. Raises `InvalidArgumentError`, and
     OSError if the log cannot be opened.
@@ -90,7 +88,8 @@ def _set_from_environment() -> None:
     if asked or directory or _log_records.uses_json():
         set_verbosity(levels[asked.lower() or "warn"])
     if directory:
-        _log_records.add_log(_logger, _Path(directory) / _log_records.log_name(_task()), _task())
+        task = _log_records.own_task()
+        _log_records.add_log(_logger, _Path(directory) / _log_records.log_name(task), task)
 
 
 _set_from_environment()

@@ -101,6 +101,11 @@ class LogFile(logging.Handler):
         super().close()
 
 
+def own_task() -> str:
+    """The task that this process is by its environment: ``worker:0``, "" if it is none."""
+    return os.environ.get("FLOWRT_TASK", "")
+
+
 def log_name(task: str) -> str:
     """The name of a process's log: ``worker_0.log`` for task ``worker:0``, else by its number."""
     return f"{task.replace(':', '_') or os.getpid()}.log"

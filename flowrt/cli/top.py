@@ -13,7 +13,7 @@ from flowrt.cli.watching import add_target, watch_cluster
 from flowrt.distribute.launch.cluster_watch import ClusterWatch
 from flowrt.distribute.observe.cluster_view import Reading, TaskView, read_metrics, view
 from flowrt.distribute.wire.messages import Message
-from flowrt.errors import OpError
+from flowrt.errors import OpError, UnavailableError
 from flowrt.profiler.text_table import aligned, size_text
 from flowrt.protos import cluster_pb2 as pb
 
@@ -49,6 +49,8 @@ def _show(watch: ClusterWatch, arguments: argparse.Namespace) -> int:
     while True:
         time.sleep(arguments.interval)
         now = _read(watch)
+        if all(isinstance(each, str) for each in now.values()):
+            raise UnavailableError(f"no task answers any more. {next(iter(now.values()))}")
         tasks = view({task: each for task, each in before.items() if isinstance(each, Reading)}, now)
         if arguments.json:
             print(json.dumps({"time": time.time(), "tasks": [asdict(each) for each in tasks]}), flush=True)

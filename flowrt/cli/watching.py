@@ -25,7 +25,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def watch_cluster(command: str, target: str, look: Callable[[ClusterWatch], int]) -> int:
-    """The status of ``look``, which gets an observer of the cluster at ``target``. An error is one line on
+    """The status of ``look``, which gets a watcher of the cluster at ``target``. An error is one line on
     stderr, with the status of `flowrt.distribute.cluster.exit_codes`: 2 for a mistake, 3 if the task cannot
     be reached, 6 if it refuses us.
     """

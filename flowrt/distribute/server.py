@@ -26,12 +26,11 @@ import flowrt.version
 from flowrt.device.device import Device
 from flowrt.device.interruptible import in_slices
 from flowrt.device.local_devices import local_devices
-from flowrt.distribute.cluster.bind_policy import check_bind, checked_security
+from flowrt.distribute.cluster.bind_policy import checked_security
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.cluster.containers import Containers
 from flowrt.distribute.cluster.graph_limits import check_remote_graph
-from flowrt.distribute.cluster.metrics_address import VARIABLE as METRICS
-from flowrt.distribute.cluster.metrics_address import metrics_address
+from flowrt.distribute.cluster.metrics_address import checked_metrics_address
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s
 from flowrt.distribute.connection_manager import ConnectionManager, ignore, task_of
@@ -43,7 +42,7 @@ from flowrt.distribute.wire.messages import Message, kind_of, lost, read_graph
 from flowrt.distribute.wire.peer import Done, Reply
 from flowrt.distribute.worker import worker as w
 from flowrt.distribute.worker.describe import describe_parts
-from flowrt.distribute.worker.inspection import Inspection, WorkerFacts
+from flowrt.distribute.worker.inspection import Inspection
 from flowrt.distribute.worker.part import CompiledPart, cut_by_task
 from flowrt.distribute.worker.steps import Steps, as_op_error
 from flowrt.errors import (
@@ -130,10 +129,8 @@ class Server:
         self._addresses = {task_name(j, i): address for j, i, address in self.cluster.tasks()}
         self._bind = bind or self._addresses[self.task]
         security = checked_security(security, self._bind, list(self._addresses.values()), insecure)
-        setting = os.environ.get(METRICS, "")
-        self._metrics_at = metrics_address(setting, self.cluster, job, index, self._bind)
-        if self._metrics_at is not None:
-            check_bind(self._metrics_at, security, insecure)
+        place = self.cluster, job, index, self._bind
+        self._metrics_at = checked_metrics_address(*place, security, insecure)
         self._security = security
         self._allowed_ops = frozenset(allowed_ops)
         self.incarnation = secrets.randbits(64) | 1
@@ -155,8 +152,8 @@ class Server:
         version, new_rendezvous = flowrt.version.VERSION, self._steps.new_rendezvous
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
         self._inspection = Inspection(
-            self.task, self._addresses, self._steps, self._observer.counts, self._connections,
-            self.devices, self._threads, self._facts,
+            self.task, self._addresses, self._worker, self._steps, self._observer.counts, self._connections,
+            self.devices, self._threads,
         )  # fmt: skip
         self._containers = Containers(self._failure_detector.missing)
         self._serial = itertools.count(1)
@@ -194,19 +191,15 @@ class Server:
         if self._listener is not None:
             return
         self._pass_time()  # before the first request: deadlines count from here
-        is_serving = None if self._metrics_at is None else self._is_serving
+        is_serving = None if self._metrics_at is None else self._inspection.is_serving
         self._listener = self._transport.listen(self._bind, self._connections.accept, is_serving)
         if parse_address(self._addresses[self.task]).port == 0:
             self._addresses[self.task] = self._listener.address
         _SERVERS[self.target] = self
         self._connections.groups.register((self._addresses[self.task], self._listener.address))
         self._ticker.start()
-        if self._metrics_at is not None:
-            self._serve_metrics(self._metrics_at)
-
-    def _serve_metrics(self, address: str) -> None:
         try:
-            self._inspection.serve(address, self._security)
+            self._inspection.serve(self._metrics_at, self._security)
         except OpError:
             self.stop()
             raise
@@ -281,12 +274,6 @@ class Server:
     def _is_idle(self) -> bool:
         with self._lock:
             return not self._worker.num_running and not self._steps.num_running
-
-    def _is_serving(self) -> bool:
-        return not self._worker.is_draining and not self._stopped.is_set()
-
-    def _facts(self) -> WorkerFacts:
-        return WorkerFacts(self._worker.num_sessions, self._worker.is_draining)
 
     def _end_steps(self, error: OpError) -> None:
         with self._lock:

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +20,17 @@ import pytest
 import flowrt as tf
 from flowrt.cli import top
 from flowrt.cli.main import main
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.observe.cluster_view import Reading, TaskView, view
+from flowrt.distribute.resolvers import VARIABLES, ResolvedCluster
+from flowrt.distribute.server import server_as
+from flowrt.distribute.strategies.kinds.watched_worker import group_transport
 from flowrt.distribute.worker.step_profiles import MAX_PROFILES, StepProfiles, TracedStep
 from flowrt.distribute.worker.step_trace import StepTrace
 from flowrt.errors import ResourceExhaustedError
-from tests.distribute.processes import SOON_S, Cluster, cluster
+from flowrt.executor.observe.step_watch import step_watch
+from tests.distribute.processes import ROOT, SOON_S, Cluster, cluster
 
 TOKEN = "t" * 43
 
@@ -243,11 +251,115 @@ def test_a_stopped_task_delays_top_by_its_patience_only(
     assert said.splitlines()[3].split()[-2:] == ["no", "answer"]
 
 
-def test_observers_are_no_peers_of_the_job() -> None:
+def test_top_ends_when_the_cluster_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = tf.train.Server.create_local_server()
+    monkeypatch.setattr(top.time, "sleep", lambda seconds: server.stop())
+    line = told(capsys, 4, "top", server.target)
+    assert line.startswith("flowrt top: no task answers any more. ")
+
+
+def test_watchers_are_no_peers_of_the_job() -> None:
     """They leave no connection between tasks: a task that ends then is nobody's loss."""
     with cluster(2, 0) as tasks:
         assert main(["top", tasks.target, "--once", "--interval", "0.1"]) == 0
         assert [list(server._connections._connections) for server in tasks.servers] == [[], []]
+
+
+WORKER = """
+import os, sys, time
+import numpy as np
+import flowrt as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    weights = tf.get_variable("weights", [8, 8], initializer=tf.zeros_initializer())
+given = tf.placeholder(tf.float32, [8, 8])
+
+def step():
+    loss = tf.reduce_sum(tf.square(tf.matmul(given, weights) - 1.0))
+    with tf.control_dependencies([tf.train.GradientDescentOptimizer(1e-6).minimize(loss)]):
+        return tf.reduce_max(given)
+
+has_ended = strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(step), axis=None)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    print(os.environ["FLOWRT_CLUSTER"], flush=True)
+    while not session.run(has_ended, {given: np.full([8, 8], os.path.exists(sys.argv[1]), np.float32)}):
+        time.sleep(0.02 if os.environ["RANK"] == "1" else 0)
+"""
+"""Trains until the file of its argument exists; the second worker is slow."""
+
+
+def test_workers_with_sessions_of_their_own_are_watched_if_metrics_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, stop, out = tmp_path / "train.py", tmp_path / "stop", tmp_path / "run.json"
+    script.write_text(WORKER)
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    command = [sys.executable, "-m", "flowrt.cli.run", "--standalone", "--nproc", "2", str(script), str(stop)]
+    job = subprocess.Popen(
+        command, cwd=ROOT, env={**kept, "FLOWRT_METRICS": "0"}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert job.stdout
+        described = job.stdout.readline().partition("] ")[2]  # of the first worker that is ready
+        target = "grpc://" + json.loads(described)["worker"][0]
+        assert main(["top", target, "--once", "--json", "--interval", "1"]) == 0
+        found = {each["task"]: each for each in json.loads(capsys.readouterr().out)["tasks"]}
+        assert main(["profile", target, "--steps", "3", "--out", str(out)]) == 0
+        said = capsys.readouterr()
+        stop.touch()
+        assert job.wait(SOON_S) == 0
+    finally:
+        job.kill()
+        job.communicate()
+    assert all(each["steps_per_s"] > 0 for each in found.values())
+    assert {task for task, each in found.items() if each["is_straggler"]} == {"worker:1"}
+    assert found["worker:0"]["collective_share"] > found["worker:1"]["collective_share"]
+    assert said.err == ""
+    events = json.loads(out.read_text())["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert {f"/job:worker/replica:0/task:{index}" for index in range(2)} <= names
+
+
+def test_a_worker_of_another_membership_gets_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReservedPorts(3) as reserved:
+        first, *others = (f"127.0.0.1:{port}" for port in reserved.ports)
+        memberships = [
+            ResolvedCluster(ClusterSpec({"worker": [first, other]}), "worker", 0, "a test")
+            for other in others
+        ]
+        assert group_transport(memberships[0]) is None
+        monkeypatch.setenv("FLOWRT_METRICS", "0")
+        for membership in memberships:
+            assert group_transport(membership) is not None
+            server = server_as(membership.spec, "/job:worker/replica:0/task:0")
+            assert server is not None
+            assert group_transport(membership) is not None
+            assert server_as(membership.spec, server.task) is server
+        assert server_as(memberships[0].spec, server.task) is None
+        server.stop()
+
+
+def test_local_steps_are_not_slowed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = tf.train.Server.create_local_server()
+    assert step_watch() is None
+    server.stop()
+    monkeypatch.setenv("FLOWRT_METRICS", "0")
+    server = tf.train.Server.create_local_server()
+    try:
+        with tf.Session() as session:
+            assert session.run(tf.constant(2) * 3) == 6
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(tf.check_numerics(tf.placeholder_with_default(float("nan"), []), "no"))
+        text = server._inspection.text()
+        assert 'flowrt_steps_total{task="localhost:0",outcome="ok"} 1\n' in text
+        assert 'flowrt_steps_total{task="localhost:0",outcome="failed"} 1\n' in text
+    finally:
+        server.stop()
+    assert step_watch() is None
 
 
 def told(capsys: pytest.CaptureFixture[str], status: int, *words: str) -> str:

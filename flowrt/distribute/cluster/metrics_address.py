@@ -12,15 +12,32 @@ The tasks of one host take consecutive ports, in the order of the cluster; with 
 
 from __future__ import annotations
 
+import os
 import re
 
-from flowrt.distribute.cluster.bind_policy import is_loopback
+from flowrt.distribute.cluster.bind_policy import check_bind, is_loopback
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
 from flowrt.errors import InvalidArgumentError
+from flowrt.rendezvous.channel.security import Security
 
 VARIABLE = "FLOWRT_METRICS"
 OFF = "off"
 MAX_PORT = 65535
+
+
+def is_asked_for() -> bool:
+    """Whether the environment names a place, in place of the default."""
+    return os.environ.get(VARIABLE, "") not in ("", OFF)
+
+
+def checked_metrics_address(
+    cluster: ClusterSpec, job: str, index: int, bind: str, security: Security, insecure: bool
+) -> str | None:
+    """`metrics_address` by the environment. Raises also as `check_bind`, if strangers could read there."""
+    address = metrics_address(os.environ.get(VARIABLE, ""), cluster, job, index, bind)
+    if address is not None:
+        check_bind(address, security, insecure)
+    return address
 
 
 def metrics_address(setting: str, cluster: ClusterSpec, job: str, index: int, bind: str) -> str | None:

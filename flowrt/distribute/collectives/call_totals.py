@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from typing import NamedTuple, final
@@ -29,13 +30,19 @@ class CallTotals:
 
     def add(self, call: Call, seconds: float) -> None:
         """One ``call`` of one rank has succeeded."""
-        nbytes = math.prod(call.shape) * np.dtype(call.dtype).itemsize if call.dtype else 0
+        nbytes = math.prod(call.shape) * _item_bytes(call.dtype)
         with self._lock:
             calls, before_s, before = self._totals
             self._totals = Totals(calls + 1, before_s + seconds, before + nbytes)
 
     def read(self) -> Totals:
         return self._totals
+
+
+@functools.cache
+def _item_bytes(dtype: str) -> int:
+    """Bytes of an element; 0 of a call without an array."""
+    return np.dtype(dtype).itemsize if dtype else 0
 
 
 TOTALS = CallTotals()

@@ -7,5 +7,5 @@ parent_watchdog           a program that dies with its parent
 launcher                  ``flowrt-run``
 local_cluster, ray_cluster  tasks of one host; Ray actors
 check, drain              ``flowrt-worker --check`` and ``--drain``
-cluster_watch             an observer of all tasks, for ``flowrt top`` and ``flowrt profile``
+cluster_watch             a watcher of all tasks, for ``flowrt top`` and ``flowrt profile``
 """

@@ -1,4 +1,4 @@
-"""`ClusterWatch`: an observer of all tasks of a cluster, for ``flowrt top`` and ``flowrt profile``.
+"""`ClusterWatch`: a watcher of all tasks of a cluster, for ``flowrt top`` and ``flowrt profile``.
 
     the task at an address --GetMetrics--> the addresses of all tasks --a connection each--> their answers
 

@@ -178,6 +178,8 @@ def _parse(header: bytes) -> Any:
 
 _ASKED_BY = {
     "clock_reading": "ReadClock",
+    "metrics": "GetMetrics",
+    "step_profiles": "ProfileSteps",
     "device_list": "CreateWorkerSession",
     "graph_handle": "RegisterGraph",
     "step_result": "RunGraph",

@@ -4,8 +4,9 @@ gang_turns                            order of steps with collectives of joined 
 kept_tensors                          values kept between the calls of a partial run
 part                                  `CompiledPart`: one task's part of a callable
 step_progress, step_trace, describe   progress as text; traces; compiled parts
-inspection                            metrics of a task, for observers of the cluster
-step_profiles                         traces of the next steps, for observers
+inspection                            metrics of a task, for watchers of the cluster
+local_steps                           steps of the process's own sessions
+step_profiles                         traces of the next steps, for watchers
 steps                                 running steps and their tensors
 worker                                `Worker`: a pure state machine
 """

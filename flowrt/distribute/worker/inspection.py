@@ -1,23 +1,24 @@
-"""`Inspection`: what a task tells observers of the cluster: its metrics, and profiles of its next steps.
+"""`Inspection`: what a task tells watchers of the cluster: its metrics, and profiles of its next steps.
 
     GET /metrics          --> text for Prometheus
     GetMetrics            --> Metrics            ``flowrt top``
     ProfileSteps(n)       --> StepProfiles       ``flowrt profile``, when n steps have ended
 
-An observer is a client without a session. It asks each task itself, so tasks connect to no other for it.
+A watcher is a client without a session. It asks each task itself, so tasks connect to no other for it.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import final
 
 import numpy as np
 
 import flowrt.version
 from flowrt.device.device import Device
+from flowrt.distribute.cluster.metrics_address import is_asked_for
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.collectives.call_totals import TOTALS
 from flowrt.distribute.connection_manager import ConnectionManager
@@ -27,9 +28,12 @@ from flowrt.distribute.observe.metrics_page import MetricsPage
 from flowrt.distribute.observe.process_facts import process_samples
 from flowrt.distribute.wire.clock import offset_of
 from flowrt.distribute.wire.messages import Message
+from flowrt.distribute.worker.local_steps import LocalSteps
 from flowrt.distribute.worker.step_profiles import TracedStep
 from flowrt.distribute.worker.steps import Steps
+from flowrt.distribute.worker.worker import Worker
 from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.executor.observe.step_watch import step_watch, watch_steps
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.security import Security
 
@@ -37,45 +41,52 @@ MAX_STEPS = 1000
 MAX_PROFILE_S = 3600.0
 
 
-class WorkerFacts(NamedTuple):
-    sessions: int
-    is_draining: bool
-
-
 @final
 class Inspection:
-    """The observers' view of ``task``, with its ``steps`` and ``devices``, in a cluster of ``addresses``.
-    ``facts()`` is the state of its worker.
-    """
+    """The watchers' view of ``task``, with its ``worker`` and ``devices``, in a cluster of ``addresses``."""
 
     def __init__(
         self,
         task: str,
         addresses: Mapping[str, str],
+        worker: Worker,
         steps: Steps,
         counts: Counts,
         connections: ConnectionManager,
         devices: Sequence[Device],
         threads: Threads,
-        facts: Callable[[], WorkerFacts],
     ) -> None:
-        self._task, self._addresses, self._steps = task, addresses, steps
+        self._task, self._addresses, self._worker, self._steps = task, addresses, worker, steps
         self._counts, self._connections = counts, connections
-        self._devices, self._threads, self._facts = devices, threads, facts
+        self._devices, self._threads = devices, threads
         self._began = time.monotonic()
         self._page: MetricsPage | None = None
+        self._local_steps: LocalSteps | None = None
 
     @property
     def url(self) -> str | None:
         """Address of the metrics by HTTP, None if they are not served."""
         return None if self._page is None else self._page.url
 
-    def serve(self, address: str, security: Security) -> None:
-        """Serve the metrics by HTTP, until `close`. Raises as `MetricsPage`."""
+    def is_serving(self) -> bool:
+        """Whether the task takes work."""
+        return not self._worker.is_draining
+
+    def serve(self, address: str | None, security: Security) -> None:
+        """Serve the metrics by HTTP at ``address``, until `close`; None: nowhere. If the user asked for them,
+        count and profile the steps of the process's own sessions, too. Raises as `MetricsPage`.
+        """
+        if address is None:
+            return
         self._page = MetricsPage(address, security, self.text)
+        if is_asked_for():  # such steps take a little longer then, so not unasked
+            self._local_steps = LocalSteps(self._task, self._counts, self._steps.profiles)
+            watch_steps(self._local_steps)
 
     def close(self) -> None:
         """Idempotent."""
+        if self._local_steps is not None and step_watch() is self._local_steps:
+            watch_steps(None)
         if self._page is not None:
             self._page.close()
 
@@ -87,12 +98,12 @@ class Inspection:
         """The metrics of now."""
         yield Sample("flowrt_info", 1, (("version", flowrt.version.VERSION),))
         yield from self._counts.read()
-        totals, facts = TOTALS.read(), self._facts()
+        totals = TOTALS.read()
         yield Sample("flowrt_collectives_total", totals.calls)
         yield Sample("flowrt_collective_seconds_total", totals.seconds)
         yield Sample("flowrt_collective_bytes_total", totals.nbytes)
-        yield Sample("flowrt_sessions", facts.sessions)
-        yield Sample("flowrt_draining", facts.is_draining)
+        yield Sample("flowrt_sessions", self._worker.num_sessions)
+        yield Sample("flowrt_draining", self._worker.is_draining)
         yield Sample("flowrt_peers", self._connections.num_peers)
         yield Sample("flowrt_lost_peers_total", self._connections.num_lost)
         for device in self._devices:
@@ -102,7 +113,7 @@ class Inspection:
             yield Sample("flowrt_device_memory_limit_bytes", stats.bytes_limit or 0, label)
         yield from process_samples()
 
-    # --- requests of observers
+    # --- requests of watchers
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
         """Answer the peer ``token``: to `GetMetrics` now, to `ProfileSteps` when the steps have ended."""

@@ -1,4 +1,4 @@
-"""`StepProfiles`: traces of a task's next steps, for observers of the cluster."""
+"""`StepProfiles`: traces of a task's next steps, for watchers of the cluster."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ from flowrt.executor.observe.step_stats import StepRecorder, device_stats, set_t
 from flowrt.protos.step_stats_pb2 import StepStats
 from flowrt.rendezvous.matching.key import ParsedKey, parse_key
 
+LOCALHOST = "/job:localhost/replica:0/task:0"
+"""The task in the devices' names of a session without a target."""
+
 RECEIVED, GIVEN = "RecvTensor", "SendTensor"
 
 
@@ -31,11 +34,11 @@ class _Moment(NamedTuple):
 @final
 class StepTrace:
     """Thread-safe. ``is_for_client``: whether it is a part of the step's answer. ``shift_ns``: offset of the
-    client's clock.
+    client's clock. ``local_task``: the task in the process of which a session without a target runs the step.
     """
 
-    def __init__(self, is_for_client: bool) -> None:
-        self.is_for_client = is_for_client
+    def __init__(self, is_for_client: bool, local_task: str = "") -> None:
+        self.is_for_client, self._local_task = is_for_client, local_task
         self.recorder = StepRecorder(None if is_for_client else MAX_SLICES_A_STREAM)
         self.shift_ns = 0
         self._moments: list[_Moment] = []
@@ -60,6 +63,9 @@ class StepTrace:
                 case What.SENT:
                     key = parse_key(moment.key)
                     _add(stats, GIVEN, key.src_device, key, moment.nbytes, at, at)
+        if self._local_task:
+            for device in stats.dev_stats:
+                device.device = device.device.replace(LOCALHOST, self._local_task)
         return stats.SerializeToString()
 
 

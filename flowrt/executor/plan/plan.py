@@ -29,6 +29,7 @@ from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
 from flowrt.executor.lower.schedule import schedule_parts
 from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.executor.observe.step_stats import StepRecorder
+from flowrt.executor.observe.step_watch import step_watch
 from flowrt.executor.plan.instance import Instance, StepRendezvous, put_directly
 from flowrt.executor.plan.tiers import NextTier
 from flowrt.executor.program.continuation import Continuation, Ended
@@ -87,7 +88,9 @@ class Plan:
         self._devices, self._resource = devices, resource
         self._options, self._mode = replace(options, observer=UNOBSERVED), mode
         self._recent = recent_steps()
-        self._is_free = not (mode.controlled or mode.is_shared or self._recent) and mode.seed is None
+        self._watch = None if mode.is_shared else step_watch()
+        is_watched = mode.controlled or mode.is_shared or self._recent or self._watch
+        self._is_free = not is_watched and mode.seed is None
         """Whether a step is not observed between its instructions."""
         self.next_tier: NextTier[Plan] | None = None
         """The plan with compiled loops that replaces this one after some runs."""
@@ -255,6 +258,23 @@ class Plan:
             raise self._out_of_memory(error) from error.__cause__
 
     def _run(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl | None,
+        recorder: StepRecorder | None,
+        rendezvous: LocalRendezvous | None,
+    ) -> list[Any]:
+        if self._watch is None:
+            return self._run_programs(feeds, control, recorder, rendezvous)
+        step, is_ok = self._watch.begin(), False
+        try:
+            values = self._run_programs(feeds, control, recorder or step.recorder, rendezvous)
+            is_ok = True
+        finally:
+            step.ended(is_ok)
+        return values
+
+    def _run_programs(
         self,
         feeds: Sequence[Any],
         control: StepControl | None,

@@ -31,6 +31,7 @@ from flowrt.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.input.distributed_input import InputContext
 from flowrt.distribute.strategies.kinds.one_process import MirroredExtended, default_devices
+from flowrt.distribute.strategies.kinds.watched_worker import group_transport
 from flowrt.distribute.strategies.reduce.cross_device_ops import placed_on
 from flowrt.distribute.strategies.reduce.group_ops import GroupCrossDeviceOps
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
@@ -41,6 +42,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.state.iterators import expect_data_op
 from flowrt.graph.source import misuse
+from flowrt.rendezvous.channel.channel import Transport
 from flowrt.variables.variable import Variable
 from flowrt.version import VERSION
 
@@ -77,7 +79,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         addresses, rank = workers_of(cluster, "MultiWorkerMirroredStrategy")
         options = communication_options or CommunicationOptions()
         group = Group(new_key("workers", cluster), len(addresses), (rank,))
-        joined = _join(group, addresses, options)
+        joined = _join(group, addresses, options, group_transport(cluster))
         try:
             _check_alike(joined)
         except BaseException:
@@ -174,11 +176,13 @@ def workers_of(cluster: ResolvedCluster, strategy: str) -> tuple[list[str], int]
     return [cluster.spec.task_address(*each) for each in tasks], tasks.index((cluster.job, cluster.task))
 
 
-def _join(group: Group, addresses: list[str], options: CommunicationOptions) -> JoinedGroup:
+def _join(
+    group: Group, addresses: list[str], options: CommunicationOptions, transport: Transport | None
+) -> JoinedGroup:
     timeout_s = connect_timeout_s() if options.timeout_seconds is None else options.timeout_seconds
     if len(addresses) == 1:
         return join(group, kind="local", timeout_s=timeout_s)
-    return join(group, addresses, options.implementation.value, timeout_s)
+    return join(group, addresses, options.implementation.value, timeout_s, transport)
 
 
 def _check_alike(joined: JoinedGroup) -> None:

@@ -25,6 +25,7 @@ from flowrt.distribute.resolvers import resolve
 from flowrt.distribute.strategies.core.strategy import Strategy
 from flowrt.distribute.strategies.kinds.multi_worker import new_key, resolved, workers_of
 from flowrt.distribute.strategies.kinds.one_process import default_devices
+from flowrt.distribute.strategies.kinds.watched_worker import group_transport
 from flowrt.distribute.strategies.layouts.layout_strategy import LayoutExtended, LayoutStrategy, check_mesh
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.graph.construction.build import convert_to_tensor
@@ -36,6 +37,7 @@ from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.text.python_calls import py_func
 from flowrt.graph.precision import Precision
 from flowrt.graph.source import misuse
+from flowrt.rendezvous.channel.channel import Transport
 from flowrt.variables.distribution_context import unopened_strategies
 from flowrt.variables.variable import Variable
 
@@ -84,7 +86,8 @@ class MultiWorkerLayoutStrategy(LayoutStrategy):
         if not self._is_alone:
             key = new_key("layouts", cluster)
             mesh = mesh_of_workers(mesh, key, len(addresses), where)
-            joined = _join(mesh, key, addresses, worker, communication_options or CommunicationOptions())
+            options, transport = communication_options or CommunicationOptions(), group_transport(cluster)
+            joined = _join(mesh, key, addresses, worker, options, transport)
             self._leave = weakref.finalize(self, joined.close)
             self._seed = _agreed(joined, self._seed)
         super().__init__(mesh, batch, rules, policy)
@@ -155,14 +158,19 @@ def mesh_of_workers(mesh: Mesh, key: str, workers: int, where: str) -> Mesh:
 
 
 def _join(
-    mesh: Mesh, key: str, addresses: list[str], worker: int, options: CommunicationOptions
+    mesh: Mesh,
+    key: str,
+    addresses: list[str],
+    worker: int,
+    options: CommunicationOptions,
+    transport: Transport | None,
 ) -> JoinedGroup:
     """The group of the mesh's devices, those of this ``worker`` in this process."""
     count = mesh.num_devices // len(addresses)
     group = Group(key, mesh.num_devices, tuple(range(worker * count, (worker + 1) * count)))
     timeout_s = connect_timeout_s() if options.timeout_seconds is None else options.timeout_seconds
     of_ranks = [address for address in addresses for _ in range(count)]
-    return join(group, of_ranks, options.implementation.value, timeout_s, names=_names(mesh))
+    return join(group, of_ranks, options.implementation.value, timeout_s, transport, _names(mesh))
 
 
 def _names(mesh: Mesh) -> list[str]:
