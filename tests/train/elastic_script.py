@@ -3,8 +3,9 @@
 Least squares by momentum over batches of 12 of 60 records, in an order that a seed decides. ``seen`` counts
 in how many steps each record was, as a part of the state: so it tells what has had an effect, not what was
 read. ``EVENTS`` has what this worker does, as JSON: {"kill": step, "raise": step, "stop": step, "terminate":
-step, "pause_s": seconds after each step}, by the name of the worker. Prints a line of JSON for each epoch,
-and one with the result.
+step, "pause_s": seconds after each step}, by the name of the worker. ``HOLD``, "NAME STEP", makes that worker
+wait before that step until the file ``UNTIL`` is there. Prints a line of JSON for each epoch, and one with
+the result.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +50,8 @@ def act(step):
         os.kill(os.getpid(), signal.SIGSTOP)
     if happens("raise", step):
         raise ValueError("a mistake of the script")
+    while os.environ.get("HOLD") == f"{NAME} {step}" and not Path(os.environ["UNTIL"]).exists():
+        time.sleep(0.05)
     time.sleep(EVENTS.get("pause_s", 0.0))
 
 
