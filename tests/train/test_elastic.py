@@ -257,3 +257,37 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint_of_its_last_commit(
             lines = printed(process)
             check_result(lines, undisturbed)
             assert epochs_of(lines)[0][3:] in ([3, 8], [3, 9])
+
+
+# --- without a coordinator
+
+
+@contextmanager
+def launched_by_torchrun(count: int, directory: Path, **events: Any) -> Iterator[list[ForkedScript]]:
+    """Processes with torchrun's variables. ``events``: of rank 0."""
+    with ReservedPorts(count + 1) as reserved, ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        first = reserved.ports[0]
+        patch.setenv("FLOWRT_CLUSTER", json.dumps({"worker": [f"127.0.0.1:{p}" for p in reserved.ports[1:]]}))
+        patch.setenv("WORLD_SIZE", str(count))
+        patch.setenv("MASTER_ADDR", "127.0.0.1")
+        patch.setenv("MASTER_PORT", str(first))
+        patch.setenv("EVENTS", json.dumps({"rank 0": events}))
+        processes = []
+        for rank in range(count):
+            patch.setenv("RANK", str(rank))
+            processes.append(stack.enter_context(ForkedScript(SCRIPT, str(STEPS), str(directory))))
+        yield processes
+
+
+def test_a_launcher_that_starts_all_again_goes_on_from_the_checkpoint(
+    undisturbed: Any, tmp_path: Path
+) -> None:
+    with launched_by_torchrun(3, tmp_path, kill=12) as processes:
+        for process in processes[1:]:
+            assert len(printed(process)) == 1
+            assert process.status() == 1
+    with launched_by_torchrun(2, tmp_path) as processes:
+        for process in processes:
+            lines = printed(process)
+            check_result(lines, undisturbed)
+            assert epochs_of(lines)[0][3:] == [2, 10]
