@@ -27,11 +27,6 @@ STEPS, RECORDS, BATCH = 20, 60, 12
 SOON_S = 30.0
 
 
-@pytest.fixture(autouse=True)
-def a_short_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_server, "LAST_CALL_S", 0.5)
-
-
 class Job:
     """A coordinator, and workers that tests start, hurt and wait for."""
 
@@ -101,6 +96,15 @@ def check_result(lines: list[Any], undisturbed: Any) -> None:
     assert total == [STEPS * BATCH]
 
 
+@pytest.fixture
+def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file, until which worker 0 waits before step 8."""
+    path = tmp_path / "until"
+    monkeypatch.setenv("HOLD", "worker 0 8")
+    monkeypatch.setenv("UNTIL", str(path))
+    return path
+
+
 def test_three_go_on_when_one_of_four_is_killed(undisturbed: Any) -> None:
     with job(2, 4) as elastic:
         others = [elastic.start(number) for number in (0, 2, 3)]
@@ -117,37 +121,41 @@ def test_three_go_on_when_one_of_four_is_killed(undisturbed: Any) -> None:
     assert "worker 1 was lost" in elastic.wait_for("was lost")
 
 
-def test_who_comes_is_taken_in_and_has_the_state(undisturbed: Any) -> None:
+def test_who_comes_is_taken_in_and_has_the_state(
+    undisturbed: Any, until: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_server, "LAST_CALL_S", 0.5)
     with job(1, 3) as elastic:
-        pause = {"pause_s": 0.1}
-        first = [elastic.start(number, **pause) for number in (0, 1)]
+        first = [elastic.start(number) for number in (0, 1)]
         elastic.wait_for("epoch 1: 2 workers")
         late = elastic.start(2)
+        elastic.wait_for("worker 2 came")
+        until.touch()
         found = [printed(process) for process in (*first, late)]
     for lines in found:
         check_result(lines, undisturbed)
     ((_, epoch, rank, size, step),) = epochs_of(found[2])
     assert (epoch, rank, size) == (2, 2, 3)
-    assert step > 0
+    assert step in (8, 9)
 
 
 def test_the_first_one_may_be_the_one_that_is_killed(undisturbed: Any) -> None:
     with job(1, 2) as elastic:
         workers = {f"worker {number}": elastic.start(number, pause_s=0.1) for number in (0, 1)}
-        formed = elastic.wait_for("epoch 1: 2 workers")
-        first = re.findall(r"worker \d", formed)[0]
-        elastic.wait_for("epoch 1")
-        time.sleep(0.5)
+        first = re.findall(r"worker \d", elastic.wait_for("epoch 1: 2 workers"))[0]
+        time.sleep(0.5)  # of 2 s: in the midst of the steps
         workers.pop(first).kill()
         (other,) = workers.values()
         check_result(printed(other), undisturbed)
 
 
-def test_a_spare_takes_the_place_of_a_lost_one(undisturbed: Any) -> None:
+def test_a_spare_takes_the_place_of_a_lost_one(undisturbed: Any, until: Path) -> None:
     with job(2, 2, places=3) as elastic:
-        first = [elastic.start(0), elastic.start(1, kill=5)]
+        first = [elastic.start(0), elastic.start(1, kill=9)]
         elastic.wait_for("epoch 1: 2 workers")
         spare = elastic.start(2)
+        time.sleep(1.0)  # it joins; nothing is said of that
+        until.touch()
         for process in (first[0], spare):
             lines = printed(process)
             check_result(lines, undisturbed)
@@ -257,6 +265,36 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint_of_its_last_commit(
             lines = printed(process)
             check_result(lines, undisturbed)
             assert epochs_of(lines)[0][3:] in ([3, 8], [3, 9])
+
+
+# --- variables in parts
+
+
+def test_variables_in_parts_go_on_from_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KIND", "parts")
+    monkeypatch.setenv("EVERY", "0")
+    with job(2, 3, directory=tmp_path) as elastic:
+        others = [elastic.start(number) for number in (0, 1)]
+        elastic.start(2, kill=10)
+        found = [printed(process) for process in others]
+    w, slope = np.zeros((12, 2)), np.zeros((12, 2))
+    for _ in range(STEPS):
+        slope = 0.5 * slope + 2 * (w - np.arange(24.0).reshape(12, 2))
+        w = w - 0.1 * slope
+    for lines in found:
+        np.testing.assert_allclose(lines[-1], w.ravel(), rtol=1e-9)
+        assert [line[3:] for line in epochs_of(lines)] == [[3, 0], [2, 8]]
+
+
+def test_commits_of_variables_in_parts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KIND", "parts")
+    monkeypatch.setenv("EVERY", "1")
+    with job(2, 2, directory=tmp_path) as elastic:
+        for process in [elastic.start(number) for number in (0, 1)]:
+            (message,) = printed(process)[-1]
+            assert "expected variables that each worker has as a whole" in message
 
 
 # --- without a coordinator
