@@ -289,12 +289,15 @@ def test_variables_in_parts_go_on_from_the_checkpoint(
 
 
 def test_commits_of_variables_in_parts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first one that gets there; another may see its end instead."""
     monkeypatch.setenv("KIND", "parts")
     monkeypatch.setenv("EVERY", "1")
+    monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "3")
     with job(2, 2, directory=tmp_path) as elastic:
-        for process in [elastic.start(number) for number in (0, 1)]:
-            (message,) = printed(process)[-1]
-            assert "expected variables that each worker has as a whole" in message
+        found = [printed(process)[-1] for process in [elastic.start(number) for number in (0, 1)]]
+    messages = [line[0] for line in found if len(line) == 1]
+    assert messages
+    assert all("expected variables that each worker has as a whole" in message for message in messages)
 
 
 # --- without a coordinator
