@@ -44,14 +44,14 @@ class Job:
             self.notes.append(text)
             self._noted.notify_all()
 
-    def start(self, number: int, host: str = "here", **events: Any) -> ForkedScript:
+    def start(self, number: int, host: str = "here", steps: int = STEPS, **events: Any) -> ForkedScript:
         """Worker ``number``. ``events`` are those of `elastic_script`."""
         name = f"worker {number}"
         place = ElasticPlace(self.coordinator.address, name, host, f"127.0.0.1:{self._ports[1 + number]}")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FLOWRT_ELASTIC", format_place(place))
             patch.setenv("EVENTS", json.dumps({name: events}))
-            arguments = [str(STEPS), *([str(self._directory)] if self._directory else [])]
+            arguments = [str(steps), *([str(self._directory)] if self._directory else [])]
             return self._stack.enter_context(ForkedScript(SCRIPT, *arguments))
 
     def wait_for(self, pattern: str) -> str:
@@ -265,6 +265,44 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint_of_its_last_commit(
             lines = printed(process)
             check_result(lines, undisturbed)
             assert epochs_of(lines)[0][3:] in ([3, 8], [3, 9])
+
+
+def test_a_host_that_fails_three_times_is_left_out(undisturbed: Any) -> None:
+    with job(1, 2) as elastic:
+        first = elastic.start(0, host="good", pause_s=0.4)
+        for epoch in (1, 3, 5):
+            bad = elastic.start(1, host="bad")
+            elastic.wait_for(f"epoch {epoch}: 2 workers")
+            bad.kill()
+            elastic.wait_for(f"epoch {epoch + 1}: 1 workers")
+        assert printed(elastic.start(1, host="bad")) == []
+        elastic.wait_for("refused: host bad is left out, since workers failed there in 3 epochs")
+        check_result(printed(first), undisturbed)
+
+
+@pytest.mark.slow
+def test_random_kills_and_comers_for_a_minute_leave_the_result() -> None:
+    """Four workers, one killed about every 3 s, which comes back after a random time; the seed is printed."""
+    seed, steps = time.time_ns() % 1_000_000, 600
+    print("seed", seed)
+    random, end = np.random.default_rng(seed), time.monotonic() + 60.0
+    with job(2, 4) as elastic:
+        running = {number: elastic.start(number, steps=steps, pause_s=0.05) for number in range(4)}
+        elastic.wait_for("epoch 1")
+        while time.monotonic() < end and not elastic.coordinator.is_over:
+            time.sleep(random.uniform(1.0, 3.0))
+            number = int(random.choice([*running]))
+            running[number].kill()
+            time.sleep(random.uniform(0.0, 2.0))
+            running[number] = elastic.start(number, steps=steps, pause_s=0.05)
+        found = [lines for process in running.values() if len(lines := printed(process)) > 1]
+        print(elastic.notes)
+    assert found
+    for lines in found:
+        weights, seen, total = lines[-1]
+        np.testing.assert_allclose(weights, np.arange(1.0, 6.0), atol=0.01)
+        assert seen == [steps * BATCH / RECORDS] * RECORDS
+        assert total == [steps * BATCH]
 
 
 # --- variables in parts
