@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import flowrt as tf
 from flowrt.cli.elastic import Range, positive_range
 from flowrt.cli.run import main
 from flowrt.distribute.launch.elastic_supervision import ElasticSupervisor
@@ -155,6 +156,21 @@ def test_a_killed_worker_starts_again_alone_and_is_taken_in(
     check_counts(text, 2)
     assert "attempt 0 failed: worker 1 was killed by SIGKILL" in text
     assert text.count("was killed by") == 1
+
+
+def test_a_job_that_is_told_to_end_leaves_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENTS", json.dumps({f"worker {number}": {"pause_s": 0.2} for number in (0, 1)}))
+    with running("--standalone", "--nproc", "1:2", SCRIPT, 1000, tmp_path) as process:
+        text = read_until(process, "epoch 1: 2 workers")
+        for _ in range(2):
+            text += read_until(process, '", 1, ')  # both train
+        process.send_signal(signal.SIGTERM)
+        text += process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + signal.SIGTERM, text
+    assert "Traceback" not in text
+    assert tf.train.latest_checkpoint(str(tmp_path)) is not None
 
 
 def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) -> None:

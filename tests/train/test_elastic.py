@@ -96,6 +96,14 @@ def check_result(lines: list[Any], undisturbed: Any) -> None:
     assert total == [STEPS * BATCH]
 
 
+def test_batches_that_the_workers_do_not_divide_are_shared_out(undisturbed: Any) -> None:
+    """12 rows are 3, 3, 3, 3 and none for five workers; for seven, 2 each and none for the last one."""
+    for count in (5, 7):
+        with job(count, count) as elastic:
+            for process in [elastic.start(number) for number in range(count)]:
+                check_result(printed(process), undisturbed)
+
+
 @pytest.fixture
 def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file, until which worker 0 waits before step 8."""
