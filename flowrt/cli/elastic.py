@@ -1,6 +1,4 @@
-"""``flowrt-run`` with a range of workers: an elastic job, whose coordinator is in the flowrt-run of the first
-host.
-"""
+"""``flowrt-run`` with a range of workers: an elastic job. The flowrt-run of the first host coordinates it."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ class ElasticHost(NamedTuple):
 
     tasks: list[Task]
     coordinator: CoordinatorServer | None
-    """On the first host."""
+    """The coordinator, on the first host."""
     has_others: bool
     """Whether there are other hosts."""
 

@@ -3,8 +3,9 @@
 Least squares by momentum over batches of 12 of 60 records, in an order that a seed decides. ``seen`` counts
 in how many steps each record was, as a part of the state: so it tells what has had an effect, not what was
 read. ``EVENTS`` has what this worker does, as JSON: {"kill": step, "raise": step, "stop": step, "terminate":
-step, "pause_s": seconds after each step}, by the name of the worker. Prints a line of JSON for each epoch,
-and one with the result.
+step, "pause_s": seconds after each step}, by the name of the worker. ``HOLD``, "NAME STEP", makes that worker
+wait before that step until the file ``UNTIL`` is there. Prints a line of JSON for each epoch, and one with
+the result.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +50,8 @@ def act(step):
         os.kill(os.getpid(), signal.SIGSTOP)
     if happens("raise", step):
         raise ValueError("a mistake of the script")
+    while os.environ.get("HOLD") == f"{NAME} {step}" and not Path(os.environ["UNTIL"]).exists():
+        time.sleep(0.05)
     time.sleep(EVENTS.get("pause_s", 0.0))
 
 
@@ -94,5 +98,32 @@ def train(job):
     return [np.asarray(value).ravel().tolist() for value in final]
 
 
+def train_in_parts(job):
+    """The rows of ``w`` are shared out over the workers, each of which has a part that the others do not."""
+    mesh = tf.distribute.Mesh([("dp", job.size)])
+    strategy = tf.distribute.MultiWorkerLayoutStrategy(mesh, "dp", {r"w(/.*)?": ["dp"]})
+    target = np.arange(24.0).reshape(12, 2)
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+        w = tf.get_variable("w", [12, 2], tf.float64, tf.zeros_initializer())
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.5)
+    loss = tf.reduce_sum((w - target) ** 2)
+    updates = optimizer.minimize(loss, global_step=step)
+    hooks = [tf.train.StopAtStepHook(last_step=STEPS)]
+    print(json.dumps([NAME, job.epoch, job.rank, job.size, job.step]), flush=True)
+    with job.session(hooks, int(os.environ["EVERY"]), save_checkpoint_steps=4) as session:
+        at = job.step
+        while not session.should_stop():
+            act(at)
+            session.run(updates)
+            at += 1
+        final = session.run_step_fn(lambda step_context: step_context.session.run(w))
+    return final.ravel().tolist()
+
+
 if __name__ == "__main__":
-    print(json.dumps(tf.train.run_elastic(train, CHECKPOINT_DIR)), flush=True)
+    training = train_in_parts if os.environ.get("KIND") == "parts" else train
+    try:
+        print(json.dumps(tf.train.run_elastic(training, CHECKPOINT_DIR)), flush=True)
+    except tf.errors.UnimplementedError as error:
+        print(json.dumps([error.message]))

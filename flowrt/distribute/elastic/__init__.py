@@ -1,6 +1,6 @@
 """Elastic jobs: the group of workers changes, and training goes on with those that are there.
 
-    coordinator           who is in the group; decisions only
+    coordinator           members of the group; decisions only
     elastic_messages      what members and the coordinator tell each other
     coordinator_server    the coordinator of a job, in flowrt-run
     coordinator_client    a worker's end
@@ -36,12 +36,12 @@ The rules:
  4. A survivor keeps its process: flowrt, its caches and its commit stay. The graph, the session, the strategy
     and the groups are built anew by calling ``train`` again: loss scales, shards of the data, parts of
     variables and layouts all come from the new size by the code that made them for the old one.
- 5. Survivors go first, by rank; then those that came, in their order, up to the greatest size. Who is beyond
-    that waits as a hot spare, and is taken when a place is free.
+ 5. Survivors go first, by rank; then those that came, in their order, up to the greatest size. Workers beyond
+    that wait as hot spares, and are taken when a place is free.
  6. Each wait ends: a silent member is lost after ``FLOWRT_LOST_AFTER``, one that does not end its epoch, or a
     group too small, after ``FLOWRT_CONNECT_TIMEOUT``; a group that forms again and again without a commit,
     after `MAX_STALLS` times.
- 7. A host whose workers failed in `MAX_FAILURES` epochs is left out, if the others are enough.
+ 7. A host with failed workers in `MAX_FAILURES` epochs is left out, if the others are enough.
 
 What others do, and where it hurt: torchrun restarts all processes at each change, and state comes from
 checkpoints; a lost node does not always cause a new rendezvous (pytorch#111646), and limits of restarts are

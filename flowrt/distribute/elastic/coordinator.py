@@ -1,7 +1,7 @@
 """`Coordinator`: decides which workers form the group of an elastic job, epoch by epoch. Pure.
 
     STARTING   no group yet: waits for all that may come, or until none has come for a while
-    RUNNING    the group trains; who comes waits
+    RUNNING    the group trains; others that come wait
     CHANGING   the group has lost a member, or should: waits until those that live are ready
 
 See `flowrt.distribute.elastic` for the rules.
@@ -64,7 +64,7 @@ class Lost(NamedTuple):
 
 
 class Ticked(NamedTuple):
-    """It is ``now``, in seconds of a monotonic clock."""
+    """The time is ``now``, in seconds of a monotonic clock."""
 
     now: float
 
@@ -129,9 +129,9 @@ class Coordinator:
         self._last_call_s, self._timeout_s = last_call_s, timeout_s
         self._now = self._last_came = 0.0
         self._deadline: float | None = None
-        """Until when members must be ready, and enough."""
+        """Time at which members must be ready, and enough."""
         self._members: dict[int, _Member] = {}
-        """Those that live, in the order in which they came."""
+        """Members that live, in the order in which they came."""
         self._epoch = 0
         self._group: tuple[int, ...] = ()
         """The members of the epoch that live, by rank."""
@@ -246,7 +246,7 @@ class Coordinator:
         return tuple(number for number, member in self._members.items() if member.state is state)
 
     def _next(self) -> list[Action]:
-        """What follows from the members' states: a change, a new epoch, the end."""
+        """The actions that follow from the members' states: a change, a new epoch, the end."""
         running, waiting = self._in(State.RUNNING), self._in(State.WAITING)
         if self._group and all(self._members[each].state is State.FINISHED for each in self._group):
             return self._end(None)

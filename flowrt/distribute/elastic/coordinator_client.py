@@ -40,7 +40,7 @@ DIAL_S, RETRY_S = 5.0, 0.1
 
 
 class ElasticPlace(NamedTuple):
-    """What a worker of an elastic job is told by its launcher: where the coordinator is, the worker's own
+    """A worker's place in an elastic job, from its launcher: the address of the coordinator, the worker's own
     name and address, and its host, as the coordinator counts failures.
     """
 
@@ -119,7 +119,7 @@ class CoordinatorClient(Closing):
 
     @property
     def change(self) -> str | None:
-        """Why the current epoch is over, or will be at the next commit; None if it is not."""
+        """The reason if the current epoch is over, or will be at the next commit; else None."""
         with self._changed:
             self._check()
             return self._change.why if self._change is not None else None
@@ -155,7 +155,7 @@ class CoordinatorClient(Closing):
         self._send(ReadyForNext(self._taken, commit, reason))
 
     def is_done(self, commit: int) -> None:
-        """There is nothing left to do; `next_epoch` tells whether the others agree."""
+        """Report that nothing is left to do; `next_epoch` tells whether the others agree."""
         self._send(Done(self._taken, commit))
 
     def has_left(self) -> None:

@@ -36,12 +36,12 @@ from flowrt.version import VERSION
 
 TICK_S = 0.1
 LAST_CALL_S = 5.0
-"""How long a first group that is large enough waits for more members, since the last one came."""
+"""Time that a first group which is large enough waits for more members, since the last one came."""
 
 
 @dataclass
 class _Connected:
-    """A connection, and who has joined over it."""
+    """A connection, and the member that has joined over it."""
 
     connection: Connection
     heard: float
@@ -82,7 +82,7 @@ class CoordinatorServer(Closing):
         return self._over.wait(timeout_s)
 
     def close(self) -> None:
-        """End the job for all members, whose connections are lost. Idempotent."""
+        """End the job: all members lose their connections. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -124,6 +124,8 @@ class CoordinatorServer(Closing):
         if join.version != VERSION:
             why = f"expected flowrt {VERSION}, which the coordinator has; got {join.version}"
             self._send(number, Over(why))
+        elif self.is_over:
+            self._send(number, Over(self.why_failed or ""))
         else:
             self._decide(c.Joined(number, join.name, join.host))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, get_type_hints
 from flowrt.errors import DataLossError
 
 MAX_BYTES = 1 << 20
-"""Of a message: an epoch of some thousand workers."""
+"""Size of a message: an epoch of some thousand workers fits."""
 
 
 class Join(NamedTuple):

@@ -15,8 +15,8 @@ from flowrt.errors import InvalidArgumentError
 
 CLUSTER, TASK = "FLOWRT_CLUSTER", "FLOWRT_TASK"
 ELASTIC, EPOCH = "FLOWRT_ELASTIC", "FLOWRT_EPOCH"
-"""In an elastic job: the process's place in it, and the number of the membership epoch whose cluster the
-other variables describe (`flowrt.distribute.elastic`).
+"""Place of the process in an elastic job, and the number of the membership epoch that the other variables
+describe (`flowrt.distribute.elastic`).
 """
 VARIABLES = (CLUSTER, TASK, ELASTIC, EPOCH)
 

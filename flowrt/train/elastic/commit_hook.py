@@ -7,7 +7,7 @@ from typing import Any, final
 
 from flowrt.errors import FailedPreconditionError
 from flowrt.train.coordination.coordinator import Coordinator
-from flowrt.train.elastic.commits import Commit, commit_of
+from flowrt.train.elastic.commits import Commit, check_committable, commit_of
 from flowrt.train.hooks.basic_session_run_hooks import required_global_step
 from flowrt.train.hooks.session_run_hook import (
     SessionRunArgs,
@@ -41,6 +41,8 @@ class CommitHook(SessionRunHook):
         self._committed, self._over = committed, over
 
     def begin(self) -> None:
+        if self._every:
+            check_committable()
         self._step = required_global_step(self)
 
     def after_create_session(self, session: Any, coord: Coordinator) -> None:

@@ -42,20 +42,23 @@ class Commit:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def commit_of(session: Any, step: Variable) -> Commit:
-    """The values in ``session``. Values of which each worker has a part are computed by all of them together.
-
-    Raises `UnimplementedError` for variables with layouts, which no worker has as a whole.
+def check_committable() -> None:
+    """Raise `UnimplementedError` if variables of the default graph are on a mesh of workers: maybe none of
+    these has all of them.
     """
-    variables = global_variables()
-    for variable in variables:
+    for variable in global_variables():
         if own_of_variable(variable.op.node.attrs) is not None:
             raise UnimplementedError(
                 f"variable {variable.op.name!r}: expected variables that each worker has as a whole; got one "
-                "in parts. Let an elastic job with layouts go on from checkpoints: session(commit_every=0)",
+                "with a layout on a mesh of workers. Let this job go on from checkpoints: "
+                "session(commit_every=0, save_checkpoint_steps=...)",
                 op=variable.op.name,
             )
-    values = {v.op.name: np.asarray(value) for v, value in values_of(session, variables).items()}
+
+
+def commit_of(session: Any, step: Variable) -> Commit:
+    """The values in ``session``. Values of which each worker has a part are computed by all together."""
+    values = {v.op.name: np.asarray(value) for v, value in values_of(session, global_variables()).items()}
     return Commit(int(values[step.op.name]), values)
 
 

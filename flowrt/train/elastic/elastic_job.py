@@ -52,9 +52,9 @@ class ElasticJob:
                 "elastic job: expected a dataset with the same order in all workers and epochs; got a "
                 "shuffle without a seed. Use shuffle(..., seed=1)"
             )
-        options = options or InputOptions()
-        options.experimental_uneven_shares = True
-        return strategy.experimental_distribute_dataset(dataset.skip(self.step), options)
+        given = options or InputOptions()
+        uneven = InputOptions(given.auto_shard_policy, given.experimental_fetch_to_device, True)
+        return strategy.experimental_distribute_dataset(dataset.skip(self.step), uneven)
 
     def session(
         self,

@@ -53,7 +53,7 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
 
 @final
 class _Leaving:
-    """Whether this process was told to end, by SIGTERM. A second one, or one between epochs, ends it."""
+    """State of SIGTERM: the first one is a wish to leave; a second one, or one between epochs, exits."""
 
     def __init__(self) -> None:
         self.is_wanted = self._is_training = False

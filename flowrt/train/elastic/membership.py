@@ -1,4 +1,4 @@
-"""Who tells a worker its membership epochs: the coordinator of an elastic job, or a cluster's description."""
+"""Sources of a worker's membership epochs: the coordinator of an elastic job, or a cluster's description."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Membership(Closing):
     @property
     @abstractmethod
     def change(self) -> str | None:
-        """Why the epoch will be over at the next commit; None if it goes on."""
+        """The reason if the epoch will be over at the next commit; None if it goes on."""
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class Membership(Closing):
 
     @abstractmethod
     def is_done(self, commit: int) -> None:
-        """There is nothing left to do here."""
+        """Report that nothing is left to do here."""
 
     @abstractmethod
     def has_left(self) -> None:
@@ -68,7 +68,7 @@ def own_membership() -> Membership:
 
 @final
 class CoordinatedMembership(Membership):
-    """That of a worker of ``flowrt-run`` with a range of workers."""
+    """Membership of a worker of ``flowrt-run`` with a range of workers."""
 
     def __init__(self) -> None:
         place = read_place(os.environ)
@@ -123,7 +123,7 @@ def _interrupt(why: str) -> None:
 
 @final
 class FixedMembership(Membership):
-    """That of a process of a cluster which never changes: a loss ends the job, which its launcher starts
+    """Membership in a cluster which never changes: a loss ends the job, which its launcher starts
     again (torchrun, ``flowrt-run --max-restarts``, a requeued job), maybe with another size.
     """
 
@@ -158,7 +158,7 @@ class FixedMembership(Membership):
         """Nobody waits for it."""
 
     def describe(self, epoch: Epoch, environ: MutableMapping[str, str]) -> None:
-        """They say so already."""
+        """The variables say so already."""
 
     def close(self) -> None:
         """Nothing is open."""

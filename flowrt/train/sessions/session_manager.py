@@ -263,7 +263,11 @@ class ChiefSessionCreator:
             init_fn=self._scaffold.init_fn,
         )
         if self._restore_fn is not None:
-            self._restore_fn(session)
+            try:
+                self._restore_fn(session)
+            except BaseException:
+                session.close()
+                raise
             state = get_checkpoint_state(self._checkpoint_dir) if self._checkpoint_dir else None
             if state is not None:
                 self._scaffold.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)

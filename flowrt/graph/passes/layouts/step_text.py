@@ -26,6 +26,12 @@ _SHOWN = 4
 """Elements of a constant, and fetches, that are written out."""
 
 
+_TOKEN = "token"
+"""The attribute with a process's own number of a Python function or a dataset: one that has made other graphs
+before has other numbers.
+"""
+
+
 def step_text(layouts: Layouts, moves: Sequence[Move]) -> str:
     """The lines of a step with ``layouts``, in which there are the redistributions ``moves``: the first says
     in words what it fetches and runs, the others have names, types, shapes, attributes and layouts.
@@ -64,7 +70,7 @@ def _owner(move: Move) -> str:
 def _line(node: Node, layouts: Layouts) -> str:
     outputs = [f"{spec} {layouts.outputs.get((node.name, i), '')}" for i, spec in enumerate(node.outputs)]
     reads = [*[f"{name}:{index}" for name, index in node.inputs], *[f"^{name}" for name in node.controls]]
-    attrs = [f"{key}={_value(value)}" for key, value in sorted(node.attrs.items())]
+    attrs = [f"{key}={_value(value)}" for key, value in sorted(node.attrs.items()) if key != _TOKEN]
     return f"{node.op.name} {node.name!r} ({', '.join(reads)}) {' '.join(attrs)} -> {', '.join(outputs)}"
 
 
