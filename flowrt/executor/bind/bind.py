@@ -73,7 +73,7 @@ class Partition(NamedTuple):
     has_loops: bool
     """Whether compiled loops are used where possible."""
     forms: ClassForms | None = None
-    """Of the calls of all parts of the class; None for functions and additions."""
+    """The forms of calls, for all parts of the class; None for functions and additions."""
 
     def of_class(self, subgraph: Subgraph, device: Device) -> Partition | None:
         """The same of ``subgraph``, on another ``device``, if the two are of one class: nothing is analysed

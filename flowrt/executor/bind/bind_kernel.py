@@ -94,7 +94,7 @@ class KernelBinder:
         return self._has_loops and "group" in node.attrs
 
     def own_arguments(self, node: Node) -> dict[str, Any]:
-        """What the kernel of ``node`` is given besides inputs and attrs: state and scratch memory."""
+        """The arguments of the kernel of ``node`` besides inputs and attrs: state and scratch memory."""
         own: dict[str, Any] = {}
         if node.op.state is not None:
             own["state"] = self._resource(node)

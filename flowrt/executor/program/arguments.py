@@ -37,7 +37,7 @@ class Operand(NamedTuple):
 
 
 KNOWN = -1
-"""In place of a register: the argument is known."""
+"""Stands for a register: the argument is known."""
 
 
 class _Item(NamedTuple):
@@ -128,7 +128,7 @@ def _argument(argument: Argument, operand: Operand, to_host: Convert, to_device:
 
 @functools.lru_cache(maxsize=4096)
 def later_of(slot: int) -> Later:
-    """What is in register ``slot`` when the call is made."""
+    """The content of register ``slot`` when the call is made."""
     return Later((_Item(slot, None, None),), False)
 
 

@@ -461,7 +461,7 @@ policies = st.integers(1, 4).flatmap(
         st.integers(1, workers),
         st.one_of(st.none(), st.integers(0, 3)),
         is_backup=st.booleans(),
-    )  # fmt: skip
+    )
 )
 
 

@@ -41,9 +41,7 @@ UNBOUNDED = -1
 def _new_shard(node: Node) -> ShardService:
     attrs = node.attrs
     staleness = None if attrs["staleness"] == UNBOUNDED else attrs["staleness"]
-    policy = Policy(
-        attrs["workers"], attrs["quorum"], staleness, attrs["is_replicated"], attrs["is_backup"]
-    )
+    policy = Policy(attrs["workers"], attrs["quorum"], staleness, attrs["is_replicated"], attrs["is_backup"])
     return ShardService(attrs["shared_name"] or node.name, policy, attrs["timeout_s"], attrs["tasks"])
 
 
@@ -54,7 +52,8 @@ parameter_shard_op = define_handle(
     " tasks are tasks.",
     attrs=(
         f"workers: int, quorum: int = 1, staleness: int = {UNBOUNDED}, is_replicated: bool = False, "
-        "is_backup: bool = False, timeout_s: float, tasks: list(string) = (), container: string = '', shared_name: string = ''"
+        "is_backup: bool = False, timeout_s: float, tasks: list(string) = (), container: string = '', "
+        "shared_name: string = ''"
     ),
 )
 
