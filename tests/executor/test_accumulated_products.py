@@ -24,8 +24,9 @@ Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def eager_and_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWRT_JIT", "eager")
+    monkeypatch.setenv("FLOWRT_CHECK", "1")
 
 
 def floats(*shape: int, seed: int = 0) -> Array:
@@ -42,8 +43,8 @@ def run(fetches: Any, feeds: Any = None) -> tuple[Any, list[str]]:
         return found, [node.name for node in nodes if node.op is matmul_add_op]
 
 
-def product(seed: int, rows: int = 128, columns: int = 160) -> tuple[Any, Array]:
-    a, b = floats(64, rows, seed=seed), floats(64, columns, seed=seed + 100)
+def product(seed: int, rows: int = 128, columns: int = 160, depth: int = 64) -> tuple[Any, Array]:
+    a, b = floats(depth, rows, seed=seed), floats(depth, columns, seed=seed + 100)
     return tf.matmul(tf.constant(a) * tf.Variable(1.0), tf.constant(b), transpose_a=True), a.T @ b
 
 
@@ -75,6 +76,14 @@ def test_a_sum_has_one_place() -> None:
         places.add(memory.offsets[sums[0].inputs[0]])
         assert len(places) == 1
         assert all(part.buffers.storage[node.name] is Storage.BUFFER for node in sums)
+
+
+def test_a_factor_is_not_overwritten() -> None:
+    """It has the shape of the sum, and no later reader."""
+    total, expected = sum_of([product(i, 128, 128, 128) for i in range(3)])
+    found, joined = run(tf.reduce_max(total, 0))
+    assert joined == ["sum0", "sum1"]
+    np.testing.assert_allclose(found, expected.max(0), rtol=1e-5, atol=1e-3)
 
 
 def test_what_others_read_is_not_overwritten() -> None:
