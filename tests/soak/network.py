@@ -16,7 +16,7 @@ from flowrt.distribute.cluster.cluster_spec import parse_address
 
 READ_BYTES = 64 << 10
 MIN_FLIPPED = (200, 2000)
-"""Bytes of a piece in which a bit is flipped: smaller ones are mostly signs of life, larger ones have tensors."""
+"""Bytes of a piece in which a bit is flipped: small ones are mostly signs of life, large ones tensors."""
 
 
 class Flip(NamedTuple):
