@@ -67,8 +67,8 @@ class Recorder(Transport):
     def __init__(self, inner: Transport) -> None:
         self._inner, self.said = inner, list[list[Said]]()
 
-    def listen(self, address: str, accept: Any) -> Listener:
-        return self._inner.listen(address, accept)
+    def listen(self, address: str, accept: Any, is_serving: Any = None) -> Listener:
+        return self._inner.listen(address, accept, is_serving)
 
     def connect(self, address: str, timeout_s: float) -> Connection:
         connected = _Recorded(self._inner.connect(address, timeout_s), said := [])

@@ -15,8 +15,8 @@ from typing import NamedTuple, final
 from flowrt.distribute.cluster.cluster_spec import parse_address
 
 READ_BYTES = 64 << 10
-MIN_FLIPPED = 200
-"""Bytes of a piece in which a bit is flipped: smaller ones are mostly signs of life."""
+MIN_FLIPPED = (200, 2000)
+"""Bytes of a piece in which a bit is flipped: small ones are mostly signs of life, large ones tensors."""
 
 
 class Flip(NamedTuple):
@@ -35,6 +35,7 @@ class _Way:
         self.delay_s = 0.0
         self.delayed = 0
         self.flip: Random | None = None
+        self.min_flipped = 0
         self.flipped: list[Flip] = []
 
 
@@ -75,6 +76,8 @@ class Network:
         The flips since the last call.
         """
         way = self._ways[task]
+        if random is not None:
+            way.min_flipped = random.choice(MIN_FLIPPED)
         way.flip, flipped = random, way.flipped
         way.flipped = []
         return flipped
@@ -120,7 +123,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: _
             if way.delay_s:
                 way.delayed += 1
                 await asyncio.sleep(way.delay_s)
-            if way.flip is not None and len(piece) >= MIN_FLIPPED:
+            if way.flip is not None and len(piece) >= way.min_flipped:
                 piece = _flipped(piece, way)
             sink.write(piece)
             await sink.drain()
