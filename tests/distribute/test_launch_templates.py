@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from flowrt.cli import run, worker
+from flowrt.cli.elastic import Range
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES, resolve
 from tests.distribute.processes import SOON_S
@@ -60,7 +61,7 @@ def test_the_batch_script_runs_on_as_many_hosts_as_it_asks_for() -> None:
     text = text_of(LAUNCH / "slurm_run.sbatch")
     (words,) = commands(text, "flowrt-run")
     (nodes,) = re.findall(r"^#SBATCH --nodes=(\d+)", (LAUNCH / "slurm_run.sbatch").read_text(), re.MULTILINE)
-    assert run.new_run_parser().parse_args(words).nnodes == int(nodes)
+    assert run.new_run_parser().parse_args(words).nnodes == Range(int(nodes), int(nodes))
 
 
 def test_the_pods_of_the_job_find_each_other() -> None:
@@ -83,7 +84,7 @@ def test_the_command_of_the_pods() -> None:
     (listed,) = re.findall(r"command: \[(.*)\]", text_of(LAUNCH / "kubernetes_job.yaml"))
     name, *words = [word.strip().strip('"') for word in listed.split(",")]
     assert name == run.COMMAND
-    assert run.new_run_parser().parse_args(words).nnodes == 2
+    assert run.new_run_parser().parse_args(words).nnodes == Range(2, 2)
 
 
 def test_kubernetes_takes_the_job() -> None:
@@ -145,6 +146,18 @@ if True:
 )
 
 
+AS_ELASTIC = """
+import flowrt as tf
+def train(job):
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    total = strategy.reduce("MEAN", strategy.run(lambda: tf.reduce_sum(tf.ones([10]))), axis=None)
+    with tf.Session() as session:
+        return session.run(total), job.size - 1
+total, last = tf.train.run_elastic(train)
+print("total", total, "on", last)
+"""
+
+
 def command(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     (folder / name).chmod(0o755)
@@ -159,7 +172,8 @@ def inherited(home: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
 @pytest.mark.parametrize(
-    "name, each, program", [("slurm_run", 1, AS_WORKER), ("slurm_workers", 2, AS_DRIVER)]
+    "name, each, program",
+    [("slurm_run", 1, AS_WORKER), ("slurm_workers", 2, AS_DRIVER), ("slurm_elastic", 1, AS_ELASTIC)],
 )
 def test_a_batch_script_runs(tmp_path: Path, name: str, each: int, program: str) -> None:
     """As it is: the check, the workers with token and certificates, the program."""

@@ -109,10 +109,10 @@ class _Worker:
         why = self._over()  # since admit_groups, a change ends the groups again
         if why is None:
             why = self._attempt(epoch)
+        if self._leaving.is_wanted:
+            self._leave(epoch)  # before the groups: the others should hear why they end
         leave_groups()
         gc.collect()  # the graph and its session, which have the variables of the epoch
-        if self._leaving.is_wanted:
-            self._leave(epoch)
         if why is None:
             self._membership.is_done(self._commit.step)
         else:

@@ -96,15 +96,34 @@ def test_every_record_comes_once_an_epoch(make, replicas: int, records: int) -> 
 def test_workers_that_read_the_same_batches_share_them_out(
     records: int, share: int, local: int, workers: int
 ) -> None:
+    found = shares_of_workers(records, share * local * workers, local, workers, may_be_uneven=False)
+    assert in_order(found) == list(range(records))
+
+
+@given(st.integers(0, 40), st.integers(1, 20), st.integers(1, 4), st.integers(1, 3))
+def test_uneven_shares_have_all_rows_once(records: int, batch: int, local: int, workers: int) -> None:
+    found = shares_of_workers(records, batch, local, workers, may_be_uneven=True)
+    assert in_order(found) == list(range(records))
+
+
+def shares_of_workers(
+    records: int, batch: int, local: int, workers: int, may_be_uneven: bool
+) -> list[list[Any]]:
+    """The steps of each worker, with a part for each of its ``local`` replicas."""
     replicas = local * workers
-    node = Dataset.range(records).batch(share * replicas).node
-    found: list[list[Any]] = []
-    for worker in range(workers):
-        parts = SplitBatch(node, replicas, worker * local, local, share_of(node, replicas))
-        found.append(list(ElementIterator(parts)))
+    node = Dataset.range(records).batch(batch).node
+    share = share_of(node, replicas, may_be_uneven)
+    found = [
+        list(ElementIterator(SplitBatch(node, replicas, worker * local, local, share)))
+        for worker in range(workers)
+    ]
     assert len({len(steps) for steps in found}) == 1
-    in_order = [x for step in zip(*found, strict=True) for parts in step for part in parts for x in part]
-    assert in_order == list(range(records))
+    return found
+
+
+def in_order(found: list[list[Any]]) -> list[Any]:
+    """The rows of all workers' parts, step by step."""
+    return [x for step in zip(*found, strict=True) for parts in step for part in parts for x in part]
 
 
 @given(st.integers(0, 20), st.integers(1, 4), st.integers(1, 4))
