@@ -12,7 +12,8 @@ is gradient accumulation.
 Nodes are sorted by the start of their action in a replay of the schedule. For passes that reorder a step
 (several streams, early starts of collectives, compiled loops), the first nodes of an action also wait for the
 last ones of the action before, through a NoOp on each device. Constants are there, and do not wait: so equal
-ones are merged. Sends never block and receives are by key, so a step that can be sorted cannot deadlock.
+ones are merged. Outside pipelines what is computed from feeds alone does not wait, either: each process has
+its own. Sends never block and receives are by key, so a step that can be sorted cannot deadlock.
 """
 
 from __future__ import annotations
@@ -214,8 +215,9 @@ class _Ordering:
     def _with_barriers(self) -> dict[str, Node]:
         nodes = dict(self._step.nodes)
         on_devices: dict[str, dict[Action, list[str]]] = defaultdict(lambda: defaultdict(list))
+        there = self._there()
         for node in self._step:
-            if node.name in self._action and node.op is not const and node.op not in COLLECTIVES:
+            if node.name in self._action and node.name not in there and node.op not in COLLECTIVES:
                 on_devices[node.device][self._action[node.name]].append(node.name)
         consumers = self._step.consumers()
         for device, by_action in on_devices.items():
@@ -232,6 +234,12 @@ class _Ordering:
                     if members.isdisjoint(node.predecessors):
                         nodes[name] = node.replace(controls=(*node.controls, barrier))
         return nodes
+
+    def _there(self) -> Collection[str]:
+        """The nodes that wait for no action."""
+        if self._schedule.name == TURNS:
+            return fed_nodes(self._step, self._step.feeds)
+        return {node.name for node in self._step if node.op is const}
 
     # --- order
 
