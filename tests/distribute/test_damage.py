@@ -132,3 +132,24 @@ def test_steps_with_any_bit_damaged_are_right_or_fail_with_a_typed_error() -> No
                 except (tf.errors.UnavailableError, tf.errors.DataLossError):
                     failed += 1
     assert failed > 0
+
+
+def test_a_tensor_that_is_damaged_each_time_is_a_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(piece: bytes, direction: str) -> bytes:
+        at = len(piece) // 2
+        if direction == "there" or at < LARGE // 2:
+            return piece
+        return piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
+
+    with between_hosts("grpc"), cluster_with_proxy("--no-exit-with-job") as (server, _, proxy), tf.Graph():
+        with tf.device("/job:worker/task:1"):
+            made = tf.range(tf.placeholder_with_default(100 * LARGE, []))
+        with tf.device("/job:worker/task:0"):
+            total = tf.reduce_max(made)
+        with tf.Session(server.target) as session:
+            assert session.run(total) == 100 * LARGE - 1
+            monkeypatch.setattr(proxy, "_damaged", damaged)
+            with pytest.raises(
+                tf.errors.DataLossError, match=r"task:1 .* came damaged, the last of 4 attempts"
+            ):
+                session.run(total, options=tf.RunOptions(timeout_in_ms=int(SOON_S * 1000)))
