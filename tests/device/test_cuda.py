@@ -92,6 +92,7 @@ def get(executor: CudaExecutor, stream: Stream, array: Any) -> list[float]:
 
 
 def test_cupy_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(cuda.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FailedPreconditionError, match=r"not installed.*flowrt\[cuda12\].*flowrt\[cuda13\]"):
         CudaExecutor(0, "/device:GPU:0")

@@ -422,7 +422,7 @@ def overwritten_input(patch: Patch) -> None:
     """An elementwise result is placed over an input that has later readers."""
 
     def inheritable(self: Any, node: Any, _: Any) -> list[Any]:
-        return [ref for ref in node.inputs if ref in self._live]
+        return [ref for ref in node.inputs if ref in self._live] if node.op.elementwise else []
 
     patch.setattr(_Assigner, "_inheritable", inheritable)
 

@@ -144,7 +144,7 @@ def test_who_comes_is_taken_in_and_has_the_state(
         check_result(lines, undisturbed)
     ((_, epoch, rank, size, step),) = epochs_of(found[2])
     assert (epoch, rank, size) == (2, 2, 3)
-    assert step in (8, 9)
+    assert 1 <= step <= 9  # a commit of the two, not the beginning
 
 
 def test_the_first_one_may_be_the_one_that_is_killed(undisturbed: Any) -> None:
