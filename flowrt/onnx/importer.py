@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
 from flowrt.onnx.function_bodies import body_of, defaults_of
 from flowrt.onnx.node import Node
@@ -215,8 +217,6 @@ def _resolved(proto: Any, given: Mapping[str, Any]) -> list[Any]:
 
 def _dense(sparse: Any) -> Any:
     """The array of a SparseTensorProto."""
-    import numpy as np
-
     values, indices = array_of(sparse.values), array_of(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim == 1:

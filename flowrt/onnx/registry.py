@@ -31,8 +31,3 @@ def handler_of(domain: str, name: str, version: int) -> Handler | None:
     """The function for an operation of this opset, None if there is none."""
     found = _handlers.get((domain, name), ())
     return next((handler for since, handler in found if since <= version), None)
-
-
-def handled() -> list[tuple[str, str]]:
-    """All operations that have a function: domain and name."""
-    return sorted(_handlers)

@@ -113,7 +113,8 @@ def _while(node: Node, body: Any, count: Value, condition: Value, carried: list[
     scans = len(body.output) - 1 - number
     limit = tf.constant(np.iinfo(np.int64).max) if count is None else tf.cast(tf.reshape(count, []), tf.int64)
     going = tf.constant(True) if condition is None else tf.reshape(condition, [])
-    rows = _row_types(node, body, first, scans)
+    probed = _probe(node, body, first)
+    rows = [_row_type(out) for out in probed[1 + number :]]
     arrays = [tf.TensorArray(kind, 0, dynamic_size=True, element_shape=shape) for kind, shape in rows]
 
     def step(i: Any, going: Any, *values: Any) -> Any:
@@ -125,7 +126,7 @@ def _while(node: Node, body: Any, count: Value, condition: Value, carried: list[
 
     variables = (tf.constant(0, tf.int64), going, *first, *arrays)
     invariants = [tf.TensorShape([]), tf.TensorShape([])]
-    invariants += [_invariant(node, body, first, k) for k in range(number)]
+    invariants += [_invariant(*pair) for pair in zip(first, probed[1 : 1 + number], strict=True)]
     invariants += [tf.TensorShape(None)] * scans
     found = tf.while_loop(
         lambda i, going, *_: tf.logical_and(going, i < limit), step, variables, shape_invariants=invariants
@@ -140,24 +141,18 @@ def _probe(node: Node, body: Any, first: list[Value]) -> list[Value]:
     return node.scope.inner().run(body, _inputs(body, i, going, inputs))
 
 
-def _row_types(node: Node, body: Any, first: list[Value], scans: int) -> list[tuple[Any, Any]]:
-    if not scans:
-        return []
-    outs = _probe(node, body, first)[-scans:]
-    return [
-        (tf.as_dtype(dtype_of(out)), list(shape_of(out)) if has_static_shape(out) else None) for out in outs
-    ]
+def _row_type(out: Value) -> tuple[Any, Any]:
+    """The dtype and the shape, if it is known, of a row of a scan output."""
+    return tf.as_dtype(dtype_of(out)), list(shape_of(out)) if has_static_shape(out) else None
 
 
-def _invariant(node: Node, body: Any, first: list[Value], k: int) -> Any:
-    """The shape of a carried value that all iterations have; sizes that the first one changes are unknown."""
-    out = _probe(node, body, first)[1 + k]
-    before, after = first[k].shape, tf.TensorShape(np.shape(out)) if is_known(out) else out.shape
+def _invariant(first: Value, out: Value) -> Any:
+    """The shape that a carried value has in all iterations; sizes that the first one changes are unknown."""
+    before, after = first.shape, tf.TensorShape(np.shape(out)) if is_known(out) else out.shape
     if before.ndims is None or after.ndims is None or before.ndims != after.ndims:
         return tf.TensorShape(None)
-    return tf.TensorShape(
-        [b if b == a else None for b, a in zip(before.as_list(), after.as_list(), strict=True)]
-    )
+    sizes = zip(before.as_list(), after.as_list(), strict=True)
+    return tf.TensorShape([b if b == a else None for b, a in sizes])
 
 
 @handles("Scan")

@@ -58,11 +58,11 @@ def determinant(node: Node, x: Value) -> Value:
 
 @handles("MatMulInteger")
 def matmul_integer(node: Node, a: Value, b: Value, a_zero: Value = None, b_zero: Value = None) -> Value:
-    left, right = _shifted(a, a_zero, -1), _shifted(b, b_zero, -2)
+    left, right = shifted(a, a_zero, -1), shifted(b, b_zero, -2)
     return tf.cast(product(left, right), tf.int32)
 
 
-def _shifted(x: Value, zero: Value, axis: int) -> Any:
+def shifted(x: Value, zero: Value, axis: int) -> Any:
     """The values in float64 without the zero point; there may be one for each row or column."""
     wide = tf.cast(x, tf.float64)
     if zero is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowrt.onnx.node import Node
 from flowrt.onnx.ops.convolution import convolve, window_pads
-from flowrt.onnx.ops.linear import _shifted, product
+from flowrt.onnx.ops.linear import product, shifted
 from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.registry import handles
 from flowrt.onnx.surface import tf
@@ -38,10 +38,10 @@ def quantize(node: Node, x: Value, scale: Value, zero: Value = None) -> Value:
         node.refuse(f"expected a zero point of integers; got {kind}")
     block = node.get("block_size", 0)
     wide = tf.cast(x, tf.float32)
-    shifted = tf.round(tf.realdiv(wide, tf.cast(_spread(scale, x, axis, block), tf.float32)))
+    found = tf.round(tf.realdiv(wide, tf.cast(_spread(scale, x, axis, block), tf.float32)))
     if zero is not None:
-        shifted = tf.add(shifted, tf.cast(_spread(zero, x, axis, block), tf.float32))
-    return saturated(shifted, kind)
+        found = tf.add(found, tf.cast(_spread(zero, x, axis, block), tf.float32))
+    return saturated(found, kind)
 
 
 def saturated(x: Value, kind: np.dtype[Any]) -> Value:
@@ -59,10 +59,10 @@ def dequantize(node: Node, x: Value, scale: Value, zero: Value = None) -> Value:
     block = node.get("block_size", 0)
     kind = dtype_of_element(node.get("output_dtype")) if node.get("output_dtype", 0) else dtype_of(scale)
     factor = tf.cast(_spread(scale, x, axis, block), tf.float32)
-    shifted = tf.cast(x, tf.float32)
+    found = tf.cast(x, tf.float32)
     if zero is not None:
-        shifted = tf.subtract(shifted, tf.cast(_spread(zero, x, axis, block), tf.float32))
-    return tf.cast(tf.multiply(shifted, factor), kind)
+        found = tf.subtract(found, tf.cast(_spread(zero, x, axis, block), tf.float32))
+    return tf.cast(tf.multiply(found, factor), kind)
 
 
 @handles("ConvInteger")
@@ -106,7 +106,7 @@ def _requantized(x: Value, factor: Value, scale: Value, zero: Value) -> Value:
 @handles("QLinearMatMul")
 def q_linear_matmul(node: Node, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value,
                     b_zero: Value, y_scale: Value, y_zero: Value) -> Value:  # fmt: skip
-    found = product(_shifted(a, a_zero, -1), _shifted(b, b_zero, -2))
+    found = product(shifted(a, a_zero, -1), shifted(b, b_zero, -2))
     left, right = (tf.cast(each, tf.float64) for each in (a_scale, b_scale))
     left = tf.expand_dims(left, -1) if rank_of(a_scale) else left
     return _requantized(found, tf.multiply(left, right), y_scale, y_zero)
