@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from tests.distribute.strategies.test_offload import LAYER, LAYERS, UNITS, layers, mesh
+from tests.distribute.strategies.test_offload import LAYER, LAYERS, UNITS, WIDTH, layers, mesh
 
 SMALL = 128 << 10
 """All else that a step has: the activations of 4 rows, and numbers."""
@@ -114,6 +114,32 @@ def check_reuse(part: Any, log: Sequence[Event]) -> None:
         for other, there in placed.items():
             if one < other and abs(at - there) < LAYER:
                 assert span[one][1] <= span[other][0] or span[other][1] <= span[one][0], (one, other)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_most_bytes_of_parameters_in_both_passes(size: int) -> None:
+    """Their parts and two units. The gradient of what is added in front of frozen layers needs all of these
+    again, and nothing else that is large: they have no gradients, no states and no messages of these.
+    """
+    whole = LAYERS * LAYER
+    with tf.Graph().as_default():
+        with tf.distribute.FullyShardedStrategy(mesh(size), units=UNITS).scope():
+            x = tf.placeholder(tf.float32, [4, WIDTH])
+            h = x + tf.get_variable("in_front", [WIDTH])
+            for layer in range(LAYERS):
+                weights = tf.get_variable(f"layer{layer}/w", [WIDTH, WIDTH], trainable=False)
+                h = tf.nn.relu(tf.matmul(h, weights))
+            train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": size + 1})) as session:
+            for variable in tf.global_variables():
+                variable.load(np.full(variable.shape.as_list(), 0.01, np.float32), session)
+            parts, _ = traced(session, train, {x: np.ones((4, WIDTH))})
+            for part in parts:
+                gathered = [node.name for node in part.subgraph if "AllGather" in node.name]
+                again = [name for name in gathered if any(f"layer{i}/" in name for i in range(1, LAYERS - 1))]
+                assert len({name.partition("@")[0] for name in again}) == 2 * (LAYERS - 2), gathered
+            for device in session.devices[1:]:
+                assert device.pool.stats().peak_bytes_in_use <= whole // size + 2 * LAYER + SMALL
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
