@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, final
@@ -142,6 +142,15 @@ class Communicator(Closing):
         return out
 
     @final
+    def all_gather_coalesced(self, arrays: Sequence[Array], name: str = "") -> list[Array]:
+        """`all_gather` of each of the ``arrays``, of one dtype, in one call: none are copied together."""
+        arrays = self._together([self._with_rows(array) for array in arrays])
+        outs = [self.xp.empty((a.shape[0] * self.size, *a.shape[1:]), a.dtype) for a in arrays]
+        with self._calling(_call_of_all("all_gather_coalesced", arrays, name)):
+            self._all_gather_coalesced([a.reshape(-1) for a in arrays], [o.reshape(-1) for o in outs])
+        return outs
+
+    @final
     def gather(self, array: Array, root: int = 0, out: Array | None = None, name: str = "") -> Array | None:
         """The same as `all_gather`, but only ``root`` gets the result; the others get None."""
         array = self._with_rows(array)
@@ -181,6 +190,19 @@ class Communicator(Closing):
         with self._calling(_call_of("reduce_scatter", array, name, reduction)):
             self._reduce_scatter(array.reshape(-1), out.reshape(-1), reduction)
         return out
+
+    @final
+    def reduce_scatter_coalesced(
+        self, arrays: Sequence[Array], reduction: str = "sum", name: str = ""
+    ) -> list[Array]:
+        """`reduce_scatter` of each of the ``arrays``, of one dtype, in one call: none are copied together."""
+        arrays = self._together([self._parted(array) for array in arrays])
+        check_reduction(reduction, arrays[0].dtype)
+        outs = [self.xp.empty((a.shape[0] // self.size, *a.shape[1:]), a.dtype) for a in arrays]
+        with self._calling(_call_of_all("reduce_scatter_coalesced", arrays, name, reduction)):
+            flat = [a.reshape(-1) for a in arrays]
+            self._reduce_scatter_coalesced(flat, [o.reshape(-1) for o in outs], reduction)
+        return outs
 
     @final
     def all_to_all(self, array: Array, out: Array | None = None, name: str = "") -> Array:
@@ -262,6 +284,18 @@ class Communicator(Closing):
     def _close(self) -> None:
         """Idempotent."""
 
+    # --- implemented by media that can do more than one call after the other
+
+    def _all_gather_coalesced(self, arrays: Sequence[Array], outs: Sequence[Array]) -> None:
+        for array, out in zip(arrays, outs, strict=True):
+            self._all_gather(array, out)
+
+    def _reduce_scatter_coalesced(
+        self, arrays: Sequence[Array], outs: Sequence[Array], reduction: str
+    ) -> None:
+        for array, out in zip(arrays, outs, strict=True):
+            self._reduce_scatter(array, out, reduction)
+
     # --- for media
 
     def _end(self, error: OpError) -> bool:
@@ -320,6 +354,15 @@ class Communicator(Closing):
             )
         return array
 
+    def _together(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """``arrays``, which have one dtype. Raises `InvalidArgumentError` for none, and `DTypeError`."""
+        if not arrays:
+            raise InvalidArgumentError(f"{self}: expected at least one array; got none")
+        if len({array.dtype for array in arrays}) > 1:
+            got = ", ".join(str(array.dtype) for array in arrays)
+            raise DTypeError(f"{self}: expected arrays of one dtype; got {got}")
+        return arrays
+
     def _output(self, out: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
         if out is None:
             return self.xp.empty(shape, dtype)
@@ -345,6 +388,13 @@ class Communicator(Closing):
 
 def _call_of(op: str, array: Array, name: str, reduction: str = "", root: int | None = None) -> Call:
     return Call(op, str(array.dtype), array.shape, reduction, root, name)
+
+
+def _call_of_all(op: str, arrays: Sequence[Array], name: str, reduction: str = "") -> Call:
+    """The call of several ``arrays``: with the shape of all in a row, and their own in its name."""
+    shapes = " ".join(str(list(array.shape)) for array in arrays)
+    total = sum(array.size for array in arrays)
+    return Call(op, str(arrays[0].dtype), (total,), reduction, None, f"{name} of {shapes}")
 
 
 def _flat(array: Array | None) -> Array | None:

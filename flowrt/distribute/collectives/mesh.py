@@ -40,10 +40,15 @@ DATA, TAGGED, ABORT = b"D", b"T", b"A"
 
 
 class Arrived(NamedTuple):
-    """A frame of another rank: the text of its call, and an array of bytes."""
+    """A frame of another rank: the text of its call, and arrays of bytes."""
 
     text: bytes
-    payload: Bytes | None
+    arrays: Sequence[Bytes]
+
+    @property
+    def payload(self) -> Bytes | None:
+        """The first array, if there is one."""
+        return self.arrays[0] if self.arrays else None
 
 
 Item: TypeAlias = Arrived | OpError | None
@@ -71,20 +76,17 @@ class Mesh:
 
     # --- frames
 
-    def send(self, rank: int, text: bytes, array: Any = None) -> None:
-        """Send ``array``, contiguous and flat, which may be changed after `flush`. Raises
+    def send(self, rank: int, text: bytes, *arrays: Any) -> None:
+        """Send ``arrays``, contiguous and flat, which may be changed after `flush`. Raises
         `UnavailableError` where ``rank`` was lost.
         """
-        payload: Sequence[Bytes] = ()
+        payload = [array.view(np.uint8) for array in arrays]
         sent = None
-        if array is not None:
-            view = array.view(np.uint8)
-            if view.nbytes <= COPIED_BYTES:
-                view = view.copy()
-            else:
-                sent = self._count_sent
-                self._unsent += 1
-            payload = (view,)
+        if sum(view.nbytes for view in payload) <= COPIED_BYTES:
+            payload = [view.copy() for view in payload]
+        else:
+            sent = self._count_sent
+            self._unsent += 1
         try:
             self._connections[rank].send(DATA + text, payload, sent)
         except UnavailableError as error:
@@ -210,7 +212,7 @@ class Mesh:
         """Handle a frame of ``rank``. Raises `DataLossError` for one that is not a frame of a mesh."""
         kind, rest = header[:1], header[1:]
         if kind == DATA:
-            self._inboxes[rank].put(Arrived(rest, payload[0] if payload else None))
+            self._inboxes[rank].put(Arrived(rest, payload))
         elif kind == TAGGED:
             with self._changed:
                 self._tagged.setdefault((rank, rest), deque()).append(payload[0])

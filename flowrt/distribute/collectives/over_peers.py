@@ -8,7 +8,7 @@ others at once, which is one round, while a tree needs two or more. All ranks ch
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import disagree
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.parts import part, pieces
+from flowrt.distribute.collectives.parts import part, pieces_together
 from flowrt.distribute.collectives.reduction import REDUCTIONS, finish, join
 from flowrt.errors import DataLossError, OpError
 from flowrt.graph.collectives.algorithms import Group
@@ -50,40 +50,50 @@ class PeersCommunicator(Communicator):
             join([each.view(array.dtype) for each in self._swap(array)], out, reduction)
         else:
             _copy(out, array)
-            self._run(self._schedule("AllReduce", out.nbytes), out, reduction)
+            self._run(self._schedule("AllReduce", out.nbytes), [out], reduction)
             finish(reduction, out, self.size)
 
     def _reduce(self, array: Array, out: Array | None, reduction: str, root: int) -> None:
         work = array.copy() if out is None else out
         _copy(work, array)
-        self._run(self._schedule("Reduce", array.nbytes, root), work, reduction)
+        self._run(self._schedule("Reduce", array.nbytes, root), [work], reduction)
         if out is not None:
             finish(reduction, out, self.size)
 
     def _broadcast(self, array: Array | None, out: Array, root: int) -> None:
         if array is not None:
             _copy(out, array)
-        self._run(self._schedule("Broadcast", out.nbytes, root), out)
+        self._run(self._schedule("Broadcast", out.nbytes, root), [out])
 
     def _all_gather(self, array: Array, out: Array) -> None:
-        _copy(out[part(out.size, self.size, self.rank)], array)
-        self._run(self._schedule("AllGather", out.nbytes), out)
+        self._all_gather_coalesced([array], [out])
+
+    def _all_gather_coalesced(self, arrays: Sequence[Array], outs: Sequence[Array]) -> None:
+        for array, out in zip(arrays, outs, strict=True):
+            _copy(out[part(out.size, self.size, self.rank)], array)
+        self._run(self._schedule("AllGather", sum(out.nbytes for out in outs)), outs)
 
     def _gather(self, array: Array, out: Array | None, root: int) -> None:
         work = np.empty(array.size * self.size, array.dtype) if out is None else out
         _copy(work[part(work.size, self.size, self.rank)], array)
-        self._run(self._schedule("Gather", work.nbytes, root), work)
+        self._run(self._schedule("Gather", work.nbytes, root), [work])
 
     def _scatter(self, array: Array | None, out: Array, root: int) -> None:
         work = np.empty(out.size * self.size, out.dtype) if array is None else array
-        self._run(self._schedule("Scatter", work.nbytes, root), work)
+        self._run(self._schedule("Scatter", work.nbytes, root), [work])
         _copy(out, work[part(work.size, self.size, self.rank)])
 
     def _reduce_scatter(self, array: Array, out: Array, reduction: str) -> None:
-        work = array.copy()
-        self._run(self._schedule("ReduceScatter", work.nbytes), work, reduction)
-        _copy(out, work[part(work.size, self.size, self.rank)])
-        finish(reduction, out, self.size)
+        self._reduce_scatter_coalesced([array], [out], reduction)
+
+    def _reduce_scatter_coalesced(
+        self, arrays: Sequence[Array], outs: Sequence[Array], reduction: str
+    ) -> None:
+        works = [array.copy() for array in arrays]
+        self._run(self._schedule("ReduceScatter", sum(work.nbytes for work in works)), works, reduction)
+        for work, out in zip(works, outs, strict=True):
+            _copy(out, work[part(work.size, self.size, self.rank)])
+            finish(reduction, out, self.size)
 
     def _all_to_all(self, array: Array, out: Array) -> None:
         """Chunk ``i * size + j`` of the schedule goes from rank i to rank j."""
@@ -93,9 +103,9 @@ class PeersCommunicator(Communicator):
         for _, transfer in schedule.of(self.rank):
             source, target = divmod(transfer.first, self.size)
             if source == self.rank:
-                self._send(target, array[part(array.size, self.size, target)])
+                self._send(target, [array[part(array.size, self.size, target)]])
             else:
-                self._receive(source, out[part(out.size, self.size, source)], None)
+                self._receive(source, [out[part(out.size, self.size, source)]], None)
         self._mesh.flush(str(self._call))
 
     def _barrier(self) -> None:
@@ -107,16 +117,18 @@ class PeersCommunicator(Communicator):
         group = Group(tuple(range(self.size)), root)
         return schedule_of(kind, cheapest(kind, group, nbytes, self._links), group)
 
-    def _run(self, schedule: Schedule, work: Array, reduction: str | None = None) -> None:
-        """Execute this rank's part of ``schedule`` on ``work``, divided into the schedule's chunks."""
+    def _run(self, schedule: Schedule, works: Sequence[Array], reduction: str | None = None) -> None:
+        """Execute this rank's part of ``schedule`` on ``works``, each divided into the schedule's chunks.
+        What a transfer moves of all of them travels together.
+        """
         # A sent chunk is not overwritten before all values derived from it have come back, so it may still be
         # in flight during the next steps.
         for step in schedule.steps:
             for transfer in self._mine(step, by_source=True):
-                self._send(transfer.target, _chunks(work, schedule, transfer))
+                self._send(transfer.target, _chunks(works, schedule, transfer))
             for transfer in self._mine(step, by_source=False):
                 function = REDUCTIONS[reduction or "sum"] if transfer.reduces else None
-                self._receive(transfer.source, _chunks(work, schedule, transfer), function)
+                self._receive(transfer.source, _chunks(works, schedule, transfer), function)
         self._mesh.flush(str(self._call))
 
     def _mine(self, step: Iterable[Transfer], by_source: bool) -> list[Transfer]:
@@ -124,28 +136,29 @@ class PeersCommunicator(Communicator):
 
     # --- transfers
 
-    def _send(self, rank: int, array: Array) -> None:
-        for piece in pieces(slice(0, array.size), PIECE_BYTES // array.itemsize):
-            self._mesh.send(rank, self._text, array[piece])
-        self.traffic.count(array.nbytes)
+    def _send(self, rank: int, arrays: Sequence[Array]) -> None:
+        for pieces in _frames(arrays):
+            self._mesh.send(rank, self._text, *pieces)
+        self.traffic.count(sum(array.nbytes for array in arrays))
 
-    def _receive(self, rank: int, target: Array, function: Any) -> None:
-        """Receive from ``rank`` into ``target``; ``function`` reduces it with the contents."""
-        for piece in pieces(slice(0, target.size), PIECE_BYTES // target.itemsize):
-            came = self._receive_bytes(rank, target[piece].nbytes).view(target.dtype)
-            if function is None:
-                np.copyto(target[piece], came)
-            else:
-                function(target[piece], came, out=target[piece])
+    def _receive(self, rank: int, targets: Sequence[Array], function: Any) -> None:
+        """Receive from ``rank`` into ``targets``; ``function`` reduces it with the contents."""
+        for pieces in _frames(targets):
+            found = self._receive_bytes(rank, [piece.nbytes for piece in pieces])
+            for piece, came in zip(pieces, found, strict=True):
+                if function is None:
+                    np.copyto(piece, came.view(piece.dtype))
+                else:
+                    function(piece, came.view(piece.dtype), out=piece)
 
-    def _receive_bytes(self, rank: int, nbytes: int) -> Array:
-        text, payload = self._mesh.receive(rank, str(self._call))
+    def _receive_bytes(self, rank: int, expected: Sequence[int]) -> Sequence[Array]:
+        """The arrays of the next frame of ``rank``, of these numbers of bytes."""
+        text, arrays = self._mesh.receive(rank, str(self._call))
         if text != self._text:
             raise disagree(self.membership, [(self.rank, self._text), (rank, text)])
-        if payload is None or payload.nbytes != nbytes:
-            got = "none" if payload is None else payload.nbytes
-            raise DataLossError(f"{self}: expected {nbytes} bytes of rank {rank}; got {got}")
-        return payload
+        if (got := [array.nbytes for array in arrays]) != expected:
+            raise DataLossError(f"{self}: expected arrays of {expected} bytes of rank {rank}; got {got}")
+        return arrays
 
     def _swap(self, array: Array) -> list[Array]:
         """The bytes of all ranks' arrays, in one round."""
@@ -154,7 +167,8 @@ class PeersCommunicator(Communicator):
             self._mesh.send(rank, self._text, own)
             self.traffic.count(own.nbytes)
         found = [
-            own if rank == self.rank else self._receive_bytes(rank, own.nbytes) for rank in range(self.size)
+            own if rank == self.rank else self._receive_bytes(rank, [own.nbytes])[0]
+            for rank in range(self.size)
         ]
         self._mesh.flush(str(self._call))
         return found
@@ -180,9 +194,19 @@ def _agreed(mesh: Mesh, links: Links) -> Links:
     return Links(*[Link(*map(float, row)) for row in payload.view(np.float64).reshape(-1, 2)])
 
 
-def _chunks(work: Array, schedule: Schedule, transfer: Transfer) -> Array:
-    begin, end = (offset(chunk, work.size, schedule.chunks) for chunk in (transfer.first, transfer.end))
-    return work[begin:end]
+def _chunks(works: Sequence[Array], schedule: Schedule, transfer: Transfer) -> list[Array]:
+    """The part of each of ``works`` that the ``transfer`` moves."""
+
+    def place(chunk: int, work: Array) -> int:
+        return offset(chunk, work.size, schedule.chunks)
+
+    return [work[place(transfer.first, work) : place(transfer.end, work)] for work in works]
+
+
+def _frames(arrays: Sequence[Array]) -> Iterator[list[Array]]:
+    """The pieces of ``arrays`` that travel in one frame each; `PIECE_BYTES` of them together."""
+    for group in pieces_together([array.size for array in arrays], PIECE_BYTES // arrays[0].itemsize):
+        yield [arrays[number][piece] for number, piece in group]
 
 
 def _copy(target: Array, source: Array) -> None:

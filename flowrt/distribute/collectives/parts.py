@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flowrt.graph.collectives.schedule import offset
 
@@ -16,3 +16,24 @@ def pieces(whole: slice, length: int) -> Iterator[slice]:
     """``whole`` in pieces of ``length`` elements, the last maybe shorter. An empty one is one empty piece."""
     for start in range(whole.start, max(whole.stop, whole.start + 1), length):
         yield slice(start, min(start + length, whole.stop))
+
+
+def pieces_together(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:
+    """Pieces of arrays of ``lengths`` elements, in order, as numbers of arrays and slices of these: in lists
+    of at most ``most`` elements together. Without elements there is one list, of nothing.
+
+        lengths 3, 4 and most 5    (0, 0:3) (1, 0:2)    (1, 2:4)
+    """
+    together, room = list[tuple[int, slice]](), most
+    for number, length in enumerate(lengths):
+        begin = 0
+        while begin < length:
+            end = min(length, begin + room)
+            together.append((number, slice(begin, end)))
+            room -= end - begin
+            begin = end
+            if not room:
+                yield together
+                together, room = [], most
+    if together or not sum(lengths):
+        yield together

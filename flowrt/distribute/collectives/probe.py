@@ -133,7 +133,8 @@ def _ping(mesh: Mesh, rank: int) -> dict[int, float]:
 def _answer(mesh: Mesh, prober: int) -> list[Link]:
     """Send back the arrays of ``prober``, until it has finished. Returns the links that it measured."""
     while True:
-        text, payload = mesh.receive(prober, "a probe")
+        arrived = mesh.receive(prober, "a probe")
+        text, payload = arrived.text, arrived.payload
         if text == _DONE and payload is not None:
             mesh.flush("a probe")
             return [Link(*row) for row in payload.view(np.float64).reshape(-1, 2).tolist()]

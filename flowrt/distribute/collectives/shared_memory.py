@@ -18,14 +18,15 @@ Rules of this file:
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
 
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.parts import part, pieces
+from flowrt.distribute.collectives.parts import part, pieces, pieces_together
 from flowrt.distribute.collectives.reduction import join
 from flowrt.distribute.collectives.shared_memory_rounds import Rounds
 from flowrt.distribute.collectives.shared_memory_segment import Layout, share_segment
@@ -69,9 +70,9 @@ class SharedMemoryCommunicator(Communicator):
         if array.nbytes > SMALL_BYTES:
             self._join_chunks(array, out, reduction)
             return
-        self._post(array)
+        self._post([array])
         self._meet()
-        join(self._posted(array.size, array.dtype), out, reduction)
+        join(self._all_posted(array), out, reduction)
 
     def _reduce(self, array: Array, out: Array | None, reduction: str, root: int) -> None:
         self._join_chunks(array, out, reduction)
@@ -99,76 +100,96 @@ class SharedMemoryCommunicator(Communicator):
     def _join_part(self, chunk: Array, reduction: str) -> None:
         """Reduce this rank's part of the chunk of the previous round."""
         own = part(chunk.size, self.size, self.rank)
-        joining = [each[own] for each in self._posted(chunk.size, chunk.dtype)]
+        joining = [each[own] for each in self._all_posted(chunk)]
         joining[self.rank] = chunk[own]
         result = _as(self._rounds.results[self._rounds.number % 2], chunk)[own]
         join(joining, result, reduction)
         self.traffic.count(result.nbytes)
 
     def _reduce_scatter(self, array: Array, out: Array, reduction: str) -> None:
-        for piece, posted in self._exchange(array, out.size):
-            join([each[self.rank] for each in posted], out[piece], reduction)
+        self._reduce_scatter_coalesced([array], [out], reduction)
+
+    def _reduce_scatter_coalesced(
+        self, arrays: Sequence[Array], outs: Sequence[Array], reduction: str
+    ) -> None:
+        for number, piece, posted in self._exchange(arrays, [out.size for out in outs], outs[0].dtype):
+            join([each[self.rank] for each in posted], outs[number][piece], reduction)
 
     def _all_to_all(self, array: Array, out: Array) -> None:
         rows = out.reshape(self.size, -1)
-        for piece, posted in self._exchange(array, rows.shape[1]):
+        for _, piece, posted in self._exchange([array], [rows.shape[1]], array.dtype):
             for rank, each in enumerate(posted):
                 np.copyto(rows[rank, piece], each[self.rank])
 
     def _scatter(self, array: Array | None, out: Array, root: int) -> None:
-        for piece, posted in self._exchange(array, out.size, out.dtype):
+        arrays = None if array is None else [array]
+        for _, piece, posted in self._exchange(arrays, [out.size], out.dtype):
             np.copyto(out[piece], posted[root][self.rank])
 
     def _exchange(
-        self, array: Array | None, length: int, dtype: Any = None
-    ) -> Iterator[tuple[slice, list[Array]]]:
-        """Exchange ``array`` [size * length] piece by piece: each rank has a row for every rank. Yields the
-        pieces of the ranks [size, piece], by rank, valid until the next iteration; a rank without an array
-        posts none.
+        self, arrays: Sequence[Array] | None, lengths: Sequence[int], dtype: Any
+    ) -> Iterator[tuple[int, slice, list[Array]]]:
+        """Exchange ``arrays`` [size * length] piece by piece: each has a row for every rank. Yields the
+        number of an array, a piece of a row, and the pieces of the ranks [size, piece], by rank, valid until
+        the next iteration; a rank without arrays posts none.
         """
-        rows = None if array is None else array.reshape(self.size, -1)
-        dtype = array.dtype if array is not None else dtype
-        for piece in pieces(slice(0, length), max(1, CHUNK_BYTES // (dtype.itemsize * self.size))):
-            if rows is not None:
-                self._post(rows[:, piece])
+        rows = [array.reshape(self.size, -1) for array in arrays or ()]
+        for group in pieces_together(lengths, max(1, CHUNK_BYTES // (dtype.itemsize * self.size))):
+            self._post([rows[number][:, piece] for number, piece in group] if rows else [])
             self._meet()
-            count = self.size * (piece.stop - piece.start)
-            yield piece, [each.reshape(self.size, -1) for each in self._posted(count, dtype)]
+            counts = [self.size * (piece.stop - piece.start) for _, piece in group]
+            posted = [*zip(*self._posted(counts, dtype), strict=True)]
+            for (number, piece), pieces_by_rank in zip(group, posted, strict=True):
+                yield number, piece, [each.reshape(self.size, -1) for each in pieces_by_rank]
 
     def _broadcast(self, array: Array | None, out: Array, root: int) -> None:
         for piece in pieces(slice(0, out.size), CHUNK_BYTES // out.itemsize):
             if array is not None:
-                self._post(array[piece])
+                self._post([array[piece]])
             self._meet()
-            np.copyto(out[piece], self._posted(out[piece].size, out.dtype)[root])
+            np.copyto(out[piece], self._all_posted(out[piece])[root])
 
     def _all_gather(self, array: Array, out: Array) -> None:
-        self._gather(array, out, self.rank)
+        self._all_gather_coalesced([array], [out])
 
     def _gather(self, array: Array, out: Array | None, root: int) -> None:
-        rows = None if out is None else out.reshape(self.size, -1)
-        for piece in pieces(slice(0, array.size), CHUNK_BYTES // array.itemsize):
-            self._post(array[piece])
+        self._all_gather_coalesced([array], [] if out is None else [out])
+
+    def _all_gather_coalesced(self, arrays: Sequence[Array], outs: Sequence[Array]) -> None:
+        """A rank without ``outs`` only gives."""
+        rows, dtype = [out.reshape(self.size, -1) for out in outs], arrays[0].dtype
+        for group in pieces_together([each.size for each in arrays], CHUNK_BYTES // dtype.itemsize):
+            given = [arrays[number][piece] for number, piece in group]
+            self._post(given)
             self._meet()
-            if rows is not None:
-                for rank, each in enumerate(self._posted(array[piece].size, array.dtype)):
-                    np.copyto(rows[rank, piece], each)
+            for rank, posted in enumerate(self._posted([each.size for each in given], dtype) if rows else ()):
+                for (number, piece), each in zip(group, posted, strict=True):
+                    np.copyto(rows[number][rank, piece], each)
 
     def _barrier(self) -> None:
         self._meet()
 
     # --- rounds
 
-    def _post(self, array: Array) -> None:
-        """Write an array for the next round."""
-        slot = self._rounds.slots[self._rounds.number % 2][self.rank]
-        np.copyto(_as(slot, array).reshape(array.shape), array)
-        self.traffic.count(array.nbytes)
+    def _post(self, arrays: Sequence[Array]) -> None:
+        """Write arrays, one behind the other, for the next round."""
+        slot, begin = self._rounds.slots[self._rounds.number % 2][self.rank], 0
+        for array in arrays:
+            np.copyto(_as(slot[begin:], array).reshape(array.shape), array)
+            begin += array.nbytes
+        self.traffic.count(begin)
 
-    def _posted(self, length: int, dtype: Any) -> list[Array]:
-        """Arrays [length] that the ranks wrote for the last round."""
-        nbytes = length * dtype.itemsize
-        return [each[:nbytes].view(dtype) for each in self._rounds.slots[(self._rounds.number - 1) % 2]]
+    def _posted(self, lengths: Sequence[int], dtype: Any) -> list[list[Array]]:
+        """The arrays, of these ``lengths``, that each rank wrote for the last round."""
+        ends = [*accumulate(lengths)]
+        begun = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+        slots = self._rounds.slots[(self._rounds.number - 1) % 2]
+        wrote = [each[: ends[-1] * dtype.itemsize if ends else 0].view(dtype) for each in slots]
+        return [[each[piece] for piece in begun] for each in wrote]
+
+    def _all_posted(self, like: Array) -> list[Array]:
+        """The array, like ``like``, that each rank wrote for the last round."""
+        return [each for (each,) in self._posted([like.size], like.dtype)]
 
     def _meet(self) -> None:
         is_first = self._compared != self._number

@@ -26,8 +26,8 @@ class SplitMesh(Mesh):
         super().__init__(whole.membership.of(label, ranks))
         self._whole, self._ranks = whole, ranks
 
-    def send(self, rank: int, text: bytes, array: Any = None) -> None:
-        self._whole.send(self._ranks[rank], text, array)
+    def send(self, rank: int, text: bytes, *arrays: Any) -> None:
+        self._whole.send(self._ranks[rank], text, *arrays)
 
     def take(self, rank: int) -> Arrived | None:
         return self._whole.take(self._ranks[rank])

@@ -34,6 +34,7 @@ _keys = itertools.count()
 METHODS = {
     "AllReduce": "all_reduce", "Reduce": "reduce", "Broadcast": "broadcast", "AllGather": "all_gather",
     "Gather": "gather", "Scatter": "scatter", "ReduceScatter": "reduce_scatter", "AllToAll": "all_to_all",
+    "AllGatherCoalesced": "all_gather_coalesced", "ReduceScatterCoalesced": "reduce_scatter_coalesced",
 }  # fmt: skip
 
 

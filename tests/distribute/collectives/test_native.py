@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrt.distribute.collectives.communicator import Communicator
-from tests.contracts.check_collectives import RANKS, CheckCollectives, CollectiveCall, Meet, Perform
+from flowrt.errors import OpError
+from tests.contracts.check_collectives import (
+    RANKS,
+    CheckCollectives,
+    CollectiveCall,
+    Meet,
+    Perform,
+    array,
+    expected,
+)
 from tests.distribute.collectives.ranks import (
     Ranks,
     as_rank,
@@ -19,9 +29,44 @@ from tests.distribute.collectives.ranks import (
 )
 
 
-class TestLocal(CheckCollectives):
+SHAPES = ((4, 3), (0, 5), (1,), (300_001,), (2, 7, 1), (150_000, 3))
+"""A rank's parts of the tensors of a unit: small ones, none, and more than a chunk or piece of any medium."""
+
+
+class CheckNative(CheckCollectives):
+    """Communicators also move several arrays in one call."""
+
     takes_any_size = False
 
+    @pytest.mark.parametrize("dtype", [np.float32, np.int64])
+    @pytest.mark.parametrize("p", [1, 2, 3, 4])
+    def test_several_arrays_in_one_call(self, perform: Perform, p: int, dtype: Any) -> None:
+        rng = np.random.default_rng(p)
+        given = [[array(rng, dtype, *shape) for shape in SHAPES] for _ in range(p)]
+        whole = [[array(rng, dtype, p * rows, *others) for rows, *others in SHAPES] for _ in range(p)]
+        calls = [CollectiveCall("AllGatherCoalesced", given)]
+        calls += [CollectiveCall("ReduceScatterCoalesced", whole, {"reduction": r}) for r in ("sum", "mean")]
+        for call, found in zip(calls, perform(p, calls), strict=True):
+            kind = call.kind.removesuffix("Coalesced")
+            for number in range(len(SHAPES)):
+                alone = CollectiveCall(kind, [values[number] for values in call.values], call.attrs)
+                for result, wanted in zip(found, expected(p, alone), strict=True):
+                    np.testing.assert_array_equal(result[number], wanted, err_msg=f"{kind} {SHAPES[number]}")
+                    assert result[number].dtype == dtype
+
+    @pytest.mark.parametrize(
+        ("arrays", "error"),
+        [([], "at least one array; got none"), ([np.ones(2), np.ones(2, np.float32)], "of one dtype"),
+         ([np.ones(4), np.ones(())], "got a scalar")],
+    )  # fmt: skip
+    def test_arrays_that_do_not_go_together(self, arrays: list[Any], error: str) -> None:
+        with thread_group("local", 1) as (communicator,):
+            with pytest.raises(OpError, match=error):
+                communicator.all_gather_coalesced(arrays)
+            np.testing.assert_array_equal(communicator.all_gather(np.ones(2)), np.ones(2))
+
+
+class TestLocal(CheckNative):
     @pytest.fixture
     def perform(self) -> Perform:
         return perform_on_threads
@@ -49,10 +94,9 @@ def processes() -> Iterator[Ranks]:
         yield ranks
 
 
-class CheckProcesses(CheckCollectives):
+class CheckProcesses(CheckNative):
     """Groups of processes."""
 
-    takes_any_size = False
     kind: str
 
     @pytest.fixture
