@@ -31,6 +31,7 @@ HANDED_ON = {
     "ParameterShardBegin", "ParameterShardPush", "ParameterShardFetch", "ParameterShardInstall",
     "ParameterShardStatus", "ParameterShardStaleness",
     "AllReduce", "Reduce", "Broadcast", "AllGather", "Gather", "Scatter", "ReduceScatter", "AllToAll",
+    "CoalescedAllGather", "CoalescedReduceScatter",
     "Barrier", "_GroupRecv", "_GroupWait", "_TaggedRecv",  # from other tasks
 }  # fmt: skip
 """Kernels that give out what somebody else made: to copy it would only cost time."""

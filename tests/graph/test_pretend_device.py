@@ -33,7 +33,8 @@ from tests.graph.pretend_device import PretendArray, pretend, waits
 from tests.graph.test_all_ops import build, cases, flat_inputs
 
 FOR_THE_CPU = """
-    AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics DecodeRaw ExpectData Gather
+    AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics
+    CoalescedAllGather CoalescedReduceScatter DecodeRaw ExpectData Gather
     HistogramSummary ImageSummary MergeSummary Print PrintV2 PyFunc PyFuncStateless Reduce ReduceJoin
     ReduceScatter ScalarSummary Scatter StaticRegexReplace StringFormat StringJoin StringLength StringLower
     StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp _GroupAgree _GroupRecv _GroupSend

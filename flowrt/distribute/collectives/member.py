@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Condition
 from typing import Any, final
 
@@ -96,13 +96,13 @@ class GroupMember:
         """Make the ranks compare their first plans, before they execute them."""
         self._compares_plan = True
 
-    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+    def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         plan = attrs["plan"]
         if self._compares_plan and plan:
             self._compares_plan = False
             self._ask(lambda communicator: check_plan(communicator, plan))
         call = _CALLS[kind]
-        self.begin(edge, lambda communicator: call(communicator, array, attrs, _call_name(edge, attrs)))
+        self.begin(edge, lambda communicator: call(communicator, arrays, attrs, _call_name(edge, attrs)))
 
     def begin(self, edge: str, call: Callable[[Communicator], Any]) -> None:
         """Begin ``call`` on the thread; `wait` has its result."""
@@ -110,8 +110,9 @@ class GroupMember:
             raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
         self._started[edge] = self._ask(call)
 
-    def wait(self, edge: str) -> Any:
-        return self._value(self._started.pop(edge))
+    def wait(self, edge: str) -> Sequence[Any]:
+        found: Sequence[Any] = self._value(self._started.pop(edge))
+        return found
 
     # --- parts of the group
 
@@ -212,17 +213,17 @@ class SplitMember:
     def receive(self, peer: int, edge: str) -> Any:
         return self._whole.receive(self._ranks[peer], edge)
 
-    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+    def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         call = _CALLS[kind]
         name = _call_name(edge, attrs)
-        self._whole.begin(edge, lambda whole: call(self._formed(whole.kind), array, attrs, name))
+        self._whole.begin(edge, lambda whole: call(self._formed(whole.kind), arrays, attrs, name))
 
     def _formed(self, kind: str) -> Communicator:
         if self._communicator is None:
             self._communicator = communicator_over(self._mesh, kind)
         return self._communicator
 
-    def wait(self, edge: str) -> Any:
+    def wait(self, edge: str) -> Sequence[Any]:
         return self._whole.wait(edge)
 
     def meet_at_end(self) -> Callable[[], object]:
@@ -251,7 +252,7 @@ def _received(mesh: Mesh, peer: int, edge: str) -> Any:
     return np.empty(0, np.uint8) if arrived.payload is None else arrived.payload
 
 
-# --- native collectives: of any axis, by those of the communicator, which are of the first
+# --- native collectives: of any axes, by those of the communicator, which are of the first
 
 
 def _front(array: Any, axis: int) -> Any:
@@ -259,53 +260,73 @@ def _front(array: Any, axis: int) -> Any:
 
 
 def _back(array: Any, axis: int) -> Any:
-    return None if array is None else np.moveaxis(array, 0, axis)
+    return np.moveaxis(array, 0, axis)
 
 
-def _all_reduce(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return c.all_reduce(array, a["reduction"], name=name)
+def _all_reduce(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    return [c.all_reduce(arrays[0], a["reduction"], name=name)]
 
 
-def _reduce(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return c.reduce(array, a["root"], a["reduction"], name=name)
+def _reduce(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    result = c.reduce(arrays[0], a["root"], a["reduction"], name=name)
+    return [] if result is None else [result]
 
 
-def _broadcast(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return c.broadcast(np.empty(a["shape"], a["dtype"]) if array is None else array, a["root"], name=name)
+def _broadcast(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    array = arrays[0] if arrays else np.empty(a["shapes"][0], a["dtype"])
+    return [c.broadcast(array, a["root"], name=name)]
 
 
-def _all_gather(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return _back(c.all_gather(_front(array, a["axis"]), name=name), a["axis"])
+def _all_gather(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    (axis,) = a["axes"]
+    return [_back(c.all_gather(_front(arrays[0], axis), name=name), axis)]
 
 
-def _gather(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return _back(c.gather(_front(array, a["axis"]), a["root"], name=name), a["axis"])
+def _gather(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    (axis,) = a["axes"]
+    result = c.gather(_front(arrays[0], axis), a["root"], name=name)
+    return [] if result is None else [_back(result, axis)]
 
 
-def _scatter(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    axis = a["axis"]
-    if array is None:
-        dims = list(a["shape"])
+def _scatter(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    (axis,), (shape,) = a["axes"], a["shapes"]
+    if not arrays:
+        dims = list(shape)
         out = np.empty([dims.pop(axis), *dims], a["dtype"])
-        return _back(c.scatter(None, a["root"], out, name=name), axis)
-    return _back(c.scatter(_front(array, axis), a["root"], name=name), axis)
+        return [_back(c.scatter(None, a["root"], out, name=name), axis)]
+    return [_back(c.scatter(_front(arrays[0], axis), a["root"], name=name), axis)]
 
 
-def _reduce_scatter(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    found = c.reduce_scatter(_front(array, a["axis"]), a["reduction"], name=name)
-    return _back(found, a["axis"])
+def _reduce_scatter(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    (axis,) = a["axes"]
+    return [_back(c.reduce_scatter(_front(arrays[0], axis), a["reduction"], name=name), axis)]
 
 
-def _all_to_all(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return _back(c.all_to_all(_front(array, a["axis"]), name=name), a["axis"])
+def _all_to_all(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
+    (axis,) = a["axes"]
+    return [_back(c.all_to_all(_front(arrays[0], axis), name=name), axis)]
 
 
-def _barrier(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
+def _barrier(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> Sequence[Any]:
     c.barrier(name=name)
-    return array
+    return arrays
 
 
-_CALLS: Mapping[str, Callable[[Communicator, Any, Mapping[str, Any], str], Any]] = {
+def _coalesced_all_gather(
+    c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str
+) -> list[Any]:
+    found = c.all_gather_coalesced([*map(_front, arrays, a["axes"])], name=name)
+    return [*map(_back, found, a["axes"])]
+
+
+def _coalesced_reduce_scatter(
+    c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str
+) -> list[Any]:
+    found = c.reduce_scatter_coalesced([*map(_front, arrays, a["axes"])], a["reduction"], name=name)
+    return [*map(_back, found, a["axes"])]
+
+
+_CALLS: Mapping[str, Callable[[Communicator, Sequence[Any], Mapping[str, Any], str], Sequence[Any]]] = {
     "AllReduce": _all_reduce,
     "Reduce": _reduce,
     "Broadcast": _broadcast,
@@ -315,4 +336,6 @@ _CALLS: Mapping[str, Callable[[Communicator, Any, Mapping[str, Any], str], Any]]
     "ReduceScatter": _reduce_scatter,
     "AllToAll": _all_to_all,
     "Barrier": _barrier,
+    "CoalescedAllGather": _coalesced_all_gather,
+    "CoalescedReduceScatter": _coalesced_reduce_scatter,
 }

@@ -27,6 +27,6 @@ def exchange(group_key: str, ranks: Sequence[int], text: str, name: str) -> list
 def _gather(group_key: str, ranks: Sequence[int], array: Any, edge: str) -> Any:
     members = [joined_member(group_key, rank) for rank in ranks]
     for member in members:
-        member.start(edge, "AllGather", array, {"axis": 0, "plan": ""})
-    found, *_ = [member.wait(edge) for member in members]  # of all: each has to take part to the end
+        member.start(edge, "AllGather", [array], {"axes": (0,), "plan": ""})
+    (found,), *_ = [member.wait(edge) for member in members]  # of all: each has to take part to the end
     return found

@@ -33,15 +33,15 @@ class Member(Protocol):
     def receive(self, peer: int, edge: str) -> Any:
         """The bytes of the next array sent by ``peer``."""
 
-    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
-        """Begin the next collective with this rank's ``array`` (or None), which must not change before
-        `wait`. ``attrs`` are the reduction, root, axis, the result's shape and dtype; ``plan``: for the
-        first one of a step, one line for each that the step has in the group, else ""; and ``step``: its
-        number if all ranks are in it, else None or absent.
+    def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        """Begin the next collective with this rank's ``arrays``, which must not change before `wait`: none,
+        one, or several of a coalesced one. ``attrs`` are the reduction, root, axes, the results' shapes and
+        dtype; ``plan``: for the first one of a step, one line for each that the step has in the group, else
+        ""; and ``step``: its number if all ranks are in it, else None or absent.
         """
 
-    def wait(self, edge: str) -> Any:
-        """The rank's result of the collective started as ``edge``; None if it gets none."""
+    def wait(self, edge: str) -> Sequence[Any]:
+        """The rank's results of the collective started as ``edge``."""
 
     def meet_at_end(self) -> Callable[[], object]:
         """Report that this rank's step reached the end of the data: collectives that it has started will not

@@ -11,7 +11,7 @@ they arrive or the step ends, by its deadline, a cancellation or another kernel'
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -81,14 +81,16 @@ class StepMember:
     def __init__(self, key: str, rank: int) -> None:
         self._size, self._rank = int(key.removeprefix(PREFIX)), rank
 
-    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+    def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         def compute(values: list[Any]) -> Results:
             return _computed(kind, self._size, values, attrs)
 
+        array = arrays[0] if arrays else None
         _step_group().give(edge, self._rank, self._size, array, compute)
 
-    def wait(self, edge: str) -> Any:
-        return _step_group().take(edge, self._rank)
+    def wait(self, edge: str) -> Sequence[Any]:
+        result = _step_group().take(edge, self._rank)
+        return [] if result is None else [result]
 
     def send(self, peer: int, edge: str, array: Any) -> None:
         raise FailedPreconditionError(f"{edge}: expected a native collective; ranks of a step have no links")
@@ -105,7 +107,7 @@ class StepMember:
 
 def _computed(kind: str, size: int, values: list[Any], attrs: Mapping[str, Any]) -> Results:
     """Results of the operation's kernel for all ranks' ``values``."""
-    op, known = op_def(kind), {**attrs, "group_size": size}
+    op, known = op_def(kind), {**attrs, "group_size": size, "axis": attrs["axes"][0]}
     has_places = "places" in [argument.name for argument in op.inputs]
     arguments = [values, [np.zeros(0, np.int32)] * size] if has_places else [values]
     results = op.kernel(np, *arguments, **{name: known[name] for name in op.kernel_attrs})

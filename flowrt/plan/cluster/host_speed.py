@@ -97,7 +97,7 @@ class _Together:
 
     def meet(self) -> None:
         """Wait for all others."""
-        self._collective(self._member, "AllReduce", np.ones(1, np.float32), (1,))
+        self._collective(self._member, "AllReduce", [np.ones(1, np.float32)], (1,))
 
     def cores(self) -> float:
         """The work of all cores in the time in which one alone does 1. With more processes than cores, they
@@ -127,17 +127,17 @@ class _Together:
             if kind == "AllToAll":
                 shape = (size, max(1, part // size))
                 given = np.ones(shape, np.float32)
-            array = None if kind == "Broadcast" and not is_root else given
-            return lambda: self._collective(member, kind, array, shape)
+            arrays = [] if kind == "Broadcast" and not is_root else [given]
+            return lambda: self._collective(member, kind, arrays, shape)
 
         return _exchange(call, 1, self._count)
 
-    def _collective(self, member: Any, kind: str, array: Any, shape: tuple[int, ...]) -> None:
+    def _collective(self, member: Any, kind: str, arrays: Sequence[Any], shape: tuple[int, ...]) -> None:
         self._number += 1
         edge = f"{kind} {self._number}"
         dtype = np.dtype(np.float32)
-        attrs = {"reduction": "sum", "root": 0, "axis": 0, "dtype": dtype, "shape": shape, "plan": ""}
-        member.start(edge, kind, array, attrs)
+        attrs = {"reduction": "sum", "root": 0, "axes": (0,), "dtype": dtype, "shapes": (shape,), "plan": ""}
+        member.start(edge, kind, arrays, attrs)
         member.wait(edge)
 
     def message(self) -> Exchange:

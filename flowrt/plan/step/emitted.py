@@ -225,8 +225,8 @@ def _exchanges_inside(function: Subgraph) -> bool:
 
 def _meeting(node: Node, mesh: Mesh) -> Meeting:
     """The meeting of a native collective."""
-    kind, ranks = node.attrs["kind"], _ranks(node.attrs["group_key"], mesh)
-    nbytes = math.prod(node.attrs["shape"]) * as_dtype(node.attrs["dtype"]).np.itemsize
+    kind, ranks = node.attrs["kind"].removeprefix("Coalesced"), _ranks(node.attrs["group_key"], mesh)
+    nbytes = sum(map(math.prod, node.attrs["shapes"])) * as_dtype(node.attrs["dtype"]).np.itemsize
     whole = nbytes * len(ranks) if kind in ("ReduceScatter", "AllToAll") else nbytes  # of the result
     return Meeting(_kind(node, kind), _axes(ranks, mesh), whole)
 

@@ -7,7 +7,7 @@ is taken from the program as a real member takes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -31,7 +31,7 @@ class LoneMember:
         self._messages = {
             node.attrs["edge"]: _given(node.attrs["dtype"], node.attrs["shape"]) for node in receives
         }
-        self._results: dict[str, Any] = {}
+        self._results: dict[str, list[Any]] = {}
 
     def send(self, peer: int, edge: str, array: Any) -> None:
         np.array(array, order="C")
@@ -43,11 +43,11 @@ class LoneMember:
 
     receive_tagged = receive
 
-    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+    def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         if edge not in self._results:
-            self._results[edge] = _given(attrs["dtype"], attrs["shape"]).reshape(attrs["shape"])
+            self._results[edge] = [_given(attrs["dtype"], shape).reshape(shape) for shape in attrs["shapes"]]
 
-    def wait(self, edge: str) -> Any:
+    def wait(self, edge: str) -> Sequence[Any]:
         return self._results[edge]
 
     def split(self, label: str, ranks: tuple[int, ...]) -> LoneMember:

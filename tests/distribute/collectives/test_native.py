@@ -28,7 +28,6 @@ from tests.distribute.collectives.ranks import (
     thread_group,
 )
 
-
 SHAPES = ((4, 3), (0, 5), (1,), (300_001,), (2, 7, 1), (150_000, 3))
 """A rank's parts of the tensors of a unit: small ones, none, and more than a chunk or piece of any medium."""
 

@@ -42,7 +42,7 @@ def begin(key: str, ranks: Sequence[int], value: float, edge: str) -> None:
     attrs = {"reduction": "sum", "plan": ""}
     for rank in ranks:
         array = np.full(3, value + joined_rank(key, rank)[1])
-        member_of(key, rank).start(edge, "AllReduce", array, attrs)
+        member_of(key, rank).start(edge, "AllReduce", [array], attrs)
 
 
 @pytest.mark.parametrize("kind", ["grpc", "shared_memory"])
@@ -57,9 +57,10 @@ def test_rows_and_columns_reduce_in_turn_over_one_set_of_links(kind: str) -> Non
             begin(key, range(4), value, f"all {value}")
             for group, numbers in zip((*rows, *columns), (1, 5, 2, 4), strict=True):
                 for rank in (0, 1):
-                    assert list(member_of(group, rank).wait(f"{group} {value}")) == [2 * value + numbers] * 3
+                    (found,) = member_of(group, rank).wait(f"{group} {value}")
+                    assert list(found) == [2 * value + numbers] * 3
             for rank in range(4):
-                assert list(member_of(key, rank).wait(f"all {value}")) == [4 * value + 6] * 3
+                assert list(member_of(key, rank).wait(f"all {value}")[0]) == [4 * value + 6] * 3
         member_of(rows[1], 0).send(1, "edge", np.arange(3.0))
         assert list(member_of(rows[1], 1).receive(0, "edge").view(np.float64)) == [0, 1, 2]
 

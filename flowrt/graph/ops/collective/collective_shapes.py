@@ -5,7 +5,7 @@ they raise `InvalidArgumentError`, which shows both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowrt.dtypes import COMPLEX
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -158,3 +158,22 @@ def exchanged(s: ShapeContext) -> Sequence[Shape]:
         return [rest] * len(s.shapes)
     totals = [sum([_part(size, p, rank) for size in known]) for rank in s.attrs["ranks"]]
     return [resized(rest, axis, total) for total in totals]
+
+
+def coalesced_gathered(s: ShapeContext) -> Sequence[Shape]:
+    _check(s)
+    return _resized_by(s, lambda length: length * s.attrs["group_size"])
+
+
+def coalesced_scattered(s: ShapeContext) -> Sequence[Shape]:
+    _check(s)
+    return _resized_by(s, lambda length: length // s.attrs["group_size"])
+
+
+def _resized_by(s: ShapeContext, change: Callable[[int], int]) -> list[Shape]:
+    """The shapes of the tensors of each rank, of which an axis each is of another length."""
+    axes = s.attrs["axes"] * len(s.attrs["ranks"])
+    return [
+        dims if dims is None or dims[axis] is None else resized(dims, axis, change(dims[axis]))
+        for dims, axis in zip(s.shapes, axes, strict=True)
+    ]

@@ -26,7 +26,7 @@ reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import FailedPreconditionError
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import Effect, Effects, OpDef, Sample, define_op, sample
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Sample, define_op, sample
 from flowrt.graph.ops.collective.collective_gradients import (
     all_gather_vjp,
     all_reduce_vjp,
@@ -47,6 +47,8 @@ from flowrt.graph.ops.collective.collective_gradients import (
 )
 from flowrt.graph.ops.collective.collective_shapes import (
     at_root,
+    coalesced_gathered,
+    coalesced_scattered,
     exchanged,
     from_root,
     gathered,
@@ -127,6 +129,28 @@ def _reduce_scatter(xp: Any, values: Any, group_size: int, reduction: str, axis:
     return [xp.array(part) for part in xp.array_split(total, group_size, axis=axis)]
 
 
+def _coalesced_all_gather(xp: Any, values: Any, group_size: int, axes: Sequence[int]) -> list[Any]:
+    return _by_rank(
+        [_all_gather(xp, values[i :: len(axes)], group_size, axis) for i, axis in enumerate(axes)]
+    )
+
+
+def _coalesced_reduce_scatter(
+    xp: Any, values: Any, group_size: int, axes: Sequence[int], reduction: str
+) -> list[Any]:
+    return _by_rank(
+        [
+            _reduce_scatter(xp, values[i :: len(axes)], group_size, reduction, axis)
+            for i, axis in enumerate(axes)
+        ]
+    )
+
+
+def _by_rank(columns: list[list[Any]]) -> list[Any]:
+    """All tensors of the first rank, then those of the second: ``columns`` have one of each rank."""
+    return [each for row in zip(*columns, strict=True) for each in row]
+
+
 def _all_to_all(xp: Any, values: Any, group_size: int, axis: int) -> list[Any]:
     _check_whole(len(values), group_size)
     rows = [xp.array_split(value, group_size, axis=axis) for value in values]
@@ -140,14 +164,18 @@ def _whole(p: int, **attrs: Any) -> dict[str, Any]:
     return {"group_size": p, "ranks": tuple(range(p)), "instance_key": "0", **attrs}
 
 
-def _values(*shapes: tuple[int, ...], **attrs: Any) -> Callable[[np.random.Generator], list[Sample]]:
-    """One sample with a value of each shape, in two dtypes."""
+def _values(
+    *shapes: tuple[int, ...], group: int = 0, **attrs: Any
+) -> Callable[[np.random.Generator], list[Sample]]:
+    """One sample with a value of each shape, in two dtypes, in a ``group`` of so many ranks, else of as many
+    as values.
+    """
 
     def samples(rng: np.random.Generator) -> list[Sample]:
         reals = tuple(rng.standard_normal(dims) for dims in shapes)
         integers = tuple(rng.integers(1, 9, dims, np.int32) for dims in shapes)
-        group = _whole(len(shapes), **attrs)
-        return [sample(values, **group) for values in (reals, integers)]
+        whole = _whole(group or len(shapes), **attrs)
+        return [sample(values, **whole) for values in (reals, integers)]
 
     return samples
 
@@ -261,6 +289,31 @@ reduce_scatter_op = _define(
     doc="Rank i gets part i of the reduction, cut along ``axis``.",
 )
 
+coalesced_all_gather_op = _define(
+    "CoalescedAllGather",
+    "values: N * T -> N * T",
+    "axes: list(int)",
+    types=_MOVED,
+    shape=coalesced_gathered,
+    kernel=_coalesced_all_gather,
+    vjp=NONDIFFERENTIABLE,
+    samples=_values((2, 1), (3,), (2, 1), (3,), group=2, axes=(1, 0)),
+    doc="AllGathers of several tensors a rank in one call, each along its own of ``axes``, of parts of one "
+    "shape. Values and results are those of the first rank, then those of the second.",
+)
+
+coalesced_reduce_scatter_op = _define(
+    "CoalescedReduceScatter",
+    "values: N * T -> N * T",
+    f"axes: list(int), {_REDUCTION}",
+    shape=coalesced_scattered,
+    kernel=_coalesced_reduce_scatter,
+    vjp=NONDIFFERENTIABLE,
+    samples=_values((3, 4), (2,), (3, 4), (2,), group=2, axes=(1, 0)),
+    doc="ReduceScatters of several tensors a rank in one call, each along its own of ``axes``, to parts of "
+    "one shape. Values and results are those of the first rank, then those of the second.",
+)
+
 all_to_all_op = _define(
     "AllToAll",
     "values: N * T -> N * T",
@@ -287,6 +340,9 @@ barrier_op: OpDef[list[Tensor]] = define_op(
 COLLECTIVES = frozenset(
     (
         all_reduce_op, reduce_op, broadcast_op, all_gather_op, gather_op, scatter_op, reduce_scatter_op,
-        all_to_all_op, barrier_op,
+        all_to_all_op, barrier_op, coalesced_all_gather_op, coalesced_reduce_scatter_op,
     )
 )  # fmt: skip
+
+COALESCED = {coalesced_all_gather_op: all_gather_op, coalesced_reduce_scatter_op: reduce_scatter_op}
+"""The collective of one tensor that each coalesced one is of several."""

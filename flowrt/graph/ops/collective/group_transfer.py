@@ -35,7 +35,9 @@ from flowrt.graph.shapes import Shape, format_shape, is_static
 _MEMBER = "group_key: string, rank: int, edge: string"
 """``edge`` names the message or the collective, equal for all participants."""
 
-_RESULT = "dtype: type, shape: shape"
+_MESSAGE = "dtype: type, shape: shape"
+
+_RESULTS = "dtype: type, shapes: list(shape)"
 
 
 def describes_itself(spec: TensorSpec) -> bool:
@@ -87,20 +89,18 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
 
 def _start(
     xp: Any, value: Any, group_key: str, rank: int, edge: str, kind: str, reduction: str, root: int,
-    axis: int, plan: str, is_whole: bool, dtype: DType, shape: tuple[int, ...],
+    axes: Sequence[int], plan: str, is_whole: bool, dtype: DType, shapes: Sequence[Shape],
 ) -> None:  # fmt: skip
     step = current_step() if is_whole else None
     attrs = {
-        "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan,
+        "reduction": reduction, "root": root, "axes": axes, "dtype": dtype.np, "shapes": shapes, "plan": plan,
         "step": None if step is None else step.number,
     }  # fmt: skip
-    given = _on_host(xp, value[0]) if value else None
-    member_of(group_key, rank).start(edge, kind, given, attrs)
+    member_of(group_key, rank).start(edge, kind, [_on_host(xp, each) for each in value], attrs)
 
 
-def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str, N: int) -> list[Any]:
-    result = member_of(group_key, rank).wait(edge)
-    return [xp.asarray(result)] if N else []
+def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str) -> list[Any]:
+    return [xp.asarray(result) for result in member_of(group_key, rank).wait(edge)]
 
 
 def _agree(
@@ -148,7 +148,7 @@ def _receive_op(name: str, kernel: Callable[..., Any], doc: str) -> OpDef[Tensor
     return define_op(
         name,
         "-> dtype in ANY",
-        attrs=f"{_MEMBER}, {_RESULT}, peer: int",
+        attrs=f"{_MEMBER}, {_MESSAGE}, peer: int",
         shape=lambda s: [s.attrs["shape"]],
         kernel=kernel,
         effects=Effects(Effect.STATEFUL, waits=True),
@@ -178,19 +178,20 @@ group_start_op: OpDef[Operation] = define_op(
     "_GroupStart",
     "value: M * dtype in NUMERIC ->",
     # the plan is of all that the step has in the group, with the first of them
-    attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string, "
-    "is_whole: bool",
+    attrs=f"{_MEMBER}, {_RESULTS}, kind: string, reduction: string, root: int, axes: list(int), "
+    "plan: string, is_whole: bool",
     kernel=_start,
     effects=Effects(Effect.STATEFUL),
-    doc="Begins a rank's part of a native collective; M is 0 for a rank without a value. If the group "
-    "``is_whole``, all of its ranks are in this step.",
+    doc="Begins a rank's part of a native collective; M is 0 for a rank without a value. ``shapes`` are "
+    "those of its results, or of what others get. If the group ``is_whole``, all of its ranks are in this "
+    "step.",
 )
 
 group_wait_op: OpDef[list[Tensor]] = define_op(
     "_GroupWait",
     "kept: M * dtype in NUMERIC -> N * dtype",
-    attrs=f"{_MEMBER}, {_RESULT}, N: int",
-    shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
+    attrs=f"{_MEMBER}, {_RESULTS}, N: int",
+    shape=lambda s: s.attrs["shapes"][: s.attrs["N"]],
     kernel=_wait,
     vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL, waits=True),

@@ -11,7 +11,7 @@ from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.collectives.algorithms import Group
 from flowrt.graph.collectives.cost import Links, cheapest, schedule_of
 from flowrt.graph.node import Node, Ref, TensorSpec
-from flowrt.graph.ops.collective.collectives import all_reduce_op
+from flowrt.graph.ops.collective.collectives import COALESCED, all_reduce_op
 from flowrt.graph.passes.collective.expand_collective import Call
 from flowrt.graph.passes.placement.partition import task_of
 from flowrt.graph.shapes import is_static, merge, normalize_axis, num_elements
@@ -25,6 +25,27 @@ _UNEVEN = ("AllGather", "Gather", "AllToAll")
 
 _CUT = ("Scatter", "ReduceScatter", "AllToAll")
 """Kinds that split a value into one part per rank."""
+
+
+def apart(node: Node) -> list[Node]:
+    """The collectives of one tensor each that the coalesced ``node`` is of."""
+    count, op = tensors_of(node), COALESCED[node.op]
+    known = {key: value for key, value in node.attrs.items() if key in op.attrs}
+    return [
+        node.replace(
+            name=f"{node.name}/{number}",
+            op=op,
+            inputs=node.inputs[number::count],
+            attrs={**known, "axis": axis, "N": len(node.attrs["ranks"])},
+            outputs=node.outputs[number::count],
+        )
+        for number, axis in enumerate(node.attrs["axes"])
+    ]
+
+
+def tensors_of(node: Node) -> int:
+    """The number of tensors of each rank, if each has some."""
+    return len(node.attrs["axes"]) if node.op in COALESCED else 1
 
 
 class Asked(NamedTuple):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import final
 
 import numpy as np
@@ -29,17 +30,19 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity
-from flowrt.graph.ops.collective.collectives import COLLECTIVES
+from flowrt.graph.ops.collective.collectives import COALESCED, COLLECTIVES
 from flowrt.graph.ops.collective.group_transfer import tagged_send_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.collective.collective_call import (
     Asked,
+    apart,
     asked,
     call_of,
     edge_of,
     is_joint,
     is_whole,
     places_of,
+    tensors_of,
     values_of,
 )
 from flowrt.graph.passes.collective.expand_collective import Call, expand
@@ -188,7 +191,25 @@ class _Lowering:
         self._add(with_functions(node.replace(controls=controls), lower))
         self._last = dict.fromkeys([*self._last, *sorted(devices_in(node))], (node.name,))
 
+    def _lower_coalesced(self, node: Node) -> None:
+        """Add it as one, if it is native, else each of its collectives apart."""
+        nodes = apart(node)
+        if all(self._asked(each, self._made)[2].lowering == "native" for each in nodes):
+            what = self._asked(nodes[0], self._made)[2]
+            self._note_last(what.devices, self._lower_native(node, what))
+            return
+        for each in nodes:
+            self._lower(each)
+        count = len(nodes)
+        for index in range(len(node.outputs)):
+            rank, number = divmod(index, count)
+            self._results[node.name, index] = self._results[nodes[number].name, rank]
+        self._ends[node.name] = tuple(name for each in nodes for name in self._ends[each.name])
+
     def _lower(self, node: Node) -> None:
+        if node.op in COALESCED:
+            self._lower_coalesced(node)
+            return
         devices, specs, what = self._asked(node, self._made)
         if self._is_step and is_joint(node, what) and node.name not in self._subgraph.targets:
             self._keep(node, what)
@@ -244,16 +265,17 @@ class _Lowering:
     def _lower_native(self, node: Node, what: Asked) -> list[tuple[str, ...]]:
         """Add the starts of the ranks' parts, and defer the waits until their results are needed."""
         starts, waits = list[tuple[str, ...]](), list[str]()
-        given, outputs = list(values_of(node)), iter(enumerate(node.outputs))
+        given, outputs, count = iter(values_of(node)), iter(enumerate(node.outputs)), tensors_of(node)
         for rank, device in zip(node.attrs["ranks"], what.devices, strict=True):
-            value = [given.pop(0)] if gives(node.op.name, rank, what.group.root) else []
-            index, result = next(outputs) if gets(node.op.name, rank, what.group.root) else (0, None)
-            plan = self._plan(node, rank)
-            part = rank_part(node, rank, what, value, result, self._before(node, device), plan)
+            gives_one, gets_one = (each(node.op.name, rank, what.group.root) for each in (gives, gets))
+            values = [*islice(given, count)] if gives_one else []
+            results = [*islice(outputs, count)] if gets_one else []
+            specs, plan = [spec for _, spec in results], self._plan(node, rank)
+            part = rank_part(node, rank, what, values, specs, self._before(node, device), plan)
             self._add(part.start)
             self._waiting[part.wait.name] = part.wait
-            if result is not None:
-                self._results[node.name, index] = (part.wait.name, 0)
+            for number, (index, _) in enumerate(results):
+                self._results[node.name, index] = (part.wait.name, number)
             starts.append((part.start.name,))
             waits.append(part.wait.name)
         self._targets |= dict.fromkeys(waits)
@@ -268,7 +290,7 @@ class _Lowering:
         self._planned.add(place)
         all_travelling = [n for n in self._subgraph if n.op in COLLECTIVES and not is_whole(n)]
         edges = [n for n in all_travelling if n.attrs["group_key"] == place[0]]
-        return "\n".join([edge_of(n, self._asked(n, self._subgraph.nodes)[2]) for n in edges])
+        return "\n".join([edge_of(n, self._asked(_first(n), self._subgraph.nodes)[2]) for n in edges])
 
     def _asked(
         self, node: Node, nodes: Mapping[str, Node]
@@ -291,3 +313,8 @@ class _Lowering:
         for device, names in zip(devices, last, strict=True):
             found[device] = found.get(device, ()) + names
         self._last |= {device: names for device, names in found.items() if names}
+
+
+def _first(node: Node) -> Node:
+    """The first collective that a coalesced ``node`` is of; another one as it is."""
+    return apart(node)[0] if node.op in COALESCED else node

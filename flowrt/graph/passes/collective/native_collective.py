@@ -33,39 +33,39 @@ def rank_part(
     rank: int,
     what: Asked,
     given: Sequence[Ref],
-    result: TensorSpec | None,
+    results: Sequence[TensorSpec],
     controls: tuple[str, ...],
     plan: str,
 ) -> RankPart:
-    """The part of ``rank`` in the collective ``node``, with input ``given`` (one tensor or none) and output
-    ``result``, if any. The start runs after ``controls`` and carries the ``plan``.
+    """The part of ``rank`` in the collective ``node``, with inputs ``given`` and outputs ``results``: none,
+    one, or all of a coalesced one. The start runs after ``controls`` and carries the ``plan``.
     """
-    spec = what.payload if result is None else result
-    if not is_static(spec.shape):
-        raise InvalidArgumentError(f"native: expected results of a static shape; got {spec}")
+    specs = results or [what.payload]
+    for spec in specs:
+        if not is_static(spec.shape):
+            raise InvalidArgumentError(f"native: expected results of a static shape; got {spec}")
     key, size = node.attrs["group_key"], node.attrs["group_size"]
     member = {
         "group_key": f"{PREFIX}{size}" if key == LOCAL else key,  # the step's own, unless they joined one
         "rank": rank,
         "edge": edge_of(node, what),
-        "dtype": spec.dtype,
-        "shape": spec.shape,
+        "dtype": specs[0].dtype,
+        "shapes": tuple(spec.shape for spec in specs),
         "M": len(given),
     }
     options = {
         "kind": node.op.name,
         "reduction": node.attrs.get("reduction", ""),
         "root": what.group.root,
-        "axis": what.axis,
+        "axes": node.attrs.get("axes", (what.axis,)),
         "plan": plan,
         "is_whole": is_whole(node),
     }
     device = what.devices[node.attrs["ranks"].index(rank)]
-    outputs = () if result is None else (result,)
 
     def part(name: str, op: OpDef, waits: tuple[str, ...], attrs: dict[str, Any], outputs: Any) -> Node:
         full_name = f"{node.name}/_native/rank_{rank}/{name}"
         return Node(full_name, op, tuple(given), waits, {**member, **attrs}, device, node.source, outputs)
 
     start = part("start", group_start_op, controls, options, ())
-    return RankPart(start, part("wait", group_wait_op, (start.name,), {"N": len(outputs)}, outputs))
+    return RankPart(start, part("wait", group_wait_op, (start.name,), {"N": len(results)}, tuple(results)))

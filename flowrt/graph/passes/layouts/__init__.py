@@ -16,7 +16,7 @@
     lower_copies          copies of variables between meshes
     lower_functions       loops and branches of some coordinates or of all
     redistribute          collectives, slices and sums between the layout that a tensor has and the one needed
-    bucket_collectives    small collectives, such as those of gradients, as one
+    bucket_collectives    collectives of a unit, and small ones, such as those of gradients, as one
     variable_shards       which part of a variable each device keeps, under which name
     processes             the processes of a mesh, each with a session of its own
     own_part              of all that, the part of one process, if each runs its own session

@@ -1,26 +1,16 @@
-"""Buckets: small collectives between the same devices become one, of a vector of all their elements.
+"""Buckets: collectives between the same devices become one.
 
-    all-reduces              of all gradients, or other sums
+    all-reduces              of all gradients, or other sums: of a vector of all their elements
     all-gathers              of the variables of a unit, for one stretch of a step
     reduce-scatters          of the gradients of a unit's variables
 
-A tensor is in a bucket if its copy into the vector takes less time than the messages that it saves: with all
-of a unit in one, a step of an MLP of 1,024 x 1,024 layers in two processes takes 10 % longer. Only
-collectives that do not wait for one another are joined: those at the same *level*, the number of collectives
-of their kind on the longest path to them. A bucket then waits for nothing that is computed from one of its
-members: if it did, that would be of a later level.
+Gathers and scatters of a unit become a coalesced one, of several tensors of each rank: in one call each is
+sent and received where it is. An all-reduced tensor is in the vector if its copy takes less time than the
+messages that it saves.
 
-The vector of a gather or a scatter has the parts of rank 0 of all members, then those of rank 1, and so on,
-so members are joined only if all ranks have parts of one size.
-
-Why a unit has not one allocation, of which its variables are views: only what is given to a gather would
-then need no copy. What comes is by rank, then by variable, and a variable needs its own parts together,
-unless each message were spread over the variables that it has parts of. A collective of several tensors,
-each rank's parts sent and received where they are, would need neither copy. In a step of two processes it
-could save at most
-
-    benchmarks' MLP, 23 MB    5 small messages that travel beside a large one, of 11
-    benchmarks' GPT, 13 MB    57 MB of copies, 11 ms, in 16 messages that are one a unit already
+Only collectives that do not wait for one another are joined: those at the same *level*, the number of
+collectives of their kind on the longest path to them. A bucket then waits for nothing that is computed from
+one of its members: if it did, that would be of a later level.
 """
 
 from __future__ import annotations
@@ -42,7 +32,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import split_v
 from flowrt.graph.ops.base.shape_manipulation import reshape
-from flowrt.graph.ops.collective.collectives import all_gather_op, all_reduce_op, reduce_scatter_op
+from flowrt.graph.ops.collective.collectives import COALESCED, all_gather_op, all_reduce_op, reduce_scatter_op
 from flowrt.graph.ops.collective.transfer import recv_op
 from flowrt.graph.passes.layouts.redistribute import Emitter, device_of
 from flowrt.graph.pipeline.actions import Action
@@ -152,15 +142,17 @@ def _kinds(subgraph: Subgraph, actions: Mapping[str, Action | None]) -> Kinds:
     return found
 
 
-def _most_bytes(kind: Kind, links: Links) -> int:
+def _most_bytes(kind: Kind, links: Links) -> float:
     """The size up to which a tensor is better off in a bucket: none inside a task, where a reduction sends
     nothing and is compiled into what reads it (20 layers of 32 x 32 take 0.66 ms, in a bucket 1.04).
     """
     tasks = {(spec.job, spec.replica, spec.task) for spec in map(parse_device, kind.devices)}
     size = kind.group[1]
-    is_inside = len(tasks) == 1 and len(kind.devices) == size
-    messages = (size - 1) * (2 if kind.op is all_reduce_op else 1)
-    return 0 if is_inside else int(messages * links.between.latency_s / COPY_S_PER_BYTE)
+    if len(tasks) == 1 and len(kind.devices) == size:
+        return 0
+    if kind.op is not all_reduce_op:  # nothing is copied
+        return math.inf
+    return 2 * (size - 1) * links.between.latency_s / COPY_S_PER_BYTE
 
 
 def _joined(subgraph: Subgraph, levels: Mapping[str, tuple[Kind, int]], mesh: Mesh) -> Subgraph:
@@ -172,7 +164,7 @@ def _joined(subgraph: Subgraph, levels: Mapping[str, tuple[Kind, int]], mesh: Me
     buckets = [
         [nodes[number] for number in bucket]
         for nodes in by_level.values()
-        for bucket in fill_buckets([("", _nbytes(node)) for node in nodes], CAP_BYTES)
+        for bucket in _buckets(nodes)
         if len(bucket) > 1
     ]
     if not buckets:
@@ -182,12 +174,19 @@ def _joined(subgraph: Subgraph, levels: Mapping[str, tuple[Kind, int]], mesh: Me
     for node in subgraph:
         emit.nodes[node.name] = node
         if node.name in last:
-            replaced |= _Bucket(emit, last[node.name]).emit_all()
+            replaced |= _emit_bucket(emit, last[node.name])
     ends = {node.name: (replaced[node.name, 0][0],) for bucket in buckets for node in bucket}
     nodes = {name: node.redirected(replaced, ends) for name, node in emit.nodes.items() if name not in ends}
     fetches = tuple(replaced.get(ref, ref) for ref in subgraph.fetches)
     targets = tuple(ends.get(target, (target,))[0] for target in subgraph.targets)
     return Subgraph(dict(sort_topologically(nodes)), subgraph.feeds, fetches, targets)
+
+
+def _buckets(nodes: Sequence[Node]) -> Sequence[Sequence[int]]:
+    """The numbers of the ``nodes`` of one kind and level that become one: all of a unit."""
+    if nodes[0].op is not all_reduce_op:
+        return [range(len(nodes))]
+    return fill_buckets([("", _nbytes(node)) for node in nodes], CAP_BYTES)
 
 
 def _levels(subgraph: Subgraph, names: set[str]) -> dict[str, int]:
@@ -208,17 +207,49 @@ def _shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _nbytes(node: Node) -> int:
-    """The bytes of the largest of the tensors of ``node``."""
-    parts = node.attrs["group_size"] if node.op is reduce_scatter_op else 1
-    return parts * math.prod(_shape(node.outputs[0])) * node.outputs[0].dtype.np.itemsize
+    """The bytes of what each rank gets."""
+    return math.prod(_shape(node.outputs[0])) * node.outputs[0].dtype.np.itemsize
 
 
-class _Bucket:
-    """Emits the collective of all ``members`` in a row."""
+def _emit_bucket(emit: Emitter, members: Sequence[Node]) -> Joined:
+    is_sum = members[0].op is all_reduce_op
+    return _Vector(emit, members).emit_all() if is_sum else _coalesced(emit, members)
+
+
+def _coalesced(emit: Emitter, members: Sequence[Node]) -> Joined:
+    """Emits the gathers or scatters ``members`` as one of several tensors of each rank."""
+    first, ranks = members[0], range(members[0].attrs["group_size"])
+    op = next(op for op, single in COALESCED.items() if single is first.op)
+    attrs = {key: value for key, value in first.attrs.items() if key in op.attrs}
+    attrs["axes"] = tuple(node.attrs["axis"] for node in members)
+    refs = [node.inputs[rank] for rank in ranks for node in members]
+    specs = [node.outputs[rank] for rank in ranks for node in members]
+    name = _emitted(emit, members, op, refs, attrs, specs)
+    places = [(node.name, rank) for rank in ranks for node in members]
+    return {place: (name, index) for index, place in enumerate(places)}
+
+
+def _emitted(
+    emit: Emitter,
+    members: Sequence[Node],
+    op: OpDef[Any],
+    refs: Sequence[Ref],
+    attrs: Mapping[str, Any],
+    specs: Sequence[TensorSpec],
+) -> str:
+    """Emits the collective of all ``members``, which waits for what they wait for."""
+    first = members[0]
+    name = emit.add(f"{first.name}/bucket", op, refs, attrs, first.device, specs, first)
+    controls = dict.fromkeys(control for node in members for control in node.controls)
+    emit.nodes[name] = emit.nodes[name].replace(controls=tuple(controls))
+    return name
+
+
+class _Vector:
+    """Emits the all-reduce of a vector with the elements of all ``members``."""
 
     def __init__(self, emit: Emitter, members: Sequence[Node]) -> None:
         self._emit, self._members, self._first = emit, members, members[0]
-        self._op, self._ranks = self._first.op, range(self._first.attrs["group_size"])
         self._devices = [device_of(ref, emit.nodes) for ref in self._first.inputs]
         self._here = [
             rank for rank, (name, _) in enumerate(self._first.inputs) if emit.nodes[name].op is not recv_op
@@ -226,23 +257,15 @@ class _Bucket:
         """The ranks that have operations (`flowrt.graph.passes.layouts.processes.Own`)."""
 
     def emit_all(self) -> Joined:
-        results = Joined()
-        own = {rank: self._vector(rank) for rank in self._here}
+        own = {rank: self._given(rank) for rank in self._here}
         like = self._emit.nodes[own[self._here[0]][0]]
         vectors = [
             own[rank] if rank in own else self._elsewhere(like, device)
             for rank, device in enumerate(self._devices)
         ]
-        first, (given,) = self._first, {self._emit.nodes[name].outputs[index] for name, index in vectors}
-        size = math.prod(_shape(given))
-        made = {all_gather_op: size * len(self._ranks), reduce_scatter_op: size // len(self._ranks)}
-        whole = TensorSpec(given.dtype, (made.get(self._op, size),))
-        attrs = {**first.attrs, "axis": 0} if "axis" in first.attrs else first.attrs
-        name = self._emit.add(
-            f"{first.name}/bucket", self._op, vectors, attrs, first.device, [whole] * len(vectors), first
-        )
-        controls = dict.fromkeys(control for node in self._members for control in node.controls)
-        self._emit.nodes[name] = self._emit.nodes[name].replace(controls=tuple(controls))
+        attrs, (spec,) = self._first.attrs, like.outputs
+        name = _emitted(self._emit, self._members, all_reduce_op, vectors, attrs, [spec] * len(vectors))
+        results = Joined()
         for rank, device in enumerate(self._devices):
             parts = self._parts((name, rank), device) if rank in own else [(name, rank)] * len(self._members)
             results |= {(node.name, rank): part for node, part in zip(self._members, parts, strict=True)}
@@ -254,67 +277,29 @@ class _Bucket:
         attrs = {"tensor_type": spec.dtype, "shape": spec.shape}
         return self._emit.add(f"{like.name}/elsewhere", recv_op, [], attrs, device, [spec], self._first), 0
 
-    def _vector(self, rank: int) -> Ref:
-        """All that ``rank`` gives, in a row; of what is scattered, first all parts of rank 0."""
+    def _given(self, rank: int) -> Ref:
+        """All that ``rank`` gives, in a row."""
         device = self._devices[rank]
-        if self._op is not reduce_scatter_op:
-            flat = [self._reshaped(node.inputs[rank], (-1,), device) for node in self._members]
-            return self._emit.concat(flat, 0, device, self._first)
-        by_rank = [self._rows(node, node.inputs[rank], device) for node in self._members]
-        return self._reshaped(self._emit.concat(by_rank, 1, device, self._first), (-1,), device)
-
-    def _rows(self, node: Node, ref: Ref, device: str) -> Ref:
-        """The input ``ref`` of ``node`` as a matrix, with a row for the part of each rank."""
-        count, size = len(self._ranks), math.prod(_shape(node.outputs[0]))
-        if node.attrs["axis"] == 0:
-            return self._reshaped(ref, (count, size), device)
-        slices = [self._emit.slice(ref, self._slices(node, to), node) for to in self._ranks]
-        rows = [self._reshaped(each, (1, size), device) for each in slices]
-        return self._emit.concat(rows, 0, device, self._first)
-
-    def _slices(self, node: Node, rank: int) -> list[slice]:
-        """The part of ``rank`` in an input of ``node``."""
-        sizes, axis = _shape(node.outputs[0]), node.attrs["axis"]
-        return [
-            slice(rank * size, (rank + 1) * size) if dim == axis else slice(0, size)
-            for dim, size in enumerate(sizes)
-        ]
+        flat = [self._reshaped(node.inputs[rank], (-1,), device) for node in self._members]
+        return self._emit.concat(flat, 0, device, self._first)
 
     def _parts(self, vector: Ref, device: str) -> list[Ref]:
         """The members' results, in the ``vector`` of all."""
-        if self._op is not all_gather_op:
-            shapes = [_shape(node.outputs[0]) for node in self._members]
-            flat = self._split(vector, [math.prod(shape) for shape in shapes], 0, device)
-            return [self._reshaped(ref, shape, device) for ref, shape in zip(flat, shapes, strict=True)]
-        given = [
-            _shape(self._emit.nodes[name].outputs[i]) for name, i in (n.inputs[0] for n in self._members)
-        ]
-        sizes = [math.prod(shape) for shape in given]
-        rows = self._reshaped(vector, (len(self._ranks), sum(sizes)), device)
-        found = zip(self._members, self._split(rows, sizes, 1, device), given, strict=True)
-        return [self._gathered(node, ref, shape, device) for node, ref, shape in found]
+        shapes = [_shape(node.outputs[0]) for node in self._members]
+        flat = self._split(vector, [math.prod(shape) for shape in shapes], device)
+        return [self._reshaped(ref, shape, device) for ref, shape in zip(flat, shapes, strict=True)]
 
-    def _gathered(self, node: Node, rows: Ref, shape: tuple[int, ...], device: str) -> Ref:
-        """The result of ``node`` from a matrix with a row for each rank's part, of ``shape``."""
-        if node.attrs["axis"] == 0:
-            return self._reshaped(rows, (len(self._ranks) * shape[0], *shape[1:]), device)
-        size = math.prod(shape)
-        parts = [self._emit.slice(rows, [slice(r, r + 1), slice(0, size)], node) for r in self._ranks]
-        pieces = [self._reshaped(part, shape, device) for part in parts]
-        return self._emit.concat(pieces, node.attrs["axis"], device, self._first)
-
-    def _split(self, ref: Ref, sizes: Sequence[int], axis: int, device: str) -> list[Ref]:
-        """Parts of these ``sizes`` along ``axis``."""
+    def _split(self, ref: Ref, sizes: Sequence[int], device: str) -> list[Ref]:
+        """Parts of these ``sizes``."""
         emit, origin = self._emit, self._first
         spec = emit.nodes[ref[0]].outputs[ref[1]]
         inputs = (
             ref,
             emit.constant(f"{ref[0]}/sizes", np.array(sizes, np.int32), device, origin),
-            emit.constant(f"{ref[0]}/axis", np.array(axis, np.int32), device, origin),
+            emit.constant(f"{ref[0]}/axis", np.array(0, np.int32), device, origin),
         )
         attrs = {"num_split": len(sizes), "T": spec.dtype, "Tlen": int32}
-        rows = _shape(spec)[:axis]
-        specs = [TensorSpec(spec.dtype, (*rows, size)) for size in sizes]
+        specs = [TensorSpec(spec.dtype, (size,)) for size in sizes]
         name = emit.add(f"{ref[0]}/parts", split_v, inputs, attrs, device, specs, origin)
         return [(name, i) for i in range(len(sizes))]
 

@@ -36,6 +36,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned
 from flowrt.graph.op_def import Effect, OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.collective.collectives import (
+    COALESCED,
     COLLECTIVES,
     all_gather_op,
     all_reduce_op,
@@ -207,7 +208,7 @@ class _Whole:
             return
         tasks, owner = set[int](), self.owners.get(node.name)
         if node.op in COLLECTIVES:
-            if node.op not in (all_gather_op, all_reduce_op, reduce_scatter_op):
+            if node.op not in (all_gather_op, all_reduce_op, reduce_scatter_op, *COALESCED):
                 raise UnimplementedError(
                     f"expected a collective of layouts; got {node.op.name} {node.name!r}"
                 )
@@ -430,7 +431,8 @@ class _Part:
         if not here:
             return
         inputs = tuple(self._ref(node.inputs[i], ranks[i]) for i in here)
-        attrs = {**node.attrs, **self._membership(node.name, ranks), "N": len(here)}
+        once = [*dict.fromkeys(ranks)]  # a coalesced one has several tensors of each rank
+        attrs = {**node.attrs, **self._membership(node.name, once), "N": len(here)}
         self._add(node.replace(inputs=inputs, attrs=attrs, outputs=tuple(node.outputs[i] for i in here)))
         self._here |= {((node.name, i), ranks[i]): (node.name, place) for place, i in enumerate(here)}
         self._travelling.append(node.name)

@@ -22,7 +22,7 @@ from flowrt.graph.passes.layouts.redistribute import Emitter
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.topology import sort_topologically
-from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net
+from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, of_net
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9))), st.integers(1, 20))
@@ -50,14 +50,16 @@ def step_of(net: str, mesh: Mesh, devices: list[DeviceSpec], columns: bool = Fal
         strategy.variable_layouts(of_net(NETS[net], COLUMNS) if columns else {})
         with strategy.scope():
             built = NETS[net]()
-        request = StepRequest(
-            graph, [built.loss], [built.train], {t: np.shape(v) for t, v in built.feeds.items()}
-        )
-        stages = "extract, lower, order_effects, infer_shapes, optimise, infer_shapes"
-        step = compile_step(request, CompileOptions(devices), pipeline=parse_pipeline(stages))
-    found = lowered(step, devices)
+        found = lowered(*before_layouts(graph, built, devices))
     assert found is not None
     return found.subgraph, found.layouts.mesh
+
+
+def before_layouts(graph: tf.Graph, net: Net, devices: list[DeviceSpec]) -> tuple[Subgraph, list[DeviceSpec]]:
+    """The training step of ``net``, as it comes to be lowered on ``devices``."""
+    request = StepRequest(graph, [net.loss], [net.train], {t: np.shape(v) for t, v in net.feeds.items()})
+    stages = "extract, lower, order_effects, infer_shapes, optimise, infer_shapes"
+    return compile_step(request, CompileOptions(devices), pipeline=parse_pipeline(stages)), devices
 
 
 def all_reduces(step: Subgraph) -> list[Node]:
@@ -83,6 +85,29 @@ def test_what_batch_normalization_waits_for_stays_apart() -> None:
     step, mesh = step_of("cnn", Mesh([("dp", 2)]), cpus(2, 1))
     joined = bucket_collectives(step, mesh, DEFAULT_LINKS, {})
     assert (len(all_reduces(step)), len(all_reduces(joined))) == (10, 4)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_between_tasks_a_unit_is_gathered_at_once_and_its_gradients_are_scattered_at_once(count: int) -> None:
+    """Each tensor as it is: none is copied together with others."""
+    mesh, devices = Mesh([("dp", count)]), cpus(count, 1)
+    with tf.Graph() as graph:
+        with tf.distribute.FullyShardedStrategy(mesh, units=r"block\d|\w+", min_bytes=0).scope():
+            built = NETS["gpt"]()
+        found = lowered(*before_layouts(graph, built, devices))
+    assert found is not None
+    step = bucket_collectives(found.subgraph, found.layouts.mesh, DEFAULT_LINKS, {})
+    kinds = Counter(node.op.name for node in found.subgraph)
+    assert (kinds["AllGather"], kinds["ReduceScatter"]) == (34, 18)
+    stretches = [node.attrs["_unit"] for node in found.layouts.subgraph if "/stretch" in node.name]
+    gathers = [node for node in step if node.op.name in ("AllGather", "CoalescedAllGather")]
+    scatters = [node for node in step if node.op.name in ("ReduceScatter", "CoalescedReduceScatter")]
+    assert len(gathers) == len(set(stretches)) == 6  # the words, two blocks, the logits, the blocks again
+    assert len(scatters) == 4
+    assert Counter(len(node.inputs) for node in gathers) == {count: 2, 8 * count: 4}
+    for node in (*gathers, *scatters):
+        for name, _ in node.inputs:
+            assert step.nodes[name].op.name not in ("ConcatV2", "Reshape")
 
 
 def test_inside_a_task_nothing_is_joined() -> None:
