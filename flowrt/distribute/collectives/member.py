@@ -297,7 +297,11 @@ def _reduce_scatter(c: Communicator, array: Any, a: Mapping[str, Any], name: str
 
 
 def _all_to_all(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:
-    return _back(c.all_to_all(_front(array, a["axis"]), name=name), a["axis"])
+    rows = _front(array, a["axis"])
+    if a["is_even"]:
+        return _back(c.all_to_all(rows, name=name), a["axis"])
+    counts = [len(each) for each in np.array_split(rows, c.size)]
+    return _back(c.all_to_all_uneven(rows, counts, name=name), a["axis"])
 
 
 def _barrier(c: Communicator, array: Any, a: Mapping[str, Any], name: str) -> Any:

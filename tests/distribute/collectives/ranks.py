@@ -34,6 +34,7 @@ _keys = itertools.count()
 METHODS = {
     "AllReduce": "all_reduce", "Reduce": "reduce", "Broadcast": "broadcast", "AllGather": "all_gather",
     "Gather": "gather", "Scatter": "scatter", "ReduceScatter": "reduce_scatter", "AllToAll": "all_to_all",
+    "AllToAllUneven": "all_to_all_uneven",
 }  # fmt: skip
 
 
@@ -50,6 +51,8 @@ class RankCall(NamedTuple):
 
 def as_rank(call: CollectiveCall, rank: int, size: int) -> RankCall:
     method, options, root = METHODS[call.kind], dict(call.attrs), call.attrs.get("root", 0)
+    if call.kind == "AllToAllUneven":
+        options["counts"] = options["counts"][rank]
     if call.kind not in ("Broadcast", "Scatter"):
         return RankCall(method, [call.values[rank]], options)
     value = call.values[0]

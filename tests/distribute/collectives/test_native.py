@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowrt.distribute.collectives.communicator import Communicator
-from tests.contracts.check_collectives import RANKS, CheckCollectives, CollectiveCall, Meet, Perform
+from tests.contracts.check_collectives import RANKS, CheckCommunicators, CollectiveCall, Meet, Perform
 from tests.distribute.collectives.ranks import (
     Ranks,
     as_rank,
@@ -19,9 +19,7 @@ from tests.distribute.collectives.ranks import (
 )
 
 
-class TestLocal(CheckCollectives):
-    takes_any_size = False
-
+class TestLocal(CheckCommunicators):
     @pytest.fixture
     def perform(self) -> Perform:
         return perform_on_threads
@@ -49,10 +47,9 @@ def processes() -> Iterator[Ranks]:
         yield ranks
 
 
-class CheckProcesses(CheckCollectives):
+class CheckProcesses(CheckCommunicators):
     """Groups of processes."""
 
-    takes_any_size = False
     kind: str
 
     @pytest.fixture

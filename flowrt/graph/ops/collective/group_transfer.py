@@ -87,12 +87,12 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
 
 def _start(
     xp: Any, value: Any, group_key: str, rank: int, edge: str, kind: str, reduction: str, root: int,
-    axis: int, plan: str, is_whole: bool, dtype: DType, shape: tuple[int, ...],
+    axis: int, plan: str, is_whole: bool, is_even: bool, dtype: DType, shape: tuple[int, ...],
 ) -> None:  # fmt: skip
     step = current_step() if is_whole else None
     attrs = {
         "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan,
-        "step": None if step is None else step.number,
+        "step": None if step is None else step.number, "is_even": is_even,
     }  # fmt: skip
     given = _on_host(xp, value[0]) if value else None
     member_of(group_key, rank).start(edge, kind, given, attrs)
@@ -179,11 +179,12 @@ group_start_op: OpDef[Operation] = define_op(
     "value: M * dtype in NUMERIC ->",
     # the plan is of all that the step has in the group, with the first of them
     attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string, "
-    "is_whole: bool",
+    "is_whole: bool, is_even: bool",
     kernel=_start,
     effects=Effects(Effect.STATEFUL),
     doc="Begins a rank's part of a native collective; M is 0 for a rank without a value. If the group "
-    "``is_whole``, all of its ranks are in this step.",
+    "``is_whole``, all of its ranks are in this step. If the collective ``is_even``, all values have one "
+    "shape, which the number of ranks divides.",
 )
 
 group_wait_op: OpDef[list[Tensor]] = define_op(

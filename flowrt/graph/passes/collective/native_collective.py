@@ -59,6 +59,7 @@ def rank_part(
         "axis": what.axis,
         "plan": plan,
         "is_whole": is_whole(node),
+        "is_even": what.is_even,
     }
     device = what.devices[node.attrs["ranks"].index(rank)]
     outputs = () if result is None else (result,)
