@@ -269,7 +269,7 @@ class Communicator(Closing):
 
     @abstractmethod
     def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
-        """``counts`` [size, size] are elements from row to column, whose parts are in the order of ranks."""
+        """``counts`` [size, size] are elements from row to column; parts are in the order of ranks."""
 
     @abstractmethod
     def _barrier(self) -> None: ...
@@ -302,7 +302,7 @@ class Communicator(Closing):
 
     @contextmanager
     def _calling(self, call: Call, rows: int = 1) -> Iterator[None]:
-        """``rows`` are this rank's, of a call whose ranks have the shape of a row in common."""
+        """``call`` has the shape of all ranks' arrays, or of a row if their ``rows`` differ."""
         if not self._is_busy.acquire(blocking=False):
             raise FailedPreconditionError(
                 f"{self}: {call}: expected one call at a time; got it during {self._call}"

@@ -260,14 +260,14 @@ def all_to_all_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
 
 
 def _given_back(op: Operation, wholes: Sequence[Tensor]) -> list[Tensor]:
-    """For each rank its parts of ``wholes``, in the order in which it gave them: all ranks are here, with
+    """The parts of ``wholes`` for each rank, in the order in which it gave them: all ranks are here, with
     values of any sizes.
     """
     axis, size = op.node.attrs["axis"], op.node.attrs["group_size"]
     sizes = at_each(op.inputs, lambda value: getitem(shape(value), axis), op.inputs)
 
     def end(part: int, whole: Tensor) -> Tensor:
-        """Where ``part`` of a value of that size ends."""
+        """The end of ``part`` in a value of the size ``whole``."""
         return add(multiply(floordiv(whole, size), part + 1), minimum(floormod(whole, size), part + 1))
 
     def pieces(part: int, whole: Tensor) -> list[Tensor]:

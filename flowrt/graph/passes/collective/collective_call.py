@@ -30,7 +30,7 @@ _EVENLY_CUT = ("Scatter", "ReduceScatter")
 class Asked(NamedTuple):
     """Resolved parameters of one collective: the ``lowering``, "native" or an algorithm, the ranks'
     ``devices``, and ``payload``, the whole value of one rank. It ``is_even`` if all ranks are known to have
-    values of one shape, whose dimension ``axis`` they divide.
+    values of one shape, with a dimension ``axis`` that they divide.
     """
 
     lowering: str
