@@ -26,6 +26,7 @@ from flowrt.distribute.cluster.timeouts import liveness
 from flowrt.distribute.collectives.mesh_forming import GroupAcceptor, is_joining
 from flowrt.distribute.wire.messages import PROTOCOL, Message
 from flowrt.distribute.wire.peer import Done, Owner, Peer, dial
+from flowrt.distribute.wire.wait_log import WaitLog
 from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -40,8 +41,6 @@ from flowrt.rendezvous.channel.rare_log import RareLog
 
 LOGGER = logging.getLogger(__name__)
 
-REPORT_S = 5.0
-"""Interval between reports of awaited tasks."""
 RETRY_S = 0.2
 HELLO_S = 10.0
 """Time that an accepted connection has until its first frame."""
@@ -56,6 +55,12 @@ class Handler(Protocol):
     def asked(self, token: str, request_id: int, message: Message) -> None: ...
 
     def lost(self, token: str, name: str, error: OpError) -> None: ...
+
+
+class Closed(Protocol):
+    """The end of all waits, as `threading.Event` is one."""
+
+    def wait(self, timeout: float) -> bool: ...
 
 
 @final
@@ -180,7 +185,7 @@ class ConnectionManager:
         whom = f"{task} at {address}"
 
         def connect(left_s: float) -> Peer:
-            return dial(self._transport, address, self, min(left_s, timeouts.DIAL_S))
+            return dial(self._transport, address, self, left_s)
 
         try:
             if wait_s:
@@ -323,22 +328,24 @@ def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> 
 
 
 def keep_dialling(
-    connect: Callable[[float], Peer], whom: str, timeout_s: float, closed: threading.Event
+    connect: Callable[[float], Peer],
+    whom: str,
+    timeout_s: float,
+    closed: Closed,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Peer:
-    """The result of ``connect(seconds left)``, retried until it succeeds: a peer that is not up yet is waited
-    for, and reported every `REPORT_S` seconds. Raises `UnavailableError` after ``timeout_s`` seconds, or when
-    ``closed`` is set, and other errors of ``connect``.
+    """The result of ``connect(seconds for one attempt)``, retried until it succeeds: a peer that is not up
+    yet is waited for, and reported (`WaitLog`). Raises `UnavailableError` after ``timeout_s`` seconds by
+    ``clock``, or when ``closed`` is set, and other errors of ``connect``.
     """
-    end, report = time.monotonic() + timeout_s, time.monotonic() + REPORT_S
+    end, log = clock() + timeout_s, WaitLog(LOGGER, clock)
     while True:
         try:
-            return dial_once(connect, whom, max(0.1, end - time.monotonic()))
+            return dial_once(connect, whom, min(max(0.1, end - clock()), timeouts.DIAL_S))
         except UnavailableError as error:
-            if time.monotonic() + RETRY_S > end or closed.wait(RETRY_S):
+            if clock() + RETRY_S > end or closed.wait(RETRY_S):
                 raise
-            if time.monotonic() > report:
-                report += REPORT_S
-                LOGGER.warning("still waiting: %s", error.message)
+            log.waits_for(error.message)
 
 
 def fingerprint(cluster: ClusterSpec) -> str:

@@ -75,6 +75,10 @@ def expected(p: int, call: CollectiveCall) -> Sequence[Any]:
         case "AllToAll":
             parts = [np.array_split(value, p, axis) for value in values]
             return [np.concatenate([row[rank] for row in parts], axis) for rank in range(p)]
+        case "AllToAllUneven":
+            counts = attrs["counts"]
+            parts = [np.split(v, np.cumsum(row)[:-1]) for v, row in zip(values, counts, strict=True)]
+            return [np.concatenate([row[rank] for row in parts]) for rank in range(p)]
     raise AssertionError(call.kind)
 
 
@@ -219,3 +223,26 @@ class CheckCollectives:
         np.testing.assert_allclose(first, np.sum(values, axis=0), rtol=1e-4, atol=1e-5)
         for other in others:
             np.testing.assert_array_equal(other, first)
+
+
+def uneven(rng: np.random.Generator, p: int, most: int, dtype: Any, *rest: int) -> CollectiveCall:
+    """An exchange of up to ``most`` rows between each two ranks, of none between many."""
+    counts = rng.integers(0, most + 1, (p, p)) * rng.integers(0, 2, (p, p))
+    values = [array(rng, dtype, int(row.sum()), *rest) for row in counts]
+    return CollectiveCall("AllToAllUneven", values, {"counts": counts.tolist()})
+
+
+class CheckCommunicators(CheckCollectives):
+    """Collectives below the operations: they cut into equal parts, or as they are told."""
+
+    takes_any_size = False
+
+    @pytest.mark.parametrize("p", EACH_RANKS)
+    def test_uneven_all_to_all(self, perform: Perform, p: int) -> None:
+        rng = np.random.default_rng(p)
+        calls = [
+            uneven(rng, p, most, dtype, *rest) for dtype in DTYPES for most, *rest in ((0,), (3, 2), (90,))
+        ]
+        calls.append(uneven(rng, p, LARGE_BYTES // p, np.int8))
+        calls.append(uneven(rng, p, 2, np.float32, 0))
+        check(perform, p, calls)

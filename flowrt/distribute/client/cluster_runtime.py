@@ -30,11 +30,12 @@ from flowrt.distribute.client.cluster_steps import ClusterStep, MasterLink, Remo
 from flowrt.distribute.cluster.bind_policy import check_dial
 from flowrt.distribute.cluster.cluster_spec import parse_address
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, liveness
-from flowrt.distribute.connection_manager import REPORT_S, keep_dialling
+from flowrt.distribute.connection_manager import keep_dialling
 from flowrt.distribute.machines.session_graph import Extension, SentGraph, callable_of, partial_run_of
 from flowrt.distribute.server import Server, server_of
 from flowrt.distribute.wire.messages import PROTOCOL, Message
 from flowrt.distribute.wire.peer import Peer, Reply, dial
+from flowrt.distribute.wire.wait_log import WaitLog
 from flowrt.errors import OpError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions
 from flowrt.executor.ends.feeds import bring
@@ -157,14 +158,11 @@ class ClusterRuntime:
         return reply.open()
 
     def _wait(self, reply: Reply) -> None:
-        report = time.monotonic() + REPORT_S
+        log = WaitLog(LOGGER)
         while not reply.is_there(1.0):
             self._link.is_silent()
-            if not self._session and time.monotonic() > report:
-                report += REPORT_S
-                LOGGER.warning(
-                    "still waiting for the tasks of the cluster; the log of %s names them", self.target
-                )
+            if not self._session:
+                log.waits_for(f"the tasks of the cluster; the log of {self.target} names them")
 
     @property
     def session(self) -> str:

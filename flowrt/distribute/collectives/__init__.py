@@ -140,7 +140,9 @@ def all_to_all(
     lowering: str = "auto",
     name: str = "AllToAll",
 ) -> list[Tensor]:
-    """Part i of every rank's value for rank i, split along ``axis`` and concatenated along it."""
+    """Part i of every rank's value for rank i, split along ``axis`` as by ``numpy.array_split``, and
+    concatenated along it. In one graph sizes may differ there; between graphs the values have one shape.
+    """
     tensors = _tensors(values, group, name)
     return _collective(
         collectives.all_to_all_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)

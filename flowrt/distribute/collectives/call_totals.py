@@ -28,9 +28,9 @@ class CallTotals:
         self._lock = threading.Lock()
         self._totals = Totals(0, 0.0, 0)
 
-    def add(self, call: Call, seconds: float) -> None:
-        """One ``call`` of one rank has succeeded."""
-        nbytes = math.prod(call.shape) * _item_bytes(call.dtype)
+    def add(self, call: Call, rows: int, seconds: float) -> None:
+        """One ``call`` of one rank, of so many arrays of its shape, has succeeded."""
+        nbytes = rows * math.prod(call.shape) * _item_bytes(call.dtype)
         with self._lock:
             calls, before_s, before = self._totals
             self._totals = Totals(calls + 1, before_s + seconds, before + nbytes)

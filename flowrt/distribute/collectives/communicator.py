@@ -21,6 +21,7 @@ Blocking calls need a dedicated thread: `CommunicatorThread`.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from abc import abstractmethod
@@ -212,7 +213,27 @@ class Communicator(Closing):
             raise InvalidArgumentError(f"{self}: all_to_all: expected an out other than the array")
         out = self._output(out, array.shape, array.dtype)
         with self._calling(_call_of("all_to_all", array, name)):
-            self._all_to_all(array.reshape(-1), out.reshape(-1))
+            counts = np.full((self.size, self.size), array.size // self.size)
+            self._all_to_all(array.reshape(-1), out.reshape(-1), counts)
+        return out
+
+    @final
+    def all_to_all_uneven(self, array: Array, counts: Sequence[int], name: str = "") -> Array:
+        """The next ``counts[i]`` rows of the array [n, ...] for each rank i. A rank gets as many rows as the
+        others have for it, in the order of the ranks; only [...] is equal for all.
+
+        The ranks first tell each other their counts, which takes as long as an `all_gather` of them.
+        """
+        array = self._with_rows(array)
+        sent = self._counts(counts, len(array))
+        with self._calling(
+            Call("all_to_all_uneven", str(array.dtype), array.shape[1:], name=name), len(array)
+        ):
+            told = self.xp.empty(self.size**2, np.int64)
+            self._all_gather(self.xp.asarray(sent), told)
+            table = np.array(told.tolist(), np.int64).reshape(self.size, self.size)
+            out = self.xp.empty((int(table[:, self.rank].sum()), *array.shape[1:]), array.dtype)
+            self._all_to_all(array.reshape(-1), out.reshape(-1), table * math.prod(array.shape[1:]))
         return out
 
     @final
@@ -269,7 +290,8 @@ class Communicator(Closing):
     def _reduce_scatter(self, array: Array, out: Array, reduction: str) -> None: ...
 
     @abstractmethod
-    def _all_to_all(self, array: Array, out: Array) -> None: ...
+    def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
+        """``counts`` [size, size] are elements from row to column; parts are in the order of ranks."""
 
     @abstractmethod
     def _barrier(self) -> None: ...
@@ -313,7 +335,8 @@ class Communicator(Closing):
     # --- arguments
 
     @contextmanager
-    def _calling(self, call: Call) -> Iterator[None]:
+    def _calling(self, call: Call, rows: int = 1) -> Iterator[None]:
+        """``call`` has the shape of all ranks' arrays, or of a row if their ``rows`` differ."""
         if not self._is_busy.acquire(blocking=False):
             raise FailedPreconditionError(
                 f"{self}: {call}: expected one call at a time; got it during {self._call}"
@@ -324,7 +347,7 @@ class Communicator(Closing):
             self._number += 1
             self._call, self._text = call, call.text(self._number)
             yield
-            TOTALS.add(call, time.perf_counter() - began)
+            TOTALS.add(call, rows, time.perf_counter() - began)
         except OpError as error:
             self.abort(error)
             raise
@@ -362,6 +385,17 @@ class Communicator(Closing):
             got = ", ".join(str(array.dtype) for array in arrays)
             raise DTypeError(f"{self}: expected arrays of one dtype; got {got}")
         return arrays
+
+    def _counts(self, counts: Sequence[int], rows: int) -> Any:
+        """``counts`` as an array [size]. Raises `InvalidArgumentError` unless they add up to ``rows``."""
+        found = np.asarray(counts)
+        if found.dtype.kind not in "iu" or found.shape != (self.size,) or (found < 0).any():
+            raise InvalidArgumentError(
+                f"{self}: expected a number of rows for each of {self.size} ranks; got {counts}"
+            )
+        if found.sum() != rows:
+            raise InvalidArgumentError(f"{self}: expected counts of all {rows} rows; got {counts}")
+        return found.astype(np.int64)
 
     def _output(self, out: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
         if out is None:

@@ -18,7 +18,7 @@ import numpy as np
 from flowrt.device.interruptible import acquire
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import Membership, disagree, missing
-from flowrt.distribute.collectives.parts import part, pieces
+from flowrt.distribute.collectives.parts import part, parts_of, pieces
 from flowrt.distribute.collectives.reduction import join
 from flowrt.errors import AlreadyExistsError, OpError, UnavailableError, copy_to_raise
 
@@ -143,12 +143,11 @@ class InProcessCommunicator(Communicator):
             self._count_others(out.nbytes)
         self._leave()
 
-    def _all_to_all(self, array: Array, out: Array) -> None:
+    def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
         arrays, _ = self._show(array, out)
-        own = part(array.size, self.size, self.rank)
-        for rank, each in enumerate(arrays):
-            np.copyto(out[part(out.size, self.size, rank)], each[own])
-        self._count_others(array[own].nbytes)
+        for rank, (each, place) in enumerate(zip(arrays, parts_of(counts[:, self.rank]), strict=True)):
+            np.copyto(out[place], each[parts_of(counts[rank])[self.rank]])
+            self._count(rank, int(counts[self.rank, rank]) * array.itemsize)
         self._leave()
 
     def _barrier(self) -> None:

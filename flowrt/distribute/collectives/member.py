@@ -304,7 +304,11 @@ def _reduce_scatter(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any]
 
 def _all_to_all(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> list[Any]:
     (axis,) = a["axes"]
-    return [_back(c.all_to_all(_front(arrays[0], axis), name=name), axis)]
+    rows = _front(arrays[0], axis)
+    if a["is_even"]:
+        return [_back(c.all_to_all(rows, name=name), axis)]
+    counts = [len(each) for each in np.array_split(rows, c.size)]
+    return [_back(c.all_to_all_uneven(rows, counts, name=name), axis)]
 
 
 def _barrier(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -24,6 +24,7 @@ import numpy as np
 from flowrt.device.interruptible import in_slices
 from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
 from flowrt.distribute.wire.messages import decode_status, encode_status
+from flowrt.distribute.wire.wait_log import WaitLog
 from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.protos import cluster_pb2 as pb
@@ -285,12 +286,15 @@ class Mesh:
         if error is not None:
             raise copy_to_raise(error)
 
-    def wait_until_formed(self, end: float) -> None:
+    def wait_until_formed(self, end: float, log: WaitLog) -> None:
         """Wait until all ranks are connected. Raises `DeadlineExceededError`, with the missing ranks, at
         ``end`` of ``time.monotonic``, and the error that the mesh was refused or aborted with.
         """
         with self._changed:
-            self._changed.wait_for(self._is_formed, max(0.0, end - time.monotonic()))
+            while not self._changed.wait_for(self._is_formed, min(1.0, max(0.0, end - time.monotonic()))):
+                if time.monotonic() >= end:
+                    break
+                log.waits_for(self.awaiting(self._inboxes.keys() - self._connections.keys()))
             if self._error is not None:
                 if self._refused:
                     self._changed.wait_for(self._have_all_come, min(LINGER_S, end - time.monotonic()))
@@ -298,6 +302,11 @@ class Mesh:
             absent = self._inboxes.keys() - self._connections.keys()
         if absent:
             raise missing(self.membership, absent, "joining")
+
+    def awaiting(self, ranks: Iterable[int]) -> str:
+        """This rank and those that it waits for, for the log."""
+        names = ", ".join(map(self.membership.name_of, sorted(ranks)))
+        return f"{self.membership}: {self.membership.name_of(self.membership.rank)} for {names}"
 
     def _is_formed(self) -> bool:
         return self._error is not None or len(self._connections) == len(self._inboxes)

@@ -13,6 +13,7 @@ its `GroupAcceptor`; otherwise the rank listens there itself, for all groups of 
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import threading
 import time
@@ -25,6 +26,7 @@ from flowrt.distribute.collectives.interruption import watch_mesh
 from flowrt.distribute.collectives.membership import Membership, missing
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.wire.messages import decode_status, encode_status
+from flowrt.distribute.wire.wait_log import WaitLog
 from flowrt.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -37,10 +39,15 @@ from flowrt.errors import (
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Transport
 
+LOGGER = logging.getLogger(__name__)
+
 DIAL_S = 5.0
 """Timeout of one attempt."""
 RETRY_S = 0.05
 """Between two: the other rank may not listen yet."""
+
+SLICE_S = 1.0
+"""Part of a longer wait, after which it may be reported."""
 
 JOIN, JOINED, REFUSED = b"\0", b"J", b"R"
 """The first byte of a frame's header."""
@@ -60,13 +67,13 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
     if membership.size > 1 and not membership.addresses:
         raise InvalidArgumentError(f"{membership}: expected the addresses of its ranks; got none")
     mesh = Mesh(membership)
-    end = time.monotonic() + membership.timeout_s
+    end, log = time.monotonic() + membership.timeout_s, WaitLog(LOGGER)
     try:
         watch_mesh(mesh)
         with _acceptor(mesh, transport).admitting(mesh):
             for rank in range(membership.rank):
-                _join(mesh, rank, transport, end)
-            mesh.wait_until_formed(end)
+                _join(mesh, rank, transport, end, log)
+            mesh.wait_until_formed(end, log)
     except BaseException as error:
         if isinstance(error, OpError):
             mesh.abort(error)
@@ -299,26 +306,27 @@ def _parse_joining(text: bytes) -> Joining:
 # --- dialling
 
 
-def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
+def _join(mesh: Mesh, rank: int, transport: Transport, end: float, log: WaitLog) -> None:
     """Dial ``rank``, which may not be there yet, until it admits this one."""
     why = ""
     while True:
         mesh.check_forming()
         try:
-            connection = _dial(mesh, rank, transport, end)
+            connection = _dial(mesh, rank, transport, end, log)
         except (UnavailableError, queue.Empty) as error:
             if isinstance(error, OpError) and (not why or time.monotonic() < end):
                 why = f": {error.message}"  # not that the last attempt was cut short
             if time.monotonic() + RETRY_S > end:
                 absent = missing(mesh.membership, [rank], "joining")
                 raise DeadlineExceededError(f"{absent.message}{why}") from error
+            log.waits_for(f"{mesh.awaiting([rank])}{why}")
             time.sleep(RETRY_S)
         else:
             mesh.add(rank, connection)
             return
 
 
-def _dial(mesh: Mesh, rank: int, transport: Transport, end: float) -> Connection:
+def _dial(mesh: Mesh, rank: int, transport: Transport, end: float, log: WaitLog) -> Connection:
     """Dial ``rank``. Raises `UnavailableError` if it is not up yet, its error on a refusal, and `queue.Empty`
     if it does not answer.
     """
@@ -337,7 +345,9 @@ def _dial(mesh: Mesh, rank: int, transport: Transport, end: float) -> Connection
     try:
         connection.start(_Link(connection, begin))
         connection.send(JOIN + json.dumps(joining._asdict()).encode())
-        answer = answers.get(timeout=left_s())
+        answer = _answer(
+            answers, end, lambda: log.waits_for(f"{mesh.awaiting([rank])}, which does not answer")
+        )
         if isinstance(answer, OpError):
             raise answer
         if answer[:1] != JOINED:
@@ -346,3 +356,15 @@ def _dial(mesh: Mesh, rank: int, transport: Transport, end: float) -> Connection
         connection.abort()
         raise
     return connection
+
+
+def _answer(answers: queue.SimpleQueue[First], end: float, wait_goes_on: Callable[[], object]) -> First:
+    """The next of ``answers``. Raises `queue.Empty` at ``end`` of ``time.monotonic``."""
+    while True:
+        left_s = max(RETRY_S, end - time.monotonic())
+        try:
+            return answers.get(timeout=min(left_s, SLICE_S))
+        except queue.Empty:
+            if left_s <= SLICE_S:
+                raise
+            wait_goes_on()

@@ -117,10 +117,11 @@ class MpiCommunicator(Communicator):
         self._wait(self._group.scatter(array, out, root), array, out)
         self._count(0 if array is None else array.nbytes - out.nbytes)
 
-    def _all_to_all(self, array: Array, out: Array) -> None:
+    def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
         self._agree()
-        self._wait(self._group.all_to_all(array, out), array, out)
-        self._count(array.nbytes - array.nbytes // self.size)
+        given, taken = counts[self.rank] * array.itemsize, counts[:, self.rank] * array.itemsize
+        self._wait(self._group.all_to_all(array, given, out, taken), array, out)
+        self._count(array.nbytes - int(given[self.rank]))
 
     def _barrier(self) -> None:
         self._agree()

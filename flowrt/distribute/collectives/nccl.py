@@ -21,7 +21,7 @@ from flowrt.device.cuda.cuda import load_cupy, load_nccl
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import disagree, missing
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.parts import part
+from flowrt.distribute.collectives.parts import part, parts_of
 from flowrt.errors import DTypeError, OpError, UnavailableError
 
 ASK_S = 20e-6
@@ -110,11 +110,13 @@ class NcclCommunicator(Communicator):
 
         self._do(self._grouped(exchange))
 
-    def _all_to_all(self, array: Array, out: Array) -> None:
+    def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
+        parts = zip(parts_of(counts[self.rank]), parts_of(counts[:, self.rank]), strict=True)
+
         def exchange(stream: int) -> None:
-            for rank in range(self.size):
-                self._send(array[part(array.size, self.size, rank)], rank, stream)
-                self._receive(out[part(out.size, self.size, rank)], rank, stream)
+            for rank, (given, place) in enumerate(parts):
+                self._send(array[given], rank, stream)
+                self._receive(out[place], rank, stream)
 
         self._do(self._grouped(exchange))
 

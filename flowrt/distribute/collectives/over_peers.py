@@ -16,7 +16,7 @@ import numpy as np
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import disagree
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.parts import part, pieces_together
+from flowrt.distribute.collectives.parts import part, parts_of, pieces_together
 from flowrt.distribute.collectives.reduction import REDUCTIONS, finish, join
 from flowrt.errors import DataLossError, OpError
 from flowrt.graph.collectives.algorithms import Group
@@ -95,17 +95,17 @@ class PeersCommunicator(Communicator):
             _copy(out, work[part(work.size, self.size, self.rank)])
             finish(reduction, out, self.size)
 
-    def _all_to_all(self, array: Array, out: Array) -> None:
+    def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
         """Chunk ``i * size + j`` of the schedule goes from rank i to rank j."""
-        own = part(array.size, self.size, self.rank)
-        _copy(out[own], array[own])
+        given, places = parts_of(counts[self.rank]), parts_of(counts[:, self.rank])
+        _copy(out[places[self.rank]], array[given[self.rank]])
         schedule = schedule_of("AllToAll", "pairwise", Group(tuple(range(self.size))))
         for _, transfer in schedule.of(self.rank):
             source, target = divmod(transfer.first, self.size)
             if source == self.rank:
-                self._send(target, [array[part(array.size, self.size, target)]])
+                self._send(target, [array[given[target]]])
             else:
-                self._receive(source, [out[part(out.size, self.size, source)]], None)
+                self._receive(source, [out[places[source]]], None)
         self._mesh.flush(str(self._call))
 
     def _barrier(self) -> None:

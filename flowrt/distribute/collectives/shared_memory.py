@@ -26,7 +26,7 @@ import numpy as np
 
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.parts import part, pieces, pieces_together
+from flowrt.distribute.collectives.parts import part, parts_of, pieces, pieces_together
 from flowrt.distribute.collectives.reduction import join
 from flowrt.distribute.collectives.shared_memory_rounds import Rounds
 from flowrt.distribute.collectives.shared_memory_segment import Layout, share_segment
@@ -115,11 +115,29 @@ class SharedMemoryCommunicator(Communicator):
         for number, piece, posted in self._exchange(arrays, [out.size for out in outs], outs[0].dtype):
             join([each[self.rank] for each in posted], outs[number][piece], reduction)
 
-    def _all_to_all(self, array: Array, out: Array) -> None:
-        rows = out.reshape(self.size, -1)
-        for _, piece, posted in self._exchange([array], [rows.shape[1]], array.dtype):
-            for rank, each in enumerate(posted):
-                np.copyto(rows[rank, piece], each[self.rank])
+    def _all_to_all(self, array: Array, out: Array, counts: Any) -> None:
+        """A slot has as much room for each rank; the longest part determines the number of rounds."""
+        given, places = parts_of(counts[self.rank]), parts_of(counts[:, self.rank])
+        for piece in pieces(slice(0, int(counts.max())), self._row_length(array.dtype)):
+            self._post_rows([array[part][piece] for part in given], piece)
+            self._meet()
+            count = self.size * (piece.stop - piece.start)
+            for place, (each,) in zip(places, self._posted([count], array.dtype), strict=True):
+                target = out[place][piece]
+                np.copyto(target, each.reshape(self.size, -1)[self.rank, : target.size])
+
+    def _post_rows(self, rows: list[Array], piece: slice) -> None:
+        """Write a row for each rank, of at most the length of ``piece``, for the next round."""
+        length = piece.stop - piece.start
+        slot = self._rounds.slots[self._rounds.number % 2][self.rank]
+        room = slot[: self.size * length * rows[0].itemsize].view(rows[0].dtype).reshape(self.size, -1)
+        for target, row in zip(room, rows, strict=True):
+            np.copyto(target[: row.size], row)
+            self.traffic.count(row.nbytes)
+
+    def _row_length(self, dtype: Any) -> int:
+        """Elements of a row, if a slot has one for each rank."""
+        return max(1, CHUNK_BYTES // (dtype.itemsize * self.size))
 
     def _scatter(self, array: Array | None, out: Array, root: int) -> None:
         arrays = None if array is None else [array]
@@ -134,7 +152,7 @@ class SharedMemoryCommunicator(Communicator):
         the next iteration; a rank without arrays posts none.
         """
         rows = [array.reshape(self.size, -1) for array in arrays or ()]
-        for group in pieces_together(lengths, max(1, CHUNK_BYTES // (dtype.itemsize * self.size))):
+        for group in pieces_together(lengths, self._row_length(dtype)):
             self._post([rows[number][:, piece] for number, piece in group] if rows else [])
             self._meet()
             counts = [self.size * (piece.stop - piece.start) for _, piece in group]

@@ -6,4 +6,5 @@ response_cache    at-most-once: a repeated request gets its first response
 failure_detector  tasks that disappeared without ending well
 coalescing        small tensors sent together
 peer              requests and responses over one connection
+wait_log          reports of long waits
 """

@@ -136,7 +136,10 @@ class _Together:
         self._number += 1
         edge = f"{kind} {self._number}"
         dtype = np.dtype(np.float32)
-        attrs = {"reduction": "sum", "root": 0, "axes": (0,), "dtype": dtype, "shapes": (shape,), "plan": ""}
+        attrs = {
+            "reduction": "sum", "root": 0, "axes": (0,), "dtype": dtype, "shapes": (shape,), "plan": "",
+            "is_even": True,
+        }  # fmt: skip
         member.start(edge, kind, arrays, attrs)
         member.wait(edge)
 

@@ -144,8 +144,10 @@ class MpiGroup:
     def scatter(self, array: Any | None, out: Any, root: int) -> Transfer:
         return self._begin("Iscatter", self._bytes(array), self._bytes(out), root)
 
-    def all_to_all(self, array: Any, out: Any) -> Transfer:
-        return self._begin("Ialltoall", self._bytes(array), self._bytes(out))
+    def all_to_all(self, array: Any, given: Any, out: Any, taken: Any) -> Transfer:
+        """``given[i]`` bytes to rank i, ``taken[i]`` from it."""
+        sent, received = [array.view("u1"), given, self._mpi.BYTE], [out.view("u1"), taken, self._mpi.BYTE]
+        return self._begin("Ialltoallv", sent, received)
 
     def barrier(self) -> Transfer:
         return self._begin("Ibarrier")

@@ -17,7 +17,7 @@ from flowrt.distribute.collectives.communicator_registry import open_communicato
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from flowrt.rendezvous.mpi.mpi_channel import open_world
-from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform, expected
+from tests.contracts.check_collectives import CheckCommunicators, CollectiveCall, Meet, Perform, expected
 from tests.distribute.collectives.ranks import as_rank, come_and_leave
 
 
@@ -32,9 +32,7 @@ def communicator() -> Iterator[Communicator]:
         yield opened
 
 
-class TestMpi(CheckCollectives):
-    takes_any_size = False
-
+class TestMpi(CheckCommunicators):
     @pytest.fixture
     def perform(self, communicator: Communicator) -> Perform:
         def perform(size: int, calls: Sequence[CollectiveCall]) -> list[list[Any]]:

@@ -35,6 +35,7 @@ METHODS = {
     "AllReduce": "all_reduce", "Reduce": "reduce", "Broadcast": "broadcast", "AllGather": "all_gather",
     "Gather": "gather", "Scatter": "scatter", "ReduceScatter": "reduce_scatter", "AllToAll": "all_to_all",
     "AllGatherCoalesced": "all_gather_coalesced", "ReduceScatterCoalesced": "reduce_scatter_coalesced",
+    "AllToAllUneven": "all_to_all_uneven",
 }  # fmt: skip
 
 
@@ -51,6 +52,8 @@ class RankCall(NamedTuple):
 
 def as_rank(call: CollectiveCall, rank: int, size: int) -> RankCall:
     method, options, root = METHODS[call.kind], dict(call.attrs), call.attrs.get("root", 0)
+    if call.kind == "AllToAllUneven":
+        options["counts"] = options["counts"][rank]
     if call.kind not in ("Broadcast", "Scatter"):
         return RankCall(method, [call.values[rank]], options)
     value = call.values[0]

@@ -57,10 +57,12 @@ def session() -> tf.Session:
     return tf.Session(config=tf.ConfigProto(device_count={"CPU": P}))
 
 
-def run_gradients(call: CollectiveCall, weights: list[Any], used: list[int] | None = None) -> list[Any]:
+def run_gradients(
+    call: CollectiveCall, weights: list[Any], used: list[int] | None = None, static: bool = True
+) -> list[Any]:
     """The gradient of the weighted sum of the results (of those in ``used``) by each value."""
     with tf.Graph():
-        feeds = placeholders(call.values)
+        feeds = placeholders(call.values, static=static)
         results = build(call, list(feeds), [device(rank) for rank in range(P)], "auto")
         found = [r for r in results if r is not None]
         terms = [tf.reduce_sum(w * r) for w, r in zip(weights, found, strict=True)]
@@ -111,6 +113,17 @@ def test_values_of_different_sizes() -> None:
         wanted = np.split(total, [2, 2])
         for gradient, want in zip(run_gradients(call, weights), wanted, strict=True):
             np.testing.assert_allclose(gradient, want, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [(2, 0, 3), (1, 2, 8), (7, 3, 3)])
+@pytest.mark.parametrize("static", [True, False])
+def test_an_exchange_of_different_sizes(rows: tuple[int, ...], static: bool) -> None:
+    rng = np.random.default_rng(0)
+    call = CollectiveCall("AllToAll", [rng.standard_normal((2, n)) for n in rows], {"axis": 1})
+    weights = [rng.standard_normal(r.shape) for r in expected(P, call)]
+    for gradient, value in zip(run_gradients(call, weights, static=static), call.values, strict=True):
+        want = differences(lambda: weighted(P, call, weights), value)
+        np.testing.assert_allclose(gradient, want, atol=1e-7)
 
 
 def test_gradients_of_gradients() -> None:

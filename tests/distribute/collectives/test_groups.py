@@ -74,6 +74,8 @@ CALLS = [
     CollectiveCall("ReduceScatter", arrays(3, np.float64, 2, 3), {"axis": 1}),
     CollectiveCall("AllToAll", arrays(3, np.int64, 6), {}),
     CollectiveCall("AllToAll", arrays(3, np.float32, 1, 3), {"axis": 1}),
+    CollectiveCall("AllToAll", arrays(3, np.float32, 2, 5), {"axis": 1}),
+    CollectiveCall("AllToAll", arrays(3, np.int32, 2), {}),
 ]
 
 
@@ -98,6 +100,14 @@ def check_calls(joined: Sequence[JoinedGroup], calls: Sequence[CollectiveCall], 
 def test_native_collectives(kind: str, lowering: str) -> None:
     with parts_of([(0,), (1, 2)], kind) as joined:
         check_calls(joined, CALLS, lowering)
+
+
+@pytest.mark.parametrize("kind", ["grpc", "shared_memory"])
+def test_ranks_of_one_graph_exchange_different_sizes(kind: str) -> None:
+    """One of them could be cut evenly."""
+    values = [np.arange(2.0 * n).reshape(2, n) for n in (3, 5, 1)]
+    with parts_of([(0, 1, 2)], kind) as joined:
+        check_calls(joined, [CollectiveCall("AllToAll", values, {"axis": 1})], "native")
 
 
 def test_collectives_of_a_size_that_cannot_be_native() -> None:

@@ -12,7 +12,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.errors import OpError
 from tests.contracts.check_collectives import (
     RANKS,
-    CheckCollectives,
+    CheckCommunicators,
     CollectiveCall,
     Meet,
     Perform,
@@ -32,10 +32,8 @@ SHAPES = ((4, 3), (0, 5), (1,), (300_001,), (2, 7, 1), (150_000, 3))
 """A rank's parts of the tensors of a unit: small ones, none, and more than a chunk or piece of any medium."""
 
 
-class CheckNative(CheckCollectives):
+class CheckNative(CheckCommunicators):
     """Communicators also move several arrays in one call."""
-
-    takes_any_size = False
 
     @pytest.mark.parametrize("dtype", [np.float32, np.int64])
     @pytest.mark.parametrize("p", [1, 2, 3, 4])

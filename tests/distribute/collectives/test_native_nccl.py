@@ -14,7 +14,7 @@ from flowrt.distribute.collectives.communicator_registry import open_communicato
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.rendezvous.transport import new_transport
-from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform
+from tests.contracts.check_collectives import CheckCommunicators, CollectiveCall, Meet, Perform
 from tests.distribute.collectives.pretend_nccl import Cupy, Nccl
 from tests.distribute.collectives.ranks import as_rank, by_call, come_and_leave, run_threads, thread_group
 
@@ -44,9 +44,7 @@ def make(communicator: Communicator, call: CollectiveCall) -> Any:
     return None if result is None else np.asarray(result)
 
 
-class TestNccl(CheckCollectives):
-    takes_any_size = False
-
+class TestNccl(CheckCommunicators):
     @pytest.fixture
     def perform(self) -> Perform:
         return perform_on_gpus

@@ -39,7 +39,7 @@ from flowrt.graph.collectives.cost import (
     traffic,
 )
 from flowrt.rendezvous.transport import new_transport
-from tests.contracts.check_collectives import REDUCTIONS, CollectiveCall, arrays, expected
+from tests.contracts.check_collectives import REDUCTIONS, CollectiveCall, arrays, expected, uneven
 from tests.distribute.collectives.ranks import SOON_S, as_rank, by_call, run_threads, thread_group
 
 LARGE = 1_500_017
@@ -103,6 +103,51 @@ def test_large_arrays(kind: str, size: int) -> None:
         CollectiveCall("AllToAll", values),
     ]
     check(kind, size, calls)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[int, list[CollectiveCall]]:
+    """A number of ranks, and exchanges of any numbers of rows, even ones between them."""
+    size = draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    calls = []
+    for most in draw(st.lists(st.sampled_from([0, 1, 3, 40_000]), min_size=1, max_size=4)):
+        calls.append(uneven(rng, size, most, draw(st.sampled_from([np.int8, np.float64, bool])), 3))
+        calls.append(CollectiveCall("AllToAll", arrays(size, np.int32, most * size)))
+    return size, calls
+
+
+@pytest.mark.parametrize("kind", ("local", "shared_memory", "grpc"))
+@settings(max_examples=15)
+@given(program=exchanges())
+def test_any_uneven_exchange_gives_what_numpy_does(
+    kind: str, program: tuple[int, list[CollectiveCall]]
+) -> None:
+    check(kind, *program)
+
+
+@pytest.mark.parametrize("kind", ("local", "shared_memory", "grpc"))
+def test_ranks_whose_rows_differ_are_shown_both_sides(kind: str) -> None:
+    for shapes in ([(4, 2), (4, 3)], [(2, 2), (2,)]):
+
+        def exchange(communicator: Communicator) -> Any:
+            rows = np.ones(shapes[communicator.rank], np.float32)  # noqa: B023
+            return communicator.all_to_all_uneven(rows, [len(rows), 0])
+
+        with thread_group(kind, 2) as communicators:
+            errors = run_threads(communicators, exchange)
+        assert all(isinstance(error, InvalidArgumentError) for error in errors), errors
+        assert any("expected all ranks to make the same calls" in str(error) for error in errors), errors
+
+
+@pytest.mark.parametrize("counts", ([1, 2], [4, -1, 0], [1, 1], [1.0, 2.0, 0.0], [[1, 1, 1]], [1, 1, 2], 3))
+def test_counts_that_are_not_of_the_rows_are_refused(counts: Any) -> None:
+    with thread_group("local", 3) as communicators:
+        with pytest.raises(
+            InvalidArgumentError, match=r"expected (a number of rows for each|counts of all 3)"
+        ):
+            communicators[0].all_to_all_uneven(np.ones((3, 2)), counts)
+        assert not communicators[0].has_ended
 
 
 KINDS = ("AllReduce", "Reduce", "Broadcast", "AllGather", "Gather", "Scatter", "ReduceScatter", "AllToAll")

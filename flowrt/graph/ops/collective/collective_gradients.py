@@ -9,9 +9,10 @@ ignored.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,9 +28,9 @@ from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape
 from flowrt.graph.ops.collective.collective_shapes import resized
-from flowrt.graph.ops.elementwise.arithmetic import multiply
+from flowrt.graph.ops.elementwise.arithmetic import add, minimum, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import equal
-from flowrt.graph.ops.elementwise.division import divide
+from flowrt.graph.ops.elementwise.division import divide, floordiv, floormod
 from flowrt.graph.shapes import Shape, is_static
 
 # --- places
@@ -43,7 +44,10 @@ def nowhere() -> Iterator[None]:
         yield
 
 
-def at_each(like: Sequence[Tensor], build: Callable[..., Tensor], *columns: Sequence[Any]) -> list[Tensor]:
+Built = TypeVar("Built")
+
+
+def at_each(like: Sequence[Tensor], build: Callable[..., Built], *columns: Sequence[Any]) -> list[Built]:
     """``build(*row)`` for each row of ``columns``, where the tensor of its rank in ``like`` is."""
     found = []
     for tensor, *row in zip(like, *columns, strict=True):
@@ -247,10 +251,33 @@ def scatter_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | None]:
 def all_to_all_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
     axis, given = op.node.attrs["axis"], _given(op.inputs, op, dys)
     dims = op.inputs[0].spec.shape
-    if _can_be_joined(op, dims):
+    if _is_even(op) and _can_be_joined(op, dims):
         return list(_build(op, "AllToAll", given, axis=axis))
+    if len(op.inputs) == op.node.attrs["group_size"]:
+        return _given_back(op, given)
     assert dims is not None
     return _exchanged_back(op, given, dims[axis])
+
+
+def _given_back(op: Operation, wholes: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of ``wholes`` for each rank, in the order in which it gave them: all ranks are here, with
+    values of any sizes.
+    """
+    axis, size = op.node.attrs["axis"], op.node.attrs["group_size"]
+    sizes = at_each(op.inputs, lambda value: getitem(shape(value), axis), op.inputs)
+
+    def end(part: int, whole: Tensor) -> Tensor:
+        """The end of ``part`` in a value of the size ``whole``."""
+        return add(multiply(floordiv(whole, size), part + 1), minimum(floormod(whole, size), part + 1))
+
+    def pieces(part: int, whole: Tensor) -> list[Tensor]:
+        lengths = [subtract(end(part, n), end(part - 1, n)) for n in sizes]
+        ends = list(itertools.accumulate(lengths, add, initial=constant(0)))
+        places = [(slice(None),) * axis + (slice(*both),) for both in itertools.pairwise(ends)]
+        return [getitem(whole, place) for place in places]
+
+    columns = at_each(op.inputs, pieces, range(size), wholes)
+    return at_each(op.inputs, lambda *row: concat(row, axis), *columns)
 
 
 # --- parts of different sizes, between graphs: these exchange the largest size

@@ -89,12 +89,12 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
 
 def _start(
     xp: Any, value: Any, group_key: str, rank: int, edge: str, kind: str, reduction: str, root: int,
-    axes: Sequence[int], plan: str, is_whole: bool, dtype: DType, shapes: Sequence[Shape],
+    axes: Sequence[int], plan: str, is_whole: bool, is_even: bool, dtype: DType, shapes: Sequence[Shape],
 ) -> None:  # fmt: skip
     step = current_step() if is_whole else None
     attrs = {
         "reduction": reduction, "root": root, "axes": axes, "dtype": dtype.np, "shapes": shapes, "plan": plan,
-        "step": None if step is None else step.number,
+        "step": None if step is None else step.number, "is_even": is_even,
     }  # fmt: skip
     member_of(group_key, rank).start(edge, kind, [_on_host(xp, each) for each in value], attrs)
 
@@ -179,12 +179,12 @@ group_start_op: OpDef[Operation] = define_op(
     "value: M * dtype in NUMERIC ->",
     # the plan is of all that the step has in the group, with the first of them
     attrs=f"{_MEMBER}, {_RESULTS}, kind: string, reduction: string, root: int, axes: list(int), "
-    "plan: string, is_whole: bool",
+    "plan: string, is_whole: bool, is_even: bool",
     kernel=_start,
     effects=Effects(Effect.STATEFUL),
     doc="Begins a rank's part of a native collective; M is 0 for a rank without a value. ``shapes`` are "
     "those of its results, or of what others get. If the group ``is_whole``, all of its ranks are in this "
-    "step.",
+    "step. If the collective ``is_even``, all values have one shape, which the number of ranks divides.",
 )
 
 group_wait_op: OpDef[list[Tensor]] = define_op(

@@ -23,8 +23,8 @@ _UNEVEN = ("AllGather", "Gather", "AllToAll")
 """Kinds with separate chunks per rank: the values of ranks may differ in size along the axis."""
 
 
-_CUT = ("Scatter", "ReduceScatter", "AllToAll")
-"""Kinds that split a value into one part per rank."""
+_EVENLY_CUT = ("Scatter", "ReduceScatter")
+"""Kinds that split a value into one part per rank; native ones into equal parts."""
 
 
 def apart(node: Node) -> list[Node]:
@@ -50,7 +50,8 @@ def tensors_of(node: Node) -> int:
 
 class Asked(NamedTuple):
     """Resolved parameters of one collective: the ``lowering``, "native" or an algorithm, the ranks'
-    ``devices``, and ``payload``, the whole value of one rank.
+    ``devices``, and ``payload``, the whole value of one rank. It ``is_even`` if all ranks are known to have
+    values of one shape, with a dimension ``axis`` that they divide.
     """
 
     lowering: str
@@ -58,6 +59,7 @@ class Asked(NamedTuple):
     devices: tuple[str, ...]
     payload: TensorSpec
     axis: int
+    is_even: bool
 
 
 def asked(node: Node, specs: Sequence[TensorSpec], devices: tuple[str, ...], links: Links) -> Asked:
@@ -76,7 +78,8 @@ def asked(node: Node, specs: Sequence[TensorSpec], devices: tuple[str, ...], lin
         lowering = _native(node, payload, axis, group.tasks)
     if lowering == "auto":
         lowering = cheapest(kind, group, _payload_bytes(kind, payload, group.size), links)
-    return Asked(lowering, group, devices, payload, axis)
+    is_even = _is_cut_evenly(payload, axis, group.size) and len({spec.shape for spec in specs}) <= 1
+    return Asked(lowering, group, devices, payload, axis, is_even)
 
 
 def call_of(node: Node, specs: Sequence[TensorSpec], what: Asked) -> Call:
@@ -123,7 +126,7 @@ def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) ->
     is_asked_for, attrs = node.attrs["lowering"] == "native", node.attrs
     shapeless = None if is_static(payload.shape) else "a shape known before the step"
     lacks, size, kind = shapeless, attrs["group_size"], node.op.name
-    if is_static(payload.shape) and kind in _CUT and payload.shape[axis] % size:
+    if shapeless is None and kind in _EVENLY_CUT and not _is_cut_evenly(payload, axis, size):
         lacks = f"a dimension {axis} divisible by {size} ranks"
     if is_asked_for and attrs["group_key"] == LOCAL:
         if len(set(tasks)) > 1:
@@ -135,6 +138,10 @@ def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) ->
     if is_asked_for and lacks:
         raise InvalidArgumentError(f"native: expected {lacks}; got {payload}. Use lowering='auto'")
     return "auto" if lacks else "native"
+
+
+def _is_cut_evenly(payload: TensorSpec, axis: int, size: int) -> bool:
+    return is_static(payload.shape) and bool(payload.shape) and payload.shape[axis] % size == 0
 
 
 def values_of(node: Node) -> tuple[Ref, ...]:

@@ -60,6 +60,7 @@ def rank_part(
         "axes": node.attrs.get("axes", (what.axis,)),
         "plan": plan,
         "is_whole": is_whole(node),
+        "is_even": what.is_even,
     }
     device = what.devices[node.attrs["ranks"].index(rank)]
 
