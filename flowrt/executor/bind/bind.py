@@ -24,7 +24,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import may_block, node_costs
+from flowrt.executor.analysis.cost import may_block, node_costs, waits_outside
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.awaited_loops import Awaiting, loop_estimate
@@ -68,12 +68,31 @@ class Partition(NamedTuple):
     schedule: StreamSchedule
     lifetimes: Lifetimes
     buffers: BufferAssignment
-    costs: Sequence[float]
-    """`node_cost` of each node of the schedule's order."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
+    costs: Sequence[float]
+    """`node_cost` of each node of the schedule's order."""
+    pauses: frozenset[int]
+    """Positions of the nodes that `may_block`."""
+    waits_outside: bool
     forms: ClassForms | None = None
     """The forms of calls, for all parts of the class; None for functions and additions."""
+
+    @classmethod
+    def of(
+        cls,
+        subgraph: Subgraph,
+        device: Device,
+        schedule: StreamSchedule,
+        lifetimes: Lifetimes,
+        buffers: BufferAssignment,
+        has_loops: bool,
+    ) -> Partition:
+        """The one with these lifetimes and buffers, and with estimates of its nodes' time."""
+        costs = node_costs(subgraph, schedule.order)
+        pauses = frozenset([position for position, node in enumerate(schedule.order) if may_block(node)])
+        estimates = costs, pauses, waits_outside(subgraph)
+        return cls(subgraph, device, schedule, lifetimes, buffers, has_loops, *estimates)
 
     def of_class(self, subgraph: Subgraph, device: Device) -> Partition | None:
         """The same of ``subgraph``, on another ``device``, if the two are of one class: nothing is analysed
@@ -101,9 +120,9 @@ def compile_partition(
 ) -> Partition:
     """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
     lifetimes = Lifetimes(subgraph, schedule)
-    places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
-    costs = node_costs(subgraph, schedule.order)
-    return Partition(subgraph, device, schedule, lifetimes, places, costs, has_loops, ClassForms())
+    buffers = assign_buffers(subgraph, schedule, lifetimes, resource, device)
+    partition = Partition.of(subgraph, device, schedule, lifetimes, buffers, has_loops)
+    return partition._replace(forms=ClassForms())
 
 
 class Outer(NamedTuple):
@@ -136,9 +155,8 @@ class Binder:
         outer: Outer | None = None,
         awaits_loops: bool = False,
     ) -> None:
-        self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops, forms = (
-            partition
-        )
+        self._subgraph, device, self._schedule, lifetimes, places, self._has_loops = partition[:6]
+        self._costs, self._pauses, forms = partition.costs, partition.pauses, partition.forms
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
@@ -156,7 +174,6 @@ class Binder:
         self._forms = forms if forms is not None and forms.is_shared and not awaits_loops else None
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)
-        self._is_on_one_stream = self._schedule.count == 1
         self._builder: InstructionBuilder = self._streams.builders[0]
         """Instruction builder of the node being bound."""
         self._feeds: dict[str, Feed] = {}
@@ -203,31 +220,28 @@ class Binder:
     # --- nodes
 
     def _bind_nodes(self) -> None:
+        has_streams = self._schedule.count > 1
         with np.errstate(all="ignore"):  # kernels make the views
             for position, node in enumerate(self._schedule.order):
-                if node.op.name != "_Feed":
-                    self._bind_at(position, node)
-
-    def _bind_at(self, position: int, node: Node) -> None:
-        """Bind ``node``, which is at ``position`` of the order."""
-        try:
-            builder = self._builder if self._is_on_one_stream else self._streams.begin(node)
-            self._builder = builder
-            self._bind_node(node, position)
-            self._free_registers(node, position)
-            if not self._is_on_one_stream:
-                self._streams.end(node, builder)
-        except OpError as error:
-            raise located(node, error) from error.__cause__
-        except Exception as error:
-            raise located(node, error) from error
-        builder.work(self._costs[position], may_block(node))
+                if node.op.name == "_Feed":  # bound before
+                    continue
+                storage = self._storage[node.name]
+                try:
+                    if has_streams:
+                        self._builder = self._streams.begin(node)
+                    if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
+                        self._bind_known(node, storage)
+                    else:
+                        self._bind_node(node, position)
+                    if has_streams:
+                        self._streams.end(node, self._builder)
+                except OpError as error:
+                    raise located(node, error) from error.__cause__
+                except Exception as error:
+                    raise located(node, error) from error
 
     def _bind_node(self, node: Node, position: int) -> None:
-        storage = self._storage[node.name]
-        if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
-            self._bind_known(node, storage)
-        elif node.op.effect is Effect.NESTED:
+        if node.op.effect is Effect.NESTED:
             self._bind_functions(node)
         elif node.name in self._lists:
             self._lists[node.name].bind(self._builder, self.tensors)
@@ -235,6 +249,9 @@ class Binder:
             self._bind_receive(node, self.tensors.create(node)[0])
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_action(node, position)
+        if self.tensors.large_registers:
+            self._free_registers(node, position)
+        self._builder.work(self._costs[position], position in self._pauses)
 
     def _bind_known(self, node: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
@@ -329,8 +346,7 @@ class Binder:
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, _ = function
-        costs = node_costs(subgraph, schedule.order)
-        partition = Partition(subgraph, self._device, schedule, lifetimes, places, costs, self._has_loops)
+        partition = Partition.of(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         binder = Binder(partition, self._resource, self._ends, outer)

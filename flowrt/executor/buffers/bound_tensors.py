@@ -52,7 +52,7 @@ class BoundTensors:
         base: int = 0,
     ) -> None:
         self.device, self.subgraph = device, subgraph
-        self._lifetimes, self._places, self._memory, self._base = lifetimes, places, places.memory, base
+        self._lifetimes, self._memory, self._base = lifetimes, places.memory, base
         self._arena: DeviceMemory | None
         self.registers: list[Any]
         self._names: dict[tuple[int, int], str]
@@ -68,7 +68,8 @@ class BoundTensors:
         """Outputs of a function's owner that are written by the function's own kernels."""
         self._borrowed: Collection[Ref] = ()
         """Parameters with borrowed arguments. See `is_borrowed`."""
-        self._large_slots: dict[Ref, list[int]] = {}
+        self.large_registers: dict[Ref, list[int]] = {}
+        """Registers with large values that are still to be freed, by the roots of these."""
 
     def of_function(
         self, node: Node, places: FunctionBuffers, arguments: Sequence[Operand], outputs: Sequence[Operand]
@@ -139,8 +140,10 @@ class BoundTensors:
     def create(self, node: Node) -> list[Operand]:
         """New places for the outputs of ``node``, as assigned: buffers or registers."""
         created: list[Operand] = []
+        offsets, in_place = self._memory.offsets, self._in_place
         for index in range(len(node.outputs)):
-            is_buffer = self._places.storage_of((node.name, index)) is Storage.BUFFER
+            ref = node.name, index
+            is_buffer = ref in offsets or ref in in_place
             created.append(self._new_buffer(node, index) if is_buffer else self.new_register(node, index))
         return created
 
@@ -153,7 +156,7 @@ class BoundTensors:
         """A register for the output."""
         slot, spec = self.new_slot(), node.outputs[index]
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
-            self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
+            self.large_registers.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
         is_host = self.device.is_asynchronous and is_output_on_host(node, index)
         operand = self._operands[node.name, index] = Operand(None, slot, f"r{slot}", is_host=is_host)
         return operand
@@ -178,9 +181,9 @@ class BoundTensors:
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
         slots: list[int] = []
-        for root in self._lifetimes.read_last_at(position) if self._large_slots else ():
-            if root in self._large_slots and self._lifetimes.are_done(root, node.name):
-                slots += self._large_slots.pop(root)
+        for root in self._lifetimes.read_last_at(position):
+            if root in self.large_registers and self._lifetimes.are_done(root, node.name):
+                slots += self.large_registers.pop(root)
         return slots
 
 
