@@ -196,12 +196,13 @@ class Binder:
             verify_program([self.layer], self._subgraph.fetches, blocks)
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
-        can_capture = self._device.captures and is_fixed(self._subgraph, self.tensors)
+        device = self._device
+        can_capture = device.is_asynchronous and device.captures and is_fixed(self._subgraph, self.tensors)
         programs = []
         for index, builder in enumerate(self._streams.builders):
             ends = ([], []) if index else (feeds, fetches)
             program = Program(
-                self._device, index, builder.segments, self.tensors.registers, *ends, self._ends.take,
+                device, index, builder.segments, self.tensors.registers, *ends, self._ends.take,
                 builder.lines, can_capture,
             )  # fmt: skip
             programs.append(program)

@@ -19,7 +19,6 @@ from flowrt.executor.buffers.buffer_assignment import (
     SCRATCH,
     BufferAssignment,
     FunctionBuffers,
-    Storage,
     is_output_on_host,
     nbytes_of,
 )
