@@ -15,8 +15,8 @@ from flowrt.errors import InternalError
 from flowrt.executor.bind.bind import Partition
 from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.verify_program import checking
-from flowrt.executor.buffers.memory_plan import MemoryPlan
-from flowrt.executor.lower.part_class import names_by_class
+from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.lower.part_class import are_of_class
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
 from tests.each import daily
@@ -71,17 +71,16 @@ def test_names_alone_keep_no_graphs_apart_and_any_other_change_does() -> None:
     for seed, made in enumerate(random_graphs(range(GRAPHS))):
         step = made.subgraph
         other = renamed(step)
-        names = names_by_class(step, other)
-        assert names == dict(zip(step.nodes, other.nodes, strict=True)), seed
+        assert are_of_class(step, other), seed
         refs: list[Any] = []
         for node in other:
             for changed in changes(node, refs):
                 nodes = {**other.nodes, node.name: changed}
-                assert names_by_class(step, other.replace(nodes=nodes)) is None, (seed, node, changed)
+                assert not are_of_class(step, other.replace(nodes=nodes)), (seed, node, changed)
                 tried += 1
             refs += [(node.name, index) for index in range(len(node.outputs))]
         if len(set(other.fetches)) > 1:
-            assert names_by_class(step, other.replace(fetches=other.fetches[::-1])) is None
+            assert not are_of_class(step, other.replace(fetches=other.fetches[::-1]))
     assert tried > 20 * GRAPHS
 
 
@@ -104,8 +103,8 @@ def of_constant(value: list[int], build: Callable[[Any, Any], Any]) -> Subgraph:
 )  # fmt: skip
 def test_a_constant_that_decides_how_it_is_read_keeps_parts_apart(build: Any, is_one: bool) -> None:
     first, other = of_constant([1, 0], build), of_constant([0, 1], build)
-    assert (names_by_class(first, other) is not None) is is_one
-    assert names_by_class(first, of_constant([1, 0], build)) is not None or not is_one
+    assert are_of_class(first, other) is is_one
+    assert are_of_class(first, of_constant([1, 0], build)) or not is_one
 
 
 # --- in plans
@@ -210,25 +209,29 @@ def test_ranks_of_a_collective_are_of_one_class(lowering: str) -> None:
             assert len({id(part.costs) for part in plan.partitions.values()}) == 1
 
 
-def test_a_wrong_substitution_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = MemoryPlan.renamed
+def test_buffers_of_another_part_at_one_place_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = BoundTensors._new_buffer
 
-    def wrong(self: MemoryPlan, names: Any) -> MemoryPlan:
-        return own(self, names)._replace(offsets=dict.fromkeys(own(self, names).offsets, 0))
+    def wrong(self: BoundTensors, node: Node, index: int) -> Any:
+        if self.device.name.endswith(":3"):
+            self._memory = self._memory._replace(offsets=dict.fromkeys(self._memory.offsets, 0))
+        return own(self, node, index)
 
-    monkeypatch.setattr(MemoryPlan, "renamed", wrong)
+    monkeypatch.setattr(BoundTensors, "_new_buffer", wrong)
     with checking(), pytest.raises(InternalError, match="program"):
         losses(lambda: build_layouts(4), 4)
 
 
-def test_swapped_names_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def swapped(first: Subgraph, other: Subgraph) -> dict[str, str] | None:
-        names = names_by_class(first, other)
-        if names is None:
-            return None
-        alike = [node.name for node in first if node.op.name == "Tanh"]
-        return {**names, **{one: names[two] for one, two in zip(alike, alike[::-1], strict=True)}}
+def test_nodes_in_the_place_of_others_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Partition.order.fget
+    assert own is not None
 
-    monkeypatch.setattr("flowrt.executor.bind.bind.names_by_class", swapped)
+    def swapped(self: Partition) -> list[Node]:
+        nodes = own(self)
+        alike = [i for i, node in enumerate(nodes) if node.op.name == "Tanh"]
+        changed = dict(zip(alike, alike[::-1], strict=True)) if self.device.name.endswith(":3") else {}
+        return [nodes[changed.get(i, i)] for i in range(len(nodes))]
+
+    monkeypatch.setattr(Partition, "order", property(swapped))
     with checking(), pytest.raises(InternalError, match="program"):
         losses(lambda: build_layouts(4), 4)

@@ -481,7 +481,7 @@ def early_release(patch: Patch) -> None:
     def last_read(self: Any, node: Any, position: int) -> list[int]:
         del position
         roots = [self._lifetimes.root(ref) for ref in node.inputs]
-        return [slot for root in roots for slot in self._large_slots.pop(root, ())]
+        return [slot for root in roots for slot in self.large_registers.pop(root, ())]
 
     patch.setattr(BoundTensors, "last_read", last_read)
 

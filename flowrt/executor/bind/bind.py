@@ -24,7 +24,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import may_block, node_costs
+from flowrt.executor.analysis.cost import may_block, node_costs, waits_outside
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.awaited_loops import Awaiting, loop_estimate
@@ -48,7 +48,7 @@ from flowrt.executor.buffers.buffer_assignment import (
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.lists.open_lists import ListBinder
-from flowrt.executor.lower.part_class import names_by_class
+from flowrt.executor.lower.part_class import are_of_class
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.instruction import Action, Free
@@ -61,35 +61,62 @@ from flowrt.graph.ops.collective.transfer import contribute_op
 
 
 class Partition(NamedTuple):
-    """One device's part of a step, compiled: everything shared by its instances."""
+    """One device's part of a step, compiled: everything shared by its instances.
+
+    Of another part of a class, all but ``subgraph`` and ``device`` is that of the class's first one,
+    ``planned``: the two have the same nodes in the same order, under other names.
+    """
 
     subgraph: Subgraph
     device: Device
+    planned: Subgraph
     schedule: StreamSchedule
     lifetimes: Lifetimes
     buffers: BufferAssignment
-    costs: Sequence[float]
-    """`node_cost` of each node of the schedule's order."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
+    costs: Sequence[float]
+    """`node_cost` of each node of the schedule's order."""
+    pauses: frozenset[int]
+    """Positions of the nodes that `may_block`."""
+    waits_outside: bool
     forms: ClassForms | None = None
     """The forms of calls, for all parts of the class; None for functions and additions."""
+
+    @classmethod
+    def of(
+        cls,
+        subgraph: Subgraph,
+        device: Device,
+        schedule: StreamSchedule,
+        lifetimes: Lifetimes,
+        buffers: BufferAssignment,
+        has_loops: bool,
+    ) -> Partition:
+        """The one with these lifetimes and buffers, and with estimates of its nodes' time."""
+        costs = node_costs(subgraph, schedule.order)
+        pauses = frozenset([position for position, node in enumerate(schedule.order) if may_block(node)])
+        estimates = costs, pauses, waits_outside(subgraph)
+        return cls(subgraph, device, subgraph, schedule, lifetimes, buffers, has_loops, *estimates)
 
     def of_class(self, subgraph: Subgraph, device: Device) -> Partition | None:
         """The same of ``subgraph``, on another ``device``, if the two are of one class: nothing is analysed
         again. None if they are not, and for devices on which the analysis may differ.
         """
         is_host = all(d.executor.computes and not d.is_asynchronous for d in (self.device, device))
-        names = names_by_class(self.subgraph, subgraph) if is_host and self.schedule.count == 1 else None
-        if names is None:
+        if not (is_host and self.schedule.count == 1 and are_of_class(self.subgraph, subgraph)):
             return None
-        schedule = StreamSchedule(list(subgraph))
-        lifetimes, buffers = self.lifetimes.renamed(names, schedule), self.buffers.renamed(names)
         if self.forms is not None:
             self.forms.is_shared = True
-        return self._replace(
-            subgraph=subgraph, device=device, schedule=schedule, lifetimes=lifetimes, buffers=buffers
-        )
+        return self._replace(subgraph=subgraph, device=device)
+
+    @property
+    def order(self) -> list[Node]:
+        """The nodes in the order of the schedule."""
+        if self.subgraph is self.planned:
+            return list(self.schedule.order)
+        own = dict(zip(self.planned.nodes, self.subgraph, strict=True))
+        return [own[node.name] for node in self.schedule.order]
 
 
 def compile_partition(
@@ -101,9 +128,9 @@ def compile_partition(
 ) -> Partition:
     """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
     lifetimes = Lifetimes(subgraph, schedule)
-    places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
-    costs = node_costs(subgraph, schedule.order)
-    return Partition(subgraph, device, schedule, lifetimes, places, costs, has_loops, ClassForms())
+    buffers = assign_buffers(subgraph, schedule, lifetimes, resource, device)
+    partition = Partition.of(subgraph, device, schedule, lifetimes, buffers, has_loops)
+    return partition._replace(forms=ClassForms())
 
 
 class Outer(NamedTuple):
@@ -136,14 +163,14 @@ class Binder:
         outer: Outer | None = None,
         awaits_loops: bool = False,
     ) -> None:
-        self._subgraph, device, self._schedule, lifetimes, places, self._costs, self._has_loops, forms = (
-            partition
-        )
+        self._subgraph, device, planned, self._schedule, lifetimes, places, self._has_loops = partition[:7]
+        self._order, self._costs, self._pauses = partition.order, partition.costs, partition.pauses
+        forms = partition.forms
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
         if outer is None:
-            outer = Outer(BoundTensors(device, self._subgraph, lifetimes, places), 0, None, {})
+            outer = Outer(BoundTensors(device, planned, lifetimes, places, self._subgraph), 0, None, {})
         self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
@@ -156,7 +183,6 @@ class Binder:
         self._forms = forms if forms is not None and forms.is_shared and not awaits_loops else None
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)
-        self._is_on_one_stream = self._schedule.count == 1
         self._builder: InstructionBuilder = self._streams.builders[0]
         """Instruction builder of the node being bound."""
         self._feeds: dict[str, Feed] = {}
@@ -167,8 +193,9 @@ class Binder:
         """Bind one program per stream, or a single one; the first has the feeds and fetches. Raises errors of
         kernels that cannot be bound, and `ResourceExhaustedError`.
         """
-        for name in self._subgraph.feeds:  # filled before the program begins
-            self._bind_feed(self._subgraph.nodes[name])
+        nodes = self._subgraph.nodes
+        for name, planned in zip(self._subgraph.feeds, self.tensors.subgraph.feeds, strict=True):
+            self._bind_feed(nodes[name], self.tensors.subgraph.nodes[planned])  # before the program begins
         self._streams.fork()
         self._bind_nodes()
         self._streams.join()
@@ -179,12 +206,13 @@ class Binder:
             verify_program([self.layer], self._subgraph.fetches, blocks)
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
-        can_capture = self._device.captures and is_fixed(self._subgraph, self.tensors)
+        device = self._device
+        can_capture = device.is_asynchronous and device.captures and is_fixed(self._subgraph, self.tensors)
         programs = []
         for index, builder in enumerate(self._streams.builders):
             ends = ([], []) if index else (feeds, fetches)
             program = Program(
-                self._device, index, builder.segments, self.tensors.registers, *ends, self._ends.take,
+                device, index, builder.segments, self.tensors.registers, *ends, self._ends.take,
                 builder.lines, can_capture,
             )  # fmt: skip
             programs.append(program)
@@ -198,64 +226,66 @@ class Binder:
     @property
     def layer(self) -> Layer:
         """The nodes that were bound, with their tensors, loops and branches."""
-        return Layer(self._subgraph, self.tensors, self._controls)
+        return Layer(self._subgraph, self.tensors.named(self._subgraph), self._controls)
 
     # --- nodes
 
     def _bind_nodes(self) -> None:
+        has_streams = self._schedule.count > 1
         with np.errstate(all="ignore"):  # kernels make the views
-            for position, node in enumerate(self._schedule.order):
-                if node.op.name != "_Feed":
-                    self._bind_at(position, node)
+            for position, (planned, node) in enumerate(zip(self._schedule.order, self._order, strict=True)):
+                if node.op.name == "_Feed":  # bound before
+                    continue
+                storage = self._storage[planned.name]
+                try:
+                    if has_streams:
+                        self._builder = self._streams.begin(node)
+                    if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
+                        self._bind_known(node, planned, storage)
+                    else:
+                        self._bind_node(node, planned, position)
+                    if has_streams:
+                        self._streams.end(node, self._builder)
+                except OpError as error:
+                    raise located(node, error) from error.__cause__
+                except Exception as error:
+                    raise located(node, error) from error
 
-    def _bind_at(self, position: int, node: Node) -> None:
-        """Bind ``node``, which is at ``position`` of the order."""
-        try:
-            builder = self._builder if self._is_on_one_stream else self._streams.begin(node)
-            self._builder = builder
-            self._bind_node(node, position)
-            self._free_registers(node, position)
-            if not self._is_on_one_stream:
-                self._streams.end(node, builder)
-        except OpError as error:
-            raise located(node, error) from error.__cause__
-        except Exception as error:
-            raise located(node, error) from error
-        builder.work(self._costs[position], may_block(node))
-
-    def _bind_node(self, node: Node, position: int) -> None:
-        storage = self._storage[node.name]
-        if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
-            self._bind_known(node, storage)
-        elif node.op.effect is Effect.NESTED:
-            self._bind_functions(node)
+    def _bind_node(self, node: Node, planned: Node, position: int) -> None:
+        """Bind ``node``, which is ``planned`` in the class's first part: tensors have its names."""
+        if node.op.effect is Effect.NESTED:
+            self._bind_functions(node, planned)
         elif node.name in self._lists:
             self._lists[node.name].bind(self._builder, self.tensors)
         elif node.op.name == "_Recv":
-            self._bind_receive(node, self.tensors.create(node)[0])
+            self._bind_receive(node, planned)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
-            self._bind_action(node, position)
+            self._bind_action(node, planned, position)
+        if self.tensors.large_registers:
+            self._free_registers(node, planned, position)
+        self._builder.work(self._costs[position], position in self._pauses)
 
-    def _bind_known(self, node: Node, storage: Storage) -> None:
+    def _bind_known(self, node: Node, planned: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
         if storage is Storage.CONSTANT:
             operands = [constant(node, self._put)]
         elif storage is Storage.RESOURCE:
             operands = [Operand(self._resource(node), None, f"%{node.name}")]
         else:
-            reads = self.tensors.inputs(node)
+            reads = self.tensors.inputs(planned)
             if node.op.effect is Effect.READ and not reads[0].value.is_initialized:
                 self._builder.emit(node, self._kernels.initialization_check(node, reads[0].value))
             operands = views(node, reads, self._device.xp)
         for index, operand in enumerate(operands):
-            self.tensors.place(node, index, operand)
+            self.tensors.place(planned, index, operand)
 
-    def _bind_feed(self, node: Node) -> None:
-        (place,) = self.tensors.create(node)
+    def _bind_feed(self, node: Node, planned: Node) -> None:
+        (place,) = self.tensors.create(planned)
         self._feeds[node.name] = self._transfers.feed(node, place)
 
-    def _bind_receive(self, node: Node, place: Operand) -> None:
+    def _bind_receive(self, node: Node, planned: Node) -> None:
         """Wait for the tensor, and copy it to an asynchronous device."""
+        (place,) = self.tensors.create(planned)
         builder, stream = self._builder, self._builder.stream
         if self._device.is_asynchronous:
             arrived = self.tensors.new_slot()
@@ -269,16 +299,16 @@ class Binder:
             builder.cut(self._transfers.key(node), place.slot, receive=node)
         builder.line(node, [Operand(None, None, node.attrs["send_device"])], [place])
 
-    def _bind_action(self, node: Node, position: int) -> None:
-        reads, writes = self.tensors.inputs(node), self.tensors.create(node)
+    def _bind_action(self, node: Node, planned: Node, position: int) -> None:
+        reads, writes = self.tensors.inputs(planned), self.tensors.create(planned)
         if node.op.name == "_Send":
-            (ref,) = node.inputs
-            is_list = self._subgraph.spec(ref).dtype is dtypes.variant
+            (ref,) = planned.inputs
+            is_list = self.tensors.subgraph.spec(ref).dtype is dtypes.variant
             is_borrowed = not is_list and self.tensors.is_borrowed(ref)
             action = self._transfers.send(node, reads[0], is_list, is_borrowed, self._builder.current_stream)
         elif node.op is contribute_op:
             action = self._transfers.contribute(node, reads[0])
-        elif node.name in self._copied:
+        elif planned.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
         elif self._forms is not None:
             action = self._forms.action(position, self._kernels, node, reads, writes)
@@ -297,29 +327,32 @@ class Binder:
             return compiled()
         return Awaiting(self._plain_kernels.action(node, reads, writes), compiled, loop)
 
-    def _free_registers(self, node: Node, position: int) -> None:
+    def _free_registers(self, node: Node, planned: Node, position: int) -> None:
         """Free large register values after their last reader, the node. Freed memory is reused by the stream
         that allocated it; so with several streams on one thread, where another may still be reading, values
         are kept to the end of the step, when the streams are joined.
         """
         if self._device.is_asynchronous and self._schedule.count > 1:
             return
-        for slot in self.tensors.last_read(node, position):
+        for slot in self.tensors.last_read(planned, position):
             self._builder.emit(node, Free(self.tensors.registers, slot))
 
     # --- functions
 
-    def _bind_functions(self, node: Node) -> None:
+    def _bind_functions(self, node: Node, planned: Node) -> None:
         """Bind the node's outputs, and its functions as a loop or branches after the instructions so far."""
-        self.tensors.create(node)
-        functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
+        self.tensors.create(planned)
+        functions = [
+            functools.partial(self._bind_function, planned, f) for f in self._functions[planned.name]
+        ]
+        surroundings = self._builder, self.tensors, functions, self._frame
         compiles, trips = self._kernels.compiles_control, self._trips.get(node.name)
-        control = (node, self._builder, self.tensors, functions, self._frame, compiles, self._in_nest, trips)
-        self._controls[node.name] = ControlBinder(*control).bind()
+        control = ControlBinder(node, planned, *surroundings, compiles, self._in_nest, trips)
+        self._controls[node.name] = control.bind()
 
     def _bind_function(
         self,
-        node: Node,
+        planned: Node,
         function: FunctionBuffers,
         arguments: Sequence[Operand],
         outputs: Sequence[Operand],
@@ -327,11 +360,10 @@ class Binder:
         lists: Mapping[str, ListBinder],
         in_nest: bool,
     ) -> BoundFunction:
-        """One function of ``node``, for ``arguments`` that are there when it runs."""
+        """One function of ``planned``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, _ = function
-        costs = node_costs(subgraph, schedule.order)
-        partition = Partition(subgraph, self._device, schedule, lifetimes, places, costs, self._has_loops)
-        tensors = self.tensors.of_function(node, function, arguments, outputs)
+        partition = Partition.of(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
+        tensors = self.tensors.of_function(planned, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         binder = Binder(partition, self._resource, self._ends, outer)
         builder = binder.bind_function()

@@ -94,14 +94,15 @@ class _Lists(NamedTuple):
 @final
 class ControlBinder:
     """Appends the loop or the branches of ``node``, inside ``frame``, to ``builder``. The node's outputs are
-    already in ``tensors``. ``compiles``: loops and branches over small tensors become machine code;
-    ``in_nest``: with the function that this is in, if that does. ``trips``: the trip count, regardless of the
-    predicate.
+    already in ``tensors``, under the name of ``planned``. ``compiles``: loops and branches over small tensors
+    become machine code; ``in_nest``: with the function that this is in, if that does. ``trips``: the trip
+    count, regardless of the predicate.
     """
 
     def __init__(
         self,
         node: Node,
+        planned: Node,
         builder: InstructionBuilder,
         tensors: BoundTensors,
         functions: Sequence[Bind],
@@ -110,10 +111,11 @@ class ControlBinder:
         in_nest: bool,
         trips: int | None,
     ) -> None:
-        self._node, self._builder, self._tensors, self._functions = node, builder, tensors, functions
+        self._node, self._planned, self._builder = node, planned, builder
+        self._tensors, self._functions = tensors, functions
         self._frame, self._compiles, self._in_nest, self._trips = frame, compiles, in_nest, trips
-        self._outputs = tensors.outputs(node)
-        (self._first, *self._arguments) = tensors.inputs(node)  # a predicate or an index, and the others
+        self._outputs = tensors.outputs(planned)
+        (self._first, *self._arguments) = tensors.inputs(planned)  # a predicate or an index, and the others
         self._mover = _Mover(node, builder.device, tensors.registers)
 
     def bind(self) -> BoundControl:
@@ -148,7 +150,7 @@ class ControlBinder:
         invariant = self._arguments[len(outputs) :]
         pairs = list(zip(self._arguments, outputs, strict=False))
         begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
-        borrowed = [self._tensors.is_borrowed(ref) for ref in node.inputs[1 : 1 + len(pairs)]]
+        borrowed = [self._tensors.is_borrowed(ref) for ref in self._planned.inputs[1 : 1 + len(pairs)]]
         moved = [(*pair, b) for pair, b in zip(pairs, borrowed, strict=True) if pair[1].slot not in begun]
         mover.move(self._builder, [i for i, _, _ in moved], [o for _, o, _ in moved], [b for *_, b in moved])
         rows = self._rows(begun) if self._compiles else None
@@ -234,7 +236,7 @@ class ControlBinder:
             if output.slot is None or output.slot not in inner:
                 continue
             _, rows = inner[output.slot]
-            self._tensors.place(self._node, k, Operand(rows, None, output.text))
+            self._tensors.place(self._planned, k, Operand(rows, None, output.text))
             if isinstance(rows, PushedRows):
                 self._builder.emit(self._node, Move(rows.length, ZERO))
 

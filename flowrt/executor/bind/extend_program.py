@@ -32,7 +32,6 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
-from flowrt.executor.analysis.cost import node_costs
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
@@ -292,8 +291,7 @@ def _bind_layer(
     enclosing = Enclosing(storage, there, {})
     places = assign_buffers(inner, schedule, lifetimes, bound.resource, bound.device, enclosing)
     tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places, arguments)
-    costs = node_costs(inner, schedule.order)
-    partition = Partition(inner, bound.device, schedule, lifetimes, places, costs, False)
+    partition = Partition.of(inner, bound.device, schedule, lifetimes, places, has_loops=False)
     binder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {}))
     builder = binder.bind_function()
     builder.cut(None, 0)

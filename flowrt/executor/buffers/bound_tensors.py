@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, final
 
 from flowrt.device.device import Device
@@ -19,7 +20,6 @@ from flowrt.executor.buffers.buffer_assignment import (
     SCRATCH,
     BufferAssignment,
     FunctionBuffers,
-    Storage,
     is_output_on_host,
     nbytes_of,
 )
@@ -38,8 +38,8 @@ MAX_KEPT_REGISTER = 65536
 @final
 class BoundTensors:
     """The operands of a subgraph's tensors: a partition's, or with ``owner`` a function's in that partition,
-    with buffers from ``base`` of the owner's arena. Raises `ResourceExhaustedError` if the arena cannot be
-    allocated.
+    with buffers from ``base`` of the owner's arena. ``part``: the part that has them, if it is another one of
+    the class of ``subgraph``. Raises `ResourceExhaustedError` if the arena cannot be allocated.
     """
 
     def __init__(
@@ -48,17 +48,19 @@ class BoundTensors:
         subgraph: Subgraph,
         lifetimes: Lifetimes,
         places: BufferAssignment,
+        part: Subgraph | None = None,
         owner: BoundTensors | None = None,
         base: int = 0,
     ) -> None:
         self.device, self.subgraph = device, subgraph
-        self._lifetimes, self._places, self._memory, self._base = lifetimes, places, places.memory, base
+        self._lifetimes, self._memory, self._base = lifetimes, places.memory, base
         self._arena: DeviceMemory | None
         self.registers: list[Any]
         self._names: dict[tuple[int, int], str]
         """Names of the buffers, by arena and offset."""
         if owner is None:
-            self._arena, self.registers, self._names = _take_arena(device, subgraph, places.memory), [], {}
+            nodes = dict(zip(subgraph.nodes, part or subgraph, strict=True))
+            self._arena, self.registers, self._names = _take_arena(device, nodes, places.memory), [], {}
         else:
             self._arena, self.registers, self._names = owner._arena, owner.registers, owner._names
         self._operands: dict[Ref, Operand] = {}
@@ -68,7 +70,8 @@ class BoundTensors:
         """Outputs of a function's owner that are written by the function's own kernels."""
         self._borrowed: Collection[Ref] = ()
         """Parameters with borrowed arguments. See `is_borrowed`."""
-        self._large_slots: dict[Ref, list[int]] = {}
+        self.large_registers: dict[Ref, list[int]] = {}
+        """Registers with large values that are still to be freed, by the roots of these."""
 
     def of_function(
         self, node: Node, places: FunctionBuffers, arguments: Sequence[Operand], outputs: Sequence[Operand]
@@ -78,7 +81,7 @@ class BoundTensors:
         """
         function, lifetimes = places.subgraph, places.lifetimes
         base = self._base + self._memory.offsets[node.name, SCRATCH]
-        inner = BoundTensors(self.device, function, lifetimes, places.buffers, self, base)
+        inner = BoundTensors(self.device, function, lifetimes, places.buffers, None, self, base)
         inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
         carried = len(outputs) if node.op.name == "_Loop" else 0  # moved into the outputs, which own them
@@ -97,6 +100,16 @@ class BoundTensors:
         more.registers, more._names = self.registers, self._names
         more._operands.update({(name, 0): o for name, o in zip(subgraph.feeds, arguments, strict=True)})
         return more
+
+    def named(self, part: Subgraph) -> BoundTensors:
+        """The same operands under the names of ``part``, which is of the class of the subgraph."""
+        if part is self.subgraph:
+            return self
+        other = copy(self)
+        names = dict(zip(self.subgraph.nodes, part.nodes, strict=True))
+        other.subgraph = part
+        other._operands = {(names[name], index): o for (name, index), o in self._operands.items()}
+        return other
 
     def __contains__(self, ref: Ref) -> bool:
         return ref in self._operands
@@ -139,8 +152,10 @@ class BoundTensors:
     def create(self, node: Node) -> list[Operand]:
         """New places for the outputs of ``node``, as assigned: buffers or registers."""
         created: list[Operand] = []
+        offsets, in_place = self._memory.offsets, self._in_place
         for index in range(len(node.outputs)):
-            is_buffer = self._places.storage_of((node.name, index)) is Storage.BUFFER
+            ref = node.name, index
+            is_buffer = ref in offsets or ref in in_place
             created.append(self._new_buffer(node, index) if is_buffer else self.new_register(node, index))
         return created
 
@@ -153,7 +168,7 @@ class BoundTensors:
         """A register for the output."""
         slot, spec = self.new_slot(), node.outputs[index]
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
-            self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
+            self.large_registers.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
         is_host = self.device.is_asynchronous and is_output_on_host(node, index)
         operand = self._operands[node.name, index] = Operand(None, slot, f"r{slot}", is_host=is_host)
         return operand
@@ -178,9 +193,9 @@ class BoundTensors:
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
         slots: list[int] = []
-        for root in self._lifetimes.read_last_at(position) if self._large_slots else ():
-            if root in self._large_slots and self._lifetimes.are_done(root, node.name):
-                slots += self._large_slots.pop(root)
+        for root in self._lifetimes.read_last_at(position):
+            if root in self.large_registers and self._lifetimes.are_done(root, node.name):
+                slots += self.large_registers.pop(root)
         return slots
 
 
@@ -189,26 +204,26 @@ def owner_of(node: Node) -> Owner:
     return Owner(node.name, _line_of(node))
 
 
-def _take_arena(device: Device, subgraph: Subgraph, memory: MemoryPlan) -> DeviceMemory | None:
-    """Allocate the memory of all buffers; None if there are none. Raises `ResourceExhaustedError`, which
-    names the operation of the largest.
+def _take_arena(device: Device, nodes: Mapping[str, Node], memory: MemoryPlan) -> DeviceMemory | None:
+    """Allocate the memory of all buffers; None if there are none. ``nodes``: by their names in ``memory``.
+    Raises `ResourceExhaustedError`, which names the operation of the largest.
     """
     if not memory.sizes:
         return None
     if not memory.peak:
         return device.allocate(0)  # of empty arrays only
-    largest = subgraph.nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
-    tensors = functools.partial(_tensors_at_peak, subgraph, memory)
+    largest = nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
+    tensors = functools.partial(_tensors_at_peak, nodes, memory)
     try:
         return device.allocate(memory.nbytes, Owner(largest.name, _line_of(largest), tensors))
     except OpError as error:
         raise located(largest, error) from error.__cause__
 
 
-def _tensors_at_peak(subgraph: Subgraph, memory: MemoryPlan) -> list[LiveTensor]:
+def _tensors_at_peak(nodes: Mapping[str, Node], memory: MemoryPlan) -> list[LiveTensor]:
     """Tensors in the arena at its peak usage."""
-    nodes = subgraph.nodes
-    return [LiveTensor(ref[0], memory.sizes[ref], _line_of(nodes[ref[0]])) for ref in memory.peak]
+    at_peak = [(nodes[ref[0]], memory.sizes[ref]) for ref in memory.peak]
+    return [LiveTensor(node.name, size, _line_of(node)) for node, size in at_peak]
 
 
 def _line_of(node: Node) -> str | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple, final
@@ -91,16 +91,6 @@ class BufferAssignment(NamedTuple):
     def storage_of(self, ref: Ref) -> Storage:
         """Storage class of one output."""
         return self.outputs.get(ref) or self.storage[ref[0]]
-
-    def renamed(self, names: Mapping[str, str]) -> BufferAssignment:
-        """The same of another part of its class. ``names``: the other's, by the ones here."""
-        return BufferAssignment(
-            {names[name]: storage for name, storage in self.storage.items()},
-            self.memory.renamed(names),
-            {(names[name], index): storage for (name, index), storage in self.outputs.items()},
-            {names[name]: functions for name, functions in self.functions.items()},
-            frozenset([names[name] for name in self.copied]),
-        )
 
 
 class FunctionBuffers(NamedTuple):

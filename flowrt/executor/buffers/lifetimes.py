@@ -10,8 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from typing import final
 
 from flowrt.executor.analysis.streams import StreamSchedule
@@ -54,19 +53,6 @@ class Lifetimes:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
-
-    def renamed(self, names: Mapping[str, str], schedule: StreamSchedule) -> Lifetimes:
-        """The same of another part of its class, on one stream. ``names``: the other's, by the ones here."""
-        refs = {(name, index): (names[name], index) for name, index in {*self._roots, *self._last}}
-        other = copy(self)
-        other._schedule = schedule
-        other._roots = {refs[ref]: refs[root] for ref, root in self._roots.items()}
-        other._last = {refs[root]: last for root, last in self._last.items()}
-        other._sent, other._kept = {*map(refs.__getitem__, self._sent)}, {*map(refs.__getitem__, self._kept)}
-        other._writes = {refs[root]: writes for root, writes in self._writes.items()}
-        other._read_last = {last: list(map(refs.__getitem__, r)) for last, r in self._read_last.items()}
-        other._ending = {last: list(map(refs.__getitem__, r)) for last, r in self._ending.items()}
-        return other
 
     def _note(self, node: Node, position: int) -> None:
         """Note what ``node``, at ``position``, reads, sends, writes and makes."""

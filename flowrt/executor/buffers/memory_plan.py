@@ -51,13 +51,6 @@ class MemoryPlan(NamedTuple):
     peak: tuple[Ref, ...]
     """The buffers that are live when most bytes are."""
 
-    def renamed(self, names: Mapping[str, str]) -> MemoryPlan:
-        """The same of another part of its class. ``names``: the other's, by the ones here."""
-        offsets = {(names[name], index): offset for (name, index), offset in self.offsets.items()}
-        sizes = {(names[name], index): size for (name, index), size in self.sizes.items()}
-        peak = tuple([(names[name], index) for name, index in self.peak])
-        return self._replace(offsets=offsets, sizes=sizes, peak=peak)
-
 
 @final
 class _Block:

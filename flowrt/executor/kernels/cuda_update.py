@@ -8,7 +8,6 @@ initialized.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from flowrt.device.device import Device
@@ -16,7 +15,7 @@ from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.cuda_kernel import bound_loop
 from flowrt.executor.kernels.update_kernel import array_of, update_loop
 from flowrt.graph.node import Node
-from flowrt.graph.resources.variables import VariableResource, locks_of
+from flowrt.graph.resources.variables import VariableResource, held, locks_of
 from flowrt.loops.loop_program import DTYPES
 
 
@@ -48,9 +47,7 @@ def _update(
     locks = locks_of(variables)
 
     def update() -> None:
-        with ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock)
+        with held(locks):
             for variable in needed:
                 variable.read()  # raises without a value
             function(*arguments)

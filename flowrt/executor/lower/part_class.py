@@ -38,29 +38,29 @@ _NONE: frozenset[str] = frozenset()
 _NAME = itemgetter(0)
 
 
-def names_by_class(first: Subgraph, other: Subgraph) -> dict[str, str] | None:
-    """The name in ``other`` of each operation of ``first``, if the two are of one class; else None."""
+def are_of_class(first: Subgraph, other: Subgraph) -> bool:
+    """Whether the two have the same operations, in one order, but for what may differ in a class."""
     if len(first) != len(other):
-        return None
+        return False
     names: dict[str, str] = {}
+    """The name in ``other`` of each operation of ``first``."""
     unequal = set[str]()
     """Constants of other values in ``other``."""
     for node, its in zip(first, other, strict=True):
         if node.op is not its.op or node.outputs != its.outputs or not _reads_alike(node, its, names):
-            return None
+            return False
         if node.attrs is not its.attrs and not _are_equal(node.attrs, its.attrs, _ignored(node)):
-            return None
+            return False
         if unequal and not unequal.isdisjoint(map(_NAME, node.inputs)) and _looks_at(node, unequal):
-            return None
+            return False
         if node.op.name == "Const" and not _is_same(node.attrs["value"], its.attrs["value"]):
             unequal.add(node.name)
         names[node.name] = its.name
-    ends = (
-        [names[name] for name in first.feeds] == [*other.feeds],
-        [(names[name], index) for name, index in first.fetches] == [*other.fetches],
-        [names[name] for name in first.targets] == [*other.targets],
+    return (
+        [names[name] for name in first.feeds] == [*other.feeds]
+        and [(names[name], index) for name, index in first.fetches] == [*other.fetches]
+        and [names[name] for name in first.targets] == [*other.targets]
     )
-    return names if all(ends) else None
 
 
 def _reads_alike(node: Node, its: Node, names: Mapping[str, str]) -> bool:

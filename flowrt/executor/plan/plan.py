@@ -18,7 +18,6 @@ from weakref import ref
 
 from flowrt.device.device import Device
 from flowrt.errors import InternalError, OpError, ResourceExhaustedError
-from flowrt.executor.analysis.cost import waits_outside
 from flowrt.executor.bind.awaited_loops import Awaited, AwaitedLoops
 from flowrt.executor.bind.bind import Binder, Partition, compile_partition
 from flowrt.executor.bind.bind_transfer import new_ends
@@ -511,7 +510,7 @@ def _needs_threads(partitions: Collection[Partition], costs: Sequence[float], in
         return True
     if len(partitions) < 2:
         return False
-    if any(waits_outside(p.subgraph) for p in partitions):
+    if any(p.waits_outside for p in partitions):
         return True
     if any(p.device.is_asynchronous and p.device.executor.computes for p in partitions):
         return True

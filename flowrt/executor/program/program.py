@@ -140,7 +140,7 @@ class Program:
         """The nodes of the basic block that runs, for `current_operation`."""
         self._position: Iterator[BoundCall] | None = None
         """The calls of that block that have not begun."""
-        self._runs_to_capture = RUNS_BEFORE_CAPTURE if is_fixed and device.captures else -1
+        self._runs_to_capture = RUNS_BEFORE_CAPTURE if is_fixed else -1
 
     @property
     def is_straight(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 from flowrt.dtypes import DType
@@ -114,3 +115,17 @@ class VariableResource:
 def locks_of(variables: Iterable[VariableResource]) -> list[threading.Lock]:
     """The locks of ``variables``, in one order for all, so that no two updates wait for each other."""
     return sorted({variable.lock for variable in variables}, key=id)
+
+
+@contextmanager
+def held(locks: Iterable[threading.Lock]) -> Iterator[None]:
+    """Hold ``locks``, which are acquired in this order."""
+    taken: list[threading.Lock] = []
+    try:
+        for lock in locks:
+            lock.acquire()
+            taken.append(lock)
+        yield
+    finally:
+        for lock in taken:
+            lock.release()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -26,7 +25,7 @@ from flowrt.graph.ops.array.scatter_rows import folded_by_id
 from flowrt.graph.ops.base.indexing import check_range, put_rows, take
 from flowrt.graph.ops.state import update_loops
 from flowrt.graph.ops.state.variable_ops import variable_shape
-from flowrt.graph.resources.variables import VariableResource, locks_of
+from flowrt.graph.resources.variables import VariableResource, held, locks_of
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
 CHUNK = 16384
@@ -104,6 +103,7 @@ class UpdateRule:
         names = self.names
         position = names.index("grad") + 1
         inputs = [*names[:position], *extra, *names[position:]]
+        handles, own = [name for name in names if _is_resource(name)], [*parse_attrs(self.attrs)]
 
         def kernel(
             xp: Any,
@@ -118,12 +118,10 @@ class UpdateRule:
                 "multiply_linear_by_lr": multiply_linear_by_lr,
             }
             given = dict(zip(inputs, values, strict=True))
-            resources = [given.pop(n) for n in names if _is_resource(n)]
+            resources = [given.pop(name) for name in handles]
             gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
-            numbers = {**given, **{key: options[key] for key in parse_attrs(self.attrs)}}
-            with ExitStack() as stack:
-                for lock in locks_of(resources):
-                    stack.enter_context(lock)
+            numbers = {**given, **{key: options[key] for key in own}}
+            with held(locks_of(resources)):
                 apply(xp, self.update, *gradient, _arrays(resources), numbers)
 
         return kernel

@@ -95,5 +95,6 @@ def _owns_groups(node: Node) -> bool:
 def _leaving(whole: Subgraph) -> set[str]:
     """The nodes that are read on another device, but for those that no loop computes."""
     nodes, feeds = whole.nodes, set(whole.feeds)
-    names = {name for node in whole for name in node.predecessors if nodes[name].device != node.device}
+    names = {name for node in whole for name, _ in node.inputs if nodes[name].device != node.device}
+    names |= {name for node in whole for name in node.controls if nodes[name].device != node.device}
     return {name for name in names if name not in feeds and nodes[name].op.name != "Const"}

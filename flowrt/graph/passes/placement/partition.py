@@ -113,7 +113,7 @@ class Partitioner:
             self._add_ranks(node)
             return
         if self._is_alone(node):
-            self._put(node)
+            self.parts.setdefault(self._part_of[node.name], {})[node.name] = node
             return
         inputs, controls = self._bring(node)
         if inputs != node.inputs or controls != node.controls:
@@ -122,9 +122,12 @@ class Partitioner:
 
     def _is_alone(self, node: Node) -> bool:
         """Whether all that ``node`` waits for is in its part, and in no other."""
-        part, own = self._part_of, self._part_of[node.name]
-        for name in node.predecessors:
-            if part[name] != own or name in self._spread:
+        part, spread, own = self._part_of, self._spread, self._part_of[node.name]
+        for name, _ in node.inputs:
+            if part[name] != own or name in spread:
+                return False
+        for name in node.controls:
+            if part[name] != own or name in spread:
                 return False
         return node.name not in self._in_group
 
@@ -132,7 +135,7 @@ class Partitioner:
         self.parts.setdefault(self.part_of(node.device), {})[node.name] = node
 
     def _is_there(self, producer: Node, device: str) -> bool:
-        return producer.device == device or self.part_of(producer.device) == self.part_of(device)
+        return self.part_of(producer.device) == self.part_of(device)
 
     def _bring(self, node: Node) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
         """Inputs and control inputs of ``node`` in its part."""
@@ -149,7 +152,7 @@ class Partitioner:
         if ref[0] in self._cut:
             producer = self._receive_result(*ref)
             ref = (producer.name, 0)
-        if self._is_there(producer, device):
+        if producer.device == device or self._is_there(producer, device):
             return ref
         key = (ref, self.part_of(device))
         if key not in self._received:
@@ -165,7 +168,7 @@ class Partitioner:
             ranks = self._cut[name]
             rank = ranks.devices.index(device) if device in ranks.devices else 0
             producer = self._receive_result(name, ranks.node.attrs["ranks"].index(rank))
-        if self._is_there(producer, device):
+        if producer.device == device or self._is_there(producer, device):
             return producer.name
         key = (name, self.part_of(device))
         if key not in self._waited:

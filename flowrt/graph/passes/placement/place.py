@@ -135,6 +135,8 @@ class _Placer:
             self._types[kind] = self._types.get(kind, 0) | 1 << i
         self._requests: dict[tuple[str, bool], int] = {}
         self._best: dict[int, str] = {}
+        self._alone: dict[str, str] = {}
+        """The device of a node alone by its request, if all devices have all kernels."""
 
     def run(self) -> Mapping[str, str]:
         """The device of each node, by name."""
@@ -153,7 +155,8 @@ class _Placer:
                     continue
                 if not node.inputs and node.op.effect in (Effect.PURE, Effect.SOURCE):
                     sources[name] = node
-            placed[name] = self._choose_for(node)
+            known = None if name in self._assigned else self._alone.get(node.device)
+            placed[name] = known or self._choose_for(node)
         self._move_sources(sources, placed)
         for node in readers:
             placed[node.name] = self._follow(node, placed[node.inputs[0][0]])
@@ -187,7 +190,10 @@ class _Placer:
         mask = self._request(node.device, False) & self._kernels(node)
         if not mask or node.name in self._assigned:
             return self._choose((node.name,))
-        return self._best_of(mask)
+        best = self._best_of(mask)
+        if self._types.keys() == {"CPU"}:
+            self._alone[node.device] = best
+        return best
 
     # --- groups
 

@@ -28,7 +28,7 @@ _THERE = ("_Feed", "Const", "NoOp")
 
 def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
     """``subgraph``, placed, with each function in a single part: on one device, or in one task."""
-    if Effect.NESTED not in {node.op.effect for node in subgraph}:
+    if Effect.NESTED not in [node.op.effect for node in subgraph]:
         return subgraph
     nodes: list[Node] = []
     replaced: dict[Ref, Ref] = {}
