@@ -115,7 +115,7 @@ there is no such loop. Instead: train.MonitoredTrainingSession
     train.basic_train_loop train.LooperThread
 only savers write checkpoints. Instead: train.Saver, train.latest_checkpoint
     train.Checkpoint train.CheckpointManager train.SaverDef train.checkpoints_iterator
-    train.init_from_checkpoint train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
+    train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
     train.get_checkpoint_mtimes
 there is no schedule with noise. Instead: train.linear_cosine_decay
     train.noisy_linear_cosine_decay

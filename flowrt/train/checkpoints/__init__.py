@@ -17,5 +17,6 @@ checkpoint_state   the list of a directory's checkpoints
 variable_pieces    variables of a session as pieces
 saver              `Saver`
 foreign_files      `load_safetensors`
+warm_start         `init_from_checkpoint`
 scaffold           `Scaffold`: init ops, local init ops, saver
 """
