@@ -142,7 +142,7 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "experimental", "flags", "gfile",
     "graph_util", "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler",
-    "python", "resource_loader", "summary", "test", "train", "viz",
+    "python", "resource_loader", "saved_model", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),

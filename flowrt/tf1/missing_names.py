@@ -90,7 +90,7 @@ operations are created by public functions only. Instead: the functions of flowr
 TensorFlow 2 is not supported. Instead: compat.v1
     compat.v2
 TensorFlow's formats are not supported. Instead: train.Saver, train.write_graph
-    MetaGraphDef TensorInfo lite saved_model train.export_meta_graph train.import_meta_graph
+    MetaGraphDef TensorInfo lite train.export_meta_graph train.import_meta_graph
 there are no TPUs. Instead: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
     distribute.cluster_resolver.TPUClusterResolver contrib.distribute.TPUStrategy
@@ -177,8 +177,9 @@ _REASONS = _reasons()
 
 _PUBLIC = """
 nn train layers losses metrics math linalg strings random debugging bitwise data initializers summary
-nn.rnn_cell data.experimental io gfile graph_util logging app flags nest resource_loader test profiler config
-config.experimental distribute distribute.experimental distribute.cluster_resolver experimental
+nn.rnn_cell data.experimental io gfile graph_util saved_model logging app flags nest resource_loader test
+profiler config config.experimental distribute distribute.experimental distribute.cluster_resolver
+experimental
 experimental.dtensor autograph contrib train.experimental
 contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
 contrib.distribute contrib.mixed_precision

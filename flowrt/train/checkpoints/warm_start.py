@@ -6,6 +6,7 @@ What is read is decided, and checked, when the function is called; it is read wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, nearest
@@ -48,7 +49,7 @@ def init_from_checkpoint(ckpt_dir_or_file: PathLike, assignment_map: Assignments
     for variable, name in chosen.items():
         _check(reader, variable, name)
     for variable, name in chosen.items():
-        variable.initialize_from(lambda v=variable, name=name: _stored_value(reader.prefix, name, v))
+        variable.initialize_from(partial(_stored_value, reader.prefix, name, variable))
 
 
 def _chosen(
