@@ -86,6 +86,7 @@ from flowrt.graph.ops.surface import all as _all_ops
 from flowrt.graph.ops.surface import operators as _operators
 from flowrt.graph.ops.text.assertions import *
 from flowrt.graph.ops.text.assertions import add_check_numerics_ops
+from flowrt.graph.ops.text.files import *
 from flowrt.graph.ops.text.formatting import as_string
 from flowrt.graph.ops.text.python_calls import *
 from flowrt.graph.ops.text.python_calls import print_ as print

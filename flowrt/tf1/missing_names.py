@@ -57,10 +57,8 @@ records are not parsed. Instead: flowrt.data.Dataset.from_generator
 there are no image operations. Instead: py_func, or the map of a flowrt.data.Dataset
     image io.decode_and_crop_jpeg io.decode_bmp io.decode_gif io.decode_image io.decode_jpeg io.decode_png
     io.encode_jpeg io.encode_png io.extract_jpeg_shape io.is_jpeg
-no operation reads or writes files. Instead: gfile.GFile in a py_func, or flowrt.data
-    read_file write_file
-no operation lists files. Instead: gfile.Glob
-    matching_files train.match_filenames_once
+no variable keeps the names of files. Instead: matching_files
+    train.match_filenames_once
 there are no distributions. Instead: flowrt.random_normal and other random ops
     distributions
 variables cannot be partitioned. Instead: train.replica_device_setter, which spreads them over servers

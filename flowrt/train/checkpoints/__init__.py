@@ -1,6 +1,6 @@
 """Initializing, saving and restoring variables.
 
-durable_files      files written atomically; `write_graph`
+durable_files      `write_graph`; files written atomically
 stored_arrays      the form of an array in a shard
 pieces             blocks of tensors, and which process writes which
 checkpoint_format  the manifest, without file access

@@ -69,4 +69,12 @@ from flowrt.graph.ops.state import (
     variable_ops,
 )
 from flowrt.graph.ops.surface import operators
-from flowrt.graph.ops.text import assertions, formatting, python_calls, strings, summaries
+from flowrt.graph.ops.text import (
+    assertions,
+    checkpoint_files,
+    files,
+    formatting,
+    python_calls,
+    strings,
+    summaries,
+)
