@@ -152,6 +152,7 @@ _LAZY_NAMES = {
     "functions.function": ("function",),
     "tf1.graph_import.import_graph_def": ("import_graph_def",),
     "protos.graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
+    "protos.meta_graph_pb2": ("MetaGraphDef", "TensorInfo"),
     "protos.step_stats_pb2": ("RunMetadata",),
     "protos.event_pb2": ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
 }

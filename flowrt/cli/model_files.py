@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.saved_model.frozen_graph import freeze, load_frozen_graph
-from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 
 class Asked(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from flowrt.cli.model_files import FORMATS, Asked, read_model
 from flowrt.cli.options import report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
-from flowrt.train.checkpoints.durable_files import typed_os_errors
+from flowrt.storage.durable_files import typed_os_errors
 
 HELP = "run a model on arrays in .npy files"
 

@@ -11,9 +11,9 @@ from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph_util import convert_variables_to_constants
 from flowrt.saved_model.graph_model import GraphModel
+from flowrt.storage.durable_files import PathLike, path_string
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.tf1.message_files import read_message
-from flowrt.train.checkpoints.durable_files import PathLike, path_string
 
 _FED = ("Placeholder", "PlaceholderWithDefault")
 

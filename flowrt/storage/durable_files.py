@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO
 
 from flowrt.errors import (
     DataLossError,

@@ -16,14 +16,22 @@ from functools import partial
 from typing import IO, Any, NamedTuple, cast, final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from flowrt import protos
 from flowrt.dtypes import BY_NUMBER, DType, as_dtype, string
 from flowrt.errors import DataLossError, UnimplementedError
 from flowrt.storage.checksums import crc32c, mask
 from flowrt.storage.sstable import read_table, write_table
-from flowrt.storage.tensor_slices import Array, Part, Piece, check_cover, count, shape_of, slice_key, slices_of
+from flowrt.storage.tensor_slices import (
+    Array,
+    Part,
+    Piece,
+    check_cover,
+    count,
+    shape_of,
+    slice_key,
+    slices_of,
+)
 from flowrt.storage.varints import decode_varint, encode_varint
 
 _PRODUCER = 1
@@ -147,7 +155,7 @@ class TensorBundle:
         message = kind()
         try:
             message.ParseFromString(self._table[key])
-        except DecodeError as error:
+        except protos.DecodeError as error:
             raise DataLossError(f"{self._index}: expected a {kind.__name__} for {key!r:.80}") from error
         return message
 

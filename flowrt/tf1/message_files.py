@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
-from flowrt.train.checkpoints.durable_files import typed_os_errors
+from flowrt.storage.durable_files import typed_os_errors
 
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a message: protobuf's limit."""

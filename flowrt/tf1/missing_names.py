@@ -88,7 +88,7 @@ operations are created by public functions only. Instead: the functions of flowr
 TensorFlow 2 is not supported. Instead: compat.v1
     compat.v2
 TensorFlow's formats are not supported. Instead: train.Saver, train.write_graph
-    MetaGraphDef TensorInfo lite train.export_meta_graph train.import_meta_graph
+    lite
 there are no TPUs. Instead: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
     distribute.cluster_resolver.TPUClusterResolver contrib.distribute.TPUStrategy

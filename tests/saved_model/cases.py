@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 
 STEPS = 3
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "AdamOptimizer": {},
-    "MomentumOptimizer": {"momentum": 0.9},
-}
+OPTIMIZERS: dict[str, dict[str, Any]] = {"AdamOptimizer": {}, "MomentumOptimizer": {"momentum": 0.9}}
 """With arguments; those of the fixtures."""
+
+RUNS: list[tuple[float, list[str]]] = [
+    (2.0, ["first:0", "second:0", "third:0", "all:0"]),
+    (0.5, ["chosen:0"]),
+    (1.5, ["chosen:0"]),
+    (0.0, ["total:0", "v:0", "v/read:0"]),
+    (0.5, ["n:0", "ready:0"]),
+]
+"""A value of x, and what is fetched, step by step."""
 
 
 def batch(step: int) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from tests.saved_model.cases import OPTIMIZERS, STEPS, batch
+from tests.saved_model.cases import OPTIMIZERS, RUNS, STEPS, batch
 
 
 def losses(session: Any, loss: Any, update: Any, steps: range) -> list[float]:
@@ -63,11 +63,11 @@ def save_references(folder: Path) -> Any:
         with tf.control_dependencies([first]):
             added = tf.assign_add(v, [x, x])
         with tf.control_dependencies([added]):
-            second = tf.identity(v * 1.0, name="second")
+            second = tf.identity(v.read_value() + 0.0, name="second")
         with tf.control_dependencies([second]):
             rows = tf.scatter_sub(v, [1], [1.0])
         with tf.control_dependencies([rows]):
-            third = tf.identity(v.read_value(), name="third")
+            third = tf.identity(v.read_value() + 0.0, name="third")
         counted = tf.count_up_to(n, 2, name="counted")
         tf.identity(third + tf.cast(counted, tf.float32), name="all")
         chosen = tf.cond(x > 1, lambda: tf.assign(v, v * 2) + 0.0, lambda: v + 0.0)
@@ -84,15 +84,6 @@ def save_references(folder: Path) -> Any:
     return runs
 
 
-RUNS: list[tuple[float, list[str]]] = [
-    (2.0, ["first:0", "second:0", "third:0", "all:0"]),
-    (0.5, ["chosen:0"]),
-    (1.5, ["chosen:0"]),
-    (0.0, ["total:0", "v:0", "v/read:0"]),
-    (0.5, ["n:0", "ready:0"]),
-]
-
-
 def save_version_1(folder: Path) -> Any:
     """A SavedModel of TensorFlow 1's: reference variables, a file of assets, a table."""
     asset = folder / "words.txt"
@@ -105,7 +96,11 @@ def save_version_1(folder: Path) -> Any:
         tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
         table = tf.lookup.StaticHashTable(
             tf.lookup.TextFileInitializer(
-                path, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE
+                path,
+                tf.int64,
+                tf.lookup.TextFileIndex.LINE_NUMBER,
+                tf.string,
+                tf.lookup.TextFileIndex.WHOLE_LINE,
             ),
             "unknown",
         )
@@ -119,7 +114,8 @@ def save_version_1(folder: Path) -> Any:
         )  # fmt: skip
         build.add_meta_graph_and_variables(
             session, ["serve"], {"serving_default": signature},
-            assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS), main_op=tf.tables_initializer(),
+            assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
+            main_op=tf.tables_initializer(),
         )  # fmt: skip
         build.save()
         feed = np.array([[1, 1], [0, -1], [-2, 1]], np.float32)

@@ -14,9 +14,9 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.identities import ensure_shape
 from flowrt.graph.ops.text.python_calls import py_func
 from flowrt.graph.source import misuse
+from flowrt.storage.durable_files import PathLike
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
 from flowrt.train.checkpoints.checkpoint_state import load_checkpoint
-from flowrt.train.checkpoints.durable_files import PathLike
 from flowrt.train.checkpoints.open_checkpoint import open_checkpoint
 from flowrt.variables.variable import Variable, global_variables, local_variables
 

@@ -15,6 +15,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Privilege, define_op, sample
 from flowrt.graph.ops.text.strings import each_string, host_array, words
+from flowrt.storage import tensor_files
 
 _WRITES = Effects(Effect.STATEFUL, privilege=lambda attrs: Privilege.FILES)
 _READS = Effects(Effect.STATEFUL, privilege=lambda attrs: Privilege.READS_FILES)
@@ -38,9 +39,9 @@ def _texts(strings: Any, count: int | None = None) -> list[str]:
     return found
 
 
-def _save(xp: Any, prefix: Any, tensor_names: Any, shape_and_slices: Any, tensors: Sequence[Any]) -> tuple[()]:
-    from flowrt.storage import tensor_files
-
+def _save(
+    xp: Any, prefix: Any, tensor_names: Any, shape_and_slices: Any, tensors: Sequence[Any]
+) -> tuple[()]:
     count = len(tensors)
     arrays = [x if isinstance(x, bytes) else x.get() if hasattr(x, "get") else x for x in tensors]
     tensor_files.save(
@@ -62,8 +63,6 @@ save_op: OpDef[Operation] = define_op(
 def _restore(
     xp: Any, prefix: Any, tensor_names: Any, shape_and_slices: Any, dtypes: Sequence[DType]
 ) -> list[Any]:
-    from flowrt.storage import tensor_files
-
     count = len(dtypes)
     checkpoint = tensor_files.open_tensors(path_of(prefix))
     names, places = _texts(tensor_names, count), _texts(shape_and_slices, count)
@@ -115,8 +114,7 @@ restore_v1_op = define_op(
 def _refuse(name: str) -> Any:
     def kernel(xp: Any, filename: Any, tensor_names: Any, *others: Any) -> None:
         raise UnimplementedError(
-            f"{name} writes checkpoints of version 1, which flowrt only reads: save with a Saver of the version"
-            " 2, or with flowrt's"
+            f"{name} writes checkpoints of version 1, which flowrt only reads. Save with tf.train.Saver()"
         )
 
     return kernel
@@ -127,20 +125,18 @@ save_v1_op: OpDef[Operation] = define_op(
     "filename: string, tensor_names: string, data: *T in ANY ->",
     kernel=_refuse("Save"),
     effects=_WRITES,
-    doc="Of older graphs, which can be imported with it: an error when it runs.",
+    doc="An operation of older graphs, which can be imported with it: it is an error when it runs.",
 )
 save_slices_op: OpDef[Operation] = define_op(
     "SaveSlices",
     "filename: string, tensor_names: string, shapes_and_slices: string, data: *T in ANY ->",
     kernel=_refuse("SaveSlices"),
     effects=_WRITES,
-    doc="Of older graphs, which can be imported with it: an error when it runs.",
+    doc="An operation of older graphs, which can be imported with it: it is an error when it runs.",
 )
 
 
 def _merge(xp: Any, checkpoint_prefixes: Any, destination_prefix: Any, delete_old_dirs: bool) -> tuple[()]:
-    from flowrt.storage import tensor_files
-
     tensor_files.merge(_texts(checkpoint_prefixes), path_of(destination_prefix), delete_old_dirs)
     return ()
 
@@ -159,7 +155,10 @@ sharded_filename_op = define_op(
     "basename: string, shard: int32, num_shards: int32 -> filename: string",
     shape=lambda s: [()],
     kernel=lambda xp, basename, shard, num_shards: each_string(
-        lambda name, i, n: b"%s-%05d-of-%05d" % (name, i, n), basename, np.asarray(shard), np.asarray(num_shards)
+        lambda name, i, n: b"%s-%05d-of-%05d" % (name, i, n),
+        basename,
+        np.asarray(shard),
+        np.asarray(num_shards),
     ),
     samples=lambda rng: [sample(words(b"model")[0], np.int32(1), np.int32(12))],
     doc="The name of a file of a checkpoint in several.",

@@ -14,6 +14,7 @@ from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Privi
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.text.checkpoint_files import path_of
 from flowrt.graph.ops.text.strings import host_array, string_array
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 __all__ = ["matching_files", "read_file", "write_file"]
 
@@ -21,8 +22,6 @@ _READS = Effects(Effect.STATEFUL, privilege=lambda attrs: Privilege.READS_FILES)
 
 
 def _read(xp: Any, filename: Any) -> Any:
-    from flowrt.storage.durable_files import typed_os_errors
-
     path = path_of(filename)
     with typed_os_errors(path), open(path, "rb") as file:
         return string_array([file.read()], ())
@@ -41,8 +40,6 @@ read_file = define_op(
 
 
 def _write(xp: Any, filename: Any, contents: Any) -> tuple[()]:
-    from flowrt.storage.durable_files import replace_file, typed_os_errors
-
     path = path_of(filename)
     with typed_os_errors(path):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

@@ -1,4 +1,4 @@
-"""`write_graph`; and the atomic file writes and typed file errors of `flowrt.storage.durable_files`."""
+"""`write_graph`: a graph's message in a file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from typing import Any
 
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Graph
-from flowrt.storage.durable_files import PathLike as PathLike
-from flowrt.storage.durable_files import path_string as path_string
-from flowrt.storage.durable_files import replace_file as replace_file
-from flowrt.storage.durable_files import sync_directory as sync_directory
-from flowrt.storage.durable_files import sync_file as sync_file
-from flowrt.storage.durable_files import syncing_early as syncing_early
-from flowrt.storage.durable_files import typed_os_errors as typed_os_errors
-from flowrt.storage.durable_files import write_synced as write_synced
+from flowrt.storage.durable_files import replace_file
 
 
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
